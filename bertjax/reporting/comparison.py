@@ -25,7 +25,7 @@ def table(
       reference: the metrics that differences are computed from.
       main: the metric of the first column.
       links: the addresses of the pages of runs.
-      deviations: standard deviations of the reference if it is a mean, which then is the first row.
+      deviations: standard deviations, if the reference is a mean. Mean and deviation are then the first row.
     """
     names = _columns(rows, main)
     best = {name: _best(name, [row.get(name) for row in rows.values()]) for name in names}
@@ -37,14 +37,14 @@ def table(
 
 
 def _columns(rows: Mapping[str, Mapping[str, float | None]], main: str) -> list[str]:
-    """The metrics of the table: `main` first, then those of the validation split."""
+    """Returns the metrics of the table: `main` first, then those of the validation split."""
     names = dict.fromkeys(name for row in rows.values() for name in row)
     shown = [name for name in names if panels.is_primary(name)]
     return sorted(shown, key=lambda name: (name != main, not name.startswith("valid/")))
 
 
 def _best(name: str, values: Sequence[float | None]) -> float | None:
-    """The best of several values; None for a single one, or if the metric has no direction."""
+    """Returns the best of several values; None for a single value, or if the metric has no direction."""
     direction, known = titles.direction(name), [value for value in values if value is not None and math.isfinite(value)]
     return (min if direction == "lower" else max)(known) if direction and len(known) > 1 else None
 
@@ -66,7 +66,7 @@ def _cell(name: str, value: float | None, reference: float | None, best: float |
 def _means(
     names: Sequence[str], means: Mapping[str, float | None], deviations: Mapping[str, float | None]
 ) -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = [{"text": "mean ± deviation"}]
+    cells: list[dict[str, Any]] = [{"text": "mean ± standard deviation"}]
     for name in names:
         mean, deviation = means.get(name), deviations.get(name)
         text = _NOTHING if mean is None else number(mean)
@@ -75,7 +75,7 @@ def _means(
 
 
 def number(value: float) -> str:
-    """A value with four digits.
+    """Formats a value with four digits.
 
     >>> number(0.123456), number(float("nan"))
     ('0.1235', 'not finite')
@@ -84,7 +84,7 @@ def number(value: float) -> str:
 
 
 def difference(value: float, reference: float) -> str:
-    """A signed difference with the decimals of `number`, but without noise of rounding.
+    """Formats a difference with its sign and three digits.
 
     >>> difference(5.25, 6.0), difference(80.5, 80.25)
     ('−0.75', '+0.25')

@@ -1,4 +1,4 @@
-"""Configs side by side: what is different between them."""
+"""Compares configs key by key."""
 
 import json
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ _MISSING = "–"
 
 
 class Row(NamedTuple):
-    """A key of one or several configs.
+    """A config key with its values in one or several configs.
 
     Attributes:
-      key: with dots.
-      values: of each config, as JSON; a dash where it has no such key.
-      differs: whether they are not all the same.
+      key: the dotted key.
+      values: the value in each config, as JSON; a dash if the config lacks the key.
+      differs: whether the values differ.
     """
 
     key: str
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 def compared(configs: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """A row for each key that any of the configs has, in their order.
+    """Returns a row for each key of the configs, in the order of the configs.
 
     >>> [tuple(row) for row in compared({"a": {"x": {"y": 1}}, "b": {"x": {"y": 2}}})]
     [('x.y', ('1', '2'), True)]
@@ -36,7 +36,7 @@ def compared(configs: Mapping[str, Mapping[str, Any]]) -> list[Row]:
 
 
 def flattened(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of a config by dotted keys; an empty group stays a value."""
+    """Returns the values of a config by dotted key. An empty subtree is a value."""
     if not isinstance(tree, Mapping) or (prefix and not tree):
         return {prefix: tree}
     return {k: v for key, value in tree.items() for k, v in flattened(value, f"{prefix}.{key}".strip(".")).items()}

@@ -1,9 +1,9 @@
-"""Learning curves of runs, as pictures; run folders in, nothing else.
+"""Draws the learning curves of one or several runs as an SVG file.
 
     python -m bertjax.reporting.curves --output=docs/pictures/phases.svg 'length 128=runs/phase1' ...
 
-draws one or several runs in one SVG. A run that goes on from another one by `init_from` is drawn after its steps.
-The same run folders give the same bytes.
+If a run starts from another run (`init_from`), its curves follow those of that run. Equal run folders give files with
+equal bytes.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from bertjax.files import completed
 from bertjax.reporting import drawing
 from bertjax.reporting.runs import Run, continued, named, read_run
 
-AXES = {"step": "step", "tokens": "tokens seen, padding and sources aside"}
-# What each panel shows, and the metric, with the run's objective to be filled in.
+AXES = {"step": "step", "tokens": "training tokens, without padding and sources"}
+# The metric of each panel, by its title. "{objective}" stands for the objective of the run.
 _PANELS = {
     "loss of predicted tokens (nats)": "{objective}_loss",
     "accuracy on predicted tokens": "{objective}_accuracy",
@@ -30,7 +30,7 @@ _PANELS = {
     "accuracy on target tokens": "token_accuracy",
     "BLEU": "bleu",
 }
-# The same of runs that have none of these.
+# The panels of runs without these metrics.
 _OTHERS = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -44,29 +44,29 @@ _OTHERS = {
     "ROUGE-L of sentences, F1": "rougeLsum",
 }
 _WIDTH, _PANEL_HEIGHT = 7.5, 2.6  # inches
-# Text stays text, and names of parts do not depend on the moment: the same picture is the same bytes.
+# Text is stored as text, and ids are hashed with a fixed salt, so that equal figures have equal bytes.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "font.size": 9.0, "axes.grid": True, "grid.alpha": 0.3}
 _STYLES = {
-    "valid": {"linestyle": "-", "linewidth": 1.6, "marker": ".", "label": "held-out"},
+    "valid": {"linestyle": "-", "linewidth": 1.6, "marker": ".", "label": "validation"},
     "train": {"linestyle": "-", "linewidth": 0.8, "alpha": 0.45, "marker": ".", "markersize": 2, "label": "training"},
     "unigram": {"linestyle": "--", "linewidth": 1.0, "label": "unigram"},
 }
 
 
 def learning_curves(runs: Mapping[str, Path], against: str) -> str:
-    """The learning curves of runs as an SVG document.
+    """Returns the learning curves of runs as an SVG document.
 
-    Panels: held-out and training loss of the predicted tokens with the unigram line, their accuracy, and
-    next-sentence accuracy with its 50 % line; of translation, loss, accuracy and BLEU; of other tasks loss and scores.
-    A panel for which no run has figures is left out. Lines carry ids, `RUN/METRIC`, and `/1`, `/2`, ... behind it for
-    the phases of a run that goes on from another one.
+    For pretraining, the panels are the loss and accuracy of predicted tokens, with the unigram baseline, and the
+    next-sentence accuracy, with chance level. For translation they are loss, accuracy and BLEU, and for other tasks
+    the loss and the scores. A panel without data is omitted. The id of a line is `RUN/METRIC`. If the run starts from
+    another run, the number of its phase follows: `RUN/METRIC/1`, `RUN/METRIC/2`.
 
     Args:
-      runs: their folders, by the name to draw them under.
-      against: a key of `AXES`.
+      runs: the folders of the runs, by their names in the figure.
+      against: the horizontal axis, a key of `AXES`.
 
     Raises:
-      UserError: a folder that is not a run's, runs without any figure to draw, or Matplotlib is not there.
+      UserError: if a folder is not a run, no run has a metric to draw, or Matplotlib is not installed.
     """
     chains = {name: continued(read_run(folder)) for name, folder in runs.items()}
     every = [run for chain in chains.values() for run in chain]
@@ -84,7 +84,7 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
         )
     matplotlib = drawing.load_matplotlib()
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's own style is
+        matplotlib.rcdefaults()  # not the user's style
         matplotlib.rcParams.update(_SETTINGS)
         figure = matplotlib.figure.Figure(figsize=(_WIDTH, _PANEL_HEIGHT * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
@@ -99,7 +99,7 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
         _add_legend(figure, axes[0], chains)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    # Matplotlib leaves blanks at line ends, which version control would report.
+    # Matplotlib writes spaces at line ends, which Git reports as errors.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
@@ -125,7 +125,7 @@ def _has(run: Run, metric: str) -> bool:
 
 
 def _draw(panel: Any, name: str, chain: Sequence[Run], metric: str, against: str, color: str) -> None:
-    """Draws one metric of a run and of those it goes on from, one after the other."""
+    """Draws a metric of the runs of a chain, one after another."""
     start = 0.0
     for phase, run in enumerate(chain, start=1):
         suffix = f"/{phase}" if len(chain) > 1 else ""
@@ -146,7 +146,7 @@ def _draw(panel: Any, name: str, chain: Sequence[Run], metric: str, against: str
 
 
 def _axis(run: Run, against: str) -> tuple[list[int], list[float]]:
-    """Steps of a run, and where they are on the horizontal axis, counted from the run's start."""
+    """Returns steps of a run, and their positions on the horizontal axis relative to the start of the run."""
     if against == "step":
         return [0, run.num_steps], [0.0, float(run.num_steps)]
     seen = run.tokens_seen()
@@ -155,13 +155,13 @@ def _axis(run: Run, against: str) -> tuple[list[int], list[float]]:
             f"run {run.folder}",
             got="no train/tokens_per_second with train/step_seconds",
             expected="both, to count tokens",
-            fix="draw it against steps",
+            fix="use --against=step",
         )
     return [step for step, _ in seen], [tokens for _, tokens in seen]
 
 
 def _add_legend(figure: Any, panel: Any, chains: Mapping[str, Sequence[Run]]) -> None:
-    """Tells the runs by color and the splits by style, above the panels."""
+    """Adds a legend above the panels: a color for each run, and a line style for each split."""
     drawn = {line.get_label(): line for line in panel.get_lines()}
     handles = [panel.plot([], [], color=f"C{n % 10}", label=name)[0] for n, name in enumerate(chains)]
     for style in _STYLES.values():

@@ -1,4 +1,4 @@
-"""Where a run's time went: from its ledger, `goodput.jsonl`, or as far as its figures tell."""
+"""The time of a run by kind of work, from `goodput.jsonl` or, without this file, from its metrics."""
 
 import itertools
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from bertjax.runs import goodput
 _USEFUL = "step"
 
 
-def told(run: Run) -> dict[str, Any] | None:
-    """Seconds by what they were for, and the share of them that made updates; None if nothing tells.
+def breakdown(run: Run) -> dict[str, Any] | None:
+    """Returns the seconds of each kind of work, and the share of training updates; None if no file records times.
 
     Raises:
-      UserError: a line of the ledger that was not written by a run.
+      UserError: if a line of `goodput.jsonl` is malformed.
     """
     path = run.folder / goodput.FILE
     ledger = _of_ledger(path) if path.exists() else {}
-    seconds, source = (ledger, f"From {path.name}.") if ledger else (_of_figures(run), "From metrics.jsonl: training.")
+    seconds, source = (ledger, f"From {path.name}.") if ledger else (_of_metrics(run), "From metrics.jsonl: training.")
     total = sum(seconds.values())
     if not total > 0:
         return None
@@ -27,12 +27,12 @@ def told(run: Run) -> dict[str, Any] | None:
         {"kind": name.replace("_", " "), "seconds": round(spent, 3), "percent": f"{100 * spent / total:.1f}"}
         for name, spent in seconds.items()
     ]
-    said = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {duration(total)} went into updates."
-    return {"parts": parts, "said": said, "source": source, "seconds": total}
+    summary = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {duration(total)} was spent on training updates."
+    return {"parts": parts, "summary": summary, "source": source, "seconds": total}
 
 
 def duration(seconds: float) -> str:
-    """In the unit that fits.
+    """Formats a time in seconds, minutes or hours.
 
     >>> duration(90), duration(9000)
     ('90.0 seconds', '2.5 hours')
@@ -44,12 +44,12 @@ def duration(seconds: float) -> str:
 
 
 def _of_ledger(path: Path) -> dict[str, float]:
-    list(read_lines(path, numbers=("step", "seconds"), names=("kind",)))  # tells what is wrong with a line
+    list(read_lines(path, numbers=("step", "seconds"), names=("kind",)))  # raises UserError for a malformed line
     return {kind: seconds for kind, seconds in goodput.summary(path.parent).items() if seconds}
 
 
-def _of_figures(run: Run) -> Mapping[str, float]:
-    """What the pace of each window tells; a run that was started again has waited for saves in each of its parts."""
+def _of_metrics(run: Run) -> Mapping[str, float]:
+    """Returns the seconds of each kind, from the step times. The time of saves starts at 0 after each resumption."""
     before, total, waited = 0, 0.0, 0.0
     fractions = dict(run.series("train/data_wait_fraction"))
     for step, seconds in run.series("train/step_seconds"):

@@ -1,4 +1,4 @@
-"""The libraries that pages are made with: Jinja for their HTML, Vega for curves that can be looked into."""
+"""Loads the libraries of report pages: Jinja for HTML, and Vega for interactive charts."""
 
 import functools
 import importlib
@@ -8,13 +8,13 @@ from typing import Any
 from bertjax.errors import UserError
 
 _TEMPLATES = Path(__file__).with_name("templates")
-# What the page's script uses of the bundle, which is in a scope of its own otherwise.
+# Makes the function of the bundle that the page's script calls a global.
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
-_VERSION = "6.4"  # of Vega-Lite, which says the version of Vega that goes with it
+_VERSION = "6.4"  # of Vega-Lite; it determines the version of Vega
 
 
 def template(name: str) -> Any:
-    """A template of ours; Jinja escapes all values in it. Raises UserError if Jinja is not installed."""
+    """Returns a template of this package. Jinja escapes all values. Raises UserError if Jinja is not installed."""
     jinja = _load("jinja2")
     loader = jinja.FileSystemLoader(_TEMPLATES)
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
@@ -22,20 +22,20 @@ def template(name: str) -> Any:
 
 
 def source(name: str) -> Any:
-    """A style sheet or a script of ours, as it stands."""
+    """Returns a style sheet or a script of this package, unescaped."""
     return _load("markupsafe").Markup((_TEMPLATES / name).read_text())
 
 
 def trusted(text: str) -> Any:
-    """Text that may stand in a page as it is."""
+    """Marks a text as safe, so that Jinja does not escape it."""
     return _load("markupsafe").Markup(text)
 
 
 @functools.cache
 def vega() -> Any:
-    """Vega as a script, from the package that brings it; takes a second or two. Raises UserError if it is not there."""
+    """Returns Vega as a script, in about two seconds. Raises UserError if the package `vl_convert` is not installed."""
     text: str = _load("vl_convert").javascript_bundle(_SNIPPET, vl_version=_VERSION)
-    # In a page, "</script" would end the element wherever it stands.
+    # In an HTML page, "</script" ends the element even inside a string.
     return trusted(text.replace("</script", "<\\/script"))
 
 
@@ -46,6 +46,6 @@ def _load(name: str) -> Any:
         raise UserError(
             "the libraries of reports",
             got=str(error),
-            expected="Jinja and vl-convert, which only reports need",
+            expected="installed Jinja and vl-convert, which only reports need",
             fix="pip install -e '.[report]'",
         ) from error

@@ -1,4 +1,4 @@
-"""A page of a run, of a sweep, or of several runs side by side; folders in, one file of HTML out that needs no network.
+"""Writes the report page of a run, of a sweep, or of several runs: one HTML file that needs no network.
 
 python -m bertjax.reporting.page runs/demo
 python -m bertjax.reporting.page --output=both.html small=runs/small large=runs/large
@@ -31,7 +31,7 @@ from bertjax.reporting.runs import Run, continued, named, read_object, read_run
 
 NAME = "report.html"
 _ENVIRONMENT, _ROWS = "environment.json", "rows.json"
-_COLORS = 8  # of the style sheet; further runs get colors by a formula, as in the script
+_COLORS = 8  # in the style sheet; the colors of further runs are computed, as in the script
 _MOST_COMPARED = 60  # runs in one page
 _SECTIONS = {
     "results": "Results",
@@ -50,10 +50,10 @@ _SECTIONS = {
 
 
 def write(folder: Path) -> Path:
-    """Writes the page of a run, of a sweep or of several seeds into its folder, and returns where it is.
+    """Writes the page of a run, of a sweep or of several seeds into its folder, and returns the path.
 
     Raises:
-      UserError: a folder of neither, files in it that cannot be read, or the libraries of reports are not there.
+      UserError: if the folder is none of these, a file in it cannot be read, or the extra `report` is not installed.
     """
     path = folder / NAME
     if (folder / "config.json").exists() or (folder / "metrics.jsonl").exists():
@@ -75,7 +75,7 @@ def write(folder: Path) -> Path:
 
 
 def of_run(folder: Path) -> str:
-    """The page of a run, with those of its own kind that it goes on from."""
+    """Returns the page of a run. It includes the curves of runs of the same experiment that the run starts from."""
     run = read_run(folder)
     chain = [one for one in continued(run) if one.config.get("experiment") == run.config.get("experiment")]
     names = [one.folder.resolve().name for one in chain]
@@ -93,7 +93,7 @@ def of_run(folder: Path) -> str:
         shown=shown,
         metrics=_metrics(run),
         rows=_rows(folder),
-        goodput=goodput.told(run),
+        goodput=goodput.breakdown(run),
         lengths=lengths.read(folder),
         config=_config(sides, "Keys that differ from the config's file"),
         environment=environment,
@@ -101,7 +101,7 @@ def of_run(folder: Path) -> str:
 
 
 def of_sweep(folder: Path) -> str:
-    """The page of a sweep or of several seeds: its table, and its runs side by side."""
+    """Returns the page of a sweep or of several seeds: its table and a comparison of its runs."""
     found = results.read(folder)
     runs = {name: read_run(folder / place) for name, place in found.runs.items()}
     pages = {name: place for name, place in found.runs.items() if (folder / place / NAME).exists()}
@@ -117,7 +117,7 @@ def of_sweep(folder: Path) -> str:
 
 
 def of_runs(runs: Mapping[str, Path]) -> str:
-    """The page of several runs side by side."""
+    """Returns the page that compares several runs."""
     return _compared({name: read_run(folder) for name, folder in runs.items()}, title=" and ".join(runs))
 
 
@@ -131,7 +131,7 @@ def _compared(
     links: Mapping[str, str] = MappingProxyType({}),
     missing: Sequence[str] = (),
 ) -> str:
-    """The page of several runs: final metrics, curves by row and stage, and the keys of the config that differ."""
+    """Returns the page of several runs: final metrics, curves by row and stage, and differing config keys."""
     chosen = dict(list(runs.items())[:_MOST_COMPARED])
     notices = [f"No metrics yet: {', '.join(missing)}."] if missing else []
     if len(runs) > len(chosen):
@@ -150,7 +150,7 @@ def _compared(
 
 
 def _of_seeds(runs: Mapping[str, Run], summary: results.Summary, links: Mapping[str, str]) -> dict[str, Any]:
-    """The final metrics of seeds, with differences to their mean."""
+    """Returns the final metrics of seeds, with differences to their mean."""
     main = verdict.main_metric(next(iter(runs.values())))
     found = comparison.table(
         summary.seeds, summary.means, main=main.name if main else "", links=links, deviations=summary.deviations
@@ -161,7 +161,7 @@ def _of_seeds(runs: Mapping[str, Run], summary: results.Summary, links: Mapping[
 def _of_stages(
     runs: Mapping[str, Run], places: Mapping[str, results.Place], links: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """The final metrics of the runs of each stage, with differences to the first of them."""
+    """Yields the final metrics of the runs of each stage, with differences to the first run."""
     stages: dict[str, dict[str, Run]] = {}
     for name, run in runs.items():
         stages.setdefault(places[name].stage if name in places else "", {})[name] = run
@@ -174,7 +174,7 @@ def _of_stages(
 
 
 def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
-    """The page, with a link to each of its sections."""
+    """Returns the page, with a link to each section."""
     drawn = panels.panels(runs)
     context = {**parts, "curves": _curves(drawn)}
     data: dict[str, Any] = {"curves": drawn} if drawn["panels"] else {}
@@ -195,7 +195,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         context["goodput"] = {**parts["goodput"], **_table(("what", "seconds", "percent"), map(_row, rows))}
     environment = parts["environment"]
     context["command"] = shlex.join(environment.get("command", ()))
-    context["environment"] = _told(environment)
+    context["environment"] = _environment_facts(environment)
     return str(
         libraries.template("page.html").render(
             **context,
@@ -229,7 +229,7 @@ def _curves(drawn: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _colored(names: Sequence[str]) -> list[dict[str, str]]:
-    """Each name with its color, which is the script's own."""
+    """Returns each name with its color, which equals the color in the charts."""
     return [
         {"name": name, "color": f"var(--c{n})" if n < _COLORS else f"hsl({n * 137.5 % 360} 55% 55%)"}
         for n, name in enumerate(names)
@@ -237,8 +237,8 @@ def _colored(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _metrics(run: Run) -> dict[str, Any]:
-    """The first and the last value of each metric."""
-    last, rows = run.last_figures(), []
+    """Returns the first and the last value of each metric."""
+    last, rows = run.last_metrics(), []
     known, levels = {name.partition("/")[2] for name in last}, run.levels()
     for name, (step, value) in sorted(last.items()):
         split, _, metric = name.partition("/")
@@ -251,7 +251,7 @@ def _metrics(run: Run) -> dict[str, Any]:
 
 
 def _rows(folder: Path) -> dict[str, Any] | None:
-    """The counts of the prepared rows, if the run has them."""
+    """Returns the counts of the prepared rows; None if the run has none."""
     path = folder / _ROWS
     if not path.exists():
         return None
@@ -261,7 +261,7 @@ def _rows(folder: Path) -> dict[str, Any] | None:
 
 
 def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """The values of a nested mapping, each with its keys."""
+    """Yields the values of a nested mapping, each with its keys."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*names, name))
@@ -274,17 +274,17 @@ def _table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str
 
 
 def _row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
-    """A row of a table; `values` are the numbers of cells, which rows are sorted by."""
+    """Returns a row of a table. `values` are the sort keys of its cells."""
     return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
 
 
-def _config(sides: Mapping[str, Mapping[str, Any]], said: str) -> dict[str, Any]:
-    """The keys that differ between configs, and all keys."""
+def _config(sides: Mapping[str, Mapping[str, Any]], note: str) -> dict[str, Any]:
+    """Returns the keys that differ between configs, and all keys."""
     rows = configs.compared(sides)
     every, differing = (
         [_row((row.key, *row.values)) for row in kept] for kept in (rows, [r for r in rows if r.differs])
     )
-    note = f"{said}: {len(differing)} of {len(rows)}." if len(sides) > 1 else ""
+    note = f"{note}: {len(differing)} of {len(rows)}." if len(sides) > 1 else ""
     return {**_table(("key", *sides), every), "differing": differing, "note": note}
 
 
@@ -294,26 +294,28 @@ def _environment(folder: Path) -> dict[str, Any]:
 
 
 def _shared(environments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts that several environments have in common."""
+    """Returns the values that all environments share."""
     first = environments[0] if environments else {}
     return {name: value for name, value in first.items() if all(one.get(name) == value for one in environments)}
 
 
-def _told(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The facts of an environment without the command and the config's defaults."""
-    told = {name: value for name, value in environment.items() if name not in ("command", "defaults")}
-    if isinstance(told.get("devices"), Mapping):
-        told["devices"] = verdict.devices(told["devices"])
+def _environment_facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the names and values of an environment, without the command and the config's defaults."""
+    facts = {name: value for name, value in environment.items() if name not in ("command", "defaults")}
+    if isinstance(facts.get("devices"), Mapping):
+        facts["devices"] = verdict.devices(facts["devices"])
     return [
         (name, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value))
-        for name, value in told.items()
+        for name, value in facts.items()
     ]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Writes the page that the command line asks for."""
+    """Writes the page that the command line requests."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, help="the page of several runs; one folder's stands in the folder")
+    parser.add_argument(
+        "--output", type=Path, help="output file of a comparison; by default, each folder gets its own page"
+    )
     parser.add_argument("folders", nargs="+", metavar="[NAME=]FOLDER")
     args = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Metrics of runs as panels: which curves share one, at which points, and with which baselines."""
+"""Lays out the metrics of runs as panels: the curves, their points, and the baselines of each panel."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ import numpy as np
 from bertjax.reporting import titles
 from bertjax.reporting.runs import Run
 
-_POINTS, _FEWEST, _MOST = 60_000, 40, 1500  # of all curves together, of one at least, and at most
+_POINTS, _FEWEST, _MOST = 60_000, 40, 1500  # maximum in total; minimum and maximum per curve
 _DIGITS = 5
-# What is half right by guessing.
+# Metrics with a known chance level.
 _CHANCE = {"next_sentence_accuracy": 0.5}
-# Figures of how a run went, and ends of intervals: not what one looks at first.
-_ASIDE = (
+# Secondary metrics: speed, optimizer, and ends of intervals.
+_SECONDARY = (
     "_low",
     "_high",
     "_p",
@@ -27,18 +27,18 @@ _ASIDE = (
     "gradient_norm",
     "learning_rate",
 )
-_ASIDE_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations")
+_SECONDARY_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations")
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A run, and where it begins if it goes on from another one.
+    """A run with its position in the curves.
 
     Attributes:
       run: the run.
-      offset: steps, tokens and seconds before it.
-      row: runs of one row have one color, and are shown or not together; "" if it is one by itself.
-      stage: only runs of one stage share a panel.
+      offset: the steps, tokens and seconds of the runs that it starts from; 0 if there are none.
+      row: the row of a sweep; "" for none. Runs of a row have the same color, and are shown or hidden together.
+      stage: the stage of a sweep. Only runs of the same stage share a panel.
     """
 
     run: Run
@@ -48,7 +48,7 @@ class Phase:
 
 
 def phases(chain: Sequence[Run]) -> list[Phase]:
-    """The runs of a chain, each after the one that it goes on from."""
+    """Returns the runs of a chain. Each begins at the end of the run that it starts from."""
     found, before = [], (0.0, 0.0, 0.0)
     for run in chain:
         found.append(Phase(run, before))
@@ -58,11 +58,11 @@ def phases(chain: Sequence[Run]) -> list[Phase]:
 
 
 def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
-    """What the page's script draws: `rows`, `runs`, with tokens and hours at their steps, and `panels`.
+    """Returns the data of the page's charts: `rows`, `runs` with their tokens and hours at each step, and `panels`.
 
-    A panel has the curves of one metric in all splits and runs of a stage. Levels known before training, which are
-    logged at step 0 alone, are `lines` in the panel of the figure that they are to be compared with: "lead_rouge1" in
-    that of "rouge1".
+    A panel has the curves of one metric, for all splits and runs of a stage. Baselines, which are logged only at step
+    0, are `lines` in the panel of the metric that they are compared with. For example, "lead_rouge1" is a line in the
+    panel of "rouge1".
     """
     rows = list(dict.fromkeys(phase.row or name for name, phase in runs.items()))
     stages: dict[str, dict[int, Run]] = {}
@@ -77,7 +77,7 @@ def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
 
 
 def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dict[str, Any]]:
-    """The panels of a stage's runs, which have these numbers."""
+    """Yields the panels of a stage. `runs` are its runs by number."""
     curves: dict[str, list[dict[str, Any]]] = {}
     levels: list[tuple[int, str, float]] = []
     for number, run in runs.items():
@@ -100,7 +100,7 @@ def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dic
 
 
 def _shared(levels: Sequence[tuple[int, str, float]]) -> dict[tuple[str, float], list[int | None]]:
-    """The runs that have each level; most often it is that of the data, and so of all."""
+    """Returns the runs that have each baseline. Most baselines depend only on the data, so all runs share them."""
     found: dict[tuple[str, float], list[int | None]] = {}
     for number, name, value in levels:
         found.setdefault((name, value), []).append(number)
@@ -114,7 +114,7 @@ def _series(run: Run) -> Iterator[tuple[str, list[tuple[int, float]]]]:
 
 
 def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool, str]:
-    """What is held out comes first, and of that the losses."""
+    """Returns the sort key of a metric: validation metrics first, and losses first among these."""
     return not any(curve["split"] == "valid" for curve in curves), not metric.endswith("loss"), metric
 
 
@@ -132,8 +132,8 @@ def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed
 
 
 def is_primary(metric: str) -> bool:
-    """Whether a metric, with or without its split, is of the model, and not of the pace or the end of an interval."""
-    return not (metric.endswith(_ASIDE) or metric.rpartition("/")[2].startswith(_ASIDE_PREFIXES))
+    """Returns whether a metric measures the model. Speed and ends of intervals do not. The split may be omitted."""
+    return not (metric.endswith(_SECONDARY) or metric.rpartition("/")[2].startswith(_SECONDARY_PREFIXES))
 
 
 def _allowed(curves: int) -> int:
@@ -141,7 +141,7 @@ def _allowed(curves: int) -> int:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """About `most` of a curve's points at most: the lowest and the highest of each stretch, and the ends."""
+    """Returns about `most` points of a curve: its ends, and the lowest and highest point of each section."""
     if len(points) <= most:
         return list(points)
     kept = {0, len(points) - 1}
@@ -153,12 +153,12 @@ def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
 
 
 def _rounded(value: float) -> float | None:
-    """With as many digits as can be seen; None, which breaks the curve, for what is not finite."""
+    """Rounds a value to five digits. Returns None, a gap in the curve, for NaN and infinity."""
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def _run(name: str, phase: Phase, row: int) -> dict[str, Any]:
-    """A run's name and row, and what the horizontal axis may count in place of its steps, at these."""
+    """Returns the name and the row of a run, and its tokens and hours at each step."""
     run, offset = phase.run, phase.offset
     paces = {"tokens": (run.tokens_seen(), offset[1], 1.0), "hours": (run.seconds_trained(), offset[2], 3600.0)}
     axes = {

@@ -1,7 +1,4 @@
-"""A plan as a picture: what a chip's memory holds beside what it has, and how long each resource is busy in a step.
-
-The record comes from `--mode=plan`, and nothing else is read.
-"""
+"""Draws the plan of `--mode=plan`: the memory of a chip by part, and the time of each resource in a step."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -20,24 +17,25 @@ _RESOURCES = ("compute", "memory", "interconnect")
 
 
 def drawer(path: Path) -> Callable[[Mapping[str, Any]], None]:
-    """What draws a plan, see `draw_plan`; what is wrong is told at once, and not after the plan is made."""
+    """Returns a function that draws a plan; see `draw_plan`. Raises its errors early, before the plan is computed."""
     _checked(path)
     return lambda record: draw_plan(path, record)
 
 
 def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
-    """Writes the picture: a bar of memory by part with a line where it ends, and the roofline.
+    """Writes a figure of a plan: memory by part, a roofline, and the time of each resource.
 
-    The roofline has the rate that the matrix units reach at most against the operations for each byte of memory, with
-    the step on it, and the times of a step beside it. Both are left out if the run does not fit. Parts carry ids:
-    `memory/PART`, `memory/available`, `roof`, `step`, `seconds/RESOURCE`. The same record gives the same bytes.
+    A dashed line marks the available memory. The roofline shows the maximum operations per second by operations per
+    byte of memory traffic, and the position of the step. Roofline and times are omitted if the run does not fit. The
+    ids of parts are `memory/PART`, `memory/available`, `roof`, `step` and `seconds/RESOURCE`. Equal records give files
+    with equal bytes.
 
     Raises:
-      UserError: another file ending, or Matplotlib is not there.
+      UserError: if the suffix is not .svg or .png, or Matplotlib is not installed.
     """
     matplotlib = _checked(path)
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's own style is
+        matplotlib.rcdefaults()  # not the user's style
         matplotlib.rcParams.update(_SETTINGS)
         figure = matplotlib.figure.Figure(figsize=_SIZE, layout="constrained")
         figure.suptitle(_title(record))
@@ -52,7 +50,7 @@ def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
         buffer = io.BytesIO()
         figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
     data = buffer.getvalue()
-    if path.suffix == ".svg":  # Matplotlib leaves blanks at line ends, which version control would report
+    if path.suffix == ".svg":  # Matplotlib writes spaces at line ends, which Git reports as errors
         data = b"\n".join(line.rstrip() for line in data.splitlines()) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     with completed(path) as partial:
@@ -60,9 +58,9 @@ def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _checked(path: Path) -> Any:
-    """Matplotlib. Raises UserError if it is not there, or cannot write such a file."""
+    """Returns Matplotlib. Raises UserError if it is not installed, or the suffix is not .svg or .png."""
     if path.suffix not in (".svg", ".png"):
-        expected, fix = ".svg or .png", "let the name end in one of them"
+        expected, fix = ".svg or .png", "change the suffix"
         raise UserError("--plot", got=repr(path.suffix), expected=expected, fix=fix)
     return drawing.load_matplotlib()
 
@@ -75,7 +73,7 @@ def _title(record: Mapping[str, Any]) -> str:
 
 
 def _draw_memory(panel: Any, record: Mapping[str, Any]) -> None:
-    """A bar of the parts side by side."""
+    """Draws the memory of a chip as a stacked bar, with a line at the available memory."""
     sizes = record["bytes_per_chip"]
     begin = 0.0
     for number, (name, size) in enumerate((name, size) for name, size in sizes.items() if name != "total"):
@@ -86,12 +84,12 @@ def _draw_memory(panel: Any, record: Mapping[str, Any]) -> None:
     panel.axvline(available, color="black", linestyle="--", gid="memory/available", label=f"available {available:.2f}")
     panel.set_xlim(0, 1.05 * max(available, begin))
     panel.set_yticks([])
-    panel.set_xlabel("GiB of a chip's memory")
+    panel.set_xlabel("memory per chip (GiB)")
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, 1.35), ncols=4, frameon=False)
 
 
 def _draw_roofline(panel: Any, record: Mapping[str, Any]) -> None:
-    """Operations a second that are possible at an intensity, and those of the step if all else is hidden behind it."""
+    """Draws the maximum operations per second by intensity, and the step at its lower bound of time."""
     chip, done = record["chip"], record["per_chip"]
     ridge = chip["peak_flops"] / chip["hbm_bandwidth"]
     intensity = done["flops"] / max(done["hbm_bytes"], 1)
@@ -102,15 +100,15 @@ def _draw_roofline(panel: Any, record: Mapping[str, Any]) -> None:
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")
-    panel.set_xlabel("operations for each byte of memory")
-    panel.set_ylabel("TFLOP/s of a chip")
+    panel.set_xlabel("operations per byte of memory traffic")
+    panel.set_ylabel("TFLOP/s per chip")
 
 
 def _draw_seconds(panel: Any, record: Mapping[str, Any]) -> None:
-    """How long each resource is busy."""
+    """Draws the time for which each resource is busy."""
     for number, name in enumerate(reversed(_RESOURCES)):
         color = "C3" if name == record["bound"] else "C7"
         (bar,) = panel.barh([number], [1e3 * record["seconds"][name]], color=color)
         bar.set_gid(f"seconds/{name}")
     panel.set_yticks(range(len(_RESOURCES)), list(reversed(_RESOURCES)))
-    panel.set_xlabel("ms of a step, at best")
+    panel.set_xlabel("lower bound of time per step (ms)")

@@ -1,4 +1,4 @@
-"""What a sweep, or a config with several seeds, left in its folder: its table and its runs."""
+"""Reads the folder of a sweep, or of a config with several seeds: the table and the runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,20 +11,20 @@ _SWEEP, _TABLE, _SEEDS = "sweep.json", "table.json", "seeds.json"
 
 
 class Place(NamedTuple):
-    """Where a run belongs in a sweep: its row, of several the first, and its stage."""
+    """The position of a run in a sweep: its row (the first, if several rows share the run) and its stage."""
 
     row: str
     stage: str
 
 
 class Summary(NamedTuple):
-    """The metrics of several seeds, each "valid/NAME".
+    """The metrics of several seeds, by name, such as "valid/f1".
 
     Attributes:
-      means: over the seeds.
-      deviations: sample standard deviations; None for a single seed.
-      seeds: of each seed, by the name of its folder.
-      note: which evaluation of each seed they are from.
+      means: the means over the seeds.
+      deviations: the sample standard deviations; None for a single seed.
+      seeds: the metrics of each seed, by the name of its folder.
+      note: the step of the evaluation of each seed, as a sentence.
     """
 
     means: Mapping[str, float | None]
@@ -37,11 +37,11 @@ class Results(NamedTuple):
     """The results of a sweep or of several seeds.
 
     Attributes:
-      title: of the page.
-      table: `header`, `rows` and `numbers` of a sweep's table, and `notes` below; None if it is not written yet.
-      summary: of several seeds; None if it is not written yet.
-      runs: the folders of the runs that have metrics, relative to the folder of all; row by row.
-      places: the place of each run in a sweep.
+      title: the title of the page.
+      table: the `header`, `rows` and `notes` of a sweep's table; None if it is not written yet.
+      summary: the summary of several seeds; None if it is not written yet.
+      runs: the folders of the runs that have metrics, relative to the sweep's folder, in the order of the rows.
+      places: the position of each run in a sweep.
       missing: the names of the runs without metrics.
     """
 
@@ -54,15 +54,15 @@ class Results(NamedTuple):
 
 
 def has(folder: Path) -> bool:
-    """Whether a folder is that of a sweep or of several seeds."""
+    """Returns whether a folder belongs to a sweep or to several seeds."""
     return (folder / _SWEEP).exists() or (folder / _SEEDS).exists() or any(_seeds(folder))
 
 
 def read(folder: Path) -> Results:
-    """Reads them.
+    """Reads the results of a sweep or of several seeds.
 
     Raises:
-      UserError: a file that cannot be read, or no run that has figures yet.
+      UserError: if a file cannot be read, or no run has metrics yet.
     """
     is_sweep = (folder / _SWEEP).exists()
     sweep = read_object(folder / _SWEEP) if is_sweep else {}
@@ -70,19 +70,19 @@ def read(folder: Path) -> Results:
     order = {name: number for number, name in enumerate(places)}
     found = sorted((folder / "runs").glob("*")) if is_sweep else sorted(_seeds(folder), key=_number)
     members = sorted(found, key=lambda path: order.get(path.name, len(order)))
-    whole = [path for path in members if (path / "config.json").exists() and _has_figures(path)]
-    missing = [path.name for path in members if path not in whole]
-    if not whole:
-        got, fix = "no run with figures", "wait for the first of them"
+    ready = [path for path in members if (path / "config.json").exists() and _has_metrics(path)]
+    missing = [path.name for path in members if path not in ready]
+    if not ready:
+        got, fix = "no run with metrics", "wait until a run has logged metrics"
         raise UserError(f"--workdir={folder}", got=got, expected="runs in runs/ or seed0, ...", fix=fix)
-    runs = {path.name: path.relative_to(folder) for path in whole}
+    runs = {path.name: path.relative_to(folder) for path in ready}
     if is_sweep:
         return Results(sweep.get("sweep", "sweep"), _of_sweep(folder), None, runs, places, missing)
     return Results("seeds", None, _of_seeds(folder), runs, places, missing)
 
 
 def _places(folder: Path, sweep: Mapping[str, Any]) -> dict[str, Place]:
-    """Those of a sweep's runs by their names, row by row, each stage after the one before."""
+    """Returns the position of each run of a sweep by its name, in the order of rows and stages."""
     try:
         names: dict[str, list[str]] = {}
         for held, name in sweep.get("names", {}).items():
@@ -93,7 +93,7 @@ def _places(folder: Path, sweep: Mapping[str, Any]) -> dict[str, Place]:
             for name in names.get(content, ()):
                 found.setdefault(name, Place(row, stage))
     except AttributeError as error:
-        expected, fix = "rows and names of runs", "start the same sweep again, which writes it anew"
+        expected, fix = "the rows and run names of a sweep", "start the same sweep again, which writes the file again"
         raise UserError(str(folder / _SWEEP), got=f"{error}", expected=expected, fix=fix) from error
     return found
 
@@ -106,13 +106,13 @@ def _number(path: Path) -> int:
     return int(path.name[4:])
 
 
-def _has_figures(run: Path) -> bool:
+def _has_metrics(run: Path) -> bool:
     log = run / "metrics.jsonl"
     return log.exists() and log.stat().st_size > 0
 
 
 def _of_sweep(folder: Path) -> dict[str, Any] | None:
-    """The table as `sweeps.tables.as_json` has written it."""
+    """Returns the table that `sweeps.tables.as_json` wrote; None if there is none yet."""
     path = folder / _TABLE
     if not path.exists():
         return None
@@ -124,14 +124,17 @@ def _of_sweep(folder: Path) -> dict[str, Any] | None:
         or not isinstance(notes, list)
         or any(not isinstance(row, list) or len(row) != len(header) for row in rows)
     ):
-        expected, fix = "a header, rows as long as it, and notes", "start the same sweep again, which writes it anew"
-        raise UserError(str(path), got="no whole table", expected=expected, fix=fix)
+        expected, fix = (
+            "a header, rows of the same length, and notes",
+            "start the same sweep again, which writes the file again",
+        )
+        raise UserError(str(path), got="an incomplete table", expected=expected, fix=fix)
     cells = [{"cells": row} for row in rows]
     return {"header": [{"title": name} for name in header], "rows": cells, "notes": notes}
 
 
 def _of_seeds(folder: Path) -> Summary | None:
-    """The metrics by seed, with mean and deviation."""
+    """Returns the metrics of each seed, with mean and standard deviation; None if there are none yet."""
     path = folder / _SEEDS
     if not path.exists():
         return None
@@ -142,9 +145,9 @@ def _of_seeds(folder: Path) -> Summary | None:
             f"seed{seed}": {name: one["seeds"][seed] for name, one in metrics.items() if seed in one["seeds"]}
             for seed in steps
         }
-        told = ", ".join(f"seed {seed}: {step:,}" for seed, step in steps.items())
+        listed = ", ".join(f"{step:,} (seed {seed})" for seed, step in steps.items())
         means, deviations = ({name: one[key] for name, one in metrics.items()} for key in ("mean", "std"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        expected, fix = "metrics by seed", "start the same command again, which writes it anew"
-        raise UserError(str(path), got=f"no {error}", expected=expected, fix=fix) from error
-    return Summary(means, deviations, values, f"At steps {told}.")
+        expected, fix = "metrics by seed", "start the same command again, which writes the file again"
+        raise UserError(str(path), got=f"a file without {error}", expected=expected, fix=fix) from error
+    return Summary(means, deviations, values, f"The metrics are from steps {listed}.")

@@ -1,4 +1,4 @@
-"""What a run left in its folder, for those who draw it."""
+"""Reads the config and the metrics of runs, for reports."""
 
 import dataclasses
 import json
@@ -12,12 +12,12 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run's config and figures.
+    """The config and the metrics of a run.
 
     Attributes:
-      folder: where it is.
-      config: its `config.json`.
-      records: the lines of its `metrics.jsonl`, in order; each has a "step".
+      folder: the run's folder.
+      config: the content of `config.json`.
+      records: the lines of `metrics.jsonl`, in order; each has a "step".
     """
 
     folder: Path
@@ -26,7 +26,7 @@ class Run:
 
     @property
     def objective(self) -> str:
-        """What its loss of predicted tokens is called: "masked_lm" or "causal_lm"."""
+        """The pretraining objective, "masked_lm" or "causal_lm", which is the prefix of its metrics."""
         return self.config.get("objective", "masked_lm")
 
     @property
@@ -35,13 +35,14 @@ class Run:
         return max(int(record["step"]) for record in self.records)
 
     def series(self, name: str) -> list[tuple[int, float]]:
-        """The figure of that name at each step that has it."""
+        """Returns the steps that have a metric, each with its value."""
         return [(int(record["step"]), record[name]) for record in self.records if name in record]
 
     def tokens_seen(self) -> list[tuple[int, float]]:
-        """The tokens that the run was trained on up to each step, padding aside; of an encoder-decoder, the target's.
+        """Returns the number of training tokens up to each step, without padding.
 
-        By the pace in each window. One without a pace (the first, if it is one step long) counts as the one after it.
+        For an encoder-decoder, only target tokens count. The numbers are computed from the speed in each window of the
+        log. A window without a speed, such as a first window of one step, gets the speed of the next window.
         """
         paced = [
             (int(record["step"]), record["train/tokens_per_second"] * record["train/step_seconds"])
@@ -56,7 +57,7 @@ class Run:
         return seen
 
     def seconds_trained(self) -> list[tuple[int, float]]:
-        """The seconds of training up to each step, evaluation and saving aside; paced as `tokens_seen`."""
+        """Returns the seconds of training up to each step, without evaluation and saving; see `tokens_seen`."""
         found, before, total = [(0, 0.0)], 0, 0.0
         for step, seconds in self.series("train/step_seconds"):
             total += (step - before) * seconds
@@ -70,9 +71,9 @@ class Run:
         return self.num_steps >= (self.config.get("num_steps") or math.inf)
 
     def final_metrics(self) -> dict[str, float]:
-        """The validation metrics of the evaluation that `checkpoint.final` selects, and the last test metrics.
+        """Returns the validation metrics of one evaluation, and the last test metrics.
 
-        That evaluation is the best one by `checkpoint.best_metric` if `checkpoint.final` is "best", else the last.
+        The evaluation is the best by `checkpoint.best_metric` if `checkpoint.final` is "best", otherwise the last.
         """
         evaluated = [record for record in self.records if record["step"] > 0 and _of_split(record, "valid/")]
         settings = self.config.get("checkpoint") or {}
@@ -81,18 +82,18 @@ class Run:
         if settings.get("final") == "best" and scored:
             choose = min if settings.get("best_mode") == "min" else max
             evaluated = [choose(scored, key=lambda record: record[best])]
-        tests = {name: value for name, (_, value) in self.last_figures().items() if name.startswith("test/")}
+        tests = {name: value for name, (_, value) in self.last_metrics().items() if name.startswith("test/")}
         return {**(_of_split(evaluated[-1], "valid/") if evaluated else {}), **tests}
 
     def levels(self) -> dict[str, float]:
-        """The validation metrics that are logged at step 0 alone, without their split: baselines."""
+        """Returns the baselines: validation metrics that are logged only at step 0, without the prefix of the split."""
         found = {name for record in self.records if record["step"] > 0 for name in record}
         first = [record for record in self.records if record["step"] == 0]
         names = [(name, value) for record in first for name, value in _of_split(record, "valid/").items()]
         return {name.removeprefix("valid/"): value for name, value in names if name not in found}
 
-    def last_figures(self) -> dict[str, tuple[int, float]]:
-        """Each metric's last value, and the step it is of."""
+    def last_metrics(self) -> dict[str, tuple[int, float]]:
+        """Returns the last value of each metric, with its step: NAME -> (step, value)."""
         return {
             name: (int(record["step"]), value)
             for record in self.records
@@ -106,31 +107,31 @@ def _of_split(record: Mapping[str, Any], split: str) -> dict[str, float]:
 
 
 def named(arguments: Sequence[str]) -> dict[str, Path]:
-    """Folders by the names of the command line, NAME=FOLDER, or by their own. Raises UserError if two have one name."""
+    """Returns folders by name, from arguments NAME=FOLDER or FOLDER. Raises UserError if two have the same name."""
     found: dict[str, Path] = {}
     for argument in arguments:
         name, _, folder = argument.partition("=")
-        if not (name and folder) or Path(argument).exists():  # whose own name has a = in it, perhaps
+        if not (name and folder) or Path(argument).exists():  # the folder's name may contain "="
             name, folder = Path(argument).name, argument
         if name in found:
-            got, expected = f"{found[name]} and {folder}, both as {name}", "a name for each run"
+            got, expected = f"{found[name]} and {folder}, both named {name}", "a different name for each run"
             raise UserError("arguments", got=got, expected=expected, fix="write NAME=FOLDER")
         found[name] = Path(folder)
     return found
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run, which may be under way or have been killed: a last line that is not whole is left out.
+    """Reads a run, which may still be training or may have been killed. An incomplete last line is ignored.
 
     Raises:
-      UserError: the folder is not a run's, has no figures yet, or has a line that was not written by a run.
+      UserError: if the folder is not a run, has no metrics yet, or has a malformed line.
     """
     log = folder / "metrics.jsonl"
     if not (folder / "config.json").exists() or not log.exists():
         raise UserError(
             f"run {folder}",
             got="no config.json with metrics.jsonl" if folder.exists() else "no such folder",
-            expected="the folder of a run, --workdir of a training",
+            expected="the folder of a run",
             fix="correct the path, or train first",
         )
     records = []
@@ -138,22 +139,24 @@ def read_run(folder: Path) -> Run:
         for name, value in record.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 got, fix = f"{value!r} for {name}", "delete the line"
-                raise UserError(f"{log}, line {number}", got=got, expected="numbers", fix=fix)
+                raise UserError(f"{log}, line {number}", got=got, expected="a number", fix=fix)
         records.append(record)
     if not records:
-        raise UserError(f"run {folder}", got="no figures yet", expected="at least one", fix="wait for the first step")
+        raise UserError(
+            f"run {folder}", got="no metrics yet", expected="at least one", fix="wait until the run has logged metrics"
+        )
     return Run(folder, read_object(folder / "config.json"), records)
 
 
 def read_lines(path: Path, *, numbers: Sequence[str] = (), names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one a line, but for a last line that is not whole.
+    """Yields the objects of a JSON lines file. An incomplete last line is ignored.
 
     Args:
       path: the file.
-      numbers: keys that each has, of numbers.
-      names: other keys that each has.
+      numbers: keys that every object must have, with numbers as values.
+      names: other keys that every object must have.
     Raises:
-      UserError: a line of anything else, by its number.
+      UserError: if a line is malformed. The message has the number of the line.
     """
     lines = path.read_bytes().splitlines()
     for place, line in enumerate(lines, start=1):
@@ -176,7 +179,7 @@ def read_lines(path: Path, *, numbers: Sequence[str] = (), names: Sequence[str] 
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object that a file of JSON holds. Raises UserError for anything else, such as half of one."""
+    """Returns the object in a JSON file. Raises UserError if the file is unreadable, incomplete or not an object."""
     try:
         found = json.loads(path.read_bytes())
         if not isinstance(found, dict):
@@ -186,15 +189,15 @@ def read_object(path: Path) -> dict[str, Any]:
         raise UserError(
             str(path),
             got=f"a file that cannot be read ({error})",
-            expected="a JSON object, as a run writes it",
-            fix="copy it again from where the run was made, or delete it where the run can make it anew",
+            expected="a JSON object",
+            fix="copy the file again, or delete it if the run can write it again",
         ) from error
 
 
 def continued(run: Run) -> list[Run]:
-    """The runs that `run` goes on from by `init_from`, the first of them first, and `run` itself at the end.
+    """Returns the chain of runs that `run` starts from by `init_from`, the earliest first, followed by `run`.
 
-    Published weights, and runs that have been moved away since, are where the chain begins.
+    The chain begins after published weights, and after runs whose folder is gone.
     """
     chain = [run]
     while chain[0].config.get("init_from"):

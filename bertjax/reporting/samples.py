@@ -1,7 +1,7 @@
-"""What a run shows of itself, `samples.jsonl` in its folder, as the page lays it out.
+"""Reads the samples of a run, `samples.jsonl` in its folder, in the form that the page shows.
 
-A line is an example or a picture, with its "kind"; what else each kind has is in `_KEYS`. Arrays are objects of their
-"shape" and of "data": a byte for each number, from "low" to "high", in base64. Any example may have "attention".
+A line is an example or a matrix, with its "kind". `_KEYS` lists the other keys of each kind. Any example may have
+"attention". An array is an object with "shape" and "data": one byte per number, from "low" to "high", in base64.
 """
 
 import base64
@@ -31,13 +31,13 @@ _TITLE = 60  # characters of an example's name
 
 
 class Shown(NamedTuple):
-    """What there is to show.
+    """The samples of a run.
 
     Attributes:
-      checkpoint: which of the run's it was made with.
-      examples: for the template of each one's kind.
-      attention: of examples: `title`, and by kind of attention the words with their weights.
-      matrices: `title`, `caption`, `values`.
+      checkpoint: the checkpoint that made the predictions.
+      examples: the examples, in the form that the template of their kind reads.
+      attention: for each example with attention, its `title`, and its words and weights by kind of attention.
+      matrices: the matrices, with `title`, `caption` and `values`.
     """
 
     checkpoint: str
@@ -47,10 +47,10 @@ class Shown(NamedTuple):
 
 
 def read(folder: Path) -> Shown:
-    """Reads what a run shows; nothing if it has no such file.
+    """Reads the samples of a run; empty if it has none.
 
     Raises:
-      UserError: a line that was not written by a run.
+      UserError: if a line is malformed.
     """
     path = folder / FILE
     records = list(read_lines(path, names=("kind", "checkpoint"))) if path.exists() else []
@@ -63,24 +63,26 @@ def read(folder: Path) -> Shown:
 
 
 def _check(record: Mapping[str, Any], where: str) -> None:
-    """Raises UserError for a record that cannot be shown."""
-    kind, fix = record["kind"], "delete the file, and --mode=report makes it again"
+    """Raises UserError for a malformed record."""
+    kind, fix = record["kind"], "delete the file and run --mode=report, which writes it again"
     if kind not in _KEYS:
         raise UserError(where, got=f"kind {kind!r}", expected="one of " + ", ".join(_KEYS), fix=fix)
     missing = [key for key in _KEYS[kind] if key not in record]
     if missing:
-        raise UserError(where, got=f"no {missing[0]!r}", expected="a sample of kind " + kind, fix=fix)
+        raise UserError(
+            where, got=f"a sample of kind {kind!r} without {missing[0]!r}", expected="all keys of the kind", fix=fix
+        )
     arrays = [record["values"]] if kind == "matrix" else [k["weights"] for k in record.get("attention", {}).values()]
     for array in arrays:
         size = 1
         for length in array["shape"]:
             size *= length
         if len(base64.b64decode(array["data"])) != size:
-            raise UserError(where, got="an array cut in half", expected=f"{size} numbers", fix=fix)
+            raise UserError(where, got="a truncated array", expected=f"{size} numbers", fix=fix)
 
 
 def _title(record: Mapping[str, Any]) -> str:
-    """The name of an example in a list."""
+    """Returns the title of an example: the beginning of its text."""
     text = record.get("source") or record.get("text") or record.get("question")
     words = record.get("words") or record.get("sentences") or record.get("article") or ()
     text = text or _joined(word for word in words if word not in _SPECIAL)
@@ -88,12 +90,12 @@ def _title(record: Mapping[str, Any]) -> str:
 
 
 def _joined(pieces: Iterable[str]) -> str:
-    """Word pieces as text."""
+    """Joins word pieces to text."""
     return " ".join(pieces).replace(f" {_CONTINUES}", "")
 
 
 def _masks(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Words with the predictions at masks; pieces of a word stand together."""
+    """Adds the words with the predictions at masks. Pieces of a word are shown without a space."""
     masks = {mask["position"]: _mask(mask, record["words"]) for mask in record["masks"]}
     words = [
         {
@@ -106,14 +108,14 @@ def _masks(record: Mapping[str, Any]) -> dict[str, Any]:
         for place, word in enumerate(record["words"])
     ]
     probability, is_next = record.get("is_next_probability"), record.get("is_next")
-    told = ""
+    next_sentence = ""
     if probability is not None and is_next is not None:
-        told = f"Next sentence: probability {probability:.2f}, label {'yes' if is_next else 'no'}."
-    return {**record, "words": words, "masks": list(masks.values()), "is_next": told}
+        next_sentence = f"Next sentence: probability {probability:.2f}, label {'yes' if is_next else 'no'}."
+    return {**record, "words": words, "masks": list(masks.values()), "is_next": next_sentence}
 
 
 def _mask(mask: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """A mask with the best token and the label without the mark of a continued word."""
+    """Adds the most probable token and the label of a mask, without the prefix of continuation pieces."""
     best, label = (token.removeprefix(_CONTINUES) for token in (mask["tokens"][0], mask["label"]))
     is_right = mask["tokens"][0] == mask["label"]
     seen = words[mask["position"]]
@@ -126,7 +128,7 @@ def _likeliest(mask: Mapping[str, Any]) -> str:
 
 
 def _label(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Probabilities as bars, the likeliest first."""
+    """Adds the probabilities as bars, in descending order."""
     each = sorted(record.get("probabilities", {}).items(), key=lambda pair: -pair[1])
     return {**record, "bars": [{"label": label, "percent": round(100 * p, 1)} for label, p in each]}
 
@@ -136,7 +138,7 @@ def _tags(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The context in parts: what was chosen, what is right."""
+    """Adds the context in parts, with the predicted and the correct answer marked."""
     context, spans = record["context"], list(_spans(record))
     edges = sorted({0, len(context), *(edge for _, start, end in spans for edge in (start, end))})
     parts = []
@@ -166,5 +168,5 @@ _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def as_script(value: Any) -> str:
-    """JSON that cannot end the element that it stands in."""
+    """Returns JSON for a script element. It contains no "<", which could end the element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Summaries as a page: each article with its sentences shaded by their scores, and the chosen ones marked."""
+"""Page of extractive summaries: articles with sentences shaded by score and the selected ones marked."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,17 +16,18 @@ _REASONS = {
 
 
 def page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields the parts of an HTML document that needs nothing else.
+    """Yields the parts of a self-contained HTML document.
 
     Args:
-      records: of articles, as `--mode=predict` of `bertsum_ext` writes them: with the numbers of sentences from 0 in
-        "positions", in the order of the summary; a score of 0 to 1 or None for each of "sentences"; and for each of
-        those "refused" its "position", "reason", and what it repeats. Of bad inputs there is an "error" alone.
+      records: the records that `--mode=predict` of `bertsum_ext` writes. "positions" are the indices of the selected
+        sentences, in the order of the summary. "scores" has a number from 0 to 1, or None, for each of "sentences".
+        "refused" has the "position" and "reason" of each skipped sentence, and the n-gram that it repeats. The record
+        of a bad input has only "error".
     Raises:
-      UserError: other records, or Jinja is not installed.
+      UserError: if the records have other keys, or Jinja is not installed.
     """
     records, template = iter(records), libraries.template("samples/extract.html")
-    first = list(itertools.islice(records, 1))  # what is wrong is told before anything is written
+    first = list(itertools.islice(records, 1))  # errors are raised before anything is written
     for record in first:
         _check(record)
     yield libraries.template("summaries.html").render(style=libraries.source("page.css"))
@@ -40,16 +41,16 @@ def _check(record: Mapping[str, Any]) -> None:
     if "error" not in record and any(key not in record for key in _KEYS):
         raise UserError(
             "--format=html",
-            got="records of " + ", ".join(record),
-            expected="those of articles whose sentences are scored",
-            fix="leave out --format, or set it to jsonl",
+            got="records with the keys " + ", ".join(record),
+            expected="records of an extractive summarization model",
+            fix="omit --format, or use --format=jsonl",
         )
 
 
 def view(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record of `page` for the template: "scored" has its sentences with their classes, scores and decisions.
+    """Returns a record with "scored": its sentences with CSS classes, scores and decisions, for the template.
 
-    Sentences whose numbers are in "oracle" are of the class "oracle".
+    Sentences whose indices are in "oracle" have the class "oracle".
     """
     refused = {each["position"]: each for each in record["refused"]}
     places = {position: place for place, position in enumerate(record["positions"], 1)}

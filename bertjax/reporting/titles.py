@@ -57,7 +57,7 @@ _HIGHER = (
 
 
 def title(metric: str) -> str:
-    """The title of a metric without its split.
+    """Returns the title of a metric without its split.
 
     >>> title("masked_lm_loss"), title("HasAns_f1"), title("rouge1_low")
     ('Masked-LM loss', 'F1, answerable questions', 'ROUGE-1 F1, lower end of the 95 % interval')
@@ -76,7 +76,7 @@ def title(metric: str) -> str:
 
 
 def direction(metric: str) -> str:
-    """ "lower" or "higher", whichever is better; "" if neither is.
+    """Returns which direction of a metric is better, "lower" or "higher"; "" if neither is.
 
     >>> direction("perplexity"), direction("f1_PER"), direction("learning_rate")
     ('lower', 'higher', '')
@@ -90,13 +90,13 @@ def direction(metric: str) -> str:
 
 
 def better(metric: str) -> str:
-    """ "lower is better", "higher is better", or ""."""
+    """Returns "lower is better", "higher is better" or ""; see `direction`."""
     found = direction(metric)
     return found and f"{found} is better"
 
 
 def of(name: str) -> dict[str, str]:
-    """The title, the split and the better direction of a metric.
+    """Returns the title, the split and the better direction of a metric.
 
     >>> of("valid/f1")
     {'title': 'F1', 'split': 'validation', 'better': 'higher is better'}
@@ -106,9 +106,9 @@ def of(name: str) -> dict[str, str]:
 
 
 def baseline(name: str, metrics: Collection[str]) -> tuple[str, str] | None:
-    """The metric that a baseline is compared with, and the title of the baseline; None if there is none.
+    """Returns the metric that a baseline is compared with, and the baseline's title; None if there is no such metric.
 
-    The name of the metric is the longest one that remains after consecutive words are removed from the name.
+    The metric is the one with the longest name that remains when consecutive words are removed from `name`.
 
     >>> baseline("masked_lm_unigram_loss", ["masked_lm_loss", "loss"])
     ('masked_lm_loss', 'unigram baseline')

@@ -1,4 +1,4 @@
-"""The head of a page: how a run ended, its main metric against a baseline, and what it took."""
+"""The header of a page: the status of a run, its main metric with the baseline, and its duration and devices."""
 
 import math
 import re
@@ -22,7 +22,10 @@ class _Main(NamedTuple):
 
 
 def main_metric(run: Run) -> _Main | None:
-    """The first of these that a run has: `checkpoint.best_metric` with a baseline, any metric with one, any metric."""
+    """Returns the main metric of a run; None if it has no metrics.
+
+    Metrics with a baseline come first, and among these `checkpoint.best_metric`.
+    """
     metrics = [name for name in run.final_metrics() if panels.is_primary(name)]
     if not metrics:
         return None
@@ -38,14 +41,14 @@ def main_metric(run: Run) -> _Main | None:
 
 
 def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The head of a run's page."""
-    steps, planned, spent = run.num_steps, run.config.get("num_steps") or 0, goodput.told(run)
+    """Returns the header of a run's page."""
+    steps, planned, spent = run.num_steps, run.config.get("num_steps") or 0, goodput.breakdown(run)
     status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,} of {planned:,} steps"
     metrics, main = run.final_metrics(), main_metric(run)
     return {
         "status": status,
         "is_finished": run.is_finished,
-        "main": main and _told(main, metrics[main.name]),
+        "main": main and _described(main, metrics[main.name]),
         "tiles": _tiles(metrics, main),
         "facts": _facts([spent["seconds"]] if spent else [], [environment]),
     }
@@ -54,17 +57,17 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
 def of_runs(
     runs: Mapping[str, Run], environments: Sequence[Mapping[str, Any]], summary: Summary | None, rest: int
 ) -> dict[str, Any]:
-    """The head of a page of several runs: the mean of their main metric if they are seeds, else its best value.
+    """Returns the header of the page of several runs: the main metric as the mean over seeds, or else the best run's.
 
     Args:
-      runs: by their names.
-      environments: of those that have one.
-      summary: of several seeds; None for other runs.
-      rest: the number of runs that have no metrics yet.
+      runs: the runs, by name.
+      environments: the environments of the runs that have one.
+      summary: the summary of several seeds; None for other runs.
+      rest: the number of runs without metrics.
     """
     done, total = sum(run.is_finished for run in runs.values()), len(runs) + rest
     main = next(filter(None, map(main_metric, reversed([*runs.values()]))), None)
-    spent = [told["seconds"] for told in map(goodput.told, runs.values()) if told]
+    spent = [each["seconds"] for each in map(goodput.breakdown, runs.values()) if each]
     return {
         "status": f"{done} of {total} runs finished" if done < total else f"All {total} runs finished",
         "is_finished": done == total,
@@ -76,21 +79,21 @@ def of_runs(
 
 def _of_several(main: _Main, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
     if summary and (mean := summary.means.get(main.name)) is not None:
-        return {**_told(main, mean), "of": f"mean of {len(summary.seeds)} seeds"}
+        return {**_described(main, mean), "of": f"mean of {len(summary.seeds)} seeds"}
     values = {name: run.final_metrics().get(main.name, math.nan) for name, run in runs.items()}
     gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
     best = max(gains or values, key=lambda name: gains.get(name, 0.0))
-    return {**_told(main, values[best]), "of": f"best run: {best}"}
+    return {**_described(main, values[best]), "of": f"best run: {best}"}
 
 
-def _told(main: _Main, value: float) -> dict[str, Any]:
-    """The main metric in words."""
-    told = {**titles.of(main.name), "value": number(value)}
+def _described(main: _Main, value: float) -> dict[str, Any]:
+    """Returns the title and value of the main metric, compared with its baseline if there is one."""
+    described = {**titles.of(main.name), "value": number(value)}
     if main.baseline is None or not math.isfinite(value):
-        return told
+        return described
     name, level = main.baseline
     against = f"{difference(value, level)} against the {name} ({number(level)})"
-    return {**told, "against": against, "is_better": _sign(main) * (value - level) > 0}
+    return {**described, "against": against, "is_better": _sign(main) * (value - level) > 0}
 
 
 def _sign(main: _Main) -> int:
@@ -98,13 +101,13 @@ def _sign(main: _Main) -> int:
 
 
 def _tiles(metrics: Mapping[str, float], main: _Main | None) -> list[dict[str, str]]:
-    """The other final metrics."""
+    """Returns the final metrics other than the main metric."""
     names = [name for name in metrics if panels.is_primary(name) and not (main and name == main.name)]
     return [{**titles.of(name), "value": number(metrics[name])} for name in names[:_TILES]]
 
 
 def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Duration, devices, parameters and commit, as far as they are known; of several runs, each value once."""
+    """Returns duration, devices, parameters and commit, if known. Equal values of several runs appear once."""
     known = {
         "Duration": [goodput.duration(sum(seconds))] if seconds else [],
         "Device": [devices(one["devices"]) for one in environments if one.get("devices")],
@@ -115,7 +118,7 @@ def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) 
 
 
 def devices(counts: Mapping[str, int]) -> str:
-    """The devices of a run, without a platform that repeats their kind.
+    """Formats the devices of a run. A platform equal to the kind of device is omitted.
 
     >>> devices({"TPU v5e (tpu)": 8}), devices({"cpu (cpu)": 1})
     ('8 × TPU v5e (tpu)', '1 × cpu')

@@ -133,7 +133,7 @@ def _value(metric: Metric, run: Finished) -> float:
 
 
 def _tested(run: Finished) -> Mapping[str, float]:
-    return {name: value for name, (_, value) in run.last_figures().items() if name.startswith("test/")}
+    return {name: value for name, (_, value) in run.last_metrics().items() if name.startswith("test/")}
 
 
 def _lines(

@@ -94,19 +94,19 @@ def test_curves(opened, make_run):
 
 def test_tables_and_filters(opened, make_run):
     tab = opened(whole.run(make_run))
-    column = "[...document.querySelectorAll('#last-figures tbody tr')].map(r => r.cells[2].textContent)"
-    tab.click("#last-figures th:nth-child(3) button")
+    column = "[...document.querySelectorAll('#last-metrics tbody tr')].map(r => r.cells[2].textContent)"
+    tab.click("#last-metrics th:nth-child(3) button")
     up = [float(value) for value in tab.evaluate(column)]
     assert up == sorted(up) and len(set(up)) > 3
-    tab.evaluate("document.querySelector('#last-figures th:nth-child(3) button').focus()")
+    tab.evaluate("document.querySelector('#last-metrics th:nth-child(3) button').focus()")
     tab.press("Enter", windowsVirtualKeyCode=13, text="\r")
     assert [float(value) for value in tab.evaluate(column)] == up[::-1]
-    assert tab.evaluate("document.querySelector('#last-figures th:nth-child(3)').ariaSort") == "descending"
+    assert tab.evaluate("document.querySelector('#last-metrics th:nth-child(3)').ariaSort") == "descending"
     shown = "document.querySelectorAll('#{} tbody tr:not([hidden])').length"
-    tab.click("input[data-filter=last-figures]")
+    tab.click("input[data-filter=last-metrics]")
     for letter in "gradient":
         tab.press(letter)
-    assert tab.evaluate(shown.format("last-figures")) == 0
+    assert tab.evaluate(shown.format("last-metrics")) == 0
     assert not tab.evaluate("document.querySelector('#config details').open")
     assert tab.evaluate(shown.format("differing")) == 4
     tab.click("#config summary")

@@ -43,7 +43,7 @@ def test_all_lines_of_a_run_are_drawn(make_run):
         "chance": 2,
     }
     found = texts(svg)
-    assert {"a", "held-out", "training", "unigram", "step", "50 %", "next-sentence accuracy"} <= set(found)
+    assert {"a", "validation", "training", "unigram", "step", "50 %", "next-sentence accuracy"} <= set(found)
 
 
 def test_points_lie_where_the_figures_are(make_run):
@@ -153,8 +153,8 @@ def test_figures_that_are_not_finite_do_not_spoil_the_others(make_run):
     ("log", "message"),
     [
         (None, "no config.json with metrics.jsonl"),
-        ("", "no figures yet"),
-        ('{"st', "no figures yet"),
+        ("", "no metrics yet"),
+        ('{"st', "no metrics yet"),
         ('{"step": 0}\n', "none of the metrics to draw"),
         ('{"step": 0}\nnonsense\n{"step": 1}\n', "line 2: got 'nonsense'"),
     ],

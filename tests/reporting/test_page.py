@@ -80,7 +80,7 @@ def test_a_run_is_one_page_that_needs_nothing_else(make_run):
     found = read(path)
     assert set(found.loads) <= {"data:,"}
     assert "default-src 'none'" in path.read_text()
-    metrics = {row[-1]: row[:-1] for row in found.tables["last-figures"]}
+    metrics = {row[-1]: row[:-1] for row in found.tables["last-metrics"]}
     assert metrics["valid/masked_lm_loss"] == ["Masked-LM loss", "validation", "5", "200", "6"]
     assert metrics["valid/masked_lm_unigram_loss"][:3] == ["Masked-LM loss, unigram baseline", "validation", "6"]
     config = {row[0]: row[1] for row in found.tables["keys"]}
@@ -278,9 +278,12 @@ def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
             {"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "goodput.jsonl": '{"kind": "step"}\n{}\n'},
             'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "step" and "seconds" and "kind"',
         ),
-        ({"sweep.json": "{}"}, "no run with figures"),
+        ({"sweep.json": "{}"}, "no run with metrics"),
         ({"sweep.json": "{"}, "sweep.json: got a file that cannot be read"),
-        ({"attention_length.json": "{}", "config.json": "{}", "metrics.jsonl": '{"step": 0}\n'}, "got no 'device'"),
+        (
+            {"attention_length.json": "{}", "config.json": "{}", "metrics.jsonl": '{"step": 0}\n'},
+            "got a file without 'device'",
+        ),
     ],
 )
 def test_mistakes_are_told(tmp_path, files, message):

@@ -115,10 +115,10 @@ def test_a_run_without_samples_shows_none(make_run):
     [
         ("nonsense", "samples.jsonl, line 1: got 'nonsense'"),
         ({"kind": "song"}, "line 1: got kind 'song'; expected one of masks, label"),
-        ({"kind": "tags", "words": []}, "line 1: got no 'tags'; expected a sample of kind tags"),
+        ({"kind": "tags", "words": []}, "line 1: got a sample of kind 'tags' without 'tags'; expected all keys"),
         (
             {"kind": "matrix", "title": "", "caption": "", "values": {"shape": [2, 2], "data": "AAAA"}},
-            "line 1: got an array cut in half; expected 4 numbers",
+            "line 1: got a truncated array; expected 4 numbers",
         ),
     ],
 )
@@ -189,19 +189,19 @@ def test_several_seeds_are_one_page(make_run):
     found = read(page.write(folder))
     assert found.tables["final-0"] == [
         ["run", "F1 validation, higher is better"],
-        ["mean ± deviation", "0.25 ± 0.35"],
+        ["mean ± standard deviation", "0.25 ± 0.35"],
         ["seed0", "0 −0.25"],
         ["seed1", "0.5 +0.25"],
     ]
-    assert "At steps seed 0: 2, seed 1: 2." in found.sections["comparison"]
+    assert "The metrics are from steps 2 (seed 0), 2 (seed 1)." in found.sections["comparison"]
     assert [run["name"] for run in found.data["curves"]["runs"]] == ["seed0", "seed1", "seed10"]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("table.json", '{"header": ["row"], "rows": [[]], "notes": []}', "table.json: got no whole table"),
-        ("table.json", '{"header": ["row"]}', "table.json: got no whole table"),
+        ("table.json", '{"header": ["row"], "rows": [[]], "notes": []}', "table.json: got an incomplete table"),
+        ("table.json", '{"header": ["row"]}', "table.json: got an incomplete table"),
         ("table.json", '{"header": ', "table.json: got a file that cannot be read"),
         ("sweep.json", '{"names": [], "rows": {}}', "sweep.json: got 'list' object has no attribute"),
         ("sweep.json", '{"sweep": ', "sweep.json: got a file that cannot be read"),

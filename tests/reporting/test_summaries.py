@@ -115,6 +115,6 @@ def test_articles_are_written_as_they_come():
 
 def test_records_of_something_else():
     with pytest.raises(
-        UserError, match=r"--format=html: got records of label, text; .*sentences are scored\. Fix: leave"
+        UserError, match=r"--format=html: got records with the keys label, text; .*extractive .* model\. Fix: omit"
     ):
         next(page([{"label": "a", "text": "b"}]))

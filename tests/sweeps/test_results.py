@@ -106,9 +106,9 @@ def test_metrics_of_the_test_split(tmp_path):
         (lambda folder: (folder / "config.json").unlink(), "no readable config.json"),
         (lambda folder: (folder / "config.json").write_text('{"num_st'), "no readable config.json"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "no config.json with metrics.jsonl"),
-        (lambda folder: (folder / "metrics.jsonl").write_text(""), "no figures yet"),
+        (lambda folder: (folder / "metrics.jsonl").write_text(""), "no metrics yet"),
         (lambda folder: (folder / "metrics.jsonl").write_text('x\n{"step": 1}\n'), "line 1: got 'x'"),
-        (lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/f'), "no figures yet"),
+        (lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "valid/f'), "no metrics yet"),
         (
             lambda folder: (folder / "metrics.jsonl").write_text('{"step": 4, "train/loss": 1}\n'),
             "no validation metrics",
