@@ -76,7 +76,7 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
 
     Args:
       error: any exception. Libraries in C++ and Rust report a full disk by exception types of their own, so these are
-        detected_scheme by the operating system's message.
+        recognized by the message of the operating system.
       where: the file or folder to name if the exception names none.
     """
     if isinstance(error, UserError):

@@ -1,4 +1,4 @@
-"""Log lines, and progress of long work: a bar on a terminal, otherwise a line now and then."""
+"""Log lines, and progress of long work: a bar on a terminal, otherwise occasional log lines."""
 
 import functools
 import logging
@@ -33,7 +33,7 @@ class _LineHandler(logging.StreamHandler):
 
 
 def show_lines(loggers: Iterable[str]) -> None:
-    """Writes the lines of these loggers to standard error. Those of libraries are off: their errors are exceptions."""
+    """Writes the lines of these loggers to standard error. Disables log lines of libraries, whose errors are raised."""
     absl_logging.set_verbosity(absl_logging.FATAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     handler = _LineHandler()
@@ -51,7 +51,7 @@ def log_once(message: str, level: int = logging.INFO) -> None:
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
-    """Yields `items` and shows the progress: a bar on a terminal, otherwise a line if 30 seconds pass without one.
+    """Yields `items` and shows progress: a bar on a terminal, otherwise a log line after 30 seconds without one.
 
     Args:
       items: the work.

@@ -359,7 +359,7 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
         raise UserError(
             "config key data.next_sentence",
             got=f"True with model.type_vocab_size={model.type_vocab_size}",
-            expected="a token type for each of two segments",
+            expected="at least 2, one for each segment of a pair",
             fix="set --config.data.next_sentence=False",
         )
     if pairs.seq_len > model.max_positions:

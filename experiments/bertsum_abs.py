@@ -54,7 +54,7 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     Attributes:
       copy_embeddings: whether the decoder's embeddings start as BERT's, if `init_from` has no decoder (PreSumm's
         `-use_bert_emb`).
-      target_len: the most tokens of a training summary, including the tokens that separate its sentences and end it.
+      target_len: the maximum number of tokens of a training summary, including separators of sentences and the end.
       decoding: fields of `DecodingConfig`.
       num_scored: the number of validation articles that are summarized at each evaluation, at least 2; 0 for all. The
         loss is always that of all articles.
@@ -78,7 +78,7 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `Experiment.resolve`. Raises UserError for contradictions."""
+    """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
     return summarization.resolve(config, _DEFAULTS)
 
 

@@ -72,7 +72,7 @@ class Config(FineTuningConfig, SummarizationConfig):
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `Experiment.resolve`. Raises UserError for contradictions."""
+    """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
     return summarization.resolve(config, {**_DEFAULTS, "model.sentence_pooling": _pooling(config["init_from"])})
 
 

@@ -65,8 +65,8 @@ class RowsConfig:
 
     Attributes:
       labels: the classes, in order. Default: those of the training rows, or of `init_from` without training rows.
-      seq_len: the most tokens of a row, including special tokens; longer texts are truncated. Default: 128, or all
-        positions of a model with fewer.
+      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are
+        truncated. Default: 128, or the model's number of positions if it is smaller.
       packing: whether several texts share a row of `seq_len` tokens in training.
     """
 
@@ -86,7 +86,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in what `init_from` determines. This includes the classes if there are no training rows.
 
     Raises:
-      UserError: for contradictions.
+      UserError: if config keys contradict each other or the model in `init_from`.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     data = config["data"]
@@ -134,7 +134,7 @@ read_facts = fine_tuning.read_facts
 
 
 def stand_in_facts(config: Config) -> FineTuningFacts:
-    """See `Trainable.stand_in_facts`; two classes if the training rows will determine them."""
+    """See `Trainable.stand_in_facts`. Uses two placeholder classes if the classes come from the training rows."""
     is_open = config.objective == "classification" and config.data["source"] and not config.data["labels"]
     return FineTuningFacts(stand_in_tokenizer(), ("0", "1") if is_open else ())
 

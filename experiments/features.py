@@ -79,8 +79,8 @@ class RowsConfig(Constrained, prefix="data"):
     """How texts become rows.
 
     Attributes:
-      seq_len: the most tokens of a row, including special tokens. Default: all positions of the model, or the length
-        that sentence-transformers uses.
+      seq_len: the maximum number of tokens of a row, including special tokens. Default: the model's number
+        of positions, or the length that sentence-transformers uses.
       text_columns: in a table, the column of the text, or the two columns of a pair.
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """

@@ -58,7 +58,7 @@ FREE_AFTER_TRAINING = (
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `Experiment.resolve`. Raises UserError for contradictions."""
+    """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
     return pretrained.resolve(config, seq_len=_SEQ_LEN)
 
 

@@ -65,8 +65,8 @@ class RowsConfig(Constrained, prefix="data"):
       scheme: the scheme of entity tags in the files: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single words;
         "auto" to detect it from the tags. Entity tags are learned and predicted in BIO.
       labels: the tags to learn, in order. Default: those of the training sentences, or of `init_from` without any.
-      seq_len: the most tokens of a row, including special tokens; longer sentences take several rows. Default: 128, or
-        all positions of a model with fewer.
+      seq_len: the maximum number of tokens of a row, including special tokens; longer sentences have
+        several rows. Default: 128, or the model's number of positions if it is smaller.
       split_punctuation: whether punctuation marks are separate words in text to predict on. Otherwise words are
         separated by spaces only.
       packing: whether several sentences share a row of `seq_len` tokens in training.
@@ -98,7 +98,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     With `model.feature_layers`, BERT is frozen by a parameter group before those of the config.
 
     Raises:
-      UserError: for contradictions.
+      UserError: if config keys contradict each other or the model in `init_from`.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN)
     data, optimizer = dict(config["data"]), dict(config["optimizer"])
@@ -157,7 +157,7 @@ def read_facts(config: Config, folder: Path) -> TaggingFacts:
 
 
 def stand_in_facts(config: Config) -> TaggingFacts:
-    """See `Trainable.stand_in_facts`; entity tags if the training sentences will determine the tags."""
+    """See `Trainable.stand_in_facts`. Uses placeholder entity tags if the tags come from the training sentences."""
     is_open = config.data["source"] and not config.data["labels"]
     return TaggingFacts(stand_in_tokenizer(), ("O", "B-X", "I-X") if is_open else ())
 

@@ -129,7 +129,8 @@ class Encoding:
     Attributes:
       encoder: encodes texts as rows.
       decoding: how translations are decoded.
-      limit: the most tokens of a source: the positions of the model, or `data.seq_len` for a recurrent model.
+      limit: the maximum number of tokens of a source: the model's number of positions, or `data.seq_len` for a
+        recurrent model.
     """
 
     encoder: TranslationRows

@@ -110,7 +110,7 @@ def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: Se
     as sentences if blocking leaves too few sentences.
 
     Args:
-      scores: the scores of the sentences, or of the first E if the model's row had no room for all.
+      scores: the scores of the sentences; only of the first sentences if the model's row had no room for all.
       sentences: the texts of the sentences. Words are compared case-sensitively; PreSumm lowercases them.
       config: the rules.
     Returns:

@@ -65,7 +65,7 @@ class MarianSubwords(Subwords):
         ]
 
     def normalized(self, text: str) -> str:
-        """Returns the text that decoding of its ids would give if all its characters were known."""
+        """Returns the normalized text: the result of decoding its ids if the vocabulary has all of its characters."""
         return sentencepiece_normalized(self._processor, text)
 
     def _text(self, ids: list[int]) -> str:

@@ -50,14 +50,14 @@ def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
 
 
 def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[str, Any]:
-    """Trains on the first batch again and again, for 1,000 updates or a minute, or until it is learned.
+    """Trains repeatedly on the first batch, until the model overfits it, or for 1,000 updates or a minute.
 
-    Dropout is off; the learning rate is constant at the config's, after at most 10 updates of warm-up. Begins from
-    fresh parameters, or those of `init_from`; writes nothing.
+    Dropout is off. The learning rate is that of the config, constant after at most 10 updates of warm-up. Training
+    starts from `init_from` or from random parameters. No file is written.
 
     Returns:
-      a record: `can_learn`, the `verdict` in words, `updates` and `seconds` (compilation aside), the figures on the
-      batch at the `first` and the `last` update, and the `baselines`.
+      a record with `can_learn`, the `verdict` as text, the number of `updates`, the `seconds` without compilation, the
+      metrics of the batch at the `first` and the `last` update, and the `baselines`.
     """
     warmup = min(config.optimizer.warmup_steps, _WARMUP)
     optimizer = dataclasses.replace(config.optimizer, schedule="constant", warmup_steps=warmup)
@@ -111,7 +111,7 @@ def missed(first: Values, last: Values) -> list[str]:
 
 
 def diagnosis(first: Values, last: Values, updates: int, is_out_of_time: bool) -> str:
-    """Returns what is probably wrong, by the metrics of the first and the last update; "" if the batch is learned."""
+    """Returns the probable error, from the metrics of the first and last update; "" if the model overfits the batch."""
     if not missed(first, last):
         return ""
     if is_out_of_time and updates < _FEW:

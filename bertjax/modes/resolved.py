@@ -39,10 +39,10 @@ class Resolved(NamedTuple):
     """An experiment with its config. Values that depend on rows may be None.
 
     Attributes:
-      module: the experiment. It is `Trainable` except in mode "predict", where it need not be.
+      module: the experiment. It is `Trainable` in all modes except "predict".
       config: the config.
-      run: the folder of a run with checkpoints, which has the vocabulary; None if there is none.
-      record: what `init_from.save` writes; None if `init_from` was not read.
+      run: the folder of a run with checkpoints and a vocabulary; None for weights in `init_from`.
+      record: the record that `init_from.save` writes to the run's folder; None if `init_from` was not read.
     """
 
     module: Any

@@ -164,7 +164,7 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
 
 
 def source_commit(path: Path) -> str:
-    """The commit of the Git repository that tracks a file, with "-dirty" if tracked files differ; "" without one."""
+    """Returns the commit of the Git repository that tracks a file; "" if none does. "-dirty" marks changed files."""
     git = ["git", "--no-optional-locks", "-C", str(path.parent)]
     try:
         subprocess.run([*git, "ls-files", "--error-unmatch", path.name], check=True, capture_output=True)

@@ -201,6 +201,6 @@ def _check(candidates: Summaries, references: Summaries) -> None:
                 raise UserError(
                     f"{name} of document {number} (from 0)",
                     got="a text",
-                    expected="a list of sentences, which ROUGE-L depends on",
-                    fix="split the text into sentences, or use a list with this text",
+                    expected="a list of sentences",
+                    fix="split the text into sentences, or pass [text] to score it as one sentence",
                 )

@@ -137,7 +137,7 @@ class BertPredicts(Predicts, Generic[C]):
           tokenizer: the tokenizer, with the vocabulary.
           bert: the configuration of the encoder.
           model: the whole model.
-          seq_len: the most tokens of a row to predict on.
+          seq_len: the maximum number of tokens of a row to predict on.
         """
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model

@@ -153,7 +153,7 @@ class FineTuningData(Data, Generic[C, R]):
         Args:
           config: the settings.
           folder: see `Trainable.build_data`.
-          seq_len: the most tokens of a row.
+          seq_len: the maximum number of tokens of a row.
           packing: whether training examples share rows.
         """
         self._config, self._folder, self._seq_len, self._packing = config, folder, seq_len, packing

@@ -230,7 +230,7 @@ def _load(wanted: Params, folder: Path, reinitialized: Sequence[str]) -> Params:
         leaves = traverse_util.flatten_dict(wanted) | traverse_util.flatten_dict(loaded)
         found, missing = traverse_util.unflatten_dict(leaves), report.missing
     for name in (*missing, *reinitialized):
-        _log.warning("%s has no weights of %s for this task; it keeps its random initialization", folder, name)
+        _log.warning("module %s keeps its random initialization: %s has no weights for it in this task", name, folder)
     return dict(found)
 
 

@@ -84,7 +84,7 @@ def resolve(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
       config: the whole config.
       defaults: see `pretrained.resolve`.
     Raises:
-      UserError: for contradictions, and for keys of `data` that are missing or invalid.
+      UserError: if keys contradict each other or `init_from`, or a key of `data` is missing or invalid.
     """
     config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, defaults={**_ROWS, **defaults})
     data = config["data"]
@@ -296,7 +296,7 @@ class SummarizationTask(BertTask[C]):
         self._rouge = build(RougeConfig, config.rouge, "rouge")
 
     def warm_start(self, params: Params) -> Params:
-        """See `Predicts.warm_start`; `config.positions` determines positions that the weights lack."""
+        """See `Predicts.warm_start`. `config.positions` selects how positions without weights are initialized."""
         folder, positions = self._config.init_from, self._config.positions
         return pretrained.warm_start(params, Path(folder), positions=positions) if folder else params
 
@@ -430,8 +430,11 @@ def metrics(
 def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:
     """Warns if ROUGE ignores most letters of the summaries."""
     if config.flavor != "unicode" and (share := ascii_share(each.article for each in found)) < 0.5:
-        told = f"ROUGE sees {share:.0%} of the letters of the summaries, because it reads ASCII only; for others, set"
-        log_once(f"{told} {OF_OTHER_LETTERS}", logging.WARNING)
+        log_once(
+            f"ROUGE reads ASCII letters only, {share:.0%} of the letters of the summaries; "
+            f"for other languages, set {OF_OTHER_LETTERS}",
+            logging.WARNING,
+        )
 
 
 def _references(found: Sequence[LimitedArticle]) -> list[Sequence[str]]:

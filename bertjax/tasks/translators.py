@@ -264,7 +264,7 @@ def warm_start(params: Params, folder: Path) -> Params:
         return marian.load(folder, params)
     found, missing = checkpoints.restore_shared(folder, params)
     for name in missing:
-        _log.warning("%s has no weights of %s; they keep their random initialization", folder, name)
+        _log.warning("parameter %s keeps its random initialization: %s has no weights for it", name, folder)
     return found
 
 

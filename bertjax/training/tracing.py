@@ -65,5 +65,5 @@ def traced(updates: Iterator[T], begun: int, steps: range, folder: Path) -> Iter
             if begun == ahead.stop - 1:
                 jax.block_until_ready(update.state)
                 tracing.close()
-                _log.info("traced steps %d to %d in %s", ahead.start, begun, folder)
+                _log.info("wrote the trace of steps %d to %d to %s", ahead.start, begun, folder)
             yield update

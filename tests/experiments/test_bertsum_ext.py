@@ -815,9 +815,9 @@ def test_numbers_do_not_count_as_letters(tmp_path, caplog):
     labels, figures = caplog.messages
     assert (
         labels.startswith("10 of 10 articles")
-        and ", which reads ASCII letters only, 0% of the letters of the sum" in labels
+        and "; the oracle reads ASCII letters only, 0% of the letters of the sum" in labels
     )
-    assert figures.startswith("ROUGE sees 0% of the letters")
+    assert figures.startswith("ROUGE reads ASCII letters only, 0% of the letters")
     assert all("--config.rouge.flavor=unicode" in message for message in (labels, figures))
     caplog.clear()
     values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}

@@ -266,13 +266,13 @@ def test_signatures():
         ),
         (
             lambda: rouge([["a"], "a text"], [["a"], ["b"]], PLAIN),
-            "summary of document 1 (from 0): got a text; expected a list of sentences, which ROUGE-L depends on. "
-            "Fix: split the text into sentences, or use a list with this text.",
+            "summary of document 1 (from 0): got a text; expected a list of sentences. "
+            "Fix: split the text into sentences, or pass [text] to score it as one sentence.",
         ),
         (
             lambda: rouge([["a"]], ["a text"], PLAIN),
-            "reference of document 0 (from 0): got a text; expected a list of sentences, which ROUGE-L depends on. "
-            "Fix: split the text into sentences, or use a list with this text.",
+            "reference of document 0 (from 0): got a text; expected a list of sentences. "
+            "Fix: split the text into sentences, or pass [text] to score it as one sentence.",
         ),
         (
             lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),

@@ -200,7 +200,7 @@ def test_weights_of_hugging_face(huggingface_folder, caplog):
     equal(params["bert"], published.params())
     equal(params["classifier"], classifier()["classifier"])
     assert caplog.messages == [
-        f"{huggingface_folder} has no weights of classifier for this task; it keeps its random initialization"
+        f"module classifier keeps its random initialization: {huggingface_folder} has no weights for it in this task"
     ]
 
 
@@ -238,15 +238,18 @@ def test_weights_of_a_run(run, caplog):
     fresh = classifier_of(run, lstm_size=3)
     with caplog.at_level(logging.WARNING, "bertjax"):
         params = pretrained.warm_start(fresh, run, ("classifier",))
-    told = [message.split("weights of ")[1] for message in caplog.messages if "weights of" in message]
-    assert told == [f"{name} for this task; it keeps its random initialization" for name in ("lstm", "classifier")]
+    messages = [message for message in caplog.messages if "no weights" in message]
+    assert messages == [
+        f"module {name} keeps its random initialization: {run} has no weights for it in this task"
+        for name in ("lstm", "classifier")
+    ]
     for head in ("lstm", "classifier"):
         equal(params[head], fresh[head])
     equal(params["bert"], checkpoints.restore_shared(run, {"bert": fresh["bert"]})[0]["bert"])
 
 
 def test_a_classifier_is_trained_from_a_google_research_folder(trained, run):
-    assert "has no weights of classifier for this task; it keeps its random initialization" in trained.stderr
+    assert "module classifier keeps its random initialization" in trained.stderr
     resolved = json.loads((run / "config.json").read_text())
     assert (resolved["model"]["hidden_size"], resolved["data"]["lowercase"]) == (8, True)
     before = google.read_tensors(published.GOOGLE)["bert.embeddings.word_embeddings.weight"]

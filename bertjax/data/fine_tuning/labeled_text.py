@@ -245,7 +245,6 @@ def texts_of_line(line: str, where: str, columns: Sequence[str]) -> list[str]:
       columns: `data.text_columns`; the line must have the same number of texts.
     Raises:
       RowError: if the number of texts is different, or a text is empty.
-      RowError: another number of texts, or an empty one.
     """
     texts, is_pair = split_pair(line, where), len(columns) == 2
     if len(texts) != len(columns):

@@ -178,10 +178,10 @@ def parse_each(texts: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) 
 
     Args:
       texts: the texts, each with any number of lines.
-      config: how they are read; `layout` is ignored.
-      bad_rows: what to do with a bad article. An object that is not a str is one.
+      config: the format of the articles; `layout` is ignored.
+      bad_rows: how to treat bad articles, which include objects that are not str.
     Raises:
-      UserError: for a bad article, with its number; or if there are no texts.
+      UserError: if an article is bad, with its number; or if there are no texts.
     """
     return _parsed((text.splitlines() if isinstance(text, str) else text for text in texts), config, bad_rows)
 

@@ -153,16 +153,18 @@ class ExtractiveRows(ArticleRecipe):
         seen = facts["ascii_share"] if is_ascii else 1.0
         if 2 * count >= number and seen >= 0.5:
             return
-        got = f"{count} of {number} articles with a sentence that is in their summary according to the oracle"
+        got = f"{count} of {number} articles in which the oracle selects a sentence"
         fix = "check that the summaries belong to the articles"
         if config.method == "verbatim":
             fix += ", and that they have one sentence per line"
         if seen < 0.5:
-            got += f", which reads ASCII letters only, {seen:.0%} of the letters of the summaries"
+            got += f"; the oracle reads ASCII letters only, {seen:.0%} of the letters of the summaries"
         if is_ascii:
             fix += f"; if they are not in English, set {OF_OTHER_LETTERS}"
         if not count:
-            raise UserError("config keys data.{source,oracle}", got=got, expected="one in most articles", fix=fix)
+            raise UserError(
+                "config keys data.{source,oracle}", got=got, expected="a selected sentence in most articles", fix=fix
+            )
         _log.warning("%s; %s", got, fix)
 
 

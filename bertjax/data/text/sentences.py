@@ -58,7 +58,7 @@ def split(paragraph: str) -> list[str]:
 
     Closing quotes and brackets stay with the sentence before them. They do not end it if a lower-case letter follows.
     A line break counts as a space. The word lists are English, so in other languages an abbreviation may end a
-    sentence. The sentence ends of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic are detected_scheme.
+    sentence. The sentence ends of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic are recognized.
 
     >>> split('He saw Dr. No at 5 p.m. "Why?" he asked. Nobody knew.')
     ['He saw Dr. No at 5 p.m.', '"Why?" he asked.', 'Nobody knew.']

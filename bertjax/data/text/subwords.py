@@ -82,7 +82,7 @@ class Subwords(abc.ABC):
 
     @abc.abstractmethod
     def normalized(self, text: str) -> str:
-        """Returns the text that decoding its ids would give if no character were unknown."""
+        """Returns the normalized text: the result of decoding its ids if the vocabulary has all of its characters."""
 
     @abc.abstractmethod
     def save(self, folder: Path) -> None:
@@ -143,7 +143,7 @@ class LibrarySubwords(Subwords):
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def normalized(self, text: str) -> str:
-        """Returns the text that decoding its ids would give if no character were unknown."""
+        """Returns the normalized text: the result of decoding its ids if the vocabulary has all of its characters."""
         normalizer = self._tokenizer.normalizer
         return _without_marks(normalizer.normalize_str(text)) if normalizer else text
 
@@ -224,7 +224,7 @@ class SentencePieceSubwords(Subwords):
         return [np.array(ids, np.int32) for ids in self._processor.encode(list(texts))]
 
     def normalized(self, text: str) -> str:
-        """Returns the text that decoding its ids would give if no character were unknown."""
+        """Returns the normalized text: the result of decoding its ids if the vocabulary has all of its characters."""
         return sentencepiece_normalized(self._processor, text)
 
     def save(self, folder: Path) -> None:
@@ -407,7 +407,7 @@ def _library(path: Path) -> LibrarySubwords:
         return LibrarySubwords(_read(path).decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
         got, fix = f"a byte that is not UTF-8 ({error.reason})", "copy the file again"
-        raise UserError(str(path), got=got, expected="a tokenizer.json", fix=fix) from None
+        raise UserError(str(path), got=got, expected="a tokenizer.json in UTF-8", fix=fix) from None
 
 
 def _read(path: Path) -> bytes:

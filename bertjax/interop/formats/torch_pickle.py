@@ -52,7 +52,7 @@ def read_tensors(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     """Reads a state dict: read-only tensors by name, with their types and strides.
 
     Raises:
-      UserError: see `read`; also if the file contains anything but tensors by name.
+      UserError: see `read`; also if the file contains anything except tensors by name.
     """
     return state_dict(read(path), Path(path), f"{path}")
 
