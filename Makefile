@@ -29,15 +29,18 @@ export ARTICLE
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.runtime  ## install the locked versions that training and reports need
+setup: $(VENV)/.runtime  ## install the package, with the locked versions that training and reports need
 setup-dev: $(VENV)/.dev  ## install the locked versions that tests and documentation need, too
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "error: $$($(PYTHON) --version); expected 3.11 to 3.13. Fix: add PYTHON=python3.11." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 # A lock names all dependencies of its packages, so pip need not resolve any.
-$(VENV)/.runtime: locks/runtime.txt | $(BIN)/python
+$(VENV)/.runtime: locks/runtime.txt pyproject.toml | $(BIN)/python
 	$(PIP) --no-deps --requirement $<
+	$(PIP) --no-deps --editable .
 	touch $@
 
 # The second command installs torch, whose builds for CPU and CUDA have different dependencies, and checks the rest.

@@ -1,0 +1,34 @@
+"""The Makefile installs the package, and only with a Python that is supported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_an_older_python_is_an_error_before_there_is_an_environment(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.13\n')
+    python.chmod(0o755)
+    done = make("setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode
+    assert "error: Python 3.10.13; expected 3.11 to 3.13. Fix: add PYTHON=python3.11." in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_supported_python_makes_an_environment(tmp_path):
+    python = tmp_path / "venv/bin/python"
+    done = make(str(python), f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode == 0, done.stderr
+    assert python.exists()
+
+
+def test_setup_installs_the_command(tmp_path):
+    done = make("--dry-run", "setup", f"VENV={tmp_path / 'venv'}")
+    assert f"{tmp_path}/venv/bin/python -m pip install" in done.stdout
+    assert "--no-deps --editable .\n" in done.stdout
