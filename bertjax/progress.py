@@ -62,10 +62,12 @@ def track(items: Iterable[T], what: str, unit: str, total: int | None = None) ->
     if sys.stderr.isatty():
         yield from tqdm(items, desc=what, unit=" " + unit, total=total, dynamic_ncols=True)
         return
-    began = time.monotonic()
+    began, before = time.monotonic(), 0
     for count, item in enumerate(items, start=1):
         yield item
         now = time.monotonic()
         if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES:
-            left = f", ETA {tqdm.format_interval((now - began) / count * (total - count))}" if total else ""
-            _log.info("%s: %s %d%s%s", what, unit, count, f"/{total}" if total else "", left)
+            left = (now - began) / (count - before) * (total - count) if total else 0.0
+            of_total = f"/{total}, {tqdm.format_interval(left)} left" if total else ""
+            _log.info("%s: %s %d%s", what, unit, count, of_total)
+            began, before = now, count  # the first items are slow: they compile

@@ -46,7 +46,7 @@ def home(tmp_path_factory):
     assert done.status is None and done.stdout == ""
     number = r"[\d.e-]+"
     update = rf"step 4/6  loss {number}  masked_lm_accuracy {number}  next_sentence_accuracy {number}  lr {number}  "
-    assert re.search(update + r"[\d.]+[kM]? tokens/s  ETA [\d:]+\n", done.stderr), done.stderr
+    assert re.search(update + r"[\d.]+[kM]? tokens/s  [\d:]+ left\n", done.stderr), done.stderr
     scores = rf"step 6/6  valid: next_sentence_loss {number}  .*masked_lm_loss {number} \(unigram {number}\)"
     assert re.search(scores, done.stderr), done.stderr
     assert f"report: {home / 'run' / 'report.html'}\n" in done.stderr

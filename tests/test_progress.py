@@ -1,4 +1,5 @@
 import logging
+from types import SimpleNamespace
 
 from bertjax import progress
 
@@ -10,6 +11,21 @@ def test_a_line_names_the_item_and_the_total(monkeypatch, caplog):
         assert list(progress.track("ab", "training", "step", 2)) == ["a", "b"]
     assert caplog.messages == [
         "counting words: block 1",
-        "training: step 1/2, ETA 00:00",
-        "training: step 2/2, ETA 00:00",
+        "training: step 1/2, 00:00 left",
+        "training: step 2/2, 00:00 left",
     ]
+
+
+def test_the_time_left_follows_the_pace_since_the_last_line(monkeypatch, caplog):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress._LineHandler, "last", 0.0)
+
+    def items():
+        for seconds in (100, 20, 11, 10):  # the first item compiles
+            clock.now += seconds
+            yield seconds
+
+    with caplog.at_level(logging.INFO, "bertjax.progress"):
+        assert list(progress.track(items(), "training", "step", 10)) == [100, 20, 11, 10]
+    assert caplog.messages == ["training: step 1/10, 15:00 left", "training: step 3/10, 01:48 left"]

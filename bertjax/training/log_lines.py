@@ -13,7 +13,7 @@ def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left
 
     >>> metrics = {"train/loss": 3.4123, "train/accuracy": 0.41, "train/learning_rate": 9.1e-5, "train/step_seconds": 1}
     >>> update(1200, 10_000, metrics, 751.0)
-    'step 1200/10000  loss 3.412  accuracy 0.41  lr 9.1e-05  ETA 12:31'
+    'step 1200/10000  loss 3.412  accuracy 0.41  lr 9.1e-05  12:31 left'
 
     Args:
       step: the number of updates made.
@@ -27,7 +27,7 @@ def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left
     if "tokens_per_second" in own:
         parts.append(f"{tqdm.format_sizeof(own['tokens_per_second'])} tokens/s")
     if seconds_left:
-        parts.append(f"ETA {tqdm.format_interval(seconds_left)}")
+        parts.append(f"{tqdm.format_interval(seconds_left)} left")
     return "  ".join([f"step {step}/{num_steps}", *parts])
 
 

@@ -76,7 +76,7 @@ def test_the_line_of_an_update_has_the_main_metrics():
     metrics = {"train/masked_lm_loss": 6.4, "train/loss": 7.13, "train/masked_lm_accuracy": 0.0497}
     metrics |= {"train/learning_rate": 2.95e-4, "train/gradient_norm": 1.2, "train/tokens_per_second": 11952.0}
     line = log_lines.update(60, 90, metrics, 3725.0)
-    assert line == "step 60/90  loss 7.13  masked_lm_accuracy 0.0497  lr 0.000295  12.0k tokens/s  ETA 1:02:05"
+    assert line == "step 60/90  loss 7.13  masked_lm_accuracy 0.0497  lr 0.000295  12.0k tokens/s  1:02:05 left"
     first = log_lines.update(1, 90, {"train/loss": 7.0, "train/learning_rate": 0.0}, None)
     assert first == "step 1/90  loss 7  lr 0"
 
