@@ -152,7 +152,8 @@ def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str
             "--config",
             got=f"neither a size nor init_from (model.{missing[0]} is not set)",
             expected="a size, or a folder that determines it",
-            fix=f"append a size, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER",
+            fix=f"append a size, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER "
+            "(a variable such as $BERT must be set in this shell)",
         )
     if data.get("lowercase") is None:
         raise UserError(

@@ -174,6 +174,8 @@ def test_equal_values_are_no_contradiction(huggingface_folder):
 def test_a_missing_size():
     with pytest.raises(UserError, match=r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append"):
         pretrained.resolve(config(""))
+    with pytest.raises(UserError, match=r"\(a variable such as \$BERT must be set in this shell\)"):
+        pretrained.resolve(config(""))
     sizes = pretrained.resolve({**config("", SIZES, lowercase=True)})
     assert sizes["model"] == {**SIZES, "vocab_size": None}  # depends on the vocabulary
 
