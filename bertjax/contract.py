@@ -161,7 +161,7 @@ def _line(value: Any, number: int) -> str:
     if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
         return "\t".join(texts)
     got, expected = f"an object of type {type(value).__name__}", "a text (str), or a tuple of texts"
-    raise UserError(f"input {number}", got=got, expected=expected, fix="convert it")
+    raise UserError(f"input {number}", got=got, expected=expected, fix="convert it to a str or a tuple of str")
 
 
 class Facts(abc.ABC):

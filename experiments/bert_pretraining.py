@@ -381,5 +381,5 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             "config key model.vocab_size",
             got=model.vocab_size,
             expected=f"at least {tokenizer.vocab_size}, the size of the vocabulary",
-            fix="leave out model.vocab_size, which follows from the vocabulary",
+            fix="omit model.vocab_size, which follows from the vocabulary",
         )

@@ -323,7 +323,7 @@ def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
             "config key objective",
             got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
             expected="neither, because regression predicts a number",
-            fix="leave them out, or set --config.objective=classification",
+            fix="omit them, or set --config.objective=classification",
         )
 
 
@@ -354,7 +354,7 @@ def _check_labels(config: Config, labels: Sequence[str]) -> None:
             "config key data.labels",
             got=", ".join(labels),
             expected="two or more different classes",
-            fix="leave it out to use the classes of the training rows, or name each class once",
+            fix="omit it to use the classes of the training rows, or name each class once",
         )
     if "f1" in config.metrics and len(labels) > 2:
         raise UserError(

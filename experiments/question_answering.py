@@ -246,7 +246,7 @@ def _as_article(value: Any, number: int) -> dict[str, Any]:
             f"input {number}",
             got=f"keys {', '.join(map(repr, value))}" if is_dict else f"an object of type {type(value).__name__}",
             expected='a dict with "question" and "context"',
-            fix="convert it",
+            fix='pass {"question": "...", "context": "..."}',
         )
     question = {"id": str(value.get("id", number)), "question": value["question"]}
     return {"paragraphs": [{"context": value["context"], "qas": [question]}]}

@@ -154,7 +154,7 @@ class Encoding:
             yield example
         if split:
             told = f"split {split} of {count} texts with more than {self.limit - 1} tokens"
-            log_once(f"{told}, and translate the parts separately")
+            log_once(f"{told}; their parts are translated separately")
 
 
 def stand_in_facts(config: Config) -> TranslationFacts:
@@ -526,7 +526,7 @@ def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSe
     for name, size in zip(names, sizes, strict=True):
         if isinstance(config.model[name], int) and (config.model[name] or size) < size:  # `build` reports the rest
             expected = f"at least {size}, the size of the vocabulary"
-            fix = "leave it out, or use another vocabulary"
+            fix = "omit it, or use another vocabulary"
             raise UserError(f"config key model.{name}", got=config.model[name], expected=expected, fix=fix)
     values = {**config.model, **{name: config.model[name] or size for name, size in zip(names, sizes, strict=True)}}
     if config.architecture == "recurrent":

@@ -194,8 +194,8 @@ def test_a_regression_without_rows(train):
         ({"metrics": "()"}, "best_metric", "'valid/accuracy'", "valid/loss, or empty", "one of these"),
         ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "mean"),
         ({"objective": "ranking"}, "objective", "'ranking'", "classification, regression", "change"),
-        ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "leave it out"),
-        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "more different", "leave it out"),
+        ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "omit it"),
+        ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "more different", "omit it"),
         ({"data__labels": "(0, 1)"}, r"data.labels\[0\]", r"0 \(int\)", "type str", "of that type"),
         ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column, or the two", "for example"),
         ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "repeated"),
@@ -230,7 +230,7 @@ def test_a_bad_value(train, tmp_path, overrides, what, got, expected, fix):
 @pytest.mark.parametrize(("key", "value"), [("data__labels", "('a', 'b')"), ("class_weights", "(1.0, 2.0)")])
 def test_classes_of_a_regression(train, key, value):
     message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **NUMBERS, **{key: value})
-    check(message, what="objective", got="regression with .*2", expected="regression predicts", fix="leave them out")
+    check(message, what="objective", got="regression with .*2", expected="regression predicts", fix="omit them")
 
 
 def test_a_metric_of_classes_for_a_regression(train):
@@ -249,7 +249,7 @@ def test_f1_of_three_classes(train):
 
 def test_a_vocabulary_larger_than_the_models(train):
     message = train(model__vocab_size=10)
-    check(message, what="data.vocab_file", got="26 tokens", expected="at most 10", fix="leave out --config.model.vocab")
+    check(message, what="data.vocab_file", got="26 tokens", expected="at most 10", fix="omit --config.model.vocab")
 
 
 def test_a_vocabulary_larger_than_that_of_the_weights(train, home, tmp_path):
@@ -286,12 +286,12 @@ def test_weights_from_a_folder_without_any(train, tmp_path, size):
 
 def test_a_size_that_contradicts_the_weights(train, home):
     message = train(init_from=home / "published", data__vocab_file="", model__hidden_size=32)
-    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="leave it out, and name no")
+    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit it, and name no")
 
 
 def test_a_vocabulary_that_contradicts_the_weights(train, home):
     message = train(init_from=home / "published")
-    check(message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="leave it")
+    check(message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="omit it")
 
 
 # Input lines of predictions.

@@ -252,7 +252,7 @@ def test_missing_published_weights(home, tmp_path):
 
 def test_a_size_that_contradicts_the_published_weights(train, home):
     message = train(init_from=home / "published", model__hidden_size=32)
-    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="leave it out")
+    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit it")
 
 
 @pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])

@@ -405,8 +405,8 @@ def test_text_that_is_not_ascii_is_written_unchanged(home):
 @pytest.mark.parametrize(
     ("form", "got", "expected", "fix"),
     [
-        ("text", "a task without text output", "a task that writes texts", "leave out --format, or set it to jsonl"),
-        ("html", "records of text, masks, is_next", "articles whose sentences are scored", "set it to jsonl"),
+        ("text", "a task without text output", "a task that writes texts", "omit --format, or set it to jsonl"),
+        ("html", "records with the keys text, masks, is_next", "records of an extractive", "jsonl"),
     ],
 )
 def test_an_invalid_format_for_a_task(home, tmp_path, form, got, expected, fix):
@@ -419,9 +419,9 @@ def test_an_invalid_format_for_a_task(home, tmp_path, form, got, expected, fix):
 @pytest.mark.parametrize(
     ("flag", "expected", "fix"),
     [
-        ("--output=out.txt.gz", "an uncompressed file", "leave off .gz"),
-        ("--checkpoint=each:last:2", "--mode=evaluate alone", "last:3 is the mean"),
-        ("--config.batch_size=4", "may differ after training: mesh, model", "leave it out, or train"),
+        ("--output=out.txt.gz", "an uncompressed file", "omit .gz"),
+        ("--checkpoint=each:last:2", "only with --mode=evaluate", "last:3 is the mean"),
+        ("--config.batch_size=4", "may differ after training: mesh, model", "omit it, or train"),
     ],
 )
 def test_invalid_flags_for_prediction(home, flag, expected, fix):

@@ -32,7 +32,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     distributed.agree_on_command({**flags, **values})
     if given is None and request.overrides and request.mode not in ("evaluate", "predict", "export"):
         got, expected = f"--mode={request.mode} and no --config", "--config, or a mode that uses a trained run"
-        fix = "leave it out, or add --config"
+        fix = "omit it, or add --config"
         raise UserError(f"config key {next(iter(request.overrides))}", got=got, expected=expected, fix=fix)
     if request.mode == "report":
         from bertjax.modes.report import report

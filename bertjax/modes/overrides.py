@@ -50,7 +50,7 @@ def override(config: Mapping[str, Any], overrides: Mapping[str, Any], free: Sequ
                 f"config key {key}",
                 got=f"{written!r}, with --workdir of a trained run",
                 expected="a key that may differ after training: " + ", ".join(allowed),
-                fix="leave it out, or train a run with it"
+                fix="omit it, or train a run with it"
                 if key in known
                 else did_you_mean(key, (name for name in known if _is_below(name, allowed)), "correct the name"),
             )

@@ -35,16 +35,16 @@ def predict(
       source: a file, a folder or "-"; see `Request.input`.
       output: see `Request`.
       form: see `Request.format`.
-      fingerprint: identifies what lines of a form depend on; "" for lines that cannot be resumed.
-      render: makes the parts of a page of records.
-      draw: draws what the parts of each example attend to; None for no pictures.
+      fingerprint: returns a digest of everything that the lines of a format depend on; "" if they cannot be resumed.
+      render: makes the parts of the HTML page of the records; None without pages.
+      draw: draws the attention of an example; None for no figures.
     Raises:
       UserError: for bad input, or an output or a format that the task does not have.
     """
     task = model.task
     if draw and not task.attention:
         got, expected = "a task that draws no attention", "a task that does, such as translation"
-        raise UserError("--plot", got=got, expected=expected, fix="leave it out")
+        raise UserError("--plot", got=got, expected=expected, fix="omit it")
     _check_input(task, source)
     examples, is_writer = _examples(model, source, draw), distributed.is_first_process()
     if task.official and output.endswith(".json"):
@@ -120,7 +120,7 @@ def _draw(draw: Callable[..., None], model: Model, number: int, example: Example
     kinds = model.attention(example)
     if kinds is not None and not kinds:
         got, expected = "a model without attention", "a model with attention"
-        fix = "leave it out, or train a model with --config.model.attention=additive"
+        fix = "omit it, or train a model with --config.model.attention=additive"
         raise UserError("--plot", got=got, expected=expected, fix=fix)
     if kinds and distributed.is_first_process():
         draw(number, kinds)
@@ -130,7 +130,7 @@ def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str
     """Returns a function from a record to its line: text if the task makes texts and the format allows, or JSON."""
     line = task.line
     if form == "text" and not line:
-        fix = "leave out --format, or set it to jsonl"
+        fix = "omit --format, or set it to jsonl"
         raise UserError("--format=text", got="a task without text output", expected="a task that writes texts", fix=fix)
     if line and form != "jsonl":
         # Every record has exactly one line; that of a bad input is empty.

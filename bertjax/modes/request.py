@@ -91,17 +91,17 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
             expected="a file of configs/ to train with, or --workdir of a run, whose config is read from it",
             fix="add --config=configs/bert_pretraining.py:tiny"
             if is_new
-            else "leave out --config; --config.KEY=VALUE without it sets keys that may differ after training",
+            else "omit --config; --config.KEY=VALUE without it sets keys that may differ after training",
         )
     if request.mode in _NEW and not request.workdir:
         raise UserError("--workdir", got="none", expected="a folder for the run", fix="add --workdir=runs/NAME")
     if request.mode == "export" and request.output == "-":
         raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
     if request.output.endswith(".gz"):
-        expected, fix = "an uncompressed file", "leave off .gz, and compress the file afterwards"
+        expected, fix = "an uncompressed file", "omit .gz, and compress the file afterwards"
         raise UserError("--output", got=request.output, expected=expected, fix=fix)
     if request.checkpoint.startswith("each:") and request.mode != "evaluate":
-        expected, fix = "each: with --mode=evaluate alone", "leave it out: last:3 is the mean of three checkpoints"
+        expected, fix = "each: only with --mode=evaluate", "omit each:; last:3 is the mean of three checkpoints"
         raise UserError("--checkpoint", got=request.checkpoint, expected=expected, fix=fix)
     config = run_folder.load_config(Path(request.workdir)) if given is None else given
     if not request.workdir and request.mode != "plan" and not config.get("init_from"):

@@ -99,7 +99,7 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     module: Any = find(config.get("experiment", ""))
     trains = _trains(module)
     if not trains and request.mode != "predict":
-        fix = "add --mode=predict --input=FILE --output=FOLDER/, and leave out --workdir"
+        fix = "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"
         raise UserError(f"--mode={request.mode}", got="an experiment without training", expected="predict", fix=fix)
     check_unresolved(
         (_settings(module), module.Config), config

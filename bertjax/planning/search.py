@@ -132,7 +132,7 @@ def _verdict(record: Mapping[str, Any]) -> str:
 
 
 def candidates(config: Mapping[str, Any], count: int) -> Iterator[Candidate]:
-    """Yields all candidates that divide the chips, rows, attention heads and feed-forward layer."""
+    """Yields all candidates whose mesh axes divide the chips, rows, attention heads and feed-forward size."""
     model, batch_size = config["model"], config["batch_size"]
     rematerialized = (False, True) if "remat" in model else (None,)
     divisors = [size for size in range(1, count + 1) if count % size == 0]

@@ -50,7 +50,7 @@ class _Panels(NamedTuple):
 def drawer(
     path: Path, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> Callable[[int, Mapping[str, Any]], None]:
-    """Returns a function that draws the attention of an example, given its number: 2 is drawn to "NAME-2.svg"."""
+    """Returns a function that draws the attention of example 1 to `path`, of example 2 to "NAME-2.svg", and so on."""
 
     def draw(number: int, kinds: Mapping[str, Any]) -> None:
         place = path if number == 1 else path.with_stem(f"{path.stem}-{number}")

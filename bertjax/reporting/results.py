@@ -94,7 +94,7 @@ def _places(folder: Path, sweep: Mapping[str, Any]) -> dict[str, Place]:
                 found.setdefault(name, Place(row, stage))
     except AttributeError as error:
         expected, fix = "the rows and run names of a sweep", "start the same sweep again, which writes the file again"
-        raise UserError(str(folder / _SWEEP), got=f"{error}", expected=expected, fix=fix) from error
+        raise UserError(str(folder / _SWEEP), got=f"a malformed file ({error})", expected=expected, fix=fix) from error
     return found
 
 

@@ -109,7 +109,7 @@ def run(
 def _check_alone(request: modes.Request, given: dict[str, Any] | None) -> None:
     for flag, is_given in (("--config", given is not None), (f"--mode={request.mode}", request.mode != "train")):
         if is_given:
-            fix = "leave it out; set values for all rows with --set=STAGE.KEY=VALUE"
+            fix = "omit it; set values for all rows with --set=STAGE.KEY=VALUE"
             expected = "only --sweep, whose file determines the runs"
             raise UserError("--sweep", got=f"{flag} in addition", expected=expected, fix=fix)
     if not request.workdir:

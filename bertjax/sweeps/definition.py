@@ -177,7 +177,12 @@ def _check(sweep: Sweep) -> None:
 def _check_name(where: str, name: str, names: list[str]) -> None:
     if name not in names:
         fix = did_you_mean(name, names, "correct the name")
-        raise _wrong(where, repr(name), "one of " + ", ".join(names) if names else "none here", fix)
+        raise _wrong(
+            where,
+            repr(name),
+            "one of " + ", ".join(names) if names else "no name, because there are none to choose from",
+            fix,
+        )
 
 
 def _wrong(what: str, got: object, expected: str, fix: str) -> UserError:

@@ -244,7 +244,7 @@ def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict
                 f"--set={stage.name}.{key}",
                 got=f"a value for all rows, and one in row {row.name!r}",
                 expected="keys that no row sets",
-                fix=f"leave it out, or set {row.slug}/{stage.name}.{key} for that row only",
+                fix=f"omit it, or set {row.slug}/{stage.name}.{key} for that row only",
             )
         values[key] = _text(value, where)
     values |= own

@@ -68,7 +68,7 @@ def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
                     ready = next((run for run in waiting if run.needs is None or run.needs in done), None)
                     if ready and not preempted():
                         waiting.remove(ready)
-                        _log.info("starting %s", ready.name)
+                        _log.info("starting run %s", ready.name)
                         going[slot] = ready, start(ready, slot)
                 if preempted():
                     raise StoppedError

@@ -32,7 +32,7 @@ def log_failures(ended: Sequence[Ended]) -> bool:
     """Logs the runs that failed. Returns whether there are any."""
     failed = [one for one in ended if one.error]
     for one in failed:
-        _log.error("failed: %s: %s", one.run.name, one.error)
+        _log.error("run %s failed: %s", one.run.name, one.error)
     if failed:
         _log.error("%d of %d runs failed; repeat the command to retry them", len(failed), len(ended))
     return bool(failed)
@@ -113,7 +113,7 @@ def _trained(run: Run, request: modes.Request, find: Callable[[str], modes.Exper
     except Exception as error:  # the other runs continue
         told = as_user_error(error, str(run.folder))
         if told is None:
-            _log.exception("%s", run.name)
+            _log.exception("run %s failed", run.name)
         return str(told or f"{type(error).__name__}: {error}")
     if outcome is modes.Outcome.STOPPED:
         raise StoppedError

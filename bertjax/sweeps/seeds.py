@@ -87,10 +87,10 @@ def train_seeds(
 
 def _check_alone(mode: str, overridden: Sequence[str]) -> None:
     if mode != "train":
-        fix = "leave it out, and set --workdir to the folder of one seed"
+        fix = "omit it, and set --workdir to the folder of one seed"
         raise UserError("--seeds", got=f"--mode={mode} in addition", expected="--mode=train", fix=fix)
     if "seed" in overridden:
-        fix = "leave out one of them"
+        fix = "omit one of them"
         raise UserError("--seeds", got="--config.seed in addition", expected="only one of them", fix=fix)
 
 

@@ -69,7 +69,7 @@ def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[B
             expected=f"at most {bert.vocab_size}, model.vocab_size",
             fix="restore the vocabulary that the weights in init_from were trained with"
             if config.init_from
-            else "leave out --config.model.vocab_size, which follows from the vocabulary",
+            else "omit --config.model.vocab_size, which follows from the vocabulary",
         )
     if bert.vocab_size - size > _MOST_PADDING and not has_only_specials(vocab):
         _log.warning(

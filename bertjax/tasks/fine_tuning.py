@@ -270,5 +270,5 @@ def check_packing(packing: bool, model: Mapping[str, Any]) -> None:
             "config key data.packing",
             got=f"True with {', '.join(wrong)}",
             expected="False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row",
-            fix="leave out one of them",
+            fix="omit one of them",
         )

@@ -130,7 +130,7 @@ def resolve(
                     f"config key {name}",
                     got=given,
                     expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="leave it out, and name no size in --config",
+                    fix="omit it, and name no size in --config",
                 )
             subtree[key] = value
         _set_row_keys(data, found.rows, config["init_from"])
@@ -174,7 +174,7 @@ def _set_row_keys(data: dict[str, Any], rows: Mapping[str, Any], init_from: str)
 
 
 def class_names(init_from: str) -> tuple[str, ...]:
-    """Returns the class names of the classifier in `init_from`; empty for no classifier, and for a multi-label one."""
+    """Returns the class names of the classifier in `init_from`; empty if there is none, or it is multi-label."""
     found = describe(Path(init_from)) if init_from else None
     return found.labels if found and not found.is_multi_label else ()
 

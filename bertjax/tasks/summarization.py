@@ -418,7 +418,7 @@ def metrics(
       config: the settings of ROUGE.
     """
     references = _references(found)
-    log_once(f"ROUGE is {rouge.signature(config)}")
+    log_once(f"ROUGE settings: {rouge.signature(config)}")
     _check_letters(found, config)
     ours = rouge.score(summaries, references, config)
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)

@@ -180,7 +180,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     f"config key {key}",
                     got=wanted[key],
                     expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="leave it out, and name no model in --config",
+                    fix="omit it, and name no model in --config",
                 )
         whole, model, data = known, {**model, **found}, _read_data(config, prefixes)
         most = found.get("max_positions", decoding["max_length"])
@@ -231,7 +231,7 @@ def _read_data(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[s
                 f"config key data.{key}",
                 got=data[key],
                 expected=f"no value, because init_from={config['init_from']} has the vocabularies",
-                fix="leave it out",
+                fix="omit it",
             )
     if any(data.get(key) for key in _PREFIXES) or data.get("source") == DATES:
         return data

@@ -214,8 +214,8 @@ class Inference:
           UserError: if the checkpoint does not exist, or if `init_from` has no weights for a module.
         """
         if workdir is None and checkpoint != "final":
-            got, expected = f"{checkpoint!r}, but no --workdir", "a run in --workdir whose checkpoint to use"
-            fix = "leave it out; for a run in init_from, its checkpoint.final is used"
+            got, expected = f"{checkpoint!r}, but no --workdir", "a run in --workdir, which has checkpoints"
+            fix = "omit --checkpoint; for a run in init_from, its checkpoint.final is used"
             raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
         self.task, self._config = task, config
         self.mesh = mesh = sharding.make_mesh(config.mesh, jax.devices())

@@ -517,7 +517,7 @@ def test_unreadable_inputs(run, tmp_path):
     (tmp_path / "a.txt").write_text(SENTENCES[0])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", f"--input={tmp_path / 'a.txt'}", "--plot=a.svg")
     tiny.check_message(
-        outcome.error, what="--plot", got="a task that draws no attention", expected="translation", fix="leave it out"
+        outcome.error, what="--plot", got="a task that draws no attention", expected="translation", fix="omit it"
     )
 
 
@@ -563,7 +563,7 @@ def test_a_mismatch_of_scorers_is_a_contradiction(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"{CONFIG}:rnn", f"--config.init_from={workdir}", *flags(ROWS))
     tiny.check_message(
-        outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="leave it"
+        outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="omit it"
     )
 
 

@@ -191,8 +191,8 @@ def test_a_failed_row_is_listed_and_the_others_finish(flags, done, tmp_path, mon
     shutil.rmtree(folder / "runs" / "fast-task-seed0")
     shutil.move(kept, folder / "runs" / "fast-task-seed0")
     assert outcome.status == 1
-    assert "failed: fast-task-seed0: MemoryError: no room" in outcome.stderr
-    assert "1 of 6 runs failed; the same command tries them again" in outcome.stderr
+    assert "run fast-task-seed0 failed: MemoryError: no room" in outcome.stderr
+    assert "1 of 6 runs failed; repeat the command to retry them" in outcome.stderr
     lines = [line.split() for line in outcome.stdout.splitlines()[1:3]]
     assert [line[:2] for line in lines] == [["slow", "2"], ["fast", "1"]]
 
@@ -203,11 +203,21 @@ def test_a_failed_row_is_listed_and_the_others_finish(flags, done, tmp_path, mon
 @pytest.mark.parametrize(
     ("arguments", "what", "got", "fix"),
     [
-        (["--set=task.optimizer.learning_rat=1"], "row 'slow', stage task: config key", "an unknown key", "correct"),
-        (["--set=task.batch_size=x"], "row 'slow', stage task: flags", "--config.batch_size=x", "correct"),
-        (["--set=task.modell.size=1"], "row 'slow', stage task: flags", "modell", "correct"),
+        (
+            ["--set=task.optimizer.learning_rat=1"],
+            "row 'slow', stage task: config key",
+            "an unknown key",
+            "optimizer.learning_rate",
+        ),
+        (["--set=task.batch_size=x"], "row 'slow', stage task: --config.batch_size=x", "invalid literal", "correct"),
+        (
+            ["--set=task.modell.size=1"],
+            "row 'slow', stage task: config key modell.size",
+            "an unknown key",
+            "model.lstm_size",
+        ),
         (["--set=task.data.seq_len=64"], "row 'slow', stage task", "64", "."),
-        (["--set=task.model.hidden_size=32"], "config key model.hidden_size", "32", "leave it out"),
+        (["--set=task.model.hidden_size=32"], "config key model.hidden_size", "32", "omit it"),
         (
             ["--set=task.data.source=nowhere.tsv"],
             "row 'slow', stage task",
@@ -222,8 +232,8 @@ def test_a_failed_row_is_listed_and_the_others_finish(flags, done, tmp_path, mon
         ),
         (["--set=*.log_every=0"], "row 'slow', stage pretrain: config key log_every", "0", "change"),
         (["--seeds=1,1"], "--seeds", "'1,1'", "--seeds=0,1,2"),
-        (["--mode=evaluate"], "--sweep", "--mode=evaluate", "leave it out"),
-        (["--config=configs/classification.py:tiny"], "--sweep", "--config in addition", "leave it out"),
+        (["--mode=evaluate"], "--sweep", "--mode=evaluate", "omit it"),
+        (["--config=configs/classification.py:tiny"], "--sweep", "--config in addition", "omit it"),
         (["--backend=ray"], "--backend", "'ray'", "choose"),
         (["--backend=submitit_local", "--workers=0"], "--workers", "0", "the number of devices"),
     ],
@@ -237,7 +247,13 @@ def test_errors_name_flag_and_cause(flags, tmp_path, arguments, what, got, fix):
 def test_an_error_in_a_row_names_the_row(flags, tmp_path):
     sweep, *others = flags
     message = tiny.run(f"{sweep}:wrong", *others, f"--workdir={tmp_path / 'sweep'}").error
-    check(message, what="row 'fast', stage task: flags", got="learning_rate=fast", expected="types", fix="correct")
+    check(
+        message,
+        what="row 'fast', stage task: --config.optimizer.learning_rate=fast",
+        got="to float",
+        expected="a value",
+        fix="correct",
+    )
 
 
 def test_no_folder(flags):

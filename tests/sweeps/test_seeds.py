@@ -168,7 +168,7 @@ def test_an_invalid_list_of_seeds(flags, tmp_path, seeds):
 
 def test_a_seed_that_the_config_also_sets(flags, tmp_path):
     message = tiny.run(*flags, f"--workdir={tmp_path / 'sweep'}", "--seeds=0,1", "--config.seed=0").error
-    check(message, what="--seeds", got="--config.seed in addition", expected="only one of them", fix="leave out")
+    check(message, what="--seeds", got="--config.seed in addition", expected="only one of them", fix="omit")
     assert not (tmp_path / "sweep").exists()
 
 

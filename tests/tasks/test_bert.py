@@ -58,7 +58,7 @@ def test_a_vocabulary_larger_than_the_embeddings():
         what="data.vocab_file",
         got="121 tokens",
         expected="at most 120",
-        fix="leave out --config.model",
+        fix="omit --config.model",
     )
 
 

@@ -106,5 +106,5 @@ def test_packing_is_refused_for_models_that_mix_examples(key):
         what=r"config key data\.packing$",
         got=re.escape(f"True with model.{name}={value}"),
         expected="False",
-        fix="leave out",
+        fix="omit",
     )

@@ -153,7 +153,7 @@ def test_a_bertjax_run(run):
         (
             {"num_layers": 2},
             {},
-            r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: leave it out, and name no",
+            r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: omit it, and name no",
         ),
         ({"activation": "relu"}, {}, r"model\.activation: got relu; expected gelu"),
         ({"vocab_size": 99}, {}, r"model\.vocab_size: got 99; expected 14"),

@@ -63,7 +63,7 @@ class Window(NamedTuple):
     """A row of a question and a part of its context.
 
     `inputs` has, for S tokens: input_ids [S] int32, which is [CLS] question [SEP] part [SEP]; token_type_ids [S] int32,
-    1 from the part on.
+    1 for the part and the last [SEP].
     """
 
     inputs: dict[str, np.ndarray]

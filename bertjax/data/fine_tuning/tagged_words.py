@@ -456,7 +456,7 @@ def check_tags(facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> 
 
 
 def check_held_out(facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> None:
-    """Logs a warning for validation tags that are not in `labels`. Raises UserError if none but O is in `labels`."""
+    """Logs a warning for validation tags that are not in `labels`. Raises UserError if only O is in `labels`."""
     tags = facts[target][VALID]
     unknown = {tag: count for tag, (count, _) in sorted(tags.items()) if tag not in labels}
     if unknown and not tags.keys() & set(labels) - {"O"}:

@@ -194,7 +194,7 @@ def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) ->
 def _of_lines(number: int, body: Any) -> Stored:
     where = f"input line {number}"
     if not isinstance(body, list):
-        raise RowError(where, f"an object of type {type(body).__name__}", "a text (str)", "convert it")
+        raise RowError(where, f"an object of type {type(body).__name__}", "a text (str)", "convert it to a str")
     for offset, line in enumerate(body):
         check_text(line, f"input line {number + offset}")
     return Stored(str(number), tuple(map(str.strip, body)), False, None, None, where)

@@ -214,9 +214,9 @@ class ArticleSurvey(Survey[Article]):
                 self._seen.append(article)
 
     def facts(self) -> dict[str, Any]:
-        """See `Survey.facts`. Logs a warning if articles lack the field."""
+        """See `Survey.facts`. Logs a warning if articles lack the field `gold_field`."""
         for split, count in (+self._without).items() if self._gold_field else ():
-            _log.warning("%s: the oracle labels %d articles without field %r", split, count, self._gold_field)
+            _log.warning("%s: %d articles have no field %r; the oracle labels them", split, count, self._gold_field)
         return {"ascii_share": ascii_share(self._seen)}
 
 

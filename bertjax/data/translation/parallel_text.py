@@ -323,7 +323,7 @@ def _aligned(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
             raise UserError(
                 f"{source} and {target}",
                 got=f"{numbers[0]:,} and {numbers[1]:,} lines; the first without a partner is {extra.where}",
-                expected="the same number of lines in both, each the translation of the other's",
+                expected="the same number of lines in both files, aligned line by line",
                 fix="find where the files diverge, and correct them",
             )
         yield one, other

@@ -46,7 +46,7 @@ class StoredZip:
                 or entry.flag_bits & 1
             ):
                 got = f"a compressed or encrypted entry {entry.filename}"
-                raise damaged(path, got, "stored entries, as torch.save writes them")
+                raise damaged(path, got, "uncompressed entries, as torch.save writes them")
         total = sum(entry.file_size for entry in entries)
         if total > content.size:
             raise damaged(path, f"entries of {total} bytes that overlap", f"at most {content.size}, the file's size")

@@ -171,8 +171,8 @@ def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
     labels, starts = rows.train["labels"].values, rows.train["sentence_starts"].values
     assert labels[starts == 1].tolist() == [0, 1, 0, 0, 0, 1, 0, 1, 0]
     assert caplog.messages == [
-        "valid: the oracle labels 21 articles without field 'ids'",
-        "train: the oracle labels 2 articles without field 'ids'",
+        "valid: 21 articles have no field 'ids'; the oracle labels them",
+        "train: 2 articles have no field 'ids'; the oracle labels them",
     ]
     with pytest.raises(
         UserError, match=r"gold_field=id: got a field that no row of .* has; its fields: 'article', 'summary', 'ids'"

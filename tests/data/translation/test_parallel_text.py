@@ -158,7 +158,7 @@ def test_validation_pairs_can_have_their_own_source(files):
 def test_files_of_different_lengths_are_an_error(english, german, got, on_bad_row):
     write("a.en", "x\n" * english)
     write("a.de", "y\n" * german)
-    expected = "expected the same number of lines in both, each the translation of the other's. Fix: find where the"
+    expected = "expected the same number of lines in both files, aligned line by line. Fix: find where the"
     with pytest.raises(UserError, match=rf"a\.en and a\.de: got {got}; {expected}"):
         texts(text(on_bad_row=on_bad_row))
 

@@ -38,7 +38,7 @@ def test_an_absent_entry(tmp_path):
 
 def test_compressed_entries_are_refused(tmp_path):
     path = write(tmp_path / "a.zip", [("bomb", bytes(10**6))], zipfile.ZIP_DEFLATED)
-    with pytest.raises(UserError, match="got a compressed or encrypted entry bomb; expected stored entries"):
+    with pytest.raises(UserError, match="got a compressed or encrypted entry bomb; expected uncompressed entries"):
         opened(path)
 
 
