@@ -148,7 +148,7 @@ def test_the_summary_excludes_failed_seeds(flags, sweep, tmp_path, monkeypatch, 
     error = "no space left on device"
     monkeypatch.setattr("bertjax.sweeps.running._trained", lambda run, *_: error if run.name in failed else "")
     outcome = tiny.run(*flags, f"--workdir={folder}", "--seeds=3,0")
-    assert outcome.status == 1 and "seed0: no space left on device" in outcome.stderr
+    assert outcome.status == 1 and "run seed0 failed: no space left on device" in outcome.stderr
     if len(bad) == 2:
         assert outcome.stdout == "" and not (folder / "seeds.json").exists()
         return
