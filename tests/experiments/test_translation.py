@@ -357,7 +357,9 @@ def test_published_weights_are_evaluated_without_training_text(run, tmp_path):
 def test_only_a_run_has_a_checkpoint_to_choose(run):
     command = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={run[0]}", "--checkpoint=200"]
     outcome = tiny.run_on_one(*command, "--config.data.seq_len=16", "--config.decoding.max_length=16", stdin=b"a cat")
-    tiny.check_message(outcome.error, what="--checkpoint", got="'200', but no --workdir", expected="a run", fix="omit --checkpoint")
+    tiny.check_message(
+        outcome.error, what="--checkpoint", got="'200', but no --workdir", expected="a run", fix="omit --checkpoint"
+    )
 
 
 def test_the_start_token_comes_from_the_run(run, tmp_path):
