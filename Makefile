@@ -23,6 +23,8 @@ endef
 export ARTICLE
 
 .DEFAULT_GOAL := help
+# A failed `python -m venv` may leave an interpreter without pip.
+.DELETE_ON_ERROR:
 .PHONY: help setup setup-dev lock demo demo-translation demo-summarization docs site lint types clean
 .PHONY: test test-slow test-all test-random test-profile
 

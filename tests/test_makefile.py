@@ -21,6 +21,16 @@ def test_an_older_python_is_an_error_before_there_is_an_environment(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+def test_a_failed_environment_is_made_again(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || { mkdir -p "$3/bin" && touch "$3/bin/python" && exit 1; }\n')
+    python.chmod(0o755)
+    done = make("setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode
+    assert (tmp_path / "venv/bin").is_dir()
+    assert not (tmp_path / "venv/bin/python").exists()
+
+
 def test_a_supported_python_makes_an_environment(tmp_path):
     python = tmp_path / "venv/bin/python"
     done = make(str(python), f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}")
