@@ -33,8 +33,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 from benchmarks import fuzz_mutations, fuzz_targets, small_runs
 from benchmarks.fuzz_checks import fault
 from benchmarks.fuzz_targets import Kept, Target
+from bertjax import model
 from bertjax.errors import as_user_error
-from bertjax.training import inference
 
 _MOST_SECONDS = 300  # the limit for one case; a longer one is a finding
 _MOST_MESSAGE = 4000
@@ -193,7 +193,7 @@ def main() -> None:
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with mock.patch.object(inference, "Inference", Kept(folder)):
+        with mock.patch.object(model, "Model", Kept(folder)):
             fuzz = prepare(folder, Path(args.runs or folder), args.case.split("/")[1] if args.case else args.only)
             if args.case:
                 print(*fuzz.case(args.case), sep=": ")

@@ -1,5 +1,6 @@
 """The targets of fuzzing: every data reader and every task that predicts, with their undamaged files."""
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -19,7 +20,7 @@ import numpy as np
 from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
-from bertjax import launch, modes
+from bertjax import model, modes
 from bertjax.data.fine_tuning import choices, labeled_text, questions, raw_text, tagged_words
 from bertjax.data.fine_tuning.choices import ChoicesConfig
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
@@ -33,8 +34,8 @@ from bertjax.data.text import subwords
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.translation import parallel_text
 from bertjax.data.translation.parallel_text import ParallelTextConfig
+from bertjax.experiments import find
 from bertjax.reporting import summaries
-from bertjax.training import inference
 
 Read = Callable[[Path, bool], list[Any]]
 
@@ -313,10 +314,6 @@ def _read_features(folder: Path, skips: bool) -> list[Any]:
     return [(one.units, one.features.shape) for one in FeatureFiles(folder)]
 
 
-def _find(name: str) -> Any:
-    return launch._experiment(name)
-
-
 def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, str]) -> modes.Request:
     """Returns a prediction request. Path() as `workdir` is no run. An output without suffix is a folder."""
     return modes.Request(
@@ -348,33 +345,35 @@ def _predict_by_folder(name: str, key: str) -> Read:
         given = None
         if key == "init_from":
             fixed = {"init_from": str(folder), "data.seq_len": 32}
-            config = importlib.import_module("configs.classification").get_config("")
+            config = importlib.import_module("bertjax.configs.classification").get_config("")
             config.update_from_flattened_dict(fixed)
             given = json.loads(config.to_json_best_effort())
-        modes.run(_request(folder if given is None else Path(), str(source), output, {}), given, _find)
+        modes.run(_request(folder if given is None else Path(), str(source), output, {}), given, find)
         return [json.loads(line) for line in output.read_text().splitlines()]
 
     return read
 
 
 class Kept:
-    """`inference.Inference`, cached by run and settings, so that programs are compiled only once."""
+    """`model.Model`, whose parameters and programs are cached by run and settings."""
 
     def __init__(self, home: Path) -> None:
         """Initializes the cache. Runs in the subfolder `case` of `home` change, so they are not cached."""
         self._damaged = home / "case"
         self._made: dict[tuple[str, str, Path], Any] = {}
-        self._make = inference.Inference
+        self._make = model.Model
 
-    def __call__(self, task: Any, config: Any, workdir: Path | None, checkpoint: str) -> Any:
-        """See `inference.Inference`."""
-        weights = workdir or Path(task._config.init_from)
+    def __call__(self, task: Any, settings: Any, config: Any, workdir: Path | None, checkpoint: str) -> Any:
+        """See `model.Model`."""
+        weights = workdir or Path(config["init_from"])
         if weights == self._damaged:
-            return self._make(task, config, workdir, checkpoint)
+            return self._make(task, settings, config, workdir, checkpoint)
         key = type(task).__name__, repr(vars(task).get("_decoding")), weights
         if key not in self._made:
-            self._made[key] = self._make(task, config, workdir, checkpoint)
-        return self._made[key]
+            self._made[key] = self._make(task, settings, config, workdir, checkpoint)
+        found = copy.copy(self._made[key])
+        found.task = task  # which reads the inputs
+        return found
 
 
 def predictions(home: Path, place: Path) -> Iterator[Target]:
@@ -431,12 +430,12 @@ def features(home: Path, place: Path) -> Read:
     def read(folder: Path, skips: bool) -> list[Any]:
         output = place / "features-out"
         shutil.rmtree(output, ignore_errors=True)
-        config = importlib.import_module("configs.features").get_config("sentence")
+        config = importlib.import_module("bertjax.configs.features").get_config("sentence")
         config.init_from = str(home / "masks")
         given = json.loads(config.to_json_best_effort())
         given["data"]["seq_len"] = 32
         given["data"]["on_bad_row"] = _on_bad_row(skips)
-        modes.run(_request(Path(), _first(folder), output, {}), given, _find)
+        modes.run(_request(Path(), _first(folder), output, {}), given, find)
         return [(one.units, np.round(one.features.astype(float), 3).tolist()) for one in FeatureFiles(output)]
 
     return read
@@ -455,7 +454,7 @@ def _predict(home: Path, name: str, values: Mapping[str, str] = MappingProxyType
         overrides = {**values, "data.on_bad_row": _on_bad_row(skips)}
         with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(content))):
             request = _request(home / name, "-" if by_stdin else str(source), output, overrides)
-            modes.run(request, None, _find)
+            modes.run(request, None, find)
         return _records(output)
 
     return read

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import fuzz, fuzz_checks, fuzz_mutations, fuzz_targets
 from benchmarks.fuzz_checks import Part
+from bertjax import model
 from bertjax.errors import UserError
-from bertjax.training import inference
 from tests import published, tiny
 
 
@@ -54,7 +54,7 @@ def test_damaged_inputs_give_predictions_or_user_errors(tmp_path):
     published.write_huggingface(tmp_path / "masks")
     files, read = {"in.txt": b"the cat\ndog sees\nbird\n"}, fuzz_targets.features(tmp_path, tmp_path)
     target = fuzz_targets.Target("features", 1, files, read, fuzz_checks.lines, drops=False)
-    with tiny.few_devices(1), mock.patch.object(inference, "Inference", fuzz_targets.Kept(tmp_path)):
+    with tiny.few_devices(1), mock.patch.object(model, "Model", fuzz_targets.Kept(tmp_path)):
         known = {"features": fuzz.known(target, tmp_path / "case")}
         assert list(known["features"]) == [b"the cat", b"dog sees", b"bird"]
         fuzzing = fuzz.Fuzz({"features": target}, known, tmp_path)
