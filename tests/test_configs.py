@@ -388,7 +388,12 @@ def _check_library(name, workdir, folder):
         run = bertjax.load(workdir)
         assert json.loads(json.dumps(run.predict([given]))) == expected
         # The folder does not say how the run generates.
-        keys = ("target_len", "data.seq_len", *(f"decoding.{key}" for key in run.config.get("decoding", ())))
+        keys = (
+            "target_len",
+            "data.seq_len",
+            "data.max_query_length",
+            *(f"decoding.{key}" for key in run.config.get("decoding", ())),
+        )
         values = traverse_util.flatten_dict(dict(run.config), sep=".")
         settings = {key: values[key] for key in keys if key in values}
         exported = bertjax.load(folder / "exported", config=settings)
