@@ -286,7 +286,7 @@ def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
 
 
 def _known_fields(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a model that the config must agree with, as far as they are known."""
+    """Returns the fields of a model that must match the config. Unknown fields are omitted."""
     scorer = model.get("scorer")
     of_scorer = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
     return {key: model[key] for key in (*_MODEL_KEYS, *of_scorer, *_DECODER_KEYS) if key in model}
