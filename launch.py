@@ -74,7 +74,7 @@ flags.DEFINE_integer("workers", 1, "Number of simultaneous runs, except with --b
 flags.DEFINE_multi_string("slurm", [], "NAME=VALUE: an option of submitit, such as slurm_partition=gpu. Repeatable.")
 flags.DEFINE_bool("dry_run", False, "Check the sweep and list its runs.")
 flags.DEFINE_bool("print_commands", False, "Check the sweep and print the command of each run.")
-flags.DEFINE_string("topology", "", "TPU slice to plan for, such as v5e:16x16.")
+flags.DEFINE_string("topology", "", "TPUs or GPUs to plan for, such as v5e:16x16, h100:8 or h100:4x8.")
 flags.DEFINE_bool("plan_search", False, "Search the mesh, micro-batches and rematerialization that fit best.")
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Join other processes: auto, on or off. Default: auto.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, outside of known clusters.")

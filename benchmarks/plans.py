@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import table
-from bertjax.planning.chips import slice_size
+from bertjax.planning.targets import num_devices
 
 _TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8")
-_TOKENS = 8192  # per chip and step
+_TOKENS = 8192  # per device and step
 # libtpu 0.0.42.1 crashes on this case with rematerialization, with 16 and 32 rows. It is planned with half the rows.
 _CRASHES = ("large", 512, "v6e:8x8")
 _COLUMNS = (
@@ -38,14 +38,14 @@ _COLUMNS = (
 
 
 def command(size: str, length: int, topology: str) -> list[str]:
-    """Returns the command that plans a size: bfloat16, scanned layers, 8,192 tokens per chip; Large rematerialized."""
+    """Returns the command that plans a size: bfloat16, scanned layers, 8,192 tokens a device; Large rematerialized."""
     variant = f"{size},phase2" if length == 512 else size
     crashes = (size, length, topology) == _CRASHES
     values = {
         "model.dtype": "bfloat16",
         "model.scan_layers": True,
         "model.remat": size == "large" and not crashes,
-        "batch_size": _TOKENS // length * slice_size(topology) // (2 if crashes else 1),
+        "batch_size": _TOKENS // length * num_devices(topology) // (2 if crashes else 1),
     }
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     return [
@@ -59,7 +59,7 @@ def command(size: str, length: int, topology: str) -> list[str]:
 
 def row(name: str, record: Mapping[str, Any]) -> list[str]:
     """Returns a table row."""
-    memory = f"{record['bytes_per_chip']['total'] / 2**30:.1f} of {record['hbm_bytes'] / 2**30:.1f}"
+    memory = f"{record['bytes_per_device']['total'] / 2**30:.1f} of {record['hbm_bytes'] / 2**30:.1f}"
     if not record["fits"]:
         return [name, memory, "does not fit", *[""] * (len(_COLUMNS) - 3)]
     seconds, own = record["seconds"], record["compiler_seconds"]

@@ -14,7 +14,7 @@ from bertjax.training.config import TrainingConfig
 def plan(
     resolved: Resolved, topology: str, is_search: bool, draw: Callable[[Mapping[str, Any]], None] | None
 ) -> dict[str, Any]:
-    """Returns the memory and time that training on a TPU slice would take; see `planner.run`.
+    """Returns the memory and time that training on TPUs or GPUs would take; see `planner.run`.
 
     Args:
       resolved: the experiment.

@@ -42,7 +42,7 @@ class Request:
       program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
       started: "command", the command line as a list, and "defaults", the config without the keys that it sets.
-      topology: the slice to plan for, such as "v5e:16x16".
+      topology: the devices to plan for, such as "v5e:16x16" or "h100:4x8".
       plan_search: whether to search the mesh, micro-batches and rematerialization that fit the slice best.
       profile: the first and the last update to trace, such as "100:110"; "" for none.
     """

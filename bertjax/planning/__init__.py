@@ -1,1 +1,1 @@
-"""Memory and time of a run on a TPU slice, estimated by compiling for it without the hardware."""
+"""Memory and time of a run on TPUs or GPUs, estimated by compiling for them without the hardware."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.planning.hlo import Computation, Instruction, Program, Shape, first_group, parse
+from bertjax.planning.hlo import Computation, Instruction, Program, Shape, device_groups, parse
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 # Instructions that move no data, or whose cost is counted elsewhere.
@@ -26,13 +26,13 @@ class Collective(NamedTuple):
 
     kind: str  # one of `COLLECTIVES`
     num_bytes: int  # bytes of each device's result, or of its input for a reduction
-    group: tuple[int, ...]  # the devices of one group
+    groups: tuple[tuple[int, ...], ...]  # the devices of each group
     times: int  # number of executions in a step
 
     @property
     def sent_bytes(self) -> float:
         """Bytes that a device sends in a step, in rings: (n - 1) / n of the bytes, twice for an all-reduce."""
-        size = len(self.group)
+        size = len(self.groups[0])
         share = 1.0 if self.kind == "collective-permute" else (size - 1) / size
         return self.times * self.num_bytes * share * (2 if self.kind == "all-reduce" else 1)
 
@@ -118,11 +118,11 @@ class _Reader:
         return None
 
     def _collective(self, kind: str, inside: Computation, instruction: Instruction) -> Collective:
-        group = first_group(instruction, self._num_devices)
+        groups = device_groups(instruction, self._num_devices)
         if inside.name.startswith("all-reduce-scatter"):  # the TPU compiler's form of a reduce-scatter
             kind = "reduce-scatter"
         size = _size(inside.shapes(instruction.operands))
-        return Collective(kind, size * (len(group) if kind == "all-gather" else 1), group, 1)
+        return Collective(kind, size * (len(groups[0]) if kind == "all-gather" else 1), groups, 1)
 
     def _memory_traffic(self, inside: Computation, instruction: Instruction) -> int:
         """Bytes that an instruction reads from main memory and writes to it."""

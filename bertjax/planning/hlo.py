@@ -161,21 +161,21 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
 
 
-def first_group(instruction: Instruction, num_devices: int) -> tuple[int, ...]:
-    """Returns the device numbers of the first group of a collective. All groups have the same size.
+def device_groups(instruction: Instruction, num_devices: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the device numbers of each group of a collective. All groups have the same size.
 
-    For a permutation, this is its first pair.
+    For a permutation, these are its pairs.
     """
     rest = instruction.rest
-    if found := re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", rest):
-        return _numbers(found[1])
+    if found := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]+\})\}", rest):
+        return tuple(map(_numbers, re.findall(r"[\d,]*\d", found[1].replace("},{", " "))))
     if found := _MESH.search(rest):
-        return _mesh_group(*found.groups())
+        return _mesh_groups(*found.groups())
     if found := re.search(r"replica_groups=(\[[^ ]*)", rest):
         groups = _IOTA.match(found[1])
         assert groups, found[1]
-        return tuple(_iota(groups[2], groups[3]).reshape(_numbers(groups[1]))[0].tolist())
-    return tuple(range(num_devices))
+        return tuple(map(tuple, _iota(groups[2], groups[3]).reshape(_numbers(groups[1])).tolist()))
+    return (tuple(range(num_devices)),)
 
 
 def _iota(shape: str, order: str | None) -> np.ndarray:
@@ -184,22 +184,23 @@ def _iota(shape: str, order: str | None) -> np.ndarray:
     return count.transpose(_numbers(order)) if order else count
 
 
-def _mesh_group(axes: str, ids: str | None, chosen: str) -> tuple[int, ...]:
-    """The first group of the form `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`.
+def _mesh_groups(axes: str, ids: str | None, chosen: str) -> tuple[tuple[int, ...], ...]:
+    """The groups of the form `mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}`.
 
     A group consists of the devices that differ along the chosen axes. A part of an axis may be chosen: 'a':(2)3 splits
     axis a into factors of sizes 2, 3 and the remainder, and chooses the middle factor.
     """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
-    order = np.arange(math.prod(sizes.values()))
+    shape = tuple(sizes.values())
+    order = np.arange(math.prod(shape))
     if ids and (found := _IOTA.match(ids)):
-        order = _iota(found[1], found[3])
+        order = _iota(found[1], found[3]).ravel()
     elif ids:
         order = np.array(_numbers(ids))
-    order = order.reshape(tuple(sizes.values()))
-    places: list[np.ndarray] = [np.zeros(1, int) for _ in sizes]
+    first = np.indices(shape).reshape(len(shape), -1)  # of each device: the place of its group's first device
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
-        axis = list(sizes).index(name)
-        inner = sizes[name] // (int(before) * int(size)) if size else 1
-        places[axis] = (places[axis][:, None] + np.arange(int(size or sizes[name])) * inner).ravel()
-    return tuple(order[np.ix_(*places)].ravel().tolist())
+        axis, count = list(sizes).index(name), int(size or sizes[name])
+        inner = sizes[name] // (int(before or 1) * count)
+        first[axis] -= first[axis] // inner % count * inner
+    numbers = np.ravel_multi_index(tuple(first), shape)
+    return tuple(tuple(order[numbers == number].tolist()) for number in np.unique(numbers))

@@ -1,4 +1,4 @@
-"""`--mode=plan`: the plan of a config on a slice, or of its fastest variant."""
+"""`--mode=plan`: the plan of a config on TPUs or GPUs, or of its fastest variant."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from bertjax.contract import Task
-from bertjax.planning import chips, search
+from bertjax.planning import search, targets
 from bertjax.planning.plan import describe, plan
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import check_split
@@ -21,22 +21,22 @@ Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 
 
 def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build) -> dict[str, Any]:
-    """Returns the memory and time of training on a slice; see `plan`.
+    """Returns the memory and time of training on TPUs or GPUs; see `plan`.
 
     Args:
-      topology: the slice.
+      topology: the devices, see `targets.find_target`.
       is_search: whether to search for the fastest mesh, micro-batches and rematerialization, see `search`.
       config: the config of the run, resolved and completed; see `complete`.
       build: makes the task and the settings from a config.
     Raises:
-      UserError: if the slice is unknown, libtpu is missing, or the config does not fit the slice.
+      UserError: if the devices are unknown, their compiler is missing, or the config does not fit them.
     """
     jax.config.update("jax_platforms", "cpu")  # keeps JAX from looking for hardware
-    where = chips.find_slice(topology)
+    target = targets.find_target(topology)
     if is_search:
-        return search.search(config, build, where)
-    check_split(config, len(where.devices))
-    record = plan(*build(config), where)
+        return search.search(config, build, target)
+    check_split(config, len(target.devices))
+    record = plan(*build(config), target)
     for line in describe(record):
         _log.info("%s", line)
     return record

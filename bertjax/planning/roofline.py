@@ -4,33 +4,45 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.planning.chips import Slice, links
-from bertjax.planning.costs import Costs
+from bertjax.planning.chips import Link, Target
+from bertjax.planning.costs import Collective, Costs
+
+Table = dict[str, dict[str, dict[str, Any]]]
 
 
-def roofline(costs: Costs, where: Slice, mesh: Mesh) -> dict[str, float]:
+def roofline(costs: Costs, target: Target, mesh: Mesh) -> dict[str, float]:
     """Returns the seconds that each resource is busy in a step: "compute", "memory" and "interconnect".
 
-    This is the roofline model (Williams et al. 2009) with the links between chips as a third resource.
+    This is the roofline model (Williams et al. 2009) with the links between devices as a third resource.
     """
-    devices = list(mesh.devices.ravel())
-    interconnect = sum(
-        each.sent_bytes / (where.chip.link_bandwidth * links([devices[i] for i in each.group], devices, where.chip))
-        for each in costs.collectives.values()
-    )
+    table = collective_table(costs, target, mesh)
     return {
-        "compute": costs.flops / where.chip.peak_flops,
-        "memory": costs.hbm_bytes / where.chip.hbm_bandwidth,
-        "interconnect": interconnect,
+        "compute": costs.flops / target.chip.peak_flops,
+        "memory": costs.hbm_bytes / target.chip.hbm_bandwidth,
+        "interconnect": sum(row["seconds"] for rows in table.values() for row in rows.values()),
     }
 
 
-def collective_table(costs: Costs) -> dict[str, dict[str, Any]]:
-    """Returns for each kind of collective its count per step, the exchanged bytes, and the bytes a device sends."""
-    table: dict[str, dict[str, Any]] = {}
-    for each in costs.collectives.values():
-        row = table.setdefault(each.kind, {"count": 0, "bytes": 0, "sent_bytes": 0.0})
+def collective_table(costs: Costs, target: Target, mesh: Mesh) -> Table:
+    """Returns the collectives of a step by kind and by the name of their link.
+
+    A row has the count, the bytes of results, the bytes that a device sends, and the seconds at the link's bandwidth.
+    """
+    table: Table = {}
+    for each in sorted(costs.collectives.values()):
+        link = _link(each, target, mesh)
+        row = table.setdefault(each.kind, {}).setdefault(
+            link.name, {"count": 0, "bytes": 0, "sent_bytes": 0.0, "seconds": 0.0}
+        )
         row["count"] += each.times
         row["bytes"] += each.times * each.num_bytes
         row["sent_bytes"] += each.sent_bytes
-    return {kind: table[kind] for kind in sorted(table)}
+        row["seconds"] += each.sent_bytes / link.bandwidth
+    return table
+
+
+def _link(collective: Collective, target: Target, mesh: Mesh) -> Link:
+    """The link of the group that communicates most slowly."""
+    devices = list(mesh.devices.ravel())
+    links = (target.link(collective.kind, [devices[i] for i in group]) for group in collective.groups)
+    return min(links, key=lambda link: link.bandwidth)

@@ -1,4 +1,4 @@
-"""Search for the mesh, number of micro-batches and rematerialization with which a run is fastest on a slice.
+"""Search for the mesh, number of micro-batches and rematerialization with which a run is fastest on the given devices.
 
 All candidates keep the global batch, so without dropout the updates are the same. With dropout, the masks depend on the
 number of micro-batches. Rough estimates of memory and time select the candidates to compile, and the plans of the
@@ -15,11 +15,11 @@ import jax
 
 from bertjax.contract import Task
 from bertjax.errors import UserError
-from bertjax.planning.chips import Slice
+from bertjax.planning.chips import Target
 from bertjax.planning.flops import training_flops
 from bertjax.planning.plan import count_positions, describe, plan
 from bertjax.training.config import TrainingConfig
-from bertjax.training.sharding import SPLIT_BY_TENSOR
+from bertjax.training.sharding import SPLIT_BY_TENSOR, MeshConfig, make_mesh
 
 _log = logging.getLogger(__name__)
 
@@ -61,32 +61,32 @@ class Sizes(NamedTuple):
     exchanged_bytes: float  # bytes of activations per row that a tensor axis adds up, in both passes
 
 
-def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, Any]:
+def search(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, Any]:
     """Returns the plan of the fastest candidate that fits.
 
     Args:
       config: the config of the run.
       build: makes the task and the settings from a config.
-      where: the slice.
+      target: the devices.
     Returns:
       The record from `plan`, with the command line flags as `overrides`. Its key `search` has the number of
       `candidates` and the results of those `compiled`. If none fits, the record is that of the candidate with the least
       memory.
     Raises:
-      UserError: if no mesh divides the batch over the chips.
+      UserError: if no mesh divides the batch over the devices.
     """
-    count = len(where.devices)
+    count = len(target.devices)
     found = list(candidates(config, count))
     if not found:
         raise UserError(
             "config key batch_size",
             got=config["batch_size"],
-            expected=f"a number of rows that is divisible over {count} chips",
+            expected=f"a number of rows that is divisible over {count} devices",
             fix=f"make it a multiple of {count}, or choose a smaller --topology",
         )
     sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
-    estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], where) for each in found}
-    may_fit = [each for each in found if estimates[each][0] <= _SLACK * where.chip.hbm_bytes]
+    estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], target) for each in found}
+    may_fit = [each for each in found if estimates[each][0] <= _SLACK * target.chip.hbm_bytes]
     smallest = min(found, key=lambda each: estimates[each])
     promising = sorted(may_fit or [smallest], key=lambda each: estimates[each][1])
     _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(found), len(may_fit), NUM_COMPILED)
@@ -95,7 +95,7 @@ def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, A
     for each in promising:
         if estimates[each][0] >= refused or len(records) == NUM_COMPILED:
             continue
-        records[each] = plan(*build(with_values(config, each)), where)
+        records[each] = plan(*build(with_values(config, each)), target)
         _log.info("%s: %s", each.flags(), _verdict(records[each]))
         if not records[each]["fits"]:
             refused = min(refused, estimates[each][0])
@@ -105,7 +105,7 @@ def search(config: Mapping[str, Any], build: Build, where: Slice) -> dict[str, A
 def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> dict[str, Any]:
     def order(each: Candidate) -> tuple[bool, float, int]:
         record = records[each]
-        return not record["fits"], record["step_seconds"] or 0.0, record["bytes_per_chip"]["total"]
+        return not record["fits"], record["step_seconds"] or 0.0, record["bytes_per_device"]["total"]
 
     best = min(records, key=order)
     for line in describe(records[best]):
@@ -113,7 +113,7 @@ def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> d
     _log.info("%s: %s", "best" if records[best]["fits"] else "none fits; the closest is", best.flags())
     shown = ("fits", "step_seconds", "bound")
     compiled = [
-        {"overrides": each.flags(), "total_bytes": record["bytes_per_chip"]["total"]}
+        {"overrides": each.flags(), "total_bytes": record["bytes_per_device"]["total"]}
         | {key: record[key] for key in shown}
         for each, record in records.items()
     ]
@@ -132,7 +132,7 @@ def _verdict(record: Mapping[str, Any]) -> str:
 
 
 def candidates(config: Mapping[str, Any], count: int) -> Iterator[Candidate]:
-    """Yields all candidates whose mesh axes divide the chips, rows, attention heads and feed-forward size."""
+    """Yields all candidates whose mesh axes divide the devices, rows, attention heads and feed-forward size."""
     model, batch_size = config["model"], config["batch_size"]
     rematerialized = (False, True) if "remat" in model else (None,)
     divisors = [size for size in range(1, count + 1) if count % size == 0]
@@ -184,8 +184,8 @@ def _bytes(leaves: list[Any]) -> int:
     return sum(math.prod(x.shape) * (x.dtype.itemsize if hasattr(x.dtype, "itemsize") else 8) for x in leaves)
 
 
-def estimate(candidate: Candidate, sizes: Sizes, batch_size: int, where: Slice) -> tuple[float, float]:
-    """Returns rough estimates of the bytes per chip and the seconds of a step.
+def estimate(candidate: Candidate, sizes: Sizes, batch_size: int, target: Target) -> tuple[float, float]:
+    """Returns rough estimates of the bytes per device and the seconds of a step.
 
     The bytes are those of parameters, Adam's moments, gradients, and arrays stored for the backward pass of a
     micro-batch. The seconds are the longer of computation and communication plus a tenth of the shorter, because they
@@ -195,12 +195,15 @@ def estimate(candidate: Candidate, sizes: Sizes, batch_size: int, where: Slice) 
     splits = fsdp * tensor
     rows = batch_size / (data * fsdp * parts)
     memory = (sizes.state_bytes + sizes.parameter_bytes) / splits + rows * sizes.row_bytes / tensor
-    gradients = 2 * sizes.parameter_bytes / splits * _share(data)
-    gathered = 3 * sizes.parameter_bytes / tensor * _share(fsdp)
-    summed = 2 * rows * sizes.exchanged_bytes * _share(tensor)
-    chip = where.chip
-    communicating = parts * (gradients + gathered + summed) / (chip.link_bandwidth * 2 * chip.dimensions)
-    computing = sizes.flops / (chip.peak_flops * len(where.devices))
+    mesh = make_mesh(MeshConfig(data, fsdp, tensor), target.devices).devices
+    along_data, along_fsdp, along_tensor = (
+        target.link("all-reduce", list(group)).bandwidth for group in (mesh[:, 0, 0], mesh[0, :, 0], mesh[0, 0])
+    )
+    gradients = 2 * sizes.parameter_bytes / splits * _share(data) / along_data
+    gathered = 3 * sizes.parameter_bytes / tensor * _share(fsdp) / along_fsdp
+    summed = 2 * rows * sizes.exchanged_bytes * _share(tensor) / along_tensor
+    communicating = parts * (gradients + gathered + summed)
+    computing = sizes.flops / (target.chip.peak_flops * len(target.devices))
     return memory, max(computing, communicating) + 0.1 * min(computing, communicating)
 
 

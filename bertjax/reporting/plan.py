@@ -1,4 +1,4 @@
-"""Draws the plan of `--mode=plan`: the memory of a chip by part, and the time of each resource in a step."""
+"""Draws the plan of `--mode=plan`: the memory of a device by part, and the time of each resource in a step."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -73,8 +73,8 @@ def _title(record: Mapping[str, Any]) -> str:
 
 
 def _draw_memory(panel: Any, record: Mapping[str, Any]) -> None:
-    """Draws the memory of a chip as a stacked bar, with a line at the available memory."""
-    sizes = record["bytes_per_chip"]
+    """Draws the memory of a device as a stacked bar, with a line at the available memory."""
+    sizes = record["bytes_per_device"]
     begin = 0.0
     for number, (name, size) in enumerate((name, size) for name, size in sizes.items() if name != "total"):
         (bar,) = panel.barh([0], [size / _GIB], left=begin, color=f"C{number}", label=f"{name} {size / _GIB:.2f}")
@@ -84,24 +84,24 @@ def _draw_memory(panel: Any, record: Mapping[str, Any]) -> None:
     panel.axvline(available, color="black", linestyle="--", gid="memory/available", label=f"available {available:.2f}")
     panel.set_xlim(0, 1.05 * max(available, begin))
     panel.set_yticks([])
-    panel.set_xlabel("memory per chip (GiB)")
+    panel.set_xlabel("memory per device (GiB)")
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, 1.35), ncols=4, frameon=False)
 
 
 def _draw_roofline(panel: Any, record: Mapping[str, Any]) -> None:
     """Draws the maximum operations per second by intensity, and the step at its lower bound of time."""
-    chip, done = record["chip"], record["per_chip"]
-    ridge = chip["peak_flops"] / chip["hbm_bandwidth"]
+    device, done = record["device"], record["per_device"]
+    ridge = device["peak_flops"] / device["hbm_bandwidth"]
     intensity = done["flops"] / max(done["hbm_bytes"], 1)
     low, high = min(ridge, intensity) / 10, max(ridge, intensity) * 10
-    roof = [chip["hbm_bandwidth"] * low / 1e12, chip["peak_flops"] / 1e12, chip["peak_flops"] / 1e12]
+    roof = [device["hbm_bandwidth"] * low / 1e12, device["peak_flops"] / 1e12, device["peak_flops"] / 1e12]
     panel.loglog([low, ridge, high], roof, color="black", gid="roof")
     panel.loglog([intensity], [done["flops"] / record["step_seconds"] / 1e12], "o", color="C3", gid="step")
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")
     panel.set_xlabel("operations per byte of memory traffic")
-    panel.set_ylabel("TFLOP/s per chip")
+    panel.set_ylabel("TFLOP/s per device")
 
 
 def _draw_seconds(panel: Any, record: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ def leave_out_tpu() -> None:
     If libtpu is installed for `--mode=plan`, JAX would print errors about missing TPU hosts. This changes nothing if
     JAX found TPUs when it was imported, or if `JAX_PLATFORMS` is set.
     """
-    plugins = _plugins()
+    plugins = installed_plugins()
     is_known = all(name.startswith("xla_cuda") for name in plugins)  # platform names of other plugins are unknown
     if jax.config.values["jax_platforms"] is None and is_known and _has_libtpu() and not _may_have_tpu():
         jax.config.update("jax_platforms", "cuda,cpu" if plugins else "cpu")
@@ -37,7 +37,7 @@ def _has_libtpu() -> bool:
     return importlib.util.find_spec("libtpu") is not None
 
 
-def _plugins() -> Sequence[str]:
-    """The names of JAX's installed plugins for platforms other than CPU and TPU."""
+def installed_plugins() -> Sequence[str]:
+    """Returns the names of JAX's installed plugins for platforms other than CPU and TPU."""
     found = importlib.util.find_spec("jax_plugins")
     return [module.name for module in pkgutil.iter_modules(found.submodule_search_locations)] if found else []

@@ -7,7 +7,7 @@ from benchmarks import plans
 RECORD = {
     "fits": True,
     "hbm_bytes": 16 * 2**30,
-    "bytes_per_chip": {"total": 8 * 2**30},
+    "bytes_per_device": {"total": 8 * 2**30},
     "seconds": {"compute": 0.1, "memory": 0.2, "interconnect": 0.01},
     "step_seconds": 0.2,
     "bound": "memory",
@@ -24,7 +24,7 @@ RECORD = {
         (("large", 512, "v5p:4x4x4"), "large,phase2", 16 * 64, True),
     ],
 )
-def test_each_chip_has_the_same_number_of_tokens(case, variant, rows, remat):
+def test_each_device_has_the_same_number_of_tokens(case, variant, rows, remat):
     words = plans.command(*case)
     assert f"--config=configs/bert_pretraining.py:{variant}" in words
     assert f"--config.batch_size={rows}" in words and f"--config.model.remat={remat}" in words

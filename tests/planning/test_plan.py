@@ -1,4 +1,4 @@
-"""Plans for eight CPU devices of this machine, and for a TPU slice if libtpu is installed."""
+"""Plans for eight CPU devices of this machine, and for TPUs and GPUs if their compilers are installed."""
 
 import dataclasses
 import functools
@@ -22,22 +22,11 @@ from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining
 from bertjax.experiments import multiple_choice as choices
 from bertjax.modes.resolved import Resolved
-from bertjax.planning import chips, plan, planner, search
+from bertjax.planning import plan, planner, search, targets
 from tests import tiny
+from tests.planning.cpus import target_of
 
 ROOT = Path(__file__).parents[2]
-CHIP = chips.Chip(
-    peak_flops=1e9,
-    hbm_bytes=2**30,
-    hbm_bandwidth=1e9,
-    link_bandwidth=1e7,
-    dimensions=2,
-    clock=0.0,
-    ring=4,
-    largest=8,
-    options=(),
-    source="nowhere",
-)
 LAYERS, HIDDEN, LENGTH, VOCAB, ROWS, PREDICTED = 2, 128, 32, 1000, 16, 6
 VALUES = {
     "batch_size": ROWS,
@@ -53,20 +42,22 @@ VALUES = {
 }
 
 
-WHERE = chips.Slice("here", CHIP, jax.devices())
+BANDWIDTH = 1e7
+HERE = target_of(bandwidth=BANDWIDTH)
+CHIP = HERE.chip
 
 
 @pytest.fixture
 def here(monkeypatch):
-    """Replaces any slice by this machine's devices."""
-    monkeypatch.setattr(chips, "find_slice", lambda topology: WHERE)
+    """Replaces any target by this machine's devices."""
+    monkeypatch.setattr(targets, "find_target", lambda topology: HERE)
 
 
 @pytest.fixture
 def too_small(monkeypatch):
-    """Replaces any slice by this machine's devices, with too little memory."""
-    small = WHERE._replace(chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
-    monkeypatch.setattr(chips, "find_slice", lambda topology: small)
+    """Replaces any target by this machine's devices, with too little memory."""
+    small = dataclasses.replace(HERE, chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
+    monkeypatch.setattr(targets, "find_target", lambda topology: small)
 
 
 def config(**values):
@@ -83,7 +74,7 @@ def build(tree):
 @functools.cache
 def planned(**values):
     """The plan of a config; compiled once per config."""
-    with mock.patch.object(chips, "find_slice", lambda topology: WHERE):
+    with mock.patch.object(targets, "find_target", lambda topology: HERE):
         return planner.run("here", False, config(**values), build)
 
 
@@ -99,14 +90,14 @@ def test_the_plan_of_a_data_parallel_run():
     record = planned()
     assert record["fits"] and record["mesh"] == {"data": 8, "fsdp": 1, "tensor": 1}
     count = size_of_model()
-    sizes = record["bytes_per_chip"]
+    sizes = record["bytes_per_device"]
     assert record["parameters"] == count
     assert sizes["parameters"] == 4 * count
     assert sizes["optimizer"] == 2 * 4 * count + 2 * 4  # Adam's moments and two counters
     assert sizes["batch"] == (3 * LENGTH + 3 * PREDICTED + 3) * 4 * ROWS // 8
     assert sizes["total"] == sum(size for part, size in sizes.items() if part != "total")
     # Gradients are summed once: those of the used positions, and of the word embeddings as input and as output.
-    reduced = record["collectives"]["all-reduce"]
+    reduced = record["collectives"]["all-reduce"]["link"]
     summed = count - (48 - LENGTH) * HIDDEN + VOCAB * HIDDEN
     assert 4 * summed <= reduced["bytes"] < 4 * summed + 2000
     assert reduced["sent_bytes"] == pytest.approx(reduced["bytes"] * 2 * 7 / 8)
@@ -114,21 +105,21 @@ def test_the_plan_of_a_data_parallel_run():
     pooler = 6 * ROWS * (HIDDEN**2 + 2 * HIDDEN)
     formula = ROWS * LENGTH * flops_per_token(LAYERS, HIDDEN, VOCAB, LENGTH, PREDICTED / LENGTH) + pooler
     assert record["flops_per_step"] == pytest.approx(formula, rel=1e-9)
-    assert record["per_chip"]["flops"] * 8 == pytest.approx(formula, rel=1e-6)
+    assert record["per_device"]["flops"] * 8 == pytest.approx(formula, rel=1e-6)
 
 
 def test_times_follow_from_the_costs():
     record = planned()
-    done, seconds = record["per_chip"], record["seconds"]
+    done, seconds = record["per_device"], record["seconds"]
     assert seconds["compute"] == done["flops"] / CHIP.peak_flops
     assert seconds["memory"] == done["hbm_bytes"] / CHIP.hbm_bandwidth
-    sent = record["collectives"]["all-reduce"]["sent_bytes"]
-    assert seconds["interconnect"] == pytest.approx(sent / CHIP.link_bandwidth)
+    sent = record["collectives"]["all-reduce"]["link"]["sent_bytes"]
+    assert seconds["interconnect"] == pytest.approx(sent / BANDWIDTH)
     assert record["step_seconds"] == max(seconds.values()) == seconds[record["bound"]]
     assert record["bound"] == "interconnect"
     assert record["step_seconds_in_turn"] == seconds["interconnect"] + max(seconds["compute"], seconds["memory"])
     assert record["days"] == pytest.approx(1000 * record["step_seconds"] / 86400)
-    assert record["chip_hours"] == pytest.approx(record["days"] * 24 * 8)
+    assert record["device_hours"] == pytest.approx(record["days"] * 24 * 8)
     assert record["tokens_per_second"] == ROWS * LENGTH / record["step_seconds"]
     assert json.loads(json.dumps(record)) == record
     lines = "\n".join(plan.describe(record))
@@ -141,31 +132,32 @@ def test_fsdp_splits_the_parameters():
     # Matrices of at least 128x128 and the word embeddings are split; vectors and small tables are not.
     split = 12 * LAYERS * HIDDEN**2 + 2 * HIDDEN**2 + VOCAB * HIDDEN
     rest = size_of_model() - split
-    assert record["bytes_per_chip"]["parameters"] == 4 * (split // 4 + rest)
-    assert record["bytes_per_chip"]["optimizer"] == 2 * 4 * (split // 4 + rest) + 8
+    assert record["bytes_per_device"]["parameters"] == 4 * (split // 4 + rest)
+    assert record["bytes_per_device"]["optimizer"] == 2 * 4 * (split // 4 + rest) + 8
     # Parameters are gathered from the other three of four devices, in the forward and the backward pass.
-    assert record["collectives"]["all-gather"]["bytes"] >= 2 * 4 * 12 * LAYERS * HIDDEN**2
+    assert record["collectives"]["all-gather"]["link"]["bytes"] >= 2 * 4 * 12 * LAYERS * HIDDEN**2
 
 
 @pytest.mark.slow
 def test_all_iterations_of_loops_are_counted():
     scanned, unrolled = planned(), planned(model__scan_layers=False)
-    assert scanned["collectives"]["all-reduce"]["bytes"] == unrolled["collectives"]["all-reduce"]["bytes"]
-    assert scanned["per_chip"]["flops"] == pytest.approx(unrolled["per_chip"]["flops"], rel=1e-9)
-    assert scanned["per_chip"]["uncounted_loops"] == 0
+    in_loop, in_turn = (each["collectives"]["all-reduce"]["link"]["bytes"] for each in (scanned, unrolled))
+    assert in_loop == in_turn
+    assert scanned["per_device"]["flops"] == pytest.approx(unrolled["per_device"]["flops"], rel=1e-9)
+    assert scanned["per_device"]["uncounted_loops"] == 0
 
 
 @pytest.mark.slow
-def test_recomputation_is_counted_only_in_the_costs_of_the_chip():
+def test_recomputation_is_counted_only_in_the_costs_of_the_device():
     plain, twice = planned(), planned(model__remat=True)
     forward = 2 * (12 * LAYERS * HIDDEN**2 + 2 * LAYERS * LENGTH * HIDDEN) * ROWS * LENGTH / 8
     assert twice["flops_per_step"] == plain["flops_per_step"]
     # The layer's last product is not recomputed.
-    assert 0.6 * forward < twice["per_chip"]["flops"] - plain["per_chip"]["flops"] <= forward
+    assert 0.6 * forward < twice["per_device"]["flops"] - plain["per_device"]["flops"] <= forward
 
 
 def test_a_program_that_exceeds_the_memory(here, monkeypatch):
-    def refuse(*args):
+    def refuse(*args, **kwargs):
         raise jax.errors.JaxRuntimeError(
             "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (25.50G) "
             "exceeds available HBM (15.75G)."
@@ -174,7 +166,7 @@ def test_a_program_that_exceeds_the_memory(here, monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
     record = planner.run("here", False, config(), build)
     assert (record["fits"], record["step_seconds"], record["days"]) == (False, None, None)
-    assert record["bytes_per_chip"]["temporary"] == int(25.5 * 2**30)
+    assert record["bytes_per_device"]["temporary"] == int(25.5 * 2**30)
     assert json.loads(json.dumps(record)) == record
     assert any("does not fit" in line for line in plan.describe(record))
 
@@ -238,12 +230,11 @@ def test_a_search_where_nothing_fits(too_small):
 
 def test_estimates_follow_the_mesh():
     sizes = search.Sizes(state_bytes=1200, parameter_bytes=400, row_bytes=10.0, flops=8e9, exchanged_bytes=2.0)
-    where = chips.Slice("here", CHIP, [None] * 8)
-    memory, seconds = search.estimate(search.Candidate(8, 1, 1, 2, False), sizes, 16, where)
+    memory, seconds = search.estimate(search.Candidate(8, 1, 1, 2, False), sizes, 16, HERE)
     assert memory == 1600 + 10.0
-    communicating = 2 * 2 * 400 * 7 / 8 / (4 * 1e7)
+    communicating = 2 * 2 * 400 * 7 / 8 / BANDWIDTH
     assert seconds == pytest.approx(1.0 + 0.1 * communicating)
-    split, _ = search.estimate(search.Candidate(2, 2, 2, 1, False), sizes, 16, where)
+    split, _ = search.estimate(search.Candidate(2, 2, 2, 1, False), sizes, 16, HERE)
     assert split == 400 + 4 * 10.0 / 2
 
 
@@ -292,52 +283,6 @@ def test_a_batch_that_no_mesh_divides(here):
         planner.run("here", True, config(batch_size=1, model__num_heads=1), build)
 
 
-@pytest.mark.parametrize(
-    ("topology", "why"),
-    [
-        ("", "got none; expected a chip (v4, v5e, v5p, v6e)"),
-        ("v5e", "not CHIP:AxB"),
-        ("v9z:4x4", "unknown chip"),
-        ("v5e:4x4x4", "3 dimension(s), but a slice of v5e has 2"),
-        ("v5p:4x4", "2 dimension(s), but a slice of v5p has 3"),
-        ("v6e:32x32", "1024 chips, but a slice of v6e has at most 256"),
-        ("v5e:0x4", "0 chips"),
-    ],
-)
-def test_unknown_slices(topology, why):
-    with pytest.raises(UserError) as caught:
-        chips.find_slice(topology)
-    assert why in str(caught.value) and "--topology" in str(caught.value)
-
-
-def test_without_libtpu(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"--mode=plan: got no libtpu.*pip install -e '.\[plan\]'"):
-        chips.find_slice("v5e:4x4")
-
-
-def test_with_the_wrong_version_of_libtpu(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ['libtpu==0.0.42.*; extra == "tpu"'])
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.51")
-    with pytest.raises(UserError, match=r"libtpu: got version 0.0.51; expected 0.0.42, which jax\[tpu\] .* pins"):
-        chips.find_slice("v5e:4x4")
-
-
-def test_the_pinned_version():
-    assert chips.pinned_libtpu(["numpy>=2", 'libtpu==0.0.42.*; extra == "tpu"']) == "0.0.42"
-    assert chips.pinned_libtpu(["numpy>=2"]) == ""
-    assert chips.pinned_libtpu(importlib.metadata.requires("jax")).startswith("0.0.")
-
-
-def test_published_specifications_are_consistent():
-    for chip in chips.CHIPS.values():
-        assert 0.9 < chip.hbm_bytes / 2**30 / round(chip.hbm_bytes / 2**30) <= 1.02
-        assert 150 < chip.peak_flops / chip.hbm_bandwidth < 600
-        assert chip.source.startswith("https://cloud.google.com/tpu/docs/")
-    assert chips.CHIPS["v5e"].clock == pytest.approx(1.5e9, rel=0.01)
-
-
 # Tests of the command.
 
 
@@ -351,13 +296,13 @@ def test_the_command(here, tmp_path):
     outcome = tiny.run(*command("--topology=here", f"--output={tmp_path}/plan.json", f"--plot={tmp_path}/plan.svg"))
     assert outcome.status is None
     record = json.loads((tmp_path / "plan.json").read_text())
-    assert record["fits"] and record["chips"] == 8
+    assert record["fits"] and record["devices"] == 8
     assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
     assert "a step takes at least" in outcome.stderr and outcome.stdout == ""
 
 
 def test_the_command_without_a_topology():
-    tiny.check_message(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="shape")
+    tiny.check_message(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="SHAPE")
 
 
 def test_values_that_are_not_set_yet():
@@ -388,13 +333,9 @@ if importlib.util.find_spec("libtpu"):  # without libtpu these tests are not col
     def test_a_slice_of_tpus(on_tpus):
         count = size_of_model()
         assert on_tpus["fits"] and on_tpus["hbm_bytes"] == int(15.75 * 2**30)
-        assert on_tpus["bytes_per_chip"]["parameters"] == 4 * count
-        assert on_tpus["per_chip"]["uncounted_loops"] == 0
-        assert on_tpus["per_chip"]["flops"] * 4 == pytest.approx(on_tpus["flops_per_step"], rel=0.01)
+        assert on_tpus["bytes_per_device"]["parameters"] == 4 * count
+        assert on_tpus["per_device"]["uncounted_loops"] == 0
+        assert on_tpus["per_device"]["flops"] * 4 == pytest.approx(on_tpus["flops_per_step"], rel=0.01)
         assert 4 * count < on_tpus["collectives"]["all-reduce"]["bytes"] < 8 * count
         assert all(math.isfinite(value) and value > 0 for value in on_tpus["seconds"].values())
         assert on_tpus["compiler_seconds"] > on_tpus["seconds"]["compute"]
-
-    def test_a_shape_that_libtpu_does_not_know():
-        with pytest.raises(UserError, match=r"--topology: got 'v5e:3x5' \(.*\); expected a chip"):
-            chips.find_slice("v5e:3x5")

@@ -8,10 +8,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.planning import hlo
-from bertjax.planning.chips import CHIPS, links
 from bertjax.planning.costs import Collective, step_costs
 from bertjax.planning.flops import matrix_flops
 from bertjax.planning.roofline import collective_table
+from tests.planning.cpus import target_of
 
 # An all-reduce; three iterations of a product and an all-gather; a reduce-scatter in the TPU compiler's form; a
 # collective in two parts; and a conditional with two branches.
@@ -88,17 +88,18 @@ def test_a_program_with_known_costs():
     costs = step_costs(PROGRAM, 8)
     assert costs.flops == 3 * 2 * 4 * 8 * 16
     assert costs.uncounted_loops == 0
-    pair, everyone = (0, 1), tuple(range(8))
+    pairs, everyone = ((0, 1), (2, 3), (4, 5), (6, 7)), (tuple(range(8)),)
     assert sorted(costs.collectives.values()) == [
-        Collective("all-gather", 8 * 16 * 4, pair, 1),  # its start and end are next to different computations
-        Collective("all-gather", 8 * 16 * 4, pair, 3),
+        Collective("all-gather", 8 * 16 * 4, pairs, 1),  # its start and end are next to different computations
+        Collective("all-gather", 8 * 16 * 4, pairs, 3),
         Collective("all-reduce", 4 * 16 * 4, everyone, 1),
         Collective("reduce-scatter", 16 * 16 * 2, everyone, 1),
     ]
-    assert collective_table(costs) == {
-        "all-gather": {"count": 4, "bytes": 4 * 512, "sent_bytes": 4 * 512 / 2},
-        "all-reduce": {"count": 1, "bytes": 256, "sent_bytes": 2 * 256 * 7 / 8},
-        "reduce-scatter": {"count": 1, "bytes": 512, "sent_bytes": 512 * 7 / 8},
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    assert collective_table(costs, target_of(bandwidth=8.0), mesh) == {
+        "all-gather": {"link": {"count": 4, "bytes": 4 * 512, "sent_bytes": 4 * 512 / 2, "seconds": 4 * 64 / 2}},
+        "all-reduce": {"link": {"count": 1, "bytes": 256, "sent_bytes": 2 * 256 * 7 / 8, "seconds": 2 * 32 * 7 / 8}},
+        "reduce-scatter": {"link": {"count": 1, "bytes": 512, "sent_bytes": 512 * 7 / 8, "seconds": 64 * 7 / 8}},
     }
 
 
@@ -160,26 +161,29 @@ ENTRY %main (a: f32[24,64], n: s32[]) -> f32[24,64] {
 
 
 @pytest.mark.parametrize(
-    ("attribute", "group"),
+    ("attribute", "groups"),
     [
-        ("replica_groups={{0,2},{1,3}}", (0, 2)),
-        ("replica_groups=[2,4]<=[8]", (0, 1, 2, 3)),
-        ("replica_groups=[4,2]<=[2,4]T(1,0)", (0, 4)),
-        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", (0, 1)),
-        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", (0, 2, 4, 6)),
-        ("replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_0'}", (0, 1)),
-        ("replica_groups=mesh['axis_0'=8] {'axis_0':(1)2}", (0, 4)),
-        ("replica_groups=mesh['axis_0'=8] {'axis_0':(2)2}", (0, 2)),
-        ("replica_groups=mesh['axis_0'=8] {'axis_0':(4)2}", (0, 1)),
-        ("source_target_pairs={{0,1},{1,2}}", (0, 1)),
-        ("replica_groups={}", tuple(range(8))),
+        ("replica_groups={{0,2},{1,3}}", ((0, 2), (1, 3))),
+        ("replica_groups=[2,4]<=[8]", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("replica_groups=[4,2]<=[2,4]T(1,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", ((0, 2, 4, 6), (1, 3, 5, 7))),
+        (
+            "replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_0'}",
+            ((0, 1), (2, 3), (4, 5), (6, 7)),
+        ),
+        ("replica_groups=mesh['axis_0'=8] {'axis_0':(1)2}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("replica_groups=mesh['axis_0'=8] {'axis_0':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
+        ("replica_groups=mesh['axis_0'=8] {'axis_0':(4)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("source_target_pairs={{0,1},{1,2}}", ((0, 1), (1, 2))),
+        ("replica_groups={}", (tuple(range(8)),)),
     ],
 )
-def test_groups_of_devices(attribute, group):
+def test_groups_of_devices(attribute, groups):
     line = f"  %r = f32[2]{{0}} all-reduce(%x), channel_id=1, {attribute}, use_global_device_ids=true"
     text = f"ENTRY %main (x: f32[2]) -> f32[2] {{\n  %x = f32[2]{{0}} parameter(0)\n{line}\n}}\n"
     program = hlo.parse(text)
-    assert hlo.first_group(program.computations["main"].instructions["r"], 8) == group
+    assert hlo.device_groups(program.computations["main"].instructions["r"], 8) == groups
 
 
 @pytest.mark.parametrize(
@@ -229,10 +233,10 @@ def test_a_real_program():
     costs = step_costs(gradient.lower(*shapes).compile().as_text(), 8)
     assert costs.uncounted_loops == 0
     assert costs.flops == 3 * 5 * 2 * (64 // 8) * 16 * 16 or costs.flops == (3 * 5 - 1) * 2 * (64 // 8) * 16 * 16
-    table = collective_table(costs)
+    table = collective_table(costs, target_of(), mesh)
     assert list(table) == ["all-reduce"]
-    assert table["all-reduce"]["bytes"] == 5 * 16 * 16 * 4
-    assert {each.group for each in costs.collectives.values()} == {tuple(range(8))}
+    assert table["all-reduce"]["link"]["bytes"] == 5 * 16 * 16 * 4
+    assert {each.groups for each in costs.collectives.values()} == {(tuple(range(8)),)}
 
 
 def test_matrix_flops_of_traced_functions():
@@ -245,22 +249,3 @@ def test_matrix_flops_of_traced_functions():
     assert matrix_flops(jax.make_jaxpr(jax.jit(jax.checkpoint(iterations)))(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
     either = jax.make_jaxpr(lambda x: jax.lax.cond(x[0, 0, 0] > 0, iterations, lambda x: x, x))(x)
     assert matrix_flops(either.jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
-
-
-class At:
-    """A device with coordinates in the grid."""
-
-    def __init__(self, *coords):
-        self.coords = coords
-
-
-def test_links_of_a_group():
-    small = [At(x, y, 0) for x in range(4) for y in range(4)]
-    pod = [At(x, y, 0) for x in range(16) for y in range(16)]
-    cube = [At(x, y, z) for x in range(4) for y in range(4) for z in range(4)]
-    assert links(small, small, CHIPS["v5e"]) == 2  # a line in each dimension
-    assert links(pod, pod, CHIPS["v5e"]) == 4  # a ring in each dimension
-    assert links(pod[:16], pod, CHIPS["v5e"]) == 2  # a ring
-    assert links(pod[:8], pod, CHIPS["v5e"]) == 1  # half of a ring
-    assert links(cube, cube, CHIPS["v5p"]) == 6
-    assert links([object(), object()], [object()] * 2, CHIPS["v5p"]) == 1

@@ -16,12 +16,12 @@ RECORD = {
     "batch_size": 1024,
     "fits": True,
     "hbm_bytes": 16 * GIB,
-    "bytes_per_chip": {"parameters": 2 * GIB, "optimizer": 4 * GIB, "temporary": 6 * GIB, "total": 12 * GIB},
-    "per_chip": {"flops": 2e13, "hbm_bytes": 1e11, "uncounted_loops": 0},
+    "bytes_per_device": {"parameters": 2 * GIB, "optimizer": 4 * GIB, "temporary": 6 * GIB, "total": 12 * GIB},
+    "per_device": {"flops": 2e13, "hbm_bytes": 1e11, "uncounted_loops": 0},
     "seconds": {"compute": 0.1, "memory": 0.2, "interconnect": 0.05},
     "step_seconds": 0.2,
     "bound": "memory",
-    "chip": {"peak_flops": 2e14, "hbm_bandwidth": 5e11},
+    "device": {"peak_flops": 2e14, "hbm_bandwidth": 5e11},
 }
 
 
@@ -78,7 +78,7 @@ def test_a_step_bound_by_memory_lies_on_the_slope(tmp_path):
 
 
 def test_what_does_not_fit_has_no_times(tmp_path):
-    record = {**RECORD, "fits": False, "hbm_bytes": 8 * GIB, "seconds": None, "step_seconds": None, "per_chip": None}
+    record = {**RECORD, "fits": False, "hbm_bytes": 8 * GIB, "seconds": None, "step_seconds": None, "per_device": None}
     draw_plan(tmp_path / "plan.svg", record)
     assert not [name for name in drawn(tmp_path / "plan.svg") if not name.startswith("memory/")]
     assert any("does not fit" in text for text in texts(tmp_path / "plan.svg"))

@@ -14,7 +14,7 @@ def machine(monkeypatch):
     machine = SimpleNamespace(values=values, plugins=(), devices=())
     monkeypatch.setattr(platforms.jax, "config", SimpleNamespace(values=values, update=values.__setitem__))
     monkeypatch.setattr(platforms, "_has_libtpu", lambda: True)
-    monkeypatch.setattr(platforms, "_plugins", lambda: machine.plugins)
+    monkeypatch.setattr(platforms, "installed_plugins", lambda: machine.plugins)
     monkeypatch.setattr(platforms, "_devices", lambda: machine.devices)
     for name in [name for name in platforms.os.environ if name.startswith("TPU_")]:
         monkeypatch.delenv(name)
