@@ -119,6 +119,7 @@ def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNo
     return nn.LayerNorm(epsilon=config.norm_eps, dtype=config.dtype, use_fast_variance=False, name=name)
 
 
+@jax.named_scope("activation")
 def activate(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Applies the activation: ReLU, GELU (exact or with tanh) or SiLU (Hendrycks and Gimpel 2016)."""
     if config.activation != "gelu":

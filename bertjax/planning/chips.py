@@ -41,7 +41,7 @@ class Target:
       name: the value of `--topology`.
       chip: the kind of the devices.
       devices: devices for a mesh. They compile programs and run none.
-      link: returns the link of a group of devices, given the kind of a collective (see `costs.COLLECTIVES`).
+      link: returns the link of a group of devices, given the kind of a collective (see `hlo.COLLECTIVES`).
       assumptions: what a plan assumes about the devices, in words.
       compiler_options: options for compiling.
       compilers: the packages that compile.

@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "s4": 4, "u4": 4}  # other names end in their number of bits
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](\{[^}]*\})?")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _ASSIGNMENT = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = ")
 _MESH = re.compile(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((.*?)\))? \{(.*?)\}")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_CONTINUED = re.compile(r'\n(?="|\}\})')  # attributes of kernels span several lines
 _IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
 
 
@@ -56,6 +59,12 @@ class Instruction(NamedTuple):
         """The numbers of an attribute such as `dimensions={0,1}`; empty if there is no such attribute."""
         found = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
         return _numbers(found[1]) if found else ()
+
+    @property
+    def op_name(self) -> str:
+        """The name of the traced operation that the instruction comes from, with its modules; "" if unknown."""
+        found = _OP_NAME.search(self.rest)
+        return found[1] if found else ""
 
     @property
     def is_alias(self) -> bool:
@@ -106,6 +115,19 @@ class Program(NamedTuple):
     computations: Mapping[str, Computation]
     entry: str  # the name of the main computation
 
+    def called(self, instruction: Instruction, *roles: str) -> list[Computation]:
+        """The computations in attributes such as `calls`, `body` and `branch_computations`."""
+        return [self.computations[name] for name in instruction.called(*roles)]
+
+    def contents(self, inside: Computation, instruction: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        """Yields the instructions of a fusion with their computations; or the instruction itself."""
+        if instruction.opcode != "fusion":
+            yield inside, instruction
+            return
+        for computation in self.called(instruction, "calls"):
+            for each in computation.instructions.values():
+                yield from self.contents(computation, each)
+
 
 def parse(text: str) -> Program:
     """Parses the text of a program, as returned by `compiled.as_text()`."""
@@ -113,7 +135,7 @@ def parse(text: str) -> Program:
     entry, name = "", ""
     lines: dict[str, Instruction] = {}
     root: Instruction | None = None
-    for line in text.splitlines():
+    for line in _CONTINUED.sub(" ", text).splitlines():
         if head := _HEAD.match(line):
             name, lines, root = head[2], {}, None
             entry = name if head[1] else entry

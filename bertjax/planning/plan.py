@@ -12,6 +12,7 @@ import numpy as np
 
 from bertjax.contract import Task
 from bertjax.errors import UserError
+from bertjax.planning import breakdown
 from bertjax.planning.chips import Target
 from bertjax.planning.costs import Costs, step_costs
 from bertjax.planning.flops import training_flops
@@ -28,6 +29,8 @@ _ASSUMPTIONS = (
     "the step time is the largest of three times: matrix products at the bfloat16 peak, main memory at full bandwidth, "
     "and links between devices; they overlap fully, so this is a lower bound, and most real steps are slower",
     "memory traffic is the bytes that the compiled instructions read and write, each once",
+    "kernels and other instructions for which the compiler has no estimate take the longer of two times: products at "
+    "half the peak, and main memory at full bandwidth",
     "tokens are positions of the batch, including padding; the input pipeline is fast enough; the days do not include "
     "checkpoints, evaluation and restarts",
 )
@@ -56,6 +59,7 @@ def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]
       - lower bounds of times: `seconds` by resource; the largest is `step_seconds`, and its resource is `bound`;
       - `step_seconds_in_turn`, the step time without overlap of computation and communication;
       - `compiler_seconds`, the TPU compiler's estimate without communication;
+      - `breakdown`, bytes, operations and the compiler's estimate by part of the model and kind of computation;
       - `utilization` of the peak, `tokens_per_second`, `days`, `device_hours`;
       - the specification of the `device`, and the `assumptions`.
       Times are None if the program does not fit.
@@ -150,7 +154,7 @@ def _times(record: Mapping[str, Any], costs: Costs | None, target: Target, mesh:
     """The times of a step and of the run; all None if the program does not fit."""
     if costs is None:
         names = ("per_device", "collectives", "seconds", "step_seconds", "step_seconds_in_turn", "compiler_seconds")
-        return dict.fromkeys((*names, "bound", "utilization", "tokens_per_second", "days", "device_hours"))
+        return dict.fromkeys((*names, "breakdown", "bound", "utilization", "tokens_per_second", "days", "device_hours"))
     seconds = roofline(costs, target, mesh)
     bound = max(seconds, key=seconds.__getitem__)
     step_seconds = seconds[bound]
@@ -162,7 +166,8 @@ def _times(record: Mapping[str, Any], costs: Costs | None, target: Target, mesh:
         "seconds": seconds,
         "step_seconds": step_seconds,
         "step_seconds_in_turn": max(seconds["compute"], seconds["memory"]) + seconds["interconnect"],
-        "compiler_seconds": costs.cycles / target.chip.clock if target.chip.clock and costs.cycles else None,
+        "compiler_seconds": breakdown.compiler_seconds(costs, target.chip),
+        "breakdown": breakdown.break_down(costs, target.chip),
         "bound": bound,
         "utilization": record["flops_per_step"] / step_seconds / peak,
         "tokens_per_second": record["tokens_per_step"] / step_seconds,
@@ -221,4 +226,4 @@ def describe(record: Mapping[str, Any]) -> list[str]:
             lines.append(f"{kind} over {link}: {each['count']} per step, {size}")
     hours = f"{record['device_hours']:,.0f} device hours"
     run = f"{record['num_steps']:,} steps in {record['days']:.2f} days, {hours}, at best"
-    return [*lines, f"{record['tokens_per_second']:,.0f} tokens per second, {run}"]
+    return [*lines, f"{record['tokens_per_second']:,.0f} tokens per second, {run}", *breakdown.describe(record)]

@@ -105,7 +105,7 @@ def make_step(
         (value, metrics), grads = gradient(state.params, batch, index, seed)
         metrics["loss"] = (value, jnp.ones(()))
 
-        gradient_norm = optax.global_norm(grads)
+        gradient_norm = jax.named_scope("optimizer")(optax.global_norm)(grads)
         # After a skipped update, later updates are skipped too, so the state stays as it was before the bad step.
         finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
 
@@ -113,7 +113,9 @@ def make_step(
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
 
-        return jax.lax.cond(finite, updated, lambda: state), StepReport(metrics, gradient_norm, finite)
+        with jax.named_scope("optimizer"):  # plans attribute costs by this name
+            new_state = jax.lax.cond(finite, updated, lambda: state)
+        return new_state, StepReport(metrics, gradient_norm, finite)
 
     return step
 

@@ -1,0 +1,83 @@
+"""Operations of kernels that a compiled program calls: cuBLAS, cuDNN's attention, and splash attention on TPUs.
+
+The operations of other kernels are unknown and count as 0.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+from bertjax.planning.hlo import Computation, Instruction, Shape
+
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_MOSAIC = "tpu_custom_call"
+
+
+def target(instruction: Instruction) -> str:
+    """Returns the name of the library function that an instruction calls; "" for other instructions."""
+    found = _TARGET.search(instruction.rest) if instruction.opcode == "custom-call" else None
+    return found[1] if found else ""
+
+
+def is_mosaic(instruction: Instruction) -> bool:
+    """Whether the instruction is a TPU kernel, for which the compiler estimates no cycles."""
+    return target(instruction) == _MOSAIC
+
+
+def is_attention(instruction: Instruction) -> bool:
+    """Whether the instruction is a kernel that computes attention."""
+    return target(instruction).startswith("__cudnn$fmha") or instruction.name.startswith("splash_m")
+
+
+def is_workspace(instruction: Instruction, result: Shape) -> bool:
+    """Whether a result is scratch memory of a library function on a GPU."""
+    return target(instruction).startswith("__cu") and result.kind in ("s8", "u8")
+
+
+def kernel_flops(inside: Computation, instruction: Instruction) -> float:
+    """Returns the operations of the matrix products of a kernel; 0 if they are unknown.
+
+    Attention kernels count whole products, also where a causal mask lets them skip blocks.
+    """
+    called, shapes = target(instruction), inside.shapes(instruction.operands)
+    if called.startswith("__cublas"):
+        axes = re.search(r'"lhs_contracting_dimensions":\s*\[([^\]]*)\]', instruction.rest)
+        contracted = [shapes[0].dims[int(axis)] for axis in re.findall(r"\d+", axes[1])] if axes else []
+        return 2.0 * math.prod(instruction.results[0].dims) * math.prod(contracted)
+    if called.startswith("__cudnn$fmha"):
+        return _cudnn_attention(instruction, shapes, is_backward=called.endswith("Backward"))
+    if called == _MOSAIC and instruction.name.startswith("splash_m"):
+        return _splash_attention(instruction, shapes)
+    return 0.0
+
+
+# Products with the size of queries and keys, and with that of values. Backward passes recompute the scores.
+_FORWARD = (1, 1)  # scores; context
+_BACKWARD = (3, 2)  # scores, gradients of queries and keys; gradients of weights and values
+_QUERY_BACKWARD = (2, 1)  # scores, gradient of queries; gradient of weights
+_KEY_VALUE_BACKWARD = (2, 2)  # scores, gradient of keys; gradients of weights and values
+
+
+def _cudnn_attention(instruction: Instruction, shapes: Sequence[Shape], is_backward: bool) -> float:
+    """Operands are queries, keys and values [B, S, N, D]; `intermediate_tensor_shape` is that of the scores."""
+    scores = re.search(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]', instruction.rest)
+    assert scores, instruction.rest
+    pairs = math.prod(int(size) for size in re.findall(r"\d+", scores[1]))
+    return _products(_BACKWARD if is_backward else _FORWARD, pairs, shapes[0].dims[-1], shapes[2].dims[-1])
+
+
+def _splash_attention(instruction: Instruction, shapes: Sequence[Shape]) -> float:
+    """The first operands with numbers of floating point are queries, keys and values [..., N, S, D]."""
+    query, key, value = [shape.dims for shape in shapes if "f" in shape.kind][:3]
+    pairs = math.prod(query[:-1]) * key[-2]
+    products = _FORWARD
+    if "_dq" in instruction.name:
+        products = _QUERY_BACKWARD
+    elif "_dkv" in instruction.name:
+        is_fused = re.search(r"use_fused_bwd_kernel\W+true", instruction.rest)
+        products = _BACKWARD if is_fused else _KEY_VALUE_BACKWARD
+    return _products(products, pairs, query[-1], value[-1])
+
+
+def _products(counts: tuple[int, int], pairs: int, key_size: int, value_size: int) -> float:
+    return 2.0 * pairs * (counts[0] * key_size + counts[1] * value_size)

@@ -1,0 +1,96 @@
+"""Memory traffic of a compiled program: the bytes that an instruction reads from main memory and writes to it.
+
+Arrays are counted once per instruction, without the padding of tiles. Slices and updates in place count only the part
+that they read or write.
+"""
+
+import re
+from collections.abc import Sequence
+
+from bertjax.planning import kernels
+from bertjax.planning.hlo import Computation, Instruction, Program, Shape
+
+# Instructions that move no data, or whose cost is counted elsewhere.
+_FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"}
+_FREE |= {"replica-id", "opt-barrier", "async-update"}
+_SLICES = {"slice", "dynamic-slice", "gather", "slice-start", "dynamic-slice-start"}
+_FREE_CALLS = re.compile(r'custom_call_target="(ConcatBitcast|AllocateBuffer|Assume\w+|AsyncCollective\w+|Sharding)"')
+
+
+def memory_traffic(program: Program, inside: Computation, instruction: Instruction) -> int:
+    """Returns the bytes that an instruction of a computation reads and writes."""
+    opcode = instruction.opcode
+    if opcode in _FREE or opcode.endswith("-done") or _FREE_CALLS.search(instruction.rest):
+        return 0
+    if opcode == "fusion":
+        (called,) = program.called(instruction, "calls")
+        reads = sum(
+            min(_read(program, called, number), _in_hbm(inside.shapes((operand,))))
+            for number, operand in enumerate(instruction.operands)
+        )
+        return reads + _written(called, instruction)
+    results = tuple(shape for shape in _new_results(instruction) if not kernels.is_workspace(instruction, shape))
+    operands = list(dict.fromkeys(instruction.operands))
+    if opcode in _SLICES:
+        is_read = bool(operands) and _in_hbm(inside.shapes((operands[0],))) > 0
+        return _in_hbm(results) + _size(results) * is_read
+    if opcode == "dynamic-update-slice":
+        return 2 * _in_hbm(inside.shapes((operands[1],)))
+    return _in_hbm(results) + sum(_in_hbm(inside.shapes((operand,))) for operand in operands)
+
+
+def _read(program: Program, computation: Computation, number: int) -> int:
+    """Bytes that a fusion reads of a parameter. If it only reads slices, these are counted."""
+    name = computation.parameter(number)
+    total = 0
+    for use in computation.uses(name):
+        if use.opcode == "tuple" or _FREE_CALLS.search(use.rest):
+            continue  # returned unchanged
+        if use.opcode in _SLICES:
+            total += _size(_new_results(use))
+        elif use.opcode == "dynamic-update-slice" and _origin(computation, use.operands[0]).name == name:
+            continue  # updated in place
+        elif use.opcode == "fusion":
+            (called,) = program.called(use, "calls")
+            total += sum(_read(program, called, n) for n, operand in enumerate(use.operands) if operand == name)
+        else:
+            return _size(computation.shapes((name,)))
+    return total
+
+
+def _written(computation: Computation, fusion: Instruction) -> int:
+    """Bytes that a fusion writes: only the new part of arrays updated in place, and nothing of unchanged ones."""
+    root = computation.root
+    made = root.operands if root.opcode == "tuple" else (root.name,)
+    if len(made) != len(fusion.results):
+        made = (root.name,) * len(fusion.results)
+    total = 0
+    for shape, name in zip(fusion.results, made, strict=True):
+        origin = _origin(computation, name)
+        if not shape.is_in_hbm or origin.opcode == "parameter" or _FREE_CALLS.search(origin.rest):
+            continue  # on-chip, or returned unchanged
+        is_updated = origin.opcode == "dynamic-update-slice"
+        total += _size(computation.shapes((origin.operands[1],))) if is_updated else shape.num_bytes
+    return total
+
+
+def _origin(computation: Computation, name: str) -> Instruction:
+    """The instruction that computed a value, found through its aliases."""
+    instruction = computation.instructions[name]
+    return _origin(computation, instruction.operands[0]) if instruction.is_alias else instruction
+
+
+def _new_results(instruction: Instruction) -> tuple[Shape, ...]:
+    """The new results of an instruction. The "-start" half of an asynchronous pair also returns its operands."""
+    opcode = instruction.opcode
+    if not opcode.endswith("-start") or opcode == "all-reduce-start" or len(instruction.results) == 1:
+        return instruction.results
+    return instruction.results[:1] if opcode == "copy-start" else instruction.results[1:2]
+
+
+def _size(shapes: Sequence[Shape]) -> int:
+    return sum(shape.num_bytes for shape in shapes)
+
+
+def _in_hbm(shapes: Sequence[Shape]) -> int:
+    return sum(shape.num_bytes for shape in shapes if shape.is_in_hbm)
