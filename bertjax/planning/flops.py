@@ -24,7 +24,9 @@ def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> floa
 
 
 def matrix_flops(jaxpr: Any) -> float:
-    """Returns the operations of matrix products: two per product of two numbers, for all iterations of scans."""
+    """Returns the operations of matrix products: two per product of two numbers.
+
+    All iterations of scans, all blocks of kernels and all devices are counted."""
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -32,12 +34,21 @@ def matrix_flops(jaxpr: Any) -> float:
             left = equation.invars[0].aval.shape
             result = equation.outvars[0].aval.shape
             total += 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+        if equation.primitive.name == "dot_product_attention_fwd_wrapper":  # cuDNN's attention
+            query, key, value = (each.aval.shape for each in equation.invars[:3])  # [B, S, N, Q], [B, T, N, Q or D]
+            total += 2.0 * math.prod(query[:3]) * key[1] * (query[3] + value[3])
         inner = [matrix_flops(each) for each in _inner(equation.params)]
-        if equation.primitive.name == "cond":
-            total += max(inner)
-        else:
-            total += sum(inner) * equation.params.get("length", 1)
+        total += max(inner) if equation.primitive.name == "cond" else sum(inner) * _repetitions(equation)
     return total
+
+
+def _repetitions(equation: Any) -> int:
+    """How often the functions that an equation calls are computed."""
+    if equation.primitive.name == "pallas_call":
+        return math.prod(equation.params["grid_mapping"].grid)
+    if equation.primitive.name == "shard_map":
+        return math.prod(equation.params["mesh"].shape[axis] for axis in equation.params["newly_manual_axes"])
+    return int(equation.params.get("length", 1))
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:

@@ -75,6 +75,8 @@ def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]
     spec = max(task.batch_specs(), key=lambda each: sum(x.size for x in each.values()))
     compiled = _compile(task, settings, assembled, spec, target.compiler_options)
     total = compiled.sizes["total"]
+    with jax.sharding.use_abstract_mesh(assembled.mesh.abstract_mesh):
+        flops = training_flops(task, spec)
     record = {
         "fits": bool(compiled.text) and total <= target.chip.hbm_bytes,
         "topology": target.name,
@@ -86,7 +88,7 @@ def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(assembled.shapes.params)),
         "hbm_bytes": target.chip.hbm_bytes,
         "bytes_per_device": compiled.sizes,
-        "flops_per_step": training_flops(task, spec),
+        "flops_per_step": flops,
         "tokens_per_step": count_positions(spec),
     }
     costs = step_costs(compiled.text, len(target.devices)) if compiled.text else None

@@ -84,7 +84,9 @@ def search(config: Mapping[str, Any], build: Build, target: Target) -> dict[str,
             expected=f"a number of rows that is divisible over {count} devices",
             fix=f"make it a multiple of {count}, or choose a smaller --topology",
         )
-    sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
+    one = make_mesh(MeshConfig(1, 1, 1), target.devices[:1])
+    with jax.sharding.use_abstract_mesh(one.abstract_mesh):  # models may depend on the kind of device
+        sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
     estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], target) for each in found}
     may_fit = [each for each in found if estimates[each][0] <= _SLACK * target.chip.hbm_bytes]
     smallest = min(found, key=lambda each: estimates[each])

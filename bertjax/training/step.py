@@ -157,11 +157,11 @@ def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) 
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_rows(mesh, config.batch_size)
     sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
-    params = jax.eval_shape(task.init, jax.random.key(0))
-    optimizer = make_optimizer(config.optimizer, params, config.num_steps)
-
-    init = partial(init_state, task, optimizer)
-    shapes = jax.eval_shape(init, seed_of(config))
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # models may depend on the kind of device
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        optimizer = make_optimizer(config.optimizer, params, config.num_steps)
+        init = partial(init_state, task, optimizer)
+        shapes = jax.eval_shape(init, seed_of(config))
     shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
     return Assembly(mesh, optimizer, init, shapes, shardings)
 

@@ -2,13 +2,7 @@
 
 import dataclasses
 import functools
-import importlib.metadata
-import importlib.util
 import json
-import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -24,24 +18,9 @@ from bertjax.experiments import multiple_choice as choices
 from bertjax.modes.resolved import Resolved
 from bertjax.planning import plan, planner, search, targets
 from tests import tiny
-from tests.planning.cpus import target_of
+from tests.planning.plans import HIDDEN, LAYERS, LENGTH, PREDICTED, ROWS, VALUES, VOCAB, build, config, target_of
 
 ROOT = Path(__file__).parents[2]
-LAYERS, HIDDEN, LENGTH, VOCAB, ROWS, PREDICTED = 2, 128, 32, 1000, 16, 6
-VALUES = {
-    "batch_size": ROWS,
-    "num_steps": 1000,
-    "model.hidden_size": HIDDEN,
-    "model.intermediate_size": 4 * HIDDEN,
-    "model.max_positions": 48,
-    "model.scan_layers": True,
-    "data.source": "/there/is/no/such/file",
-    "data.seq_len": LENGTH,
-    "data.vocab_size": VOCAB,
-    "masking.max_predictions": PREDICTED,
-}
-
-
 BANDWIDTH = 1e7
 HERE = target_of(bandwidth=BANDWIDTH)
 CHIP = HERE.chip
@@ -58,17 +37,6 @@ def too_small(monkeypatch):
     """Replaces any target by this machine's devices, with too little memory."""
     small = dataclasses.replace(HERE, chip=dataclasses.replace(CHIP, hbm_bytes=2**16))
     monkeypatch.setattr(targets, "find_target", lambda topology: small)
-
-
-def config(**values):
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({**VALUES, **{key.replace("__", "."): value for key, value in values.items()}})
-    return planner.complete(json.loads(tree.to_json()))
-
-
-def build(tree):
-    rehearsed = Resolved(bert_pretraining, tree).rehearsed()
-    return rehearsed.task, rehearsed.settings
 
 
 @functools.cache
@@ -316,26 +284,3 @@ def test_values_that_are_not_set_yet():
     assert spec["input_ids"].shape == (ROWS, 48)
     given = planner.complete({**resolved, "model": {**resolved["model"], "vocab_size": 7}})
     assert given["model"]["vocab_size"] == 7
-
-
-if importlib.util.find_spec("libtpu"):  # without libtpu these tests are not collected, rather than skipped
-
-    @pytest.fixture(scope="module")
-    def on_tpus(tmp_path_factory):
-        """The plan of a config on four TPUs, made in a separate process because of libtpu's settings."""
-        path = tmp_path_factory.mktemp("plan") / "plan.json"
-        environment = {key: value for key, value in os.environ.items() if key != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
-        arguments = [sys.executable, "launch.py", *command("--topology=v5e:2x2", f"--output={path}")]
-        done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
-        assert done.returncode == 0, done.stderr
-        return json.loads(path.read_text())
-
-    def test_a_slice_of_tpus(on_tpus):
-        count = size_of_model()
-        assert on_tpus["fits"] and on_tpus["hbm_bytes"] == int(15.75 * 2**30)
-        assert on_tpus["bytes_per_device"]["parameters"] == 4 * count
-        assert on_tpus["per_device"]["uncounted_loops"] == 0
-        assert on_tpus["per_device"]["flops"] * 4 == pytest.approx(on_tpus["flops_per_step"], rel=0.01)
-        assert 4 * count < on_tpus["collectives"]["all-reduce"]["bytes"] < 8 * count
-        assert all(math.isfinite(value) and value > 0 for value in on_tpus["seconds"].values())
-        assert on_tpus["compiler_seconds"] > on_tpus["seconds"]["compute"]

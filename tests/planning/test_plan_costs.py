@@ -9,9 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.planning import hlo
 from bertjax.planning.costs import Collective, step_costs
-from bertjax.planning.flops import matrix_flops
 from bertjax.planning.roofline import collective_table
-from tests.planning.cpus import target_of
+from tests.planning.plans import target_of
 
 # An all-reduce; three iterations of a product and an all-gather; a reduce-scatter in the TPU compiler's form; a
 # collective in two parts; and a conditional with two branches.
@@ -237,15 +236,3 @@ def test_a_real_program():
     assert list(table) == ["all-reduce"]
     assert table["all-reduce"]["link"]["bytes"] == 5 * 16 * 16 * 4
     assert {each.groups for each in costs.collectives.values()} == {(tuple(range(8)),)}
-
-
-def test_matrix_flops_of_traced_functions():
-    weights, x = np.zeros((5, 16, 16)), np.zeros((2, 64, 16))
-
-    def iterations(x):
-        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0]
-
-    assert matrix_flops(jax.make_jaxpr(iterations)(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
-    assert matrix_flops(jax.make_jaxpr(jax.jit(jax.checkpoint(iterations)))(x).jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
-    either = jax.make_jaxpr(lambda x: jax.lax.cond(x[0, 0, 0] > 0, iterations, lambda x: x, x))(x)
-    assert matrix_flops(either.jaxpr) == 5 * 2 * 2 * 64 * 16 * 16
