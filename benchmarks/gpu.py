@@ -36,7 +36,7 @@ _BFLOAT16 = {"model.dtype": "bfloat16", "model.scan_layers": True}
 _PACKED = {"data.packing": True}
 _RBG = {"rng": "rbg"}
 # Flash attention does not support dropout on attention weights.
-_FLASH = {"model.attention_backend": "cudnn", "model.attention_dropout": 0.0}
+_FLASH = {"model.attention_dropout": 0.0}  # attention_backend=auto: cuDNN, or XLA for packed rows
 _HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
 
 

@@ -77,7 +77,7 @@ def model(size: str) -> ConfigDict:
     model.dropout = 0.1
     model.attention_dropout = 0.1
     model.activation_dropout = 0.0
-    model.attention_backend = "xla"
+    model.attention_backend = "auto"
     model.initializer = "truncated_normal"
     model.initializer_range = 0.02
     model.dtype = "float32"

@@ -121,7 +121,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.dropout = dropout
     model.attention_dropout = 0.0
     model.activation_dropout = 0.0
-    model.attention_backend = "xla"
+    model.attention_backend = "auto"
     model.initializer = "xavier_uniform"
     model.initializer_range = hidden**-0.5  # of embeddings
     model.dtype = "float32"

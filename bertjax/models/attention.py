@@ -12,7 +12,8 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models import dot_product
-from bertjax.models.dot_product import Mask, Tokens, dot_product_attention
+from bertjax.models.backends import dot_product_attention
+from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.layers import Dense
 
 
@@ -22,7 +23,7 @@ class MultiHeadAttention(nn.Module):
     Parameters: `value` and `output`, each with `kernel` [H, H] and `bias` [H]; `query` and `key`, with `kernel`
     [H, N Q] and `bias` [N Q].
     Dropout applies to the attention weights, as in BERT. Each row and head has its own key, so with "threefry2x32" the
-    draws do not depend on batching. `backend` is one of `dot_product.BACKENDS`.
+    draws do not depend on batching. `backend` is "auto" or one of `backends.BACKENDS`.
     """
 
     hidden_size: int
@@ -75,7 +76,7 @@ class MultiHeadAttention(nn.Module):
           deterministic: whether dropout is off.
           return_attention: whether to return the weights (float32, before dropout) instead of None.
         Raises:
-          UserError: the backend does not support dropout, `return_attention` or the device.
+          UserError: if the backend cannot compute this attention; see `dot_product_attention`.
         """
         query = self._split(self.query(x))
         dropout = None if deterministic or not self.dropout else self._dropout(len(x))
@@ -109,13 +110,14 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[
         "right_to_left": key >= query,
     }[direction]
     tokens = Tokens.of(segment_ids, position_ids)
-    return Mask(allowed & _same_segment(segment_ids, segment_ids), tokens, tokens)
+    allowed &= _same_segment(segment_ids, segment_ids)
+    return Mask(allowed, tokens, tokens, direction, is_packed=position_ids is not None)
 
 
-def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Mask:
+def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"], *, is_packed: bool) -> Mask:
     """Returns which query (axis 2) may attend to which key (axis 3) of another sequence: same segment number."""
     allowed = _same_segment(query_segments, key_segments)
-    return Mask(allowed, Tokens.of(query_segments), Tokens.of(key_segments))
+    return Mask(allowed, Tokens.of(query_segments), Tokens.of(key_segments), "both", is_packed)
 
 
 def make_memory_mask(segments: Int[Array, "B T"]) -> Mask:

@@ -84,7 +84,7 @@ class BertSumAbs(nn.Module):
             self._embed(inputs.target_ids, positions, length, deterministic),
             make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
-            make_cross_mask(inputs.target_segment_ids, inputs.segment_ids),
+            make_cross_mask(inputs.target_segment_ids, inputs.segment_ids, is_packed=inputs.position_ids is not None),
             deterministic=deterministic,
             return_attention=return_attention,
         )

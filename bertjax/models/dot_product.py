@@ -1,21 +1,24 @@
-"""Scaled dot-product attention (Vaswani et al. 2017, equation 1), one function for each backend.
+"""Scaled dot-product attention (Vaswani et al. 2017, equation 1), compiled by XLA.
+
+`backends` has the other implementations and chooses among them.
 
 Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from bertjax.errors import UserError
 from bertjax.models.layers import drop
 
 # Finite, so that a row with no key to attend to gets uniform weights and finite gradients instead of NaN.
 MASKED_SCORE = -1e30
+# The name of the results that rematerialization stores, because they take longest to recompute.
+RESIDUALS = "attention"
 # The number of scores that `chunked` computes at a time: 4 MB, which fit into a CPU's caches.
 _SCORES_AT_A_TIME = 2**20
 _MIN_CHUNKS = 4  # chunks pay off above this multiple of _SCORES_AT_A_TIME; below, recomputation costs what they save
@@ -37,22 +40,35 @@ class Tokens(NamedTuple):
         return cls(segments, every if positions is None else positions)
 
 
-class Mask(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mask:
     """Which query may attend to which key, with the segments and positions of both.
 
-    The backends of this module read only `allowed`. `queries` and `keys` are for backends that mask by segments and for
-    scores that depend on distances. They are None if the mask was not made from tokens.
+    Backends of XLA read only `allowed`. Kernels that never store the scores read the other attributes instead. If the
+    attributes do not describe `allowed`, `direction` is "".
+
+    Attributes:
+      allowed: [B, 1, #S, T] bool. A query without any True gives finite, meaningless output.
+      queries: the tokens of the queries [B, S], or None.
+      keys: the tokens of the keys [B, T], or None.
+      direction: "both", "left_to_right" or "right_to_left": which keys of its own segment a token may attend to.
+      is_packed: whether a row may have several segments. If not, padding comes last.
     """
 
-    allowed: Array  # [B, 1, #S, T] bool. A query without any True gives finite, meaningless output
-    queries: Tokens | None = None  # [B, S]
-    keys: Tokens | None = None  # [B, T]
+    allowed: Array
+    queries: Tokens | None = None
+    keys: Tokens | None = None
+    direction: str = dataclasses.field(default="", metadata={"static": True})
+    is_packed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def of_queries(self, places: Int[Array, "B P"]) -> "Mask":
         """Returns the mask of the queries at these indices of the row."""
-        allowed = jnp.take_along_axis(self.allowed, places[:, None, :, None], axis=2)
-        return Mask(
-            allowed, jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.queries), self.keys
+        return dataclasses.replace(
+            self,
+            allowed=jnp.take_along_axis(self.allowed, places[:, None, :, None], axis=2),
+            queries=jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.queries),
+            direction="both" if self.direction == "both" else "",
         )
 
 
@@ -121,74 +137,6 @@ def chunked(
     return contexts.reshape(*query.shape[:3], -1).swapaxes(1, 2), None
 
 
-def cudnn(
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
-    """cuDNN's flash attention, which never stores the weights."""
-    assert dropout is None
-    allowed = jnp.broadcast_to(mask.allowed, (*mask.allowed.shape[:2], query.shape[1], key.shape[1]))
-    return jax.nn.dot_product_attention(query, key, value, mask=allowed, implementation="cudnn"), None
-
-
-class Backend(NamedTuple):
-    """A function like `xla`, and what it supports."""
-
-    attend: Callable[..., tuple[Context, Weights | None]]
-    dropout: bool = True
-    weights: bool = True
-    platform: str = ""  # "" for any
-
-    def check(self, name: str, dropout: bool, return_weights: bool) -> None:
-        """Raises UserError if the backend lacks what is requested, or does not run on the device."""
-        platform = _platform()
-        missing = {
-            "dropout on the attention weights": dropout and not self.dropout,
-            "attention weights to be returned": return_weights and not self.weights,
-            f"a device of kind {platform}": self.platform not in ("", platform),
-        }
-        for got in (got for got, is_missing in missing.items() if is_missing):
-            raise UserError(
-                f"config key model.attention_backend={name}",
-                got=got,
-                expected="an NVIDIA GPU, model.attention_dropout=0, and return_attention=False",
-                fix="set --config.model.attention_backend=xla; this key may also change after training",
-            )
-
-
-_CHUNKED = Backend(chunked, weights=False, platform="cpu")
-BACKENDS = {"xla": Backend(xla), "cudnn": Backend(cudnn, dropout=False, weights=False, platform="cuda")}
-
-
-def dot_product_attention(
-    backend: str,
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-    return_weights: bool,
-) -> tuple[Context, Weights | None]:
-    """Calls a backend. On one CPU, `chunked` replaces "xla" unless the weights are requested.
-
-    Args:
-      backend: a name in `BACKENDS`.
-      query, key, value, mask, dropout: see `xla`.
-      return_weights: whether to return the weights.
-    Raises:
-      UserError: see `Backend.check`.
-    """
-    chosen = BACKENDS[backend]
-    chosen.check(backend, dropout is not None, return_weights)
-    if chosen.attend is xla and not return_weights and _is_one_cpu():
-        chosen = _CHUNKED
-    context, weights = chosen.attend(query, key, value, mask, dropout)
-    return context, weights if return_weights else None
-
-
 def _of_heads(
     query: Float[Array, "*pairs S Q"],
     key: Float[Array, "*pairs T Q"],
@@ -223,18 +171,3 @@ def _pairs_at_a_time(batch: int, num_heads: int, scores: int) -> int:
 
 def _largest_divisor(number: int, most: int) -> int:
     return next(each for each in range(min(number, most), 0, -1) if number % each == 0)
-
-
-def _platform() -> str:
-    """The platform that the program is compiled for: the mesh's, or the default if there is no mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
-    kind = str(mesh.abstract_device.device_kind)
-    return "cpu" if kind == "cpu" else "tpu" if kind.startswith("TPU") else "cuda"
-
-
-def _is_one_cpu() -> bool:
-    """Whether the program is for one CPU. With several devices, chunks would have to move between them."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return _platform() == "cpu" and (mesh.empty or mesh.size == 1)

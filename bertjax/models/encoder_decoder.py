@@ -62,7 +62,7 @@ class EncoderDecoderConfig(TransformerConfig):
         super().__post_init__()
         even = self.positions == "learned" or self.hidden_size % 2 == 0
         self.check(even, "hidden_size", "an even number with model.positions=sinusoidal")
-        is_supported = not self.key_size or self.attention_backend == "xla"
+        is_supported = not self.key_size or self.attention_backend in ("auto", "xla")
         self.check(is_supported, "key_size", f"0 with model.attention_backend={self.attention_backend}")
         one_table = not self.share_embeddings or self.source_vocab_size == self.target_vocab_size
         expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
@@ -155,7 +155,7 @@ class EncoderDecoder(nn.Module):
             target,
             make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
-            make_cross_mask(inputs.target_segment_ids, inputs.segment_ids),
+            make_cross_mask(inputs.target_segment_ids, inputs.segment_ids, is_packed=inputs.position_ids is not None),
             deterministic=deterministic,
             return_attention=return_attention,
         )

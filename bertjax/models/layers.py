@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-_LEVELS = 2**16
+LEVELS = 2**16  # of the random bits of an element
 
 
 class Dense(nn.Module):
@@ -48,8 +48,13 @@ class Dropout(nn.Module):
 
 def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:
     """Drops elements; `rate` must be above 0. See `Dropout`."""
-    kept_levels = min(round((1 - rate) * _LEVELS), _LEVELS - 1)
+    kept = kept_levels(rate)
     *rows, size = x.shape
     words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)
     halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
-    return jnp.where(halves < kept_levels, x * (_LEVELS / kept_levels), 0).astype(x.dtype)
+    return jnp.where(halves < kept, x * (LEVELS / kept), 0).astype(x.dtype)
+
+
+def kept_levels(rate: float) -> int:
+    """Returns the number of levels, of `LEVELS`, at which an element is kept."""
+    return min(round((1 - rate) * LEVELS), LEVELS - 1)

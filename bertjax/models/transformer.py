@@ -35,7 +35,8 @@ class TransformerConfig(Constrained, prefix="model"):
       intermediate_size: size of the hidden layer of the feed-forward network.
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
-      attention_backend: "xla", or "cudnn" for flash attention on NVIDIA GPUs.
+      attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" on NVIDIA
+        GPUs, "splash" on TPUs.
       activation_dropout: dropout of the activations inside the feed-forward network.
       activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
         "silu".
@@ -58,7 +59,7 @@ class TransformerConfig(Constrained, prefix="model"):
     intermediate_size: Size
     dropout: DropoutRate
     attention_dropout: DropoutRate
-    attention_backend: Annotated[str, one_of("xla", "cudnn")] = "xla"
+    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "splash")] = "auto"
     activation_dropout: DropoutRate = 0.0
     activation: Annotated[str, one_of("gelu", "gelu_tanh", "relu", "silu")]
     norm: Annotated[str, one_of("post", "pre")] = "post"
@@ -78,11 +79,12 @@ class TransformerConfig(Constrained, prefix="model"):
         super().__post_init__()
         divisible = self.hidden_size % self.num_heads == 0
         self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
-        if self.attention_backend == "cudnn":
-            # cuDNN's kernel never stores the attention weights, so it cannot drop any, and needs half precision.
-            backend = "with model.attention_backend=cudnn"
-            head_size = self.hidden_size // self.num_heads
+        backend = f"with model.attention_backend={self.attention_backend}"
+        if self.attention_backend in ("cudnn", "splash"):
+            # These kernels never store the attention weights, so they cannot drop any.
             self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
+        if self.attention_backend == "cudnn":
+            head_size = self.hidden_size // self.num_heads
             self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}")
             fits = head_size % 8 == 0 and head_size <= 128
             self.check(fits, "num_heads", f"heads of 8, 16, ... 128 {backend}, not of {head_size}")

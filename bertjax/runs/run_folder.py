@@ -31,6 +31,7 @@ _MAY_CHANGE = (
     "warmup_fraction",
     "mesh",
     "checkpoint",
+    "model.attention_backend",
     "model.remat",
     "model.scan_layers",
     "data.workers",

@@ -275,6 +275,8 @@ def _digest_of(stage: str, config: Mapping[str, Any], before: str, lengths: Mapp
     # The seed is excluded. Averaging of checkpoints affects the metrics, so it is included. Keys that are off are left
     # out, as in `run_folder.differences`: sweeps from before a key was added keep their digests.
     on = {key: value for key, value in lasting(config).items() if value or value is None}
+    if "attention_backend" in config.get("model", _NONE):
+        on["model.attention_backend"] = "xla"  # the default when this key was part of every digest
     parts = {**on, **lengths, "checkpoint": config.get("checkpoint"), "seed": None}
     return hashlib.sha256(json.dumps([stage, parts, before], sort_keys=True).encode()).hexdigest()
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertjax.errors import UserError
-from bertjax.models import dot_product
+from bertjax.models import dot_product, meshes
 from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
 from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.layers import Dense
@@ -32,8 +31,6 @@ def inputs(batch=2, queries=5, keys=7, hidden=12):
 @functools.cache
 def init(module):
     x, source, mask = inputs()
-    if module.backend == "cudnn":
-        source, mask = x, mask[..., :5]
     options = {"deterministic": True, "return_attention": True}
     return random_params(lambda key: module.init(key, x, source, Mask(mask), **options), scale=0.4)
 
@@ -124,7 +121,7 @@ def test_chunked_attention_has_the_same_values_and_gradients(monkeypatch, scores
 
     assert scans() == (scores_at_a_time < 10**6)
     chunked = loss_and_gradient(scores_at_a_time, module, *arguments)
-    monkeypatch.setattr(dot_product, "_is_one_cpu", lambda: False)
+    monkeypatch.setattr(meshes, "num_devices", lambda: 2)
     assert not scans()
     whole = loss_and_gradient(None, module, *arguments)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5), chunked, whole)
@@ -179,48 +176,6 @@ def test_bfloat16_keeps_parameters_and_weights_in_float32():
     assert 1e-6 < error < 0.02
 
 
-def test_flash_attention_gets_the_same_mask_and_scale(monkeypatch):
-    """Without cuDNN, its arguments are passed to XLA's implementation of the same JAX function."""
-    segment_ids = np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 0, 0]])
-    x, mask = inputs(batch=3, queries=6)[0], Mask(np.asarray(masks(segment_ids)["both"]))
-    variables = init(attention())
-    asked = []
-
-    def on_cpu(*arguments, implementation, **named):
-        asked.append(implementation)
-        return original(*arguments, **named)
-
-    original = jax.nn.dot_product_attention
-    monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    options = {"deterministic": True, "return_attention": False}
-    flash, plain = (
-        jax.jit(functools.partial(attention(backend=backend).apply, **options)) for backend in ("cudnn", "xla")
-    )
-    output, weights = flash(variables, x, x, mask)
-    expected, _ = plain(variables, x, x, mask)
-    assert asked == ["cudnn"] and weights is None
-    np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("backend", "dropout", "return_attention", "got"),
-    [
-        ("gpu", 0.1, False, "dropout on the attention weights"),
-        ("gpu", 0.0, True, "attention weights to be returned"),
-        ("cpu", 0.0, False, "a device of kind cpu"),
-    ],
-)
-def test_unsupported_options_of_flash_attention(monkeypatch, backend, dropout, return_attention, got):
-    x, _, mask = inputs(keys=5)
-    module = attention(dropout=dropout, backend="cudnn")
-    variables = init(module)
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    with pytest.raises(UserError, match=rf"attention_backend=cudnn: got {got}"):
-        options = {"deterministic": not dropout, "return_attention": return_attention}
-        module.apply(variables, x, x, Mask(mask), **options, rngs={"dropout": jax.random.key(0)})
-
-
 @jax.jit
 def masks(segment_ids):
     return {name: make_mask(segment_ids, name).allowed for name in ("both", "left_to_right", "right_to_left")}
@@ -254,7 +209,8 @@ def test_make_mask():
 
 def test_make_cross_mask():
     """Tokens attend to tokens of the same segment; padding attends to all tokens."""
-    mask = jax.jit(make_cross_mask)(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]])).allowed
+    cross_mask = jax.jit(functools.partial(make_cross_mask, is_packed=True))
+    mask = cross_mask(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]])).allowed
     assert mask.dtype == bool
     expected = [[[1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0]] * 3]
     np.testing.assert_array_equal(mask, np.array(expected, bool)[:, None])

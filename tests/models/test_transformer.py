@@ -324,3 +324,5 @@ def test_unsupported_options_of_the_flash_backend():
     for key, value in (("attention_dropout", 0.1), ("dtype", "float32"), ("hidden_size", 12)):
         with pytest.raises(UserError, match=r"expected .* with model\.attention_backend=cudnn"):
             dataclasses.replace(CONFIG, **{**able, key: value})
+    with pytest.raises(UserError, match=r"got 0.1; expected 0 with model\.attention_backend=splash"):
+        dataclasses.replace(CONFIG, attention_backend="splash", attention_dropout=0.1)

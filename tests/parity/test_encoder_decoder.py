@@ -150,7 +150,7 @@ def test_stacks(norm, activation):
         call = {"deterministic": True, "return_attention": False}
         encoder, decoder = Encoder(config), Decoder(config, config.num_layers)
         memory = encoder.apply({"params": params["encoder"]}, inputs[0], make_mask(source, "both"), **call).hidden
-        masks = make_mask(target, "left_to_right"), make_cross_mask(target, source)
+        masks = make_mask(target, "left_to_right"), make_cross_mask(target, source, is_packed=False)
         arguments = inputs[1], masks[0], memory, masks[1]
         hidden = decoder.apply({"params": params["decoder"]}, *arguments, **call).hidden
         return jnp.sum(real * hidden**3), hidden

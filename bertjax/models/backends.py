@@ -1,0 +1,143 @@
+"""The implementations of scaled dot-product attention, and the choice among them.
+
+Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from jaxtyping import Array, Float
+
+from bertjax.errors import UserError
+from bertjax.models import meshes
+from bertjax.models.compact import compact
+from bertjax.models.dot_product import Context, Dropout, Mask, Weights, chunked, xla
+from bertjax.models.flash import LANES, cudnn, splash
+
+_PREFERRED = {"tpu": "splash", "cuda": "cudnn"}
+
+
+class Request(NamedTuple):
+    """The arguments of `dot_product_attention`, which decide who can compute it."""
+
+    query: Float[Array, "B S N Q"]
+    key: Float[Array, "B T N Q"]
+    value: Float[Array, "B T N D"]
+    mask: Mask
+    dropout: Dropout | None
+    return_weights: bool
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        return self.query.shape[1], self.key.shape[1]
+
+
+class Backend(NamedTuple):
+    """A function like `xla`, and what it cannot compute."""
+
+    attend: Callable[..., tuple[Context, Weights | None]]
+    obstacles: Callable[[Request], Iterator[str]] = lambda request: iter(())
+    expected: str = ""
+
+
+def _obstacles_of_cudnn(request: Request) -> Iterator[str]:
+    size, dtype, mask = request.query.shape[-1], request.query.dtype.name, request.mask
+    yield from _obstacles_of_kernels(request, "cuda")
+    if dtype not in ("bfloat16", "float16"):
+        yield f"model.dtype={dtype}"
+    if size % 8 or size > 128:
+        yield f"heads of {size}"
+    if mask.is_packed:
+        yield "several instances in a row"
+    if mask.direction != "both" and not (
+        mask.direction == "left_to_right" and request.lengths[0] == request.lengths[1]
+    ):
+        yield f"attention {mask.direction or 'of some queries in one direction'}"
+
+
+def _obstacles_of_splash(request: Request) -> Iterator[str]:
+    yield from _obstacles_of_kernels(request, "tpu")
+    if any(length % LANES for length in request.lengths):
+        yield f"{request.lengths[0]} queries and {request.lengths[1]} keys"
+    if not request.mask.direction:
+        yield "attention of some queries in one direction"
+    if not meshes.divides(len(request.query), request.query.shape[2]):
+        yield "rows or heads that the mesh does not divide"
+
+
+def _obstacles_of_kernels(request: Request, platform: str) -> Iterator[str]:
+    if meshes.platform() != platform:
+        yield f"a device of kind {meshes.platform()}"
+    if request.dropout is not None:
+        yield "dropout on the attention weights"
+    if request.return_weights:
+        yield "attention weights to be returned"
+    if request.query.shape[-1] != request.value.shape[-1]:
+        yield f"queries of {request.query.shape[-1]} and values of {request.value.shape[-1]}"
+
+
+BACKENDS = {
+    "xla": Backend(xla),
+    "cudnn": Backend(
+        cudnn,
+        _obstacles_of_cudnn,
+        "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, model.dtype=bfloat16, "
+        "heads of 8, 16, ... 128, data.packing=False, and model.direction both or left_to_right",
+    ),
+    "splash": Backend(
+        splash,
+        _obstacles_of_splash,
+        f"a TPU, model.attention_dropout=0, return_attention=False, and lengths that are multiples of {LANES}",
+    ),
+}
+
+
+def dot_product_attention(
+    backend: str,
+    query: Float[Array, "B S N Q"],
+    key: Float[Array, "B T N Q"],
+    value: Float[Array, "B T N D"],
+    mask: Mask,
+    dropout: Dropout | None,
+    return_weights: bool,
+) -> tuple[Context, Weights | None]:
+    """Calls a backend.
+
+    Args:
+      backend: a name in `BACKENDS`; or "auto": "splash" on TPUs and "cudnn" on NVIDIA GPUs if they can compute this
+        attention, otherwise "xla". For "xla", `chunked` is called on one CPU and `compact` on TPUs and GPUs, unless
+        the weights are requested.
+      query, key, value, mask, dropout: see `xla`.
+      return_weights: whether to return the weights.
+    Raises:
+      UserError: if the backend cannot compute this attention.
+    """
+    request = Request(query, key, value, mask, dropout, return_weights)
+    context, weights = _chosen(backend, request)(query, key, value, mask, dropout)
+    return context, weights if return_weights else None
+
+
+def _chosen(name: str, request: Request) -> Callable[..., tuple[Context, Weights | None]]:
+    if name == "auto":
+        name = _PREFERRED.get(meshes.platform(), "xla")
+        if next(BACKENDS[name].obstacles(request), ""):
+            name = "xla"
+    obstacle = next(BACKENDS[name].obstacles(request), "")
+    if obstacle:
+        raise UserError(
+            f"config key model.attention_backend={name}",
+            got=obstacle,
+            expected=BACKENDS[name].expected,
+            fix="set --config.model.attention_backend=auto; this key may also change after training",
+        )
+    return _compiled(request) if name == "xla" else BACKENDS[name].attend
+
+
+def _compiled(request: Request) -> Callable[..., tuple[Context, Weights | None]]:
+    """The fastest form of `xla`. On several CPUs, chunks would have to move between them."""
+    if request.return_weights:
+        return xla
+    if meshes.platform() == "cpu":
+        return chunked if meshes.num_devices() == 1 else xla
+    return compact if request.lengths[1] % 2 == 0 else xla

@@ -1,0 +1,121 @@
+"""Attention by kernels that never store the scores: cuDNN's on NVIDIA GPUs, splash attention on TPUs.
+
+Shapes: B batch, S queries, T keys, N heads, D head size.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention as kernels
+from jaxtyping import Array, Float
+
+from bertjax.models import meshes
+from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask
+
+LANES = 128  # of a TPU's vector registers; lengths are multiples
+_MAX_BLOCK = 512
+
+
+def cudnn(
+    query: Float[Array, "B S N D"],
+    key: Float[Array, "B T N D"],
+    value: Float[Array, "B T N D"],
+    mask: Mask,
+    dropout: Dropout | None,
+) -> tuple[Context, None]:
+    """cuDNN's flash attention, for rows of one instance.
+
+    The mask is a number of keys per row, because cuDNN would store a mask by query and key, and compute its gradient.
+    """
+    assert dropout is None and mask.keys is not None
+    # The kernel has no result for a row without keys.
+    lengths = jnp.maximum(jnp.sum(mask.keys.segments != 0, axis=1, dtype=jnp.int32), 1)
+    context = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        key_value_seq_lengths=lengths,
+        is_causal=mask.direction == "left_to_right",
+        implementation="cudnn",
+    )
+    return context, None
+
+
+def splash(
+    query: Float[Array, "B S N D"],
+    key: Float[Array, "B T N D"],
+    value: Float[Array, "B T N D"],
+    mask: Mask,
+    dropout: Dropout | None,
+) -> tuple[Context, None]:
+    """The TPU's flash attention (`jax.experimental.pallas.ops.tpu.splash_attention`), interpreted on a CPU.
+
+    Padding attends to padding, where `xla` lets it attend to all tokens. XLA does not partition the kernel, so each
+    device calls it on its own rows and heads.
+    """
+    assert dropout is None and mask.queries is not None and mask.keys is not None
+    heads = (x.swapaxes(1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
+    attend = meshes.on_each_device(
+        functools.partial(_of_device, mask.direction, meshes.platform() == "cpu"),
+        (meshes.OF_HEADS,) * 3 + (meshes.OF_ROWS,) * 2,
+        meshes.OF_HEADS,
+    )
+    return attend(*heads, mask.queries.segments, mask.keys.segments).swapaxes(1, 2), None
+
+
+def _of_device(
+    direction: str,
+    interpret: bool,
+    query: Float[Array, "B N S D"],
+    key: Float[Array, "B N T D"],
+    value: Float[Array, "B N T D"],
+    query_segments: Array,
+    key_segments: Array,
+) -> Float[Array, "B N S D"]:
+    shape = query.shape[2], key.shape[2]
+    kernel = kernels.make_splash_mha(
+        kernels.MultiHeadMask([_mask(direction, shape)] * query.shape[1]),
+        block_sizes=_block_sizes(*shape),
+        head_shards=1,
+        q_seq_shards=1,
+        residual_checkpoint_name=RESIDUALS,
+        interpret=interpret,
+    )
+    return jax.vmap(kernel)(query, key, value, kernels.SegmentIds(query_segments, key_segments))
+
+
+def _mask(direction: str, shape: tuple[int, int]) -> Any:
+    """The kernel's mask within a segment. Blocks without any True are skipped."""
+    if direction == "both":
+        return kernels.FullMask(shape)
+    window = (None, 0) if direction == "left_to_right" else (0, None)
+    return kernels.LocalMask(shape, window, offset=0)
+
+
+def _block_sizes(queries: int, keys: int) -> Any:
+    """The largest blocks that divide the lengths.
+
+    With one block of keys, one backward kernel recomputes the scores once: 5 products instead of 7, and half the
+    temporary memory. With several, it would store a gradient of the queries for each block. XLA's layout of heads of 64
+    has the positions last; other layouts of the kernel's arguments would be copied.
+    """
+    block_q, block_kv = (_largest_block(length) for length in (queries, keys))
+    is_fused, layout = block_kv == keys, kernels.QKVLayout.SEQ_MINOR
+    return kernels.BlockSizes(
+        block_q=block_q,
+        block_kv=block_kv,
+        block_q_dkv=block_q,
+        block_kv_dkv=block_kv,
+        block_q_dq=None if is_fused else block_q,
+        block_kv_dq=None if is_fused else block_kv,
+        use_fused_bwd_kernel=is_fused,
+        q_layout=layout,
+        k_layout=layout,
+        v_layout=layout,
+    )
+
+
+def _largest_block(length: int) -> int:
+    return max(size for size in range(LANES, _MAX_BLOCK + 1, LANES) if length % size == 0)

@@ -1,0 +1,215 @@
+"""Every backend equals plain attention, and "auto" chooses one that can compute the request."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from bertjax.errors import UserError
+from bertjax.models import backends, dot_product, flash, meshes
+from bertjax.models.attention import make_cross_mask, make_mask
+from bertjax.models.backends import Request
+from bertjax.models.compact import compact
+from bertjax.models.dot_product import Dropout, Mask
+from bertjax.models.flash import cudnn, splash
+
+ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 128, 256, 2, 8
+DIRECTIONS = ("both", "left_to_right", "right_to_left")
+
+
+def rows(lengths, total):
+    """Segments and positions of packed rows, given the lengths of the instances in each row."""
+    segments, positions = np.zeros((2, len(lengths), total), np.int32)
+    for row, of_row in enumerate(lengths):
+        ends = np.cumsum([0, *of_row])
+        for number, (start, end) in enumerate(itertools.pairwise(ends), 1):
+            segments[row, start:end], positions[row, start:end] = number, np.arange(end - start)
+    return segments, positions
+
+
+def masks():
+    """Masks of each kind: padded and packed, in all directions, and of another sequence."""
+    padded, packed = rows([[100], [128]], QUERIES), rows([[60, 40, 28], [50, 30]], QUERIES)
+    found = {}
+    for direction in DIRECTIONS:
+        found[f"padded, {direction}"] = make_mask(padded[0], direction)
+        found[f"packed, {direction}"] = make_mask(packed[0], direction, packed[1])
+    found["padded, cross"] = make_cross_mask(padded[0], rows([[256], [30]], KEYS)[0], is_packed=False)
+    found["packed, cross"] = make_cross_mask(packed[0], rows([[100, 50, 30], [200, 20]], KEYS)[0], is_packed=True)
+    return found
+
+
+def arrays(mask, dtype="float32"):
+    rng = np.random.default_rng(0)
+    lengths = QUERIES, mask.keys.segments.shape[1], mask.keys.segments.shape[1]
+    return [jnp.asarray(rng.standard_normal((ROWS, length, HEADS, SIZE)), dtype) for length in lengths]
+
+
+def loss(attend, mask, dropout, query, key, value):
+    """A loss of the output at all tokens, and this output."""
+    output = attend(query, key, value, mask, dropout)[0].astype(jnp.float32)
+    output = jnp.where((mask.queries.segments != 0)[..., None, None], output, 0)
+    return jnp.sum(jnp.sin(output)), output
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def results(attend, rate, mask, *inputs):
+    """The output at all tokens, and the gradients of queries, keys and values."""
+    dropout = Dropout(jax.random.split(jax.random.key(3), (ROWS, HEADS)), rate) if rate else None
+    gradients, output = jax.grad(functools.partial(loss, attend, mask, dropout), (0, 1, 2), has_aux=True)(*inputs)
+    return output, gradients
+
+
+def check(attend, mask, rate=0.0):
+    found, expected = (results(each, rate, mask, *arrays(mask)) for each in (attend, dot_product.xla))
+    assert np.abs(expected[0]).max() > 0.5
+    np.testing.assert_allclose(found[0], expected[0], atol=2e-5)
+    for of_found, of_expected in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(of_found, of_expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", masks())
+def test_splash_equals_plain_attention(name):
+    check(splash, masks()[name])
+
+
+def test_splash_with_several_blocks_of_keys(monkeypatch):
+    monkeypatch.setattr(flash, "_MAX_BLOCK", 128)
+    check(lambda *arguments: splash(*arguments), masks()["packed, cross"])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("name", masks())
+def test_compact_equals_plain_attention(name, rate):
+    """With dropout too, because both draw the same bits."""
+    check(compact, masks()[name], rate)
+
+
+@pytest.mark.parametrize("name", ["padded, both", "padded, left_to_right", "padded, cross"])
+def test_cudnn_gets_the_lengths_and_direction(monkeypatch, name):
+    """Without cuDNN, its arguments are passed to XLA's implementation of the same JAX function."""
+    original, found = jax.nn.dot_product_attention, []
+
+    def on_cpu(*arguments, implementation, mask=None, **named):
+        assert mask is None
+        found.append(implementation)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
+    check(cudnn, masks()[name])
+    assert found == ["cudnn"]
+
+
+@pytest.mark.parametrize("attend", [splash, cudnn, compact])
+def test_rows_of_padding_have_finite_outputs_and_gradients(monkeypatch, attend):
+    original = jax.nn.dot_product_attention
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *a, implementation, **named: original(*a, **named))
+    segments = jnp.zeros((ROWS, QUERIES), jnp.int32).at[0, :5].set(1)
+    for mask in (make_mask(segments, "both"), make_cross_mask(segments, segments[::-1], is_packed=False)):
+        value_and_gradient = jax.value_and_grad(lambda *x, mask=mask: jnp.sum(attend(*x, mask, None)[0]), (0, 1, 2))
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.jit(value_and_gradient)(*arrays(mask))))
+
+
+# Tests of the choice.
+
+
+def request(mask=None, dtype="bfloat16", size=SIZE, length=QUERIES, weights=False, dropout=None):
+    mask = mask or make_mask(jnp.ones((ROWS, length), jnp.int32), "both")
+    query = jnp.zeros((ROWS, length, HEADS, size), dtype)
+    return Request(query, query, query, mask, dropout, weights)
+
+
+DROPOUT = Dropout(jnp.zeros((ROWS, HEADS)), 0.1)
+PACKED = masks()["packed, both"]
+CAUSAL, BACKWARDS = (make_mask(jnp.ones((ROWS, QUERIES), jnp.int32), each) for each in DIRECTIONS[1:])
+SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("values", "on_tpu", "on_gpu"),
+    [
+        ({}, splash, cudnn),
+        ({"dropout": DROPOUT}, compact, compact),
+        ({"weights": True}, dot_product.xla, dot_product.xla),
+        ({"dtype": "float32"}, splash, compact),
+        ({"size": 12}, splash, compact),
+        ({"length": 96}, compact, cudnn),
+        ({"length": 95}, dot_product.xla, cudnn),
+        ({"mask": PACKED}, splash, compact),
+        ({"mask": CAUSAL}, splash, cudnn),
+        ({"mask": BACKWARDS}, splash, compact),
+        ({"mask": SOME}, compact, compact),
+        ({"mask": Mask(CAUSAL.allowed)}, compact, compact),
+    ],
+)
+def test_auto_chooses_what_can_compute_the_request(monkeypatch, values, on_tpu, on_gpu):
+    for platform, expected in (("tpu", on_tpu), ("cuda", on_gpu)):
+        monkeypatch.setattr(meshes, "platform", lambda platform=platform: platform)
+        assert backends._chosen("auto", request(**values)) is expected
+        if expected in (splash, cudnn):
+            assert backends._chosen(expected.__name__, request(**values)) is expected
+
+
+@pytest.mark.parametrize("name", ["auto", "xla"])
+def test_the_forms_of_xla_on_cpus(name):
+    assert backends._chosen(name, request()) is dot_product.chunked
+    with jax.set_mesh(jax.make_mesh((8,), ("data",))):
+        assert backends._chosen(name, request()) is dot_product.xla
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "values", "got"),
+    [
+        ("cudnn", "cpu", {}, "a device of kind cpu"),
+        ("cudnn", "cuda", {"dropout": DROPOUT}, "dropout on the attention weights"),
+        ("cudnn", "cuda", {"weights": True}, "attention weights to be returned"),
+        ("cudnn", "cuda", {"mask": PACKED}, "several instances in a row"),
+        ("cudnn", "cuda", {"mask": BACKWARDS}, "attention right_to_left"),
+        ("cudnn", "cuda", {"mask": SOME}, "attention of some queries in one direction"),
+        ("cudnn", "cuda", {"size": 136}, "heads of 136"),
+        ("splash", "cuda", {}, "a device of kind cuda"),
+        ("splash", "tpu", {"dropout": DROPOUT}, "dropout on the attention weights"),
+        ("splash", "tpu", {"length": 96}, "96 queries and 96 keys"),
+    ],
+)
+def test_a_backend_that_cannot_compute_the_request(monkeypatch, name, platform, values, got):
+    monkeypatch.setattr(meshes, "platform", lambda: platform)
+    with pytest.raises(UserError) as caught:
+        backends._chosen(name, request(**values))
+    assert f"attention_backend={name}: got {got}" in str(caught.value)
+    assert "--config.model.attention_backend=auto" in str(caught.value)
+
+
+def test_splash_needs_a_mesh_that_divides_the_rows(monkeypatch):
+    monkeypatch.setattr(meshes, "platform", lambda: "tpu")
+    for shape, expected in (((2, 1, 2), splash), ((1, 4, 1), compact), ((1, 1, 4), compact)):
+        mesh = jax.make_mesh(shape, ("data", "fsdp", "tensor"), devices=jax.devices()[: shape[0] * shape[1] * shape[2]])
+        with jax.set_mesh(mesh):
+            assert backends._chosen("auto", request()) is expected
+
+
+@pytest.mark.parametrize("attend", [splash, compact])
+@pytest.mark.parametrize("is_rematerialized", [False, True])
+def test_on_a_mesh(attend, is_rematerialized):
+    """Rows over two axes and heads over the third give the same output and gradients, rematerialized or not."""
+    mask = masks()["packed, left_to_right"]
+    wide = [jnp.concatenate([x, x[::-1]]) for x in arrays(mask)]
+    segments, positions = (jnp.concatenate([x, x[::-1]]) for x in mask.keys)
+
+    def loss(*inputs):
+        def of_inputs(*inputs):
+            return attend(*inputs, make_mask(segments, "left_to_right", positions), None)[0]
+
+        policy = jax.checkpoint_policies.save_only_these_names(dot_product.RESIDUALS)
+        of_inputs = jax.checkpoint(of_inputs, policy=policy) if is_rematerialized else of_inputs
+        return jnp.sum(jnp.where(segments[..., None, None] != 0, jnp.sin(of_inputs(*inputs)), 0))
+
+    expected = jax.jit(jax.grad(loss, (0, 1, 2)))(*wide)
+    with jax.set_mesh(jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)):
+        found = jax.jit(jax.grad(loss, (0, 1, 2)))(*wide)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
