@@ -25,7 +25,7 @@ _CASTS |= {"parameter", "constant", "tuple", "get-tuple-element", "copy-start", 
 # The first rule of which an opcode is in the instruction, or whose pattern matches the name of an operation in it.
 _KINDS: tuple[tuple[str, set[str], str], ...] = (
     ("communication", {*COLLECTIVES, *(f"{each}-start" for each in COLLECTIVES)}, ""),
-    ("attention kernels", {"attention kernel"}, ""),
+    ("kernels", {"kernel"}, ""),  # flash attention
     ("matrix products", {"dot", "convolution", "product kernel"}, ""),
     ("optimizer", set(), r"\boptimizer\b"),
     ("random bits", {"xor", "rng-bit-generator"}, "threefry"),
@@ -100,6 +100,6 @@ def kind_of(instruction: Instruction, contents: Content) -> str:
 
 
 def _opcode(instruction: Instruction) -> str:
-    if kernels.is_attention(instruction):
-        return "attention kernel"
+    if kernels.is_custom(instruction):
+        return "kernel"
     return "product kernel" if kernels.target(instruction).startswith("__cublas") else instruction.opcode

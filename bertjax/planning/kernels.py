@@ -1,6 +1,7 @@
 """Operations of kernels that a compiled program calls: cuBLAS, cuDNN's attention, and splash attention on TPUs.
 
-The operations of other kernels are unknown and count as 0.
+The operations of other kernels are what they state in their `cost_estimate`; without one, they are unknown and count
+as 0.
 """
 
 import math
@@ -19,14 +20,9 @@ def target(instruction: Instruction) -> str:
     return found[1] if found else ""
 
 
-def is_mosaic(instruction: Instruction) -> bool:
-    """Whether the instruction is a TPU kernel, for which the compiler estimates no cycles."""
-    return target(instruction) == _MOSAIC
-
-
-def is_attention(instruction: Instruction) -> bool:
-    """Whether the instruction is a kernel that computes attention."""
-    return target(instruction).startswith("__cudnn$fmha") or instruction.name.startswith("splash_m")
+def is_custom(instruction: Instruction) -> bool:
+    """Whether the instruction is a kernel that computes several operations, such as flash attention."""
+    return target(instruction).startswith(("__cudnn$fmha", _MOSAIC))
 
 
 def is_workspace(instruction: Instruction, result: Shape) -> bool:
@@ -46,9 +42,32 @@ def kernel_flops(inside: Computation, instruction: Instruction) -> float:
         return 2.0 * math.prod(instruction.results[0].dims) * math.prod(contracted)
     if called.startswith("__cudnn$fmha"):
         return _cudnn_attention(instruction, shapes, is_backward=called.endswith("Backward"))
-    if called == _MOSAIC and instruction.name.startswith("splash_m"):
+    if _is_splash(instruction):
         return _splash_attention(instruction, shapes)
-    return 0.0
+    stated = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.rest)
+    return float(stated[1]) if stated else 0.0
+
+
+def reads(instruction: Instruction, shapes: Sequence[Shape]) -> Sequence[int]:
+    """Returns how often a kernel reads each operand.
+
+    Splash attention computes blocks of scores. It keeps its block of queries while it reads all blocks of keys and
+    values, or the other way round for the gradients of keys and values. Its first operand is a table of blocks.
+    """
+    once = [1] * len(shapes)
+    if not _is_splash(instruction):
+        return once
+    query_blocks, key_blocks = shapes[0].dims[-2:]
+    of_keys = [number for number, shape in enumerate(shapes) if "f" in shape.kind][1:3]
+    if "_dkv" in instruction.name:
+        times = key_blocks if query_blocks > 1 else 1
+        return [1 if number in of_keys else times for number in range(len(shapes))]
+    times = query_blocks if key_blocks > 1 else 1
+    return [times if number in of_keys else 1 for number in range(len(shapes))]
+
+
+def _is_splash(instruction: Instruction) -> bool:
+    return target(instruction) == _MOSAIC and instruction.name.startswith("splash_m")
 
 
 # Products with the size of queries and keys, and with that of values. Backward passes recompute the scores.
@@ -74,7 +93,8 @@ def _splash_attention(instruction: Instruction, shapes: Sequence[Shape]) -> floa
     if "_dq" in instruction.name:
         products = _QUERY_BACKWARD
     elif "_dkv" in instruction.name:
-        is_fused = re.search(r"use_fused_bwd_kernel\W+true", instruction.rest)
+        # A kernel for all gradients returns those of the queries for each block of keys.
+        is_fused = any(len(result.dims) > len(query) for result in instruction.results)
         products = _BACKWARD if is_fused else _KEY_VALUE_BACKWARD
     return _products(products, pairs, query[-1], value[-1])
 

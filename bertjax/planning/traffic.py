@@ -14,6 +14,7 @@ from bertjax.planning.hlo import Computation, Instruction, Program, Shape
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"}
 _FREE |= {"replica-id", "opt-barrier", "async-update"}
 _SLICES = {"slice", "dynamic-slice", "gather", "slice-start", "dynamic-slice-start"}
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # opcodes, with the operand that has the new values
 _FREE_CALLS = re.compile(r'custom_call_target="(ConcatBitcast|AllocateBuffer|Assume\w+|AsyncCollective\w+|Sharding)"')
 
 
@@ -25,10 +26,10 @@ def memory_traffic(program: Program, inside: Computation, instruction: Instructi
     if opcode == "fusion":
         (called,) = program.called(instruction, "calls")
         reads = sum(
-            min(_read(program, called, number), _in_hbm(inside.shapes((operand,))))
+            min(_read(program, called, called.parameter(number)), _in_hbm(inside.shapes((operand,))))
             for number, operand in enumerate(instruction.operands)
         )
-        return reads + _written(called, instruction)
+        return reads + _written(program, called, instruction)
     results = tuple(shape for shape in _new_results(instruction) if not kernels.is_workspace(instruction, shape))
     operands = list(dict.fromkeys(instruction.operands))
     if opcode in _SLICES:
@@ -36,29 +37,34 @@ def memory_traffic(program: Program, inside: Computation, instruction: Instructi
         return _in_hbm(results) + _size(results) * is_read
     if opcode == "dynamic-update-slice":
         return 2 * _in_hbm(inside.shapes((operands[1],)))
-    return _in_hbm(results) + sum(_in_hbm(inside.shapes((operand,))) for operand in operands)
+    arguments = inside.shapes(tuple(operands))
+    times = kernels.reads(instruction, arguments)
+    return _in_hbm(results) + sum(count * _in_hbm((shape,)) for count, shape in zip(times, arguments, strict=True))
 
 
-def _read(program: Program, computation: Computation, number: int) -> int:
-    """Bytes that a fusion reads of a parameter. If it only reads slices, these are counted."""
-    name = computation.parameter(number)
+def _read(program: Program, computation: Computation, name: str) -> int:
+    """Bytes that a fusion reads of a value. If it only reads slices, these are counted."""
     total = 0
     for use in computation.uses(name):
         if use.opcode == "tuple" or _FREE_CALLS.search(use.rest):
             continue  # returned unchanged
         if use.opcode in _SLICES:
             total += _size(_new_results(use))
-        elif use.opcode == "dynamic-update-slice" and _origin(computation, use.operands[0]).name == name:
-            continue  # updated in place
+        elif use.opcode in _UPDATES and _origin(computation, use.operands[0]).name == name:
+            total += _updated(computation, use) * (use.opcode == "scatter")  # in place
         elif use.opcode == "fusion":
             (called,) = program.called(use, "calls")
-            total += sum(_read(program, called, n) for n, operand in enumerate(use.operands) if operand == name)
+            for number in (n for n, operand in enumerate(use.operands) if operand == name):
+                inner = called.parameter(number)
+                total += _read(program, called, inner)
+                if _origin(called, called.root.name).name == inner:  # the result is the operand
+                    total += _read(program, computation, use.name)
         else:
             return _size(computation.shapes((name,)))
     return total
 
 
-def _written(computation: Computation, fusion: Instruction) -> int:
+def _written(program: Program, computation: Computation, fusion: Instruction) -> int:
     """Bytes that a fusion writes: only the new part of arrays updated in place, and nothing of unchanged ones."""
     root = computation.root
     made = root.operands if root.opcode == "tuple" else (root.name,)
@@ -69,9 +75,17 @@ def _written(computation: Computation, fusion: Instruction) -> int:
         origin = _origin(computation, name)
         if not shape.is_in_hbm or origin.opcode == "parameter" or _FREE_CALLS.search(origin.rest):
             continue  # on-chip, or returned unchanged
-        is_updated = origin.opcode == "dynamic-update-slice"
-        total += _size(computation.shapes((origin.operands[1],))) if is_updated else shape.num_bytes
+        if origin.opcode == "fusion" and len(origin.results) == 1:
+            (called,) = program.called(origin, "calls")
+            total += _written(program, called, fusion)
+        else:
+            total += _updated(computation, origin) if origin.opcode in _UPDATES else shape.num_bytes
     return total
+
+
+def _updated(computation: Computation, update: Instruction) -> int:
+    """The size of the part that an instruction updates in place."""
+    return _size(computation.shapes((update.operands[_UPDATES[update.opcode]],)))
 
 
 def _origin(computation: Computation, name: str) -> Instruction:

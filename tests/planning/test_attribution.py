@@ -42,8 +42,8 @@ ENTRY %main (a: f32[8,16], b: f32[16,8], c: pred[]) -> f32[8,8] {{
   %copy.1 = f32[8,16]{{1,0}} copy(%a), backend_config={{"estimated_cycles":"500"}}
   %copy.2 = f32[16,8]{{1,0}} copy(%b)
   %x = f32[8,8]{{1,0}} fusion(%copy.1, %copy.2), calls=%product, {named("output/update", 1000)}
-  %splash_mha_fwd.1 = f32[8,8]{{1,0}} custom-call(%x), custom_call_target="kernel", {named("attention/call")}
-  %y = f32[8,8]{{1,0}} bitcast(%splash_mha_fwd.1)
+  %kernel.1 = f32[8,8]{{1,0}} custom-call(%x), custom_call_target="tpu_custom_call", {named("attention/call")}
+  %y = f32[8,8]{{1,0}} bitcast(%kernel.1)
   ROOT %z = f32[8,8]{{1,0}} conditional(%c, %y, %y), branch_computations={{%update, %same}}, {CONDITION}
 }}
 """
@@ -59,7 +59,7 @@ def test_every_instruction_has_a_part_and_a_kind():
         ("embeddings", "casts and copies"): 2 * 512,  # the name of its operand
         ("feed-forward", "casts and copies"): 2 * 512,  # the name of its user
         ("feed-forward", "matrix products"): 2 * 512 + 256,
-        ("attention", "attention kernels"): 2 * 256,
+        ("attention", "kernels"): 2 * 256,
         ("optimizer", "elementwise"): 2 * 256,  # the name of the condition around it
     }
     assert rows()["feed-forward", "matrix products"]["flops"] == 2 * 8 * 8 * 16
@@ -72,7 +72,7 @@ def test_seconds_are_those_of_the_compiler_or_follow_from_bytes_and_operations()
             ("embeddings", "casts and copies"): 500 / 1e9,
             ("feed-forward", "casts and copies"): 1024 / 1e9,
             ("feed-forward", "matrix products"): 1000 / 1e9,
-            ("attention", "attention kernels"): 512 / 1e9,
+            ("attention", "kernels"): 512 / 1e9,
             ("optimizer", "elementwise"): 512 / 1e9,
         }
     )

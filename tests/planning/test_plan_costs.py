@@ -236,3 +236,19 @@ def test_a_real_program():
     assert list(table) == ["all-reduce"]
     assert table["all-reduce"]["link"]["bytes"] == 5 * 16 * 16 * 4
     assert {each.groups for each in costs.collectives.values()} == {(tuple(range(8)),)}
+
+
+def test_attributes_may_span_several_lines():
+    text = """HloModule a
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %k = f32[8]{0} custom-call(%a), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"key":"value"
+}}, metadata={op_name="a/kernel"}
+  ROOT %b = f32[8]{0} add(%k, %k)
+}
+"""
+    instructions = hlo.parse(text).computations["main"].instructions
+    assert list(instructions) == ["a", "k", "b"]
+    assert instructions["k"].op_name == "a/kernel"
