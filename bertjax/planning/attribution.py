@@ -13,7 +13,7 @@ _PARTS = (
     ("heads", r"masked_lm|next_sentence|pooler|classifier|qa_outputs|logits"),
     ("embeddings", r"embeddings"),
     ("attention", r"attention"),
-    ("feed-forward", r"intermediate|activation|Layer.*\boutput(_norm)?\b"),
+    ("feed-forward", r"intermediate|activation|[lL]ayer.*\boutput(_norm)?\b"),
 )
 # Patterns that are tried if no name matches one above.
 _REST = (
@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[str, set[str], str], ...] = (
     ("kernels", {"kernel"}, ""),  # flash attention
     ("matrix products", {"dot", "convolution", "product kernel"}, ""),
     ("optimizer", set(), r"\boptimizer\b"),
-    ("random bits", {"xor", "rng-bit-generator"}, "threefry"),
+    ("random bits", {"xor", "rng-bit-generator", "unsigned numbers"}, "threefry"),
     ("activation", {"erf"}, r"\bactivation\b|gelu"),
     ("softmax", {"exponential"}, "softmax|reduce_max"),
     ("norm", set(), r"norm\b"),
@@ -92,6 +92,8 @@ def _names(
 def kind_of(instruction: Instruction, contents: Content) -> str:
     """Returns what an instruction does, such as "softmax"."""
     opcodes = {_opcode(each) for _, each in contents}
+    if all(shape.kind in ("u8", "u16", "u32", "u64") for shape in instruction.results):
+        opcodes.add("unsigned numbers")
     names = " ".join({instruction.op_name, *(each.op_name for _, each in contents)})
     for kind, marks, pattern in _KINDS:
         if opcodes & marks or (pattern and re.search(pattern, names)):

@@ -17,7 +17,7 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](\{[^}]*\})?")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _ASSIGNMENT = re.compile(r"^\s+(ROOT )?%?([\w.-]+) = ")
 _MESH = re.compile(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((.*?)\))? \{(.*?)\}")
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_OP_NAME = re.compile(r'op_name="(?![\w-]+\.\d+")([^"]*)"')  # not the compiler's own names, such as reshape.738
 _CONTINUED = re.compile(r'\n(?="|\}\})')  # attributes of kernels span several lines
 _IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
 

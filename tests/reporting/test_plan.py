@@ -22,6 +22,11 @@ RECORD = {
     "step_seconds": 0.2,
     "bound": "memory",
     "device": {"peak_flops": 2e14, "hbm_bandwidth": 5e11},
+    "breakdown": [
+        {"part": "attention", "kind": "softmax", "hbm_bytes": 60 * 10**9, "compiler_seconds": 0.1},
+        {"part": "attention", "kind": "matrix products", "hbm_bytes": 20 * 10**9, "compiler_seconds": 0.3},
+        {"part": "feed-forward", "kind": "matrix products", "hbm_bytes": 20 * 10**9, "compiler_seconds": 0.2},
+    ],
 }
 
 
@@ -75,6 +80,37 @@ def test_a_step_bound_by_memory_lies_on_the_slope(tmp_path):
     decades = 2 + 0.30103
     decade = (right - left) / decades
     assert x - left == pytest.approx(decade, rel=1e-3)
+
+
+def test_bars_of_bytes_and_time_by_part_and_kind(tmp_path):
+    draw_plan(tmp_path / "plan.svg", RECORD)
+    found = drawn(tmp_path / "plan.svg")
+    width = {name: right - left for name, (left, right, _, _) in found.items()}
+    assert width["bytes/attention/softmax"] == pytest.approx(3 * width["bytes/attention/matrix products"], rel=1e-3)
+    assert width["time/attention/matrix products"] == pytest.approx(3 * width["time/attention/softmax"], rel=1e-3)
+    assert found["bytes/attention/softmax"][1] == pytest.approx(found["bytes/attention/matrix products"][0])
+    assert found["bytes/attention/softmax"][2:] == found["bytes/attention/matrix products"][2:]
+    assert found["bytes/feed-forward/matrix products"][2] > found["bytes/attention/softmax"][3]  # below
+    assert texts(tmp_path / "plan.svg").count("matrix products") == 1  # in the legend
+
+
+def test_without_estimates_of_the_compiler_there_are_bars_of_bytes_only(tmp_path):
+    rows = [{**row, "compiler_seconds": None} for row in RECORD["breakdown"]]
+    draw_plan(tmp_path / "plan.svg", {**RECORD, "breakdown": rows})
+    assert {name.split("/")[0] for name in drawn(tmp_path / "plan.svg")} >= {"bytes", "seconds"}
+    assert not [name for name in drawn(tmp_path / "plan.svg") if name.startswith("time/")]
+
+
+def test_many_kinds_share_a_color(tmp_path):
+    rows = [
+        {"part": "heads", "kind": f"kind {number}", "hbm_bytes": 10**9, "compiler_seconds": None}
+        for number in range(12)
+    ]
+    draw_plan(tmp_path / "plan.svg", {**RECORD, "breakdown": rows})
+    found = drawn(tmp_path / "plan.svg")
+    assert len([name for name in found if name.startswith("bytes/")]) == 10
+    first, rest = found["bytes/heads/kind 0"], found["bytes/heads/rest"]
+    assert rest[1] - rest[0] == pytest.approx(3 * (first[1] - first[0]), rel=1e-3)
 
 
 def test_what_does_not_fit_has_no_times(tmp_path):
