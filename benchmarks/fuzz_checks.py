@@ -41,7 +41,13 @@ def same(a: Any, b: Any) -> bool:
 
 
 def fault(parts: Sequence[Part], known: Mapping[Hashable, Any], results: Sequence[Any]) -> str:
-    """Returns what is wrong with results in the order of the parts, of which some are known; "" if nothing is."""
+    """Returns what is wrong with the results, which must follow the order of the parts; "" if nothing is wrong.
+
+    Args:
+      parts: the parts of the input.
+      known: the correct result of some parts, by their keys.
+      results: the results of all parts.
+    """
     reached = {0}  # possible numbers of results of the parts so far
     for number, part in enumerate(parts):
         now = set()

@@ -322,7 +322,7 @@ def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
         raise UserError(
             "config key objective",
             got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
-            expected="neither, because regression predicts a number",
+            expected="no labels and no class_weights, because regression predicts a number",
             fix="omit them, or set --config.objective=classification",
         )
 

@@ -347,7 +347,7 @@ class Tagging(BertTask[Config]):
             raise UserError(
                 "--mode=export",
                 got="a tagger on the features of a frozen BERT",
-                expected="a tagger that transformers has: model.feature_layers=() and model.lstm_size=0",
+                expected="a tagger that transformers supports: model.feature_layers=() and model.lstm_size=0",
                 fix="predict with the run instead, --mode=predict --workdir=...",
             )
         super().export(params, folder)

@@ -369,4 +369,4 @@ def test_training_without_a_folder():
 def test_a_config_in_addition_to_that_of_the_run(home):
     flags = [f"--workdir={home / 'run'}", "--config=configs/bert_pretraining.py:tiny"]
     message = tiny.run("--mode=predict", *flags).error
-    check(message, what="--config", got="beside the run's own", expected="--workdir of a run", fix="omit")
+    check(message, what="--config", got="the run has its own config", expected="only --workdir", fix="omit")

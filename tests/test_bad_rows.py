@@ -67,7 +67,7 @@ def train(home, tmp_path):
         ("sentence\tsentence\na\tb\n", 1, "a header with 'sentence' twice", "unique column names", "header=False"),
         (GOOD + " \tyes\n", 4, "an empty text in column 'sentence'", "text", "add the text"),
         (GOOD + "a\t\n", 4, "an empty label in column 'label'", "name or number of a class", "correct the row"),
-        (GOOD + "a " * 600_000 + "\tyes\n", 4, "a longer line", "at most 1,048,576 bytes", "divide the line"),
+        (GOOD + "a " * 600_000 + "\tyes\n", 4, "a line that is too long", "at most 1,048,576 bytes", "divide the line"),
         (GOOD.encode() + b"caf\xe9\tyes\n", 4, "byte 0xe9 at byte offset 41", "UTF-8 text", "iconv"),
         (GOOD + "a cat\n", 4, "one field", "2, the columns sentence, label", "correct the row"),
         (GOOD + "a\tcat\tyes\n", 4, "3 fields", "2, the columns sentence, label", "or config.data.separator"),
@@ -128,7 +128,7 @@ def test_a_label_that_the_config_does_not_have(train, home):
 def test_rows_of_a_single_class(train, tmp_path):
     message = train(GOOD.replace("\tno", "\tyes") * 1, data__valid_source=tmp_path / "rows.tsv")
     what = rf"labels of the training rows, from {tmp_path}/rows\.tsv:2 on"
-    check(message, what=what, got="'yes' in each of 2 rows", expected="two or more", fix="data.label_column")
+    check(message, what=what, got="the label 'yes' in all 2 rows", expected="two or more", fix="data.label_column")
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "sentence\tlabel\n"])
@@ -286,12 +286,16 @@ def test_weights_from_a_folder_without_any(train, tmp_path, size):
 
 def test_a_size_that_contradicts_the_weights(train, home):
     message = train(init_from=home / "published", data__vocab_file="", model__hidden_size=32)
-    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit it, and name no")
+    check(
+        message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit this key; if the size"
+    )
 
 
 def test_a_vocabulary_that_contradicts_the_weights(train, home):
     message = train(init_from=home / "published")
-    check(message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="omit it")
+    check(
+        message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="omit this key"
+    )
 
 
 # Input lines of predictions.

@@ -206,7 +206,13 @@ def test_published_weights_of_another_shape(copied):
     folder, name = copied("published"), "bert.embeddings.position_embeddings.weight"
     tensors = load_file(folder / "model.safetensors") | {name: np.zeros((5, 16), np.float32)}
     save_file(tensors, folder / "model.safetensors")
-    check(from_folder(folder), what=f"{folder}: {name}", got=r"\(5, 16\)", expected=r"\(48, 16\)", fix="right sizes")
+    check(
+        from_folder(folder),
+        what=f"{folder}: {name}",
+        got=r"\(5, 16\)",
+        expected=r"\(48, 16\)",
+        fix="the sizes of its weights",
+    )
 
 
 def test_truncated_published_weights(copied):
@@ -252,7 +258,7 @@ def test_missing_published_weights(home, tmp_path):
 
 def test_a_size_that_contradicts_the_published_weights(train, home):
     message = train(init_from=home / "published", model__hidden_size=32)
-    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit it")
+    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit this key")
 
 
 @pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])

@@ -396,7 +396,9 @@ class _Census:
 def _log_report(report: Mapping[str, Any]) -> None:
     """Logs a report, with a warning if validation rows are also training rows."""
     rows = report["rows"]
-    others = [f", {value} {name}" for name, value in report.items() if isinstance(value, int) and value]
+    others = [
+        f", {value} {name.replace('_', ' ')}" for name, value in report.items() if isinstance(value, int) and value
+    ]
     _log.info("prepared %d training and %d validation rows%s", rows[TRAIN], rows[VALID], "".join(others))
     if report["leaked"]:
         share = 100 * report["leaked"] / rows[VALID]

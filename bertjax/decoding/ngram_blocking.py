@@ -45,8 +45,8 @@ def repeats_words(
 ) -> Bool[Array, "B K"]:
     """Returns whether the last n words occurred before as an n-gram.
 
-    A word is a token and the tokens after it that continue it. The last word may be incomplete; it is compared as it is
-    so far.
+    A word is a token and the tokens after it that continue it. The last word may be incomplete; then its tokens
+    so far are compared.
 
     Args:
       runs: the runs of the history.

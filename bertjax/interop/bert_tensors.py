@@ -216,7 +216,7 @@ def take(tensors: dict[str, np.ndarray], slot: Slot, source: str) -> np.ndarray:
     for name in slot.names:
         found = tensors[name].shape if name in tensors else "no such tensor"
         if found != slot.shape:
-            fix = "use a complete folder whose config has the right sizes"
+            fix = "use a complete folder whose config has the sizes of its weights"
             raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
         array = tensors.pop(name)
         arrays.append(array.T if slot.transposed else array)

@@ -86,7 +86,7 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
     if left:
         unknown = sorted(left)
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        fix = "use a MarianMTModel whose config has the right sizes"
+        fix = "use a MarianMTModel whose config has the sizes of these tensors"
         raise UserError(f"{source}: tensors", got=got, expected="only tensors of a MarianMTModel", fix=fix)
     return traverse_util.unflatten_dict(params, sep="/")
 

@@ -93,6 +93,6 @@ def _load(workdir: Path, init_from: str) -> tuple[dict[str, Any], dict[str, Any]
         raise UserError(
             f"config key init_from={init_from}",
             got=f"no such folder, and no readable {_FILE} in {workdir}",
-            expected="the folder that the run was started from, or what the run keeps of it",
+            expected=f"the folder that the run was started from, or the {_FILE} that the run saved",
             fix=f"restore the folder, or start another run with --config.init_from={workdir}",
         ) from error

@@ -128,7 +128,12 @@ def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
         config = config.setdefault(part, {})
         if not isinstance(config, dict):
             expected = "a key in config.json of the run"
-            raise UserError(f"config key {key}", got=f"a key below {part}", expected=expected, fix="correct the name")
+            raise UserError(
+                f"config key {key}",
+                got=f"a key below {part}, which is a value",
+                expected=expected,
+                fix="correct the name",
+            )
     return config, name
 
 

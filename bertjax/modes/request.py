@@ -87,8 +87,8 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
     if is_new == (given is None):
         raise UserError(
             "--config",
-            got="none" if is_new else "one beside the run's own",
-            expected="a file of configs/ to train with, or --workdir of a run, whose config is read from it",
+            got="none" if is_new else "a config file, but the run has its own config",
+            expected="a file of configs/ for a new run, or only --workdir for an existing run",
             fix="add --config=configs/bert_pretraining.py:tiny"
             if is_new
             else "omit --config; --config.KEY=VALUE without it sets keys that may differ after training",

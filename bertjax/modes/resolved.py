@@ -100,7 +100,9 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     trains = _trains(module)
     if not trains and request.mode != "predict":
         fix = "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"
-        raise UserError(f"--mode={request.mode}", got="an experiment without training", expected="predict", fix=fix)
+        raise UserError(
+            f"--mode={request.mode}", got="an experiment without training", expected="--mode=predict", fix=fix
+        )
     check_unresolved(
         (_settings(module), module.Config), config
     )  # `module.resolve` reads keys without checking that they exist

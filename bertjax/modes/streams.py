@@ -30,7 +30,10 @@ def read_lines(name: str) -> Iterator[str]:
     """
     if name == "-" and jax.process_count() > 1:
         raise UserError(
-            "--input=-", got="standard input", expected="a file with several processes", fix="set --input=FILE"
+            "--input=-",
+            got="standard input with several processes",
+            expected="a file, which all processes can read",
+            fix="set --input=FILE",
         )
     with _open_input(name) as file:
         for number, line in enumerate(file):

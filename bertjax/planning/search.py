@@ -81,7 +81,7 @@ def search(config: Mapping[str, Any], build: Build, target: Target) -> dict[str,
         raise UserError(
             "config key batch_size",
             got=config["batch_size"],
-            expected=f"a number of rows that is divisible over {count} devices",
+            expected=f"a multiple of {count}, the number of devices",
             fix=f"make it a multiple of {count}, or choose a smaller --topology",
         )
     one = make_mesh(MeshConfig(1, 1, 1), target.devices[:1])

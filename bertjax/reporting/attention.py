@@ -107,7 +107,7 @@ def _rows(name: str, kind: Attention, layers: Sequence[int] | None, heads: Seque
             f"attention {name!r}",
             got=f"{words[0]} x {words[1]} words",
             expected=f"at least 1 x 1, and at most {lengths[0]} x {lengths[1]}, the shape of the weights",
-            fix="pass the words of the queries, then the words of the keys, of the sentence with these weights",
+            fix="pass the query words, then the key words, of the sentence that has these weights",
         )
     chosen = _chosen(f"heads of {name!r}", num_heads, heads)
     return [

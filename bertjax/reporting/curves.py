@@ -80,7 +80,7 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
             "runs " + ", ".join(map(str, runs.values())),
             got="none of the metrics to draw",
             expected="losses or accuracies in metrics.jsonl",
-            fix="train until the first line of the log",
+            fix="train until metrics.jsonl has its first line",
         )
     matplotlib = drawing.load_matplotlib()
     with matplotlib.rc_context():

@@ -74,7 +74,9 @@ def read(folder: Path) -> Results:
     missing = [path.name for path in members if path not in ready]
     if not ready:
         got, fix = "no run with metrics", "wait until a run has logged metrics"
-        raise UserError(f"--workdir={folder}", got=got, expected="runs in runs/ or seed0, ...", fix=fix)
+        raise UserError(
+            f"--workdir={folder}", got=got, expected="a run with metrics in runs/ or in seed0, seed1, ...", fix=fix
+        )
     runs = {path.name: path.relative_to(folder) for path in ready}
     if is_sweep:
         return Results(sweep.get("sweep", "sweep"), _of_sweep(folder), None, runs, places, missing)

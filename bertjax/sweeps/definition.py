@@ -155,7 +155,7 @@ def _check(sweep: Sweep) -> None:
             raise _wrong(what, f"two named {twice[0]!r}" if twice else "none", expected, "rename one")
     for number, stage in enumerate(sweep.stages):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", stage.name):
-            raise _wrong(f"stage {stage.name!r}", "this name", "lower-case letters, digits and _", "rename it")
+            raise _wrong(f"stage {stage.name!r}", "an invalid name", "lower-case letters, digits and _", "rename it")
         if stage.init_from:
             _check_name(f"stage {stage.name!r}: init_from", stage.init_from, stages[:number])
     _check_name("base", sweep.base, rows)

@@ -209,7 +209,12 @@ def _parsed(sweep: Sweep, text: str) -> _Set:
     pattern, _, key = rest.partition(".")
     if not (equals and key):
         fix = "write --set=pretrain.data.source=FILE"
-        raise UserError(f"--set={text}", got="this", expected="STAGE.KEY=VALUE, or ROW/STAGE.KEY=VALUE", fix=fix)
+        raise UserError(
+            f"--set={text}",
+            got="no stage or no key" if equals else "no value",
+            expected="STAGE.KEY=VALUE, or ROW/STAGE.KEY=VALUE",
+            fix=fix,
+        )
     _check_pattern(pattern, [stage.name for stage in sweep.stages], f"--set={text}")
     if row:
         _check_pattern(row, [row.slug for row in sweep.rows], f"--set={text}")

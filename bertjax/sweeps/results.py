@@ -126,7 +126,7 @@ def _value(metric: Metric, run: Finished) -> float:
         raise UserError(
             f"metric {metric.name!r}",
             got=f"no {metric.figure} in {run.folder / 'metrics.jsonl'}",
-            expected="one of " + ", ".join(sorted(metrics)) if metrics else "such metrics",
+            expected="one of " + ", ".join(sorted(metrics)) if metrics else "at least one metric of this split",
             fix="correct the sweep's metrics, or resume the run",
         )
     return _FORMS[metric.form](metrics[metric.figure])

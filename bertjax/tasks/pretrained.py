@@ -130,7 +130,7 @@ def resolve(
                     f"config key {name}",
                     got=given,
                     expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="omit it, and name no size in --config",
+                    fix="omit this key; if the size after the colon in --config sets it, omit the size",
                 )
             subtree[key] = value
         _set_row_keys(data, found.rows, config["init_from"])

@@ -180,7 +180,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
                     f"config key {key}",
                     got=wanted[key],
                     expected=f"{value}, as in init_from={config['init_from']}",
-                    fix="omit it, and name no model in --config",
+                    fix="omit this key; if the model after the colon in --config sets it, omit the model",
                 )
         whole, model, data = known, {**model, **found}, _read_data(config, prefixes)
         most = found.get("max_positions", decoding["max_length"])

@@ -41,7 +41,9 @@ def parse_steps(text: str) -> range:
 
 
 def traced(updates: Iterator[T], begun: int, steps: range, folder: Path) -> Iterator[T]:
-    """Yields updates as soon as they are dispatched, and traces some of them on process 0, including the time between.
+    """Yields updates as soon as they are dispatched, and traces the requested steps on process 0.
+
+    The trace includes the time between the steps.
 
     Args:
       updates: the updates after the first `begun`.

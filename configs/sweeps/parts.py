@@ -46,7 +46,7 @@ def scale(variant: str) -> str:
     """Returns the scale of a translation sweep's variant: "paper", "dates" (`tiny`) or "text" (`tiny,text`)."""
     tiny, text = parts.chosen(variant, (("tiny",), ("text",)))
     if text and not tiny:
-        raise UserError("variant", got="'text'", expected="'tiny,text', or neither", fix="write :tiny,text")
+        raise UserError("variant", got="'text'", expected="'tiny,text', 'tiny' or no variant", fix="append :tiny,text")
     return text or ("dates" if tiny else "paper")
 
 

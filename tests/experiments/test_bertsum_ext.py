@@ -563,7 +563,7 @@ def test_a_mismatch_of_scorers_is_a_contradiction(run):
     workdir, _ = run
     outcome = tiny.run_on_one("--mode=predict", f"{CONFIG}:rnn", f"--config.init_from={workdir}", *flags(ROWS))
     tiny.check_message(
-        outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="omit it"
+        outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="omit this key"
     )
 
 

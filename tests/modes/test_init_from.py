@@ -198,7 +198,7 @@ def test_an_older_or_damaged_run_needs_the_folder(run, tmp_path, content):
         outcome.error,
         what="config key init_from=",
         got=r"no such folder, and no readable init_from\.json in .*/copy",
-        expected="the folder that the run was started from, or what the run keeps of it",
+        expected=r"the folder that the run was started from, or the init_from\.json that the run saved",
         fix=r"restore the folder, or start another run with --config\.init_from=.*/copy",
     )
 

@@ -58,7 +58,7 @@ ROWS = made.values()["rows"]
         ({"rows": []}, "sweep: rows", "none"),
         ({"stages": [*made.values()["stages"]] * 2}, "sweep: stages", "two named 'pretrain'"),
         ({"stages": [parts.stage("task", "x.py", {}, "later"), parts.stage("later", "x.py")]}, "init_from", "'later'"),
-        ({"stages": [parts.stage("a-b", "x.py")]}, "stage 'a-b'", "this name"),
+        ({"stages": [parts.stage("a-b", "x.py")]}, "stage 'a-b'", "an invalid name"),
         ({"base": "bass"}, "sweep: base", "'bass'"),
         ({"rows": [parts.row("base", {}, {"skore": 1.0})]}, "row 'base': paper", "'skore'"),
         ({"rows": [parts.row("base", configs={"tusk": "x.py"})]}, "row 'base': configs", "'tusk'"),

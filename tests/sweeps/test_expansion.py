@@ -207,8 +207,8 @@ def test_a_sweep_with_digests_without_epochs_resumes(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sets", "what", "got"),
     [
-        (["task.size"], "--set=task.size", "this"),
-        (["size=3"], "--set=size=3", "this"),
+        (["task.size"], "--set=task.size", "no value"),
+        (["size=3"], "--set=size=3", "no stage or no key"),
         (["tusk.size=3"], "--set=tusk.size=3", "'tusk'"),
         (["none/task.size=3"], "--set=none/task.size=3", "'none'"),
         (["task.size=4"], "--set=task.size", "and one in row 'No A & B'"),

@@ -153,7 +153,7 @@ def test_a_bertjax_run(run):
         (
             {"num_layers": 2},
             {},
-            r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: omit it, and name no",
+            r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: omit this key; if the size",
         ),
         ({"activation": "relu"}, {}, r"model\.activation: got relu; expected gelu"),
         ({"vocab_size": 99}, {}, r"model\.vocab_size: got 99; expected 14"),

@@ -198,7 +198,7 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
         ((name, count),) = counts.items()
         raise UserError(
             f"labels of the training rows, from {facts['first'][TRAIN][name]} on",
-            got=f"{name!r} in each of {count} rows",
+            got=f"the label {name!r} in all {count} rows",
             expected="two or more labels",
             fix="check config.data.label_column, or add rows of other classes",
         )

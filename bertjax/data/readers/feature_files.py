@@ -62,7 +62,7 @@ class FeatureWriter:
             raise UserError(
                 f"the features of text {sum(shard['texts'] for shard in self._shards) + len(self._lines)}",
                 got="numbers that are not finite",
-                expected="finite numbers, which float16 can hold up to 65504",
+                expected="finite numbers; float16 holds numbers up to 65504",
                 fix="set --config.dtype_out=float32, or use other weights",
             )
         self._features.append(features)

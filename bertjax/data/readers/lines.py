@@ -179,7 +179,7 @@ def check_text(text: str, where: str) -> None:
 
 def too_long(where: str, limit: int) -> RowError:
     """Returns the error for a line of more than `limit` bytes."""
-    return RowError(where, "a longer line", f'at most {limit:,} bytes before its "\\n"', "divide the line")
+    return RowError(where, "a line that is too long", f'at most {limit:,} bytes before its "\\n"', "divide the line")
 
 
 def is_json_lines(path: Path) -> bool:

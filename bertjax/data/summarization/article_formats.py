@@ -311,7 +311,9 @@ def _parts(row: Mapping[str, Any], field: str, key: str, where: str) -> list[str
 def _sentence(value: Any, field: str, where: str) -> str:
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise RowError(where, f"a list in field {field!r} with other values than text", "sentences, or lists of words")
+        raise RowError(
+            where, f"a list in field {field!r} that has values other than text", "sentences, or lists of words"
+        )
     return " ".join(" ".join(words).split("\n"))
 
 

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from bertjax.data.text import wordpiece_trainer
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
 from bertjax.files import completed
+
+_log = logging.getLogger(__name__)
 
 # The validation split depends only on the texts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
@@ -104,6 +107,7 @@ class ArticleText:
             path.write_text(fingerprint)
 
     def _trained(self) -> WordPiece:
+        _log.info("training a vocabulary of %d tokens", self.vocabulary.vocab_size)
         texts = of_split(self.articles, "train").articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
         if self.words == "bert":

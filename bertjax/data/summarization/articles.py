@@ -232,9 +232,9 @@ def _split(stored: Stored, splitter: str) -> Article:
     if fault := _fault(found):
         raise RowError(stored.where, fault, "a text with letters", "add the text or delete the article")
     if stored.gold is not None and len(found) != len(stored.body):
-        expected = "an article that is split into sentences already, so that the numbers apply"
+        expected = "an article whose sentences are split already, so that the numbers refer to them"
         fix = "set --config.data.splitter=lines, or set data.gold_field to ''"
-        raise RowError(stored.where, "numbers of sentences of an article that is not split", expected, fix)
+        raise RowError(stored.where, "sentence numbers, but the article is not split into sentences", expected, fix)
     return Article(stored.id, found, stored.summary, stored.gold, stored.where)
 
 

@@ -231,9 +231,9 @@ class ParallelText:
         if len(prefixes) not in (0, 1, number):
             raise UserError(
                 f"config key data.{key}",
-                got=f"{len(prefixes)} texts for {number} names in data.{self._keys[0]}",
-                expected="none, one for all, or one for each name",
-                fix="set one per name, or ('',) for none",
+                got=f"{len(prefixes)} prefixes for {number} source(s) in data.{self._keys[0]}",
+                expected="no prefix, one for all sources, or one for each",
+                fix="set one prefix per source, or ('',) for none",
             )
         return prefixes if len(prefixes) == number else (prefixes or ("",)) * number
 
@@ -242,10 +242,10 @@ class ParallelText:
         if len(set(self._config.target_prefix)) > 1 and not self._config.source_prefix:
             raise UserError(
                 "config key data.target_prefix",
-                got=f"{len(self._config.target_prefix)} texts without data.source_prefix",
-                expected="sources that show which prefix their translation has",
-                fix="also set data.source_prefix, with a text for each name, or to ('',) if the sources differ "
-                "already, as texts of different languages do",
+                got=f"{len(self._config.target_prefix)} prefixes, but no data.source_prefix",
+                expected="sources from which the model can infer the prefix of the translation",
+                fix="set data.source_prefix, with one prefix per source; or set it to ('',) if the sources differ "
+                "already, for example in language",
             )
 
     def _aligned_files(self) -> list[tuple[Path, Path, _Part]]:

@@ -66,7 +66,9 @@ class Message:
         else:
             raise damaged(self._where, f"wire type {wire_type}", "wire type 0, 1, 2 or 5")
         if size > len(content) - position:
-            raise damaged(self._where, f"a field of {size} bytes", f"at most {len(content) - position}")
+            raise damaged(
+                self._where, f"a field of {size} bytes", f"at most {len(content) - position}, the remaining bytes"
+            )
         value, end = content[position : position + size], position + size
         return (value if wire_type == _BYTES else int.from_bytes(value, "little")), end
 
@@ -78,4 +80,4 @@ def read_varint(content: bytes, position: int, where: str) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return value % 2**64, position + index + 1
-    raise damaged(where, f"no end of the number at byte {position}", "a varint of up to 10 bytes")
+    raise damaged(where, f"a number at byte {position} that does not end", "at most 10 bytes (a varint)")

@@ -41,5 +41,5 @@ def num_elements(shape: Sequence[object], where: str | Path) -> int:
     """Returns the number of elements of a tensor. Raises UserError for a shape that numpy does not support."""
     sizes = [size for size in shape if type(size) is int and size >= 0]
     if len(sizes) < len(shape) or len(sizes) > _MAX_RANK or math.prod(max(size, 1) for size in sizes) > _MAX_ELEMENTS:
-        raise damaged(where, f"shape {tuple(shape)}", f"up to {_MAX_RANK} sizes, with up to {_MAX_ELEMENTS} elements")
+        raise damaged(where, f"shape {tuple(shape)}", f"at most {_MAX_RANK} dimensions and {_MAX_ELEMENTS} elements")
     return math.prod(sizes)

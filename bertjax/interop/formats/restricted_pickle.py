@@ -86,7 +86,7 @@ def _operations(file: io.BytesIO, where: str) -> Iterator[tuple[str, Any]]:
         try:
             opcode, argument, _ = next(operations)
         except ValueError as error:
-            raise damaged(where, error, "a pickle") from None
+            raise damaged(where, error, "a valid pickle") from None
         yield opcode.name, argument
 
 
@@ -103,7 +103,7 @@ class _Machine:
 
     def result(self) -> object:
         if self._below or len(self._stack) != 1:
-            raise self._broken("an end with more or less than one object")
+            raise self._broken("a pickle that ends with several objects or none")
         return self._stack[0]
 
     def push(self, value: object) -> None:
@@ -111,7 +111,7 @@ class _Machine:
 
     def pop(self) -> Any:
         if not self._stack:
-            raise self._broken("an opcode without its operands")
+            raise self._broken("an opcode whose operands are missing")
         return self._stack.pop()
 
     def mark(self, _: None) -> None:
@@ -120,7 +120,7 @@ class _Machine:
 
     def pop_marked(self) -> list[Any]:
         if not self._below:
-            raise self._broken("an opcode without its mark")
+            raise self._broken("an opcode whose MARK is missing")
         values, self._stack = self._stack, self._below.pop()
         return values
 
@@ -130,7 +130,7 @@ class _Machine:
 
     def get(self, index: int) -> None:
         if index not in self._memo:
-            raise self._broken(f"memo {index} before it is set")
+            raise self._broken(f"memo entry {index}, which is not set")
         self.push(self._memo[index])
 
     def pack(self, size: int) -> None:
@@ -170,7 +170,7 @@ class _Machine:
             return
         if not isinstance(function, Function) or type(arguments) is not tuple:
             got = f"a call of {type(function).__name__} with {type(arguments).__name__}"
-            raise refusal(self._where, got, "calls of functions with tuples")
+            raise refusal(self._where, got, "calls of functions with a tuple of arguments")
         self.push(function.call(*arguments))
 
     def set_state(self, _: None) -> None:
@@ -191,11 +191,13 @@ class _Machine:
     def _top(self, kind: type) -> Any:
         self.push(value := self.pop())
         if type(value) is not kind:
-            raise refusal(self._where, f"contents or state for a value of type {type(value).__name__}", kind.__name__)
+            raise refusal(
+                self._where, f"items or attributes for a value of type {type(value).__name__}", f"type {kind.__name__}"
+            )
         return value
 
     def _broken(self, got: str) -> UserError:
-        return damaged(self._where, got, "a pickle")
+        return damaged(self._where, got, "a valid pickle")
 
 
 def _dotted(machine: _Machine) -> str:

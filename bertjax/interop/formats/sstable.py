@@ -62,7 +62,7 @@ def _block(content: bytes, handle: _Handle, where: str) -> bytes:
     """Returns the entries of a block without its restart points. Verifies its checksum."""
     end = handle.offset + handle.size
     if end + _TRAILER_BYTES > len(content):
-        raise damaged(where, f"a block up to byte {end + _TRAILER_BYTES}", f"at most {len(content)}")
+        raise damaged(where, f"a block up to byte {end + _TRAILER_BYTES}", f"at most {len(content)}, the file's size")
     stored = int.from_bytes(content[end + 1 : end + _TRAILER_BYTES], "little")
     if masked_checksum(np.frombuffer(content[handle.offset : end + 1], np.uint8)) != stored:
         raise damaged(where, f"a block at byte {handle.offset} with another checksum", "the checksum stored after it")
@@ -73,7 +73,7 @@ def _block(content: bytes, handle: _Handle, where: str) -> bytes:
     block = content[handle.offset : end]
     size = len(block) - 4 * (int.from_bytes(block[-4:], "little") + 1)
     if size < 0:
-        raise damaged(where, f"a block of {len(block)} bytes", "room for its restart points")
+        raise damaged(where, f"a block of {len(block)} bytes", "a block that includes its restart points")
     return block[:size]
 
 

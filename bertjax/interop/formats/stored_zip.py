@@ -71,5 +71,5 @@ class StoredZip:
 
     def _slice(self, start: int, size: int, where: str) -> UInt8[np.ndarray, " N"]:
         if not 0 <= start <= start + size <= self._content.size:
-            raise damaged(where, f"bytes {start} to {start + size}", f"at most {self._content.size}")
+            raise damaged(where, f"bytes {start} to {start + size}", f"at most {self._content.size}, the file's size")
         return self._content[start : start + size]

@@ -77,7 +77,7 @@ class Checkpoint:
         header = Message(_taken(table, b"", self._path), f"{self._path}: header")
         if header.integer(2):
             fix = "save it on a little-endian machine"
-            raise UserError(f"{self._path}", got="big-endian numbers", expected="little-endian numbers", fix=fix)
+            raise UserError(f"{self._path}", got="big-endian byte order", expected="little-endian byte order", fix=fix)
         self._entries = {key: _parse(key, value, self._path) for key, value in table.items()}
         self._shards = self._map_shards(Path(prefix), header.integer(1))
         # Keys of slices start with a zero byte.
@@ -151,7 +151,9 @@ class Checkpoint:
         part = self._entries.get(key)
         if part is None or part.slices or part.dtype != whole.dtype:
             got = f"an entry of {_type_name(part.dtype)}, shape {part.shape}" if part else "no such entry"
-            raise damaged(f"{where}: slice {extents}", got, f"part of {_type_name(whole.dtype)}, shape {whole.shape}")
+            raise damaged(
+                f"{where}: slice {extents}", got, f"a part of a {_type_name(whole.dtype)} tensor of shape {whole.shape}"
+            )
         return part
 
 

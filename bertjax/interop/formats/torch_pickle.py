@@ -65,10 +65,10 @@ def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.nd
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
             got = type(value).__name__ if isinstance(name, str) else "a name that is a number"
-            raise UserError(f"{where}: {shown(name)}", got=got, expected="a tensor by name", fix=fix)
+            raise UserError(f"{where}: {shown(name)}", got=got, expected="a tensor with a string as its name", fix=fix)
     size, limit = sum(value.nbytes for value in values.values()), _MAX_SHARING * path.stat().st_size
     if size > limit:
-        raise damaged(where, f"tensors of {size} bytes", f"at most {limit}, {_MAX_SHARING} times the file")
+        raise damaged(where, f"tensors of {size} bytes", f"at most {limit}, {_MAX_SHARING} times the size of the file")
     return values
 
 
@@ -143,10 +143,10 @@ def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[
             raise damaged(where, "another kind of file", "a file of torch.save")
     machine = loader.load(file)
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
-        raise damaged(where, "big-endian or unknown numbers", "little-endian numbers")
+        raise damaged(where, "numbers in big-endian or unknown byte order", "little-endian byte order")
     result, keys = loader.load(file), loader.load(file)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(storages):
-        raise damaged(where, "keys of storages that differ from those in use", "the same keys")
+        raise damaged(where, "a list of storages that differs from those of the tensors", "the same storages")
     _fill([storages[key].array for key in keys], content[file.tell() :], where)
     return result
 
@@ -201,24 +201,24 @@ class _Loader:
         match arguments:
             case (_Storage(array), int() as offset, tuple() as size, tuple() as stride):
                 return _view(array, offset, size, stride, self._where)
-        raise self._refusal("for a tensor", arguments, "storage, offset, size and stride")
+        raise self._refusal("tensor arguments", arguments, "storage, offset, size and stride")
 
     def _tensor_v2(self, *arguments: object) -> Shaped[np.ndarray, "..."]:
         # After these: requires_grad, hooks and, since PyTorch 2, marks such as lazy negation.
         unmarked = all(marks is None or (type(marks) is dict and not marks) for marks in arguments[6:])
         if len(arguments) not in (6, 7) or not unmarked:
-            raise self._refusal("for a tensor", arguments, "6 values, without marks")
+            raise self._refusal("tensor arguments", arguments, "6 arguments, without marks such as negation")
         return self._tensor(*arguments[:4])
 
     def _parameter(self, *arguments: object) -> Shaped[np.ndarray, "..."]:
         match arguments:
             case (np.ndarray() as data, _, _):
                 return data
-        raise self._refusal("for a parameter", arguments, "a tensor, requires_grad and hooks")
+        raise self._refusal("parameter arguments", arguments, "a tensor, requires_grad and hooks")
 
     def _ordered_dict(self, *arguments: object) -> dict[Any, Any]:
         if arguments:
-            raise self._refusal("for an OrderedDict", arguments, "no values")
+            raise self._refusal("OrderedDict arguments", arguments, "no arguments")
         return {}
 
     def _refusal(self, what: str, values: object, expected: str) -> UserError:
@@ -233,14 +233,16 @@ def _view(
     steps = [step for step in stride if type(step) is int and step >= 0]
     sizes = [axis for axis in size if isinstance(axis, int)]
     if offset < 0 or not len(steps) == len(stride) == len(sizes):
-        raise damaged(where, f"offset {offset} and strides {_outline(stride)}", f"{len(sizes)} strides of 0 or more")
+        raise damaged(
+            where, f"offset {offset} and strides {_outline(stride)}", f"an offset and {len(sizes)} strides of 0 or more"
+        )
     if not count:
         return np.zeros(sizes, array.dtype)
     last = offset + sum((axis - 1) * step for axis, step in zip(sizes, steps, strict=True))
     # Strides of 0 would repeat values, and let a small file make large tensors.
     if last >= array.size or count > array.size:
-        got = f"a tensor of {count} elements up to {last}"
-        raise damaged(where, got, f"tensors within their storage, of {array.size}")
+        got = f"a tensor of {count} elements up to index {last} of its storage"
+        raise damaged(where, got, f"tensors within their storage, which has {array.size} elements")
     strides = [step * array.itemsize if axis > 1 else 0 for axis, step in zip(sizes, steps, strict=True)]
     return np.lib.stride_tricks.as_strided(array[offset:], sizes, strides, writeable=False)
 

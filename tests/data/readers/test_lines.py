@@ -56,7 +56,7 @@ def test_a_truncated_line_is_not_blank(content, is_blank):
     [
         (b"ab\xff", r"a\.txt:3: got byte 0xff at byte offset 12, not valid UTF-8; expected UTF-8 text\. Fix: convert"),
         (b"a\0", "got a NUL character; expected text"),
-        (b"x" * 101, "got a longer line; expected at most 100 bytes"),
+        (b"x" * 101, "got a line that is too long; expected at most 100 bytes"),
     ],
 )
 def test_bad_lines_can_be_skipped(content, message):

@@ -146,9 +146,9 @@ def test_damaged_files_raise_with_both_settings_of_on_bad_row(name, stored, mess
 BAD_LINES = [
     (b"caf\xe9 au lait", "got byte 0xe9 at byte offset 16, not valid UTF-8"),
     (b"\xed\xa0\x80", "got byte 0xed at byte offset 13"),
-    (b"x" * 101, r'a longer line; expected at most 100 bytes before its "\\n"'),
-    (b"\xc3\xa9" * 60, "a longer line"),
-    (b"x" * 1000, "a longer line"),
+    (b"x" * 101, r'a line that is too long; expected at most 100 bytes before its "\\n"'),
+    (b"\xc3\xa9" * 60, "a line that is too long"),
+    (b"x" * 1000, "a line that is too long"),
 ]
 
 
@@ -193,8 +193,8 @@ def test_offsets_count_the_byte_order_mark():
         ('{"text": ["x"]}', "got list in field 'text'"),
         ('{"text": "\\ud800 x"}', "half of a surrogate pair"),
         ('{"text": "\\u0000"}', "a NUL character"),
-        (json.dumps({"text": "y\n" + "x" * 1001}), "a longer line; expected at most 1,000 bytes"),
-        (json.dumps({"text": "xy\n" * 70_000}), "a longer line; expected at most 200,000 bytes"),
+        (json.dumps({"text": "y\n" + "x" * 1001}), "a line that is too long; expected at most 1,000 bytes"),
+        (json.dumps({"text": "xy\n" * 70_000}), "a line that is too long; expected at most 200,000 bytes"),
     ],
 )
 def test_bad_rows(row, message, monkeypatch):

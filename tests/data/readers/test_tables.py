@@ -125,7 +125,7 @@ def test_each_file_has_its_own_header():
         ("a.jsonl", "[1]", "a JSON list"),
         ("a.jsonl", '{"text": "\\ud800"}', "half of a surrogate pair"),
         ("a.jsonl", '{"text": ', "not valid JSON"),
-        ("a.jsonl", " " * 2**20 + ' {"label": "1", "text": "y"}', "a longer line"),
+        ("a.jsonl", " " * 2**20 + ' {"label": "1", "text": "y"}', "a line that is too long"),
     ],
 )
 def test_bad_rows_are_errors(name, row, message):

@@ -1,6 +1,7 @@
 """Tests of the articles of a run and the vocabulary that encodes them."""
 
 import json
+import logging
 
 import pytest
 
@@ -49,8 +50,10 @@ def test_the_splits(tmp_path):
     assert splits(articles(tmp_path, test_source="a.jsonl")) == ("train", "valid", "test")
 
 
-def test_a_vocabulary_is_trained_again_only_if_its_sources_change(tmp_path, monkeypatch):
-    first = vocabulary(text(tmp_path))
+def test_a_vocabulary_is_trained_again_only_if_its_sources_change(tmp_path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO, "bertjax"):
+        first = vocabulary(text(tmp_path))
+    assert caplog.messages[0] == "training a vocabulary of 30 tokens"
     assert len(first) == 30 and first[:5] == tuple(SPECIALS)
     with monkeypatch.context() as patch:
         patch.setattr(ArticleText, "_trained", lambda self: pytest.fail("trained again"))

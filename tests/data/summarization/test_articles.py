@@ -100,7 +100,7 @@ def test_sentences_that_annotators_selected():
     assert [article.gold for article in read(**with_gold, gold_as="labels")] == [(1,)]
     write("a.jsonl", rows({"article": "One. Two.\nThree", "gold": [0, 1]}))
     assert [article.gold for article in read(**with_gold, splitter="lines")] == [(0, 1)]
-    with pytest.raises(UserError, match=r"a\.jsonl:1: got numbers of sentences of an article that is not split"):
+    with pytest.raises(UserError, match=r"a\.jsonl:1: got sentence numbers, but the article is not split"):
         read(**with_gold)
 
 
@@ -286,8 +286,8 @@ def test_reading_is_lazy_and_can_be_repeated():
             "an empty summary in field 'summary'; expected text",
         ),
         ('{"article": 3, "summary": "x"}', "int in field 'article'; expected a text or a list of sentences"),
-        ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' with other values than text"),
-        ('{"article": [["x", 3]], "summary": "x"}', "a list in field 'article' with other values than text"),
+        ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' that has values other than text"),
+        ('{"article": [["x", 3]], "summary": "x"}', "a list in field 'article' that has values other than text"),
         ('{"article": "\\ud800", "summary": "x"}', "half of a surrogate pair"),
         ('{"id": "\\ud800", "article": "x", "summary": "x"}', "half of a surrogate pair"),
         ("[]", "a JSON list"),

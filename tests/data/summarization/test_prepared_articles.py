@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import random
 
 import numpy as np
@@ -135,10 +136,13 @@ def test_other_settings_are_prepared_separately(tmp_path, sources):
     assert len({PreparedRows(recipe, tmp_path, PreparationConfig()).folder for recipe in recipes}) == 7
 
 
-def test_blocks_without_remaining_articles(tmp_path, sources, monkeypatch):
+def test_blocks_without_remaining_articles(tmp_path, sources, monkeypatch, caplog):
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 1)
-    rows = prepare(extractive(sources), tmp_path / "kept")
-    assert rows.report["articles_left_out"] >= 8 and len(rows.train["first_sentences"])
+    with caplog.at_level(logging.INFO, "bertjax"):
+        rows = prepare(extractive(sources), tmp_path / "kept")
+    count = rows.report["articles_left_out"]
+    assert count >= 8 and len(rows.train["first_sentences"])
+    assert any(f", {count} articles left out" in message for message in caplog.messages)
 
 
 def test_limits_that_drop_all_articles_are_an_error(tmp_path):

@@ -168,7 +168,7 @@ def test_files_of_different_lengths_are_an_error(english, german, got, on_bad_ro
     [
         (b" \t", r"a\.de:2: got a line without text; expected a text, the translation of a\.en:2\. Fix: add the text "),
         (b"caf\xe9", r"a\.de:2: got byte 0xe9 at byte offset 5, not valid UTF-8"),
-        (b"x" * (2**20 + 1), r"a\.de:2: got a longer line; expected at most 1,048,576 bytes"),
+        (b"x" * (2**20 + 1), r"a\.de:2: got a line that is too long; expected at most 1,048,576 bytes"),
     ],
 )
 def test_bad_lines_are_errors_or_skipped(bad, got, caplog):
@@ -247,12 +247,12 @@ def test_bad_files_are_errors(files, on_bad_row):
         ),
         (
             {"source_prefix": ("a", "b")},
-            r"data\.source_prefix: got 2 texts for 1 names in data\.test_source; expected none",
+            r"data\.source_prefix: got 2 prefixes for 1 source\(s\) in data\.test_source; expected no prefix",
         ),
-        ({"target_prefix": ("a", "b", "c")}, r"data\.target_prefix: got 3 texts"),
+        ({"target_prefix": ("a", "b", "c")}, r"data\.target_prefix: got 3 prefixes"),
         (
             {"test_source": "a.en,a.en", "test_target": "a.de,a.de", "target_prefix": ("a", "b")},
-            r"data\.target_prefix: got 2 texts without data\.source_prefix; expected sources that show which",
+            r"data\.target_prefix: got 2 prefixes, but no data\.source_prefix; expected sources from which",
         ),
         (
             {"test_source": "tfds:a", "test_target": "tfds:b"},

@@ -25,8 +25,8 @@ def test_varints(value):
 @pytest.mark.parametrize(
     ("content", "got"),
     [
-        (b"\x08", "no end of the number at byte 1"),
-        (b"\x08" + b"\xff" * 11, "no end of the number at byte 1"),
+        (b"\x08", "a number at byte 1 that does not end"),
+        (b"\x08" + b"\xff" * 11, "a number at byte 1 that does not end"),
         (b"\x12\x05abc", "a field of 5 bytes; expected at most 3"),
         (b"\x12" + varint(2**64 - 1), "a field of 18446744073709551615 bytes; expected at most 0"),
         (b"\x0d\x00", "a field of 4 bytes; expected at most 1"),

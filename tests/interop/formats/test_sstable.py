@@ -26,7 +26,7 @@ def test_many_restart_points():
         (b"\1\1\1a1" + b"\0\0\0\0\1\0\0\0", "an entry that reaches beyond its block"),
         (b"\0\7\1a1" + b"\0\0\0\0\1\0\0\0", "an entry that reaches beyond its block"),
         (b"\0\1" + varint(2**63) + b"a" + b"\0\0\0\0\1\0\0\0", "an entry that reaches beyond its block"),
-        (b"\0\0\xff" + b"\0\0\0\0\1\0\0\0", "no end of the number"),
+        (b"\0\0\xff" + b"\0\0\0\0\1\0\0\0", "a number at byte 2 that does not end"),
         (entries([(b"a", b"1")], restarts=b"\xff\xff\xff\x7f"), "a block of 9 bytes"),
         (b"", "a block of 0 bytes"),
         (entries([(b"b", b"1"), (b"a", b"2")]), "key b'a' after b'b'"),

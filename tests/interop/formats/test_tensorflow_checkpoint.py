@@ -101,7 +101,7 @@ def test_a_flipped_bit_of_the_data_is_found(tmp_path):
     ("items", "got"),
     [
         ([(b"x", entry(VALUES))], "no header"),
-        ([(b"", message((1, 1), (2, 1)))], "big-endian numbers; expected little-endian"),
+        ([(b"", message((1, 1), (2, 1)))], "big-endian byte order; expected little-endian"),
         ([HEADER, (b"\xfe", entry(VALUES))], r"name b'.*xfe'; expected names in UTF-8"),
         ([HEADER, (b"x", entry(VALUES, shard=1))], "data file 1; expected one of the 1"),
         ([HEADER, (b"x", entry(VALUES, shard=-1))], "data file -1; expected one of the 1"),
@@ -157,7 +157,7 @@ def test_parts_are_assembled(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "parts", "stored", "got"),
     [
-        ((2, 3), PARTS, STORED[:1], r"slice \(\(0, -1\), \(1, 2\)\): got no such entry; expected part of float32"),
+        ((2, 3), PARTS, STORED[:1], r"slice \(\(0, -1\), \(1, 2\)\): got no such entry; expected a part of a float32"),
         ((2, 3), (part((0, 1)), *PARTS), STORED, r"slice \(\(0, 1\),\): got no such entry"),
         ((2, 3), (part(*[(0, 1)] * 300),), STORED, "got no such entry"),
         ((2, 3), PARTS, [(LEFT, entry(VALUES[:, :1], dtype=3)), STORED[1]], r"entry of int32, shape \(2, 1\)"),
