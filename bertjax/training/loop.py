@@ -174,7 +174,7 @@ class Trainer:
         return state._replace(params=jax.device_put(params, self._shardings.params))
 
     def updates(self, data: Data, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
-        """Yields each remaining update as soon as it is dispatched.
+        """Dispatches and yields the remaining updates, without waiting for their results.
 
         An update is checked after the next one is dispatched, so that the devices never wait for the host.
         """

@@ -41,7 +41,7 @@ def parse_steps(text: str) -> range:
 
 
 def traced(updates: Iterator[T], begun: int, steps: range, folder: Path) -> Iterator[T]:
-    """Yields updates as soon as they are dispatched, and traces the requested steps on process 0.
+    """Yields the updates, and traces the requested steps on process 0.
 
     The trace includes the time between the steps.
 
