@@ -31,7 +31,7 @@ from bertjax.training.sharding import with_shardings
 
 _NAMES = ("Ann", "Bob", "Kim")
 _PLACES = ("house", "tree", "river")
-_WORDS = (
+WORDS = (
     "the",
     "a",
     "cat",
@@ -85,7 +85,7 @@ def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
     """Writes documents of a few sentences, separated by blank lines; returns the path."""
     rng = random.Random(seed)
     sentences = [
-        [" ".join(rng.choices(_WORDS, k=rng.randint(3, 12))) + " ." for _ in range(rng.randint(2, 9))]
+        [" ".join(rng.choices(WORDS, k=rng.randint(3, 12))) + " ." for _ in range(rng.randint(2, 9))]
         for _ in range(documents)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def write_sentences(folder: Path, count: int = 60, scheme: str = "BIO") -> dict[
     groups = ["\n".join(f"{word}\tx\t{tag}" for word, tag in [*rows, (".", "O")]) for rows in sentences]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sentences.conll").write_text("\n\n".join(groups) + "\n")
-    WordPiece([*SPECIALS, ".", *_WORDS, *_NAMES, "Bell", "##my"], lowercase=False).save(folder / "vocabulary")
+    WordPiece([*SPECIALS, ".", *WORDS, *_NAMES, "Bell", "##my"], lowercase=False).save(folder / "vocabulary")
     return {"data.source": str(folder / "sentences.conll"), "data.vocab_file": str(folder / "vocabulary")}
 
 
@@ -133,7 +133,7 @@ def write_questions(folder: Path, contexts: int = 40, answerable: float = 1.0, w
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "questions.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": paragraphs}]}))
     phrases = sorted({word.lower() for group in _PHRASES.values() for phrase in group for word in phrase.split()})
-    vocab = [*SPECIALS, ".", "?", "which", "is", "it", *_PHRASES, *phrases, *_WORDS]
+    vocab = [*SPECIALS, ".", "?", "which", "is", "it", *_PHRASES, *phrases, *WORDS]
     WordPiece(vocab, lowercase=True).save(folder / "vocabulary")
     return {"data.source": str(folder / "questions.json"), "data.vocab_file": str(folder / "vocabulary")}
 
@@ -141,7 +141,7 @@ def write_questions(folder: Path, contexts: int = 40, answerable: float = 1.0, w
 def _paragraph(rng: random.Random, name: str, answerable: float, words: int) -> dict[str, Any]:
     """A context and its questions, in SQuAD's format."""
     phrases = {kind: rng.choice(group) for kind, group in _PHRASES.items() if rng.random() < answerable}
-    parts = [*rng.choices(_WORDS, k=rng.randint(3, words)), *phrases.values()]
+    parts = [*rng.choices(WORDS, k=rng.randint(3, words)), *phrases.values()]
     rng.shuffle(parts)
     context = "  ".join(parts) + " ."
     answers = {kind: [{"text": text, "answer_start": context.index(text)}] for kind, text in phrases.items()}
@@ -160,11 +160,11 @@ def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
     Returns the config keys for the two files.
     """
     rng = random.Random(0)
-    sentences = [rng.choices(_WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
+    sentences = [rng.choices(WORDS, k=rng.randint(3, 9)) for _ in range(rows)]
     lines = ["sentence\tlabel", *(f"{' '.join(words)} .\t{'yes' if 'cat' in words else 'no'}" for words in sentences)]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
-    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
+    WordPiece([*SPECIALS, ".", *WORDS], lowercase=True).save(folder / "vocabulary")
     return {"data.source": str(folder / "rows.tsv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
@@ -218,12 +218,12 @@ def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, 
     folder.mkdir(parents=True, exist_ok=True)
     rows = ({"id": f"a{number}", **_article(rng, length)} for number in range(count))
     (folder / "articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    WordPiece([*SPECIALS, ".", *_WORDS], lowercase=True).save(folder / "vocabulary")
+    WordPiece([*SPECIALS, ".", *WORDS], lowercase=True).save(folder / "vocabulary")
     return {"data.source": str(folder / "articles.jsonl"), "data.vocab_file": str(folder / "vocabulary")}
 
 
 def _article(rng: random.Random, length: int) -> dict[str, list[str]]:
-    others = [word for word in _WORDS if word != "sings"]
+    others = [word for word in WORDS if word != "sings"]
     words = [rng.choices(others, k=7) for _ in range(length)]
     chosen = sorted(rng.sample(range(length), 2))
     for number in chosen:

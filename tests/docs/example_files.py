@@ -8,26 +8,6 @@ from pathlib import Path
 
 from tests import published, tiny
 
-_WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "sees",
-    "likes",
-    "finds",
-    "small",
-    "big",
-    "red",
-    "old",
-    "house",
-    "tree",
-    "river",
-    "runs",
-    "sings",
-]
-
 
 def write(folder: Path) -> Path:
     """Writes the files and a BERT folder; returns the BERT folder."""
@@ -66,4 +46,4 @@ def _write_rows(folder: Path, names: list[str], rng: random.Random, header: str,
 
 
 def _sentence(rng: random.Random) -> str:
-    return " ".join(rng.choices(_WORDS, k=rng.randint(3, 8))).capitalize() + "."
+    return " ".join(rng.choices(tiny.WORDS, k=rng.randint(3, 8))).capitalize() + "."

@@ -627,7 +627,7 @@ def test_additional_positions(run, tmp_path, how, expected):
 def golden_vocabulary(tmp_path_factory):
     """A vocabulary of the size of the PreSumm checkpoints."""
     path = tmp_path_factory.mktemp("golden") / "vocab.txt"
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny._WORDS, *map(str, range(11))]))
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny.WORDS, *map(str, range(11))]))
     assert len(path.read_text().split()) == 37
     return path
 

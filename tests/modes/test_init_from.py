@@ -257,7 +257,7 @@ def test_a_checkpoint_of_presumm(tmp_path):
     """With the vocabulary in the same folder."""
     (tmp_path / "presumm").mkdir()
     weights = shutil.copy(GOLDEN / "transformer.pt", tmp_path / "presumm")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny._WORDS, *map(str, range(11))]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *tiny.WORDS, *map(str, range(11))]
     (tmp_path / "presumm" / "vocab.txt").write_text("\n".join(words))
     values = {"init_from": weights, "data.vocab_file": tmp_path / "presumm" / "vocab.txt", "data.lowercase": True}
     values |= {"model.num_heads": 3, "data.limits.min_sentences": 1}

@@ -99,20 +99,12 @@ def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
     def call(given):
         return lambda: given.run() if ask == "run" else given.fingerprint
 
-    check_message(
-        told(call(text(home, source=""))),
-        what="config key data.source",
-        got="nothing",
-        expected="rows to train on",
-        fix="--config.data.source=FILE",
-    )
-    check_message(
-        told(call(text(home, vocab=""))),
-        what="config key data.vocab_file",
-        got="nothing, and no init_from",
-        expected="a vocab.txt, or a folder",
-        fix="--config.data.vocab_file or --config.init_from",
-    )
+    for change, what, got, expected, fix in (
+        ("source", "data.source", "nothing", "rows to train on", "--config.data.source=FILE"),
+        ("vocab", "data.vocab_file", "nothing, and no init_from", "a vocab.txt, or", "vocab_file or --config.init"),
+    ):
+        message = told(call(text(home, **{change: ""})))
+        check_message(message, what=f"config key {what}", got=got, expected=expected, fix=fix)
     assert not (home / "kept").exists()
 
 
