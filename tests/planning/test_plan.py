@@ -247,7 +247,9 @@ def test_configs_that_do_not_fit_the_slice(values, message):
 
 
 def test_a_batch_that_no_mesh_divides(here):
-    with pytest.raises(UserError, match=r"config key batch_size: got 1; expected a multiple of 8, the number of devices"):
+    with pytest.raises(
+        UserError, match=r"config key batch_size: got 1; expected a multiple of 8, the number of devices"
+    ):
         planner.run("here", True, config(batch_size=1, model__num_heads=1), build)
 
 
