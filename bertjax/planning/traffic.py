@@ -73,8 +73,11 @@ def _written(program: Program, computation: Computation, fusion: Instruction) ->
     total = 0
     for shape, name in zip(fusion.results, made, strict=True):
         origin = _origin(computation, name)
-        if not shape.is_in_hbm or origin.opcode == "parameter" or _FREE_CALLS.search(origin.rest):
-            continue  # on-chip, or returned unchanged
+        maker = computation.instructions[origin.operands[0]] if origin.opcode == "get-tuple-element" else origin
+        if not shape.is_in_hbm or kernels.is_workspace(maker, shape):
+            continue
+        if origin.opcode == "parameter" or _FREE_CALLS.search(origin.rest):
+            continue  # returned unchanged
         if origin.opcode == "fusion" and len(origin.results) == 1:
             (called,) = program.called(origin, "calls")
             total += _written(program, called, fusion)

@@ -37,6 +37,7 @@ class Program:
       moved: the bytes to read and write, by compiler.
       flops: the operations of matrix products, by compiler.
       donated: the arguments whose memory the results may use.
+      options: options for the compiler.
     """
 
     function: Callable[..., Any]
@@ -44,6 +45,7 @@ class Program:
     moved: dict[str, float]
     flops: float = 0.0
     donated: tuple[int, ...] = ()
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 R, H, F, V = 8192, 1024, 4096, 30_000  # rows, hidden size, feed-forward size, words
@@ -193,7 +195,19 @@ PROGRAMS = {
         10 * SCORES * D,
     ),
 }
+CUBLAS = {"xla_gpu_enable_triton_gemm": False}  # products by cuBLAS, as the compiler may choose where it finds a GPU
 ON_GPU = {
+    # One product with its bias and activation, and a workspace of 32 MiB, which is no traffic.
+    "cublas, bias and gelu": Program(
+        lambda x, w, b: jax.nn.gelu(x @ w + b),
+        f"bf16[{R},{H}], bf16[{H},{F}], bf16[{F}]",
+        {"gpu": 2 * (R * H + H * F + F + R * F)},
+        2 * R * H * F,
+        options=CUBLAS,
+    ),
+    "cublas, attention": Program(
+        attention, several(HEADS, 3), PROGRAMS["attention"].moved, 4 * SCORES * D, options=CUBLAS
+    ),
     "cudnn": Program(cudnn_attention, several(LENGTHS, 3), {"gpu": 4 * ONE}, 4 * SCORES * D),
     # Three inputs and the output; then five inputs and three gradients.
     "cudnn, backward": Program(
@@ -253,7 +267,11 @@ def compile_text(program: Program, kind: str) -> str:
     target = find_target(TARGETS[kind])
     sharding = jax.sharding.SingleDeviceSharding(target.devices[0])
     compiled = jax.jit(program.function, donate_argnums=program.donated, in_shardings=sharding, out_shardings=sharding)
-    return compiled.lower(*map(_shape, _split(program.shapes))).compile(dict(target.compiler_options)).as_text()
+    return (
+        compiled.lower(*map(_shape, _split(program.shapes)))
+        .compile({**target.compiler_options, **program.options})
+        .as_text()
+    )
 
 
 def _split(shapes: str) -> list[str]:

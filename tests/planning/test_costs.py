@@ -1,13 +1,11 @@
-"""Costs of compiled programs: hand-written ones with known costs, and parts of real programs for TPUs and CPUs."""
+"""Costs of compiled programs: a hand-written one with known costs, and a real one for CPUs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.planning import hlo
 from bertjax.planning.costs import Collective, step_costs
 from bertjax.planning.roofline import collective_table
 from tests.planning.plans import target_of
@@ -121,104 +119,6 @@ def test_a_loop_with_an_unknown_number_of_iterations_is_reported():
     assert (costs.flops, costs.uncounted_loops) == (2 * 4 * 8 * 16, 1)
 
 
-def test_only_the_read_part_of_slices_is_counted():
-    text = """HloModule a
-
-%fused (p: f32[24,64], i: s32[]) -> f32[1,64] {
-  %p = f32[24,64]{1,0} parameter(0)
-  %i = s32[] parameter(1)
-  ROOT %slice = f32[1,64]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,64}
-}
-
-%copied (p.2: f32[24,64]) -> f32[24,64] {
-  %p.2 = f32[24,64]{1,0} parameter(0)
-  ROOT %copy = f32[24,64]{1,0} copy(%p.2)
-}
-
-%updated (p.1: f32[24,64], q: f32[1,64], i.1: s32[]) -> f32[24,64] {
-  %p.1 = f32[24,64]{1,0} parameter(0)
-  %q = f32[1,64]{1,0} parameter(1)
-  %i.1 = s32[] parameter(2)
-  %same = f32[24,64]{1,0} fusion(%p.1), kind=kLoop, output_to_operand_aliasing={{}: (0, {})}, calls=%copied
-  ROOT %update = f32[24,64]{1,0} dynamic-update-slice(%same, %q, %i.1, %i.1)
-}
-
-ENTRY %main (a: f32[24,64], n: s32[]) -> f32[24,64] {
-  %a = f32[24,64]{1,0} parameter(0)
-  %n = s32[] parameter(1)
-  %row = f32[1,64]{1,0} fusion(%a, %n), kind=kLoop, calls=%fused
-  %copy-start.1 = (f32[1,64]{1,0:S(1)}, f32[1,64]{1,0}, u32[]{:S(2)}) copy-start(%row)
-  %copy-done.1 = f32[1,64]{1,0:S(1)} copy-done(%copy-start.1)
-  %slice-start.1 = (f32[24,64]{1,0}, f32[2,64]{1,0:S(1)}, s32[]{:S(4)}) slice-start(%a), slice={[0:2], [0:64]}
-  %slice-done.1 = f32[2,64]{1,0:S(1)} slice-done(%slice-start.1)
-  ROOT %new = f32[24,64]{1,0} fusion(%a, %copy-done.1, %n), kind=kLoop, calls=%updated
-}
-"""
-    row = 64 * 4
-    fetched = (row + 4 + row) + row + 2 * row
-    assert step_costs(text, 1).hbm_bytes == fetched + (row + 4)
-
-
-@pytest.mark.parametrize(
-    ("attribute", "groups"),
-    [
-        ("replica_groups={{0,2},{1,3}}", ((0, 2), (1, 3))),
-        ("replica_groups=[2,4]<=[8]", ((0, 1, 2, 3), (4, 5, 6, 7))),
-        ("replica_groups=[4,2]<=[2,4]T(1,0)", ((0, 4), (1, 5), (2, 6), (3, 7))),
-        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_1'}", ((0, 1), (2, 3), (4, 5), (6, 7))),
-        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", ((0, 2, 4, 6), (1, 3, 5, 7))),
-        (
-            "replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_0'}",
-            ((0, 1), (2, 3), (4, 5), (6, 7)),
-        ),
-        ("replica_groups=mesh['axis_0'=8] {'axis_0':(1)2}", ((0, 4), (1, 5), (2, 6), (3, 7))),
-        ("replica_groups=mesh['axis_0'=8] {'axis_0':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
-        ("replica_groups=mesh['axis_0'=8] {'axis_0':(4)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
-        ("source_target_pairs={{0,1},{1,2}}", ((0, 1), (1, 2))),
-        ("replica_groups={}", (tuple(range(8)),)),
-    ],
-)
-def test_groups_of_devices(attribute, groups):
-    line = f"  %r = f32[2]{{0}} all-reduce(%x), channel_id=1, {attribute}, use_global_device_ids=true"
-    text = f"ENTRY %main (x: f32[2]) -> f32[2] {{\n  %x = f32[2]{{0}} parameter(0)\n{line}\n}}\n"
-    program = hlo.parse(text)
-    assert hlo.device_groups(program.computations["main"].instructions["r"], 8) == groups
-
-
-@pytest.mark.parametrize(
-    ("shapes", "attributes", "products"),
-    [
-        (("f32[8,16]", "f32[16,4]", "f32[8,4]"), "dim_labels=bf_io->bf", 8 * 4 * 16),
-        # 64 x 16 products of 128x64 by 64x128, as window positions of which only one is not padding
-        (
-            ("f32[64,16,128,64]", "f32[64,16,128,64]", "f32[64,16,128,128]"),
-            "window={size=64x16 stride=63x15 lhs_dilate=64x16}, dim_labels=01bf_01oi->01bf",
-            64 * 16 * 128 * 128 * 64,
-        ),
-        (
-            ("f32[64,16,128,64]", "f32[64,16,64,128]", "f32[64,16,128,128]"),
-            "window={size=64x16 stride=64x16 pad=63_63x15_15 lhs_dilate=63x15 rhs_reversal=1x1}, "
-            "dim_labels=01bf_01io->01bf",
-            64 * 16 * 128 * 128 * 64,
-        ),
-        # a gradient of weights, summed over 64 rows and 128 positions
-        (
-            ("bf16[64,128,16]", "bf16[64,128,32]", "bf16[16,32,1]"),
-            "window={size=64}, dim_labels=0fb_0io->bf0",
-            64 * 128 * 16 * 32,
-        ),
-    ],
-)
-def test_products_that_are_convolutions(shapes, attributes, products):
-    left, right, result = shapes
-    text = (
-        "ENTRY %main (x: f32[]) -> f32[] {\n"
-        f"  %a = {left}{{0}} parameter(0)\n  %b = {right}{{0}} parameter(1)\n"
-        f"  ROOT %c = {result}{{0}} convolution(%a, %b), {attributes}\n}}\n"
-    )
-    assert step_costs(text, 1).flops == 2 * products
-
-
 def test_a_real_program():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 
@@ -238,17 +138,26 @@ def test_a_real_program():
     assert {each.groups for each in costs.collectives.values()} == {(tuple(range(8)),)}
 
 
-def test_attributes_may_span_several_lines():
+def test_calls_and_asynchronous_instructions_cost_what_they_call():
     text = """HloModule a
 
-ENTRY %main (a: f32[8]) -> f32[8] {
-  %a = f32[8]{0} parameter(0)
-  %k = f32[8]{0} custom-call(%a), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
-"key":"value"
-}}, metadata={op_name="a/kernel"}
-  ROOT %b = f32[8]{0} add(%k, %k)
+%captured (p: f32[64]) -> f32[64] {
+  %p = f32[64]{0} parameter(0)
+  ROOT %doubled = f32[64]{0} add(%p, %p)
+}
+
+%scattered (q: f32[64]) -> f32[32] {
+  %q = f32[64]{0} parameter(0)
+  ROOT %part = f32[32]{0} reduce-scatter(%q), channel_id=3, replica_groups={{0,1}}, dimensions={0}, to_apply=%add
+}
+
+ENTRY %main (a: f32[64]) -> f32[32] {
+  %a = f32[64]{0} parameter(0)
+  %b = f32[64]{0} call(%a), to_apply=%captured
+  %start = ((f32[64]{0}), f32[32]{0}, u32[]) async-start(%b), async_execution_thread="parallel", calls=%scattered
+  ROOT %done = f32[32]{0} async-done(%start)
 }
 """
-    instructions = hlo.parse(text).computations["main"].instructions
-    assert list(instructions) == ["a", "k", "b"]
-    assert instructions["k"].op_name == "a/kernel"
+    costs = step_costs(text, 2)
+    assert costs.hbm_bytes == 4 * (64 + 64) + 4 * (64 + 32)
+    assert list(costs.collectives.values()) == [Collective("reduce-scatter", 4 * 64, ((0, 1),), 1)]

@@ -1,0 +1,59 @@
+"""Operations and reads of kernels, from lines of programs; `test_programs` has compiled kernels."""
+
+import pytest
+
+from bertjax.planning import hlo, kernels
+
+OPERANDS = ("s8[1,2,4]", "s8[1,2,4]", "bf16[3,256,64]", "bf16[3,512,64]", "bf16[3,512,32]", "f32[3,256]")
+PAIRS = 3 * 256 * 512
+
+
+def kernel(name, result="bf16[3,256,64]", operands=OPERANDS, target="tpu_custom_call", rest=""):
+    """The computation with a kernel as its last instruction, and the kernel."""
+    lines = [f"  %p{number} = {shape}{{0}} parameter({number})" for number, shape in enumerate(operands)]
+    names = ", ".join(f"%p{number}" for number in range(len(operands)))
+    lines.append(f'  ROOT %{name} = ({result}{{0}}) custom-call({names}), custom_call_target="{target}"{rest}')
+    computation = hlo.parse("ENTRY %m () -> f32[] {\n" + "\n".join(lines) + "\n}\n").computations["m"]
+    return computation, computation.root
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "of_keys", "of_values"),
+    [
+        ("splash_mha_fwd_residuals.1", "bf16[3,256,32]", 1, 1),
+        ("splash_mha_dq_no_residuals", "bf16[3,256,64]", 2, 1),
+        ("splash_mha_dkv_segmented_no_residuals.3", "bf16[3,512,64]", 2, 2),
+        ("splash_mha_dkv_no_residuals.1", "bf16[4,3,256,64]", 3, 2),  # also returns the gradient of queries
+        ("splash_mqa_fwd", "bf16[3,256,32]", 1, 1),
+    ],
+)
+def test_splash_attention(name, result, of_keys, of_values):
+    computation, instruction = kernel(name, result)
+    assert kernels.kernel_flops(computation, instruction) == 2 * PAIRS * (64 * of_keys + 32 * of_values)
+
+
+def test_blocks_that_are_read_several_times():
+    computation, forward = kernel("splash_mha_fwd")
+    shapes = computation.shapes(forward.operands)
+    assert kernels.reads(forward, shapes) == [1, 1, 1, 2, 2, 1]  # two blocks of queries
+    computation, backward = kernel("splash_mha_dkv")
+    assert kernels.reads(backward, shapes) == [4, 4, 4, 1, 1, 4]  # four blocks of keys
+    whole = ("s8[1,1,1]", *OPERANDS[1:])
+    computation, forward = kernel("splash_mha_fwd", operands=whole)
+    assert kernels.reads(forward, computation.shapes(forward.operands)) == [1] * 6
+
+
+def test_operations_that_a_kernel_states():
+    note = ', backend_config={"custom_call_config":{"cost_estimate":{"flops":"42","transcendentals":"1"}}}'
+    assert kernels.kernel_flops(*kernel("name", rest=note)) == 42
+    assert kernels.kernel_flops(*kernel("name")) == 0  # unknown
+
+
+def test_the_kind_of_a_call():
+    _, splash = kernel("splash_mha_fwd")
+    _, cublas = kernel("gemm", target="__cublas$gemm")
+    _, cudnn = kernel("attention", target="__cudnn$fmhaSoftmaxBackward")
+    _, other = kernel("sort", target="TopK")
+    assert [kernels.is_custom(each) for each in (splash, cublas, cudnn, other)] == [True, False, True, False]
+    scratch = hlo.Shape("u8", (1024,), True)
+    assert [kernels.is_workspace(each, scratch) for each in (splash, cublas, cudnn)] == [False, True, True]
