@@ -217,7 +217,7 @@ def test_a_failed_row_is_listed_and_the_others_finish(flags, done, tmp_path, mon
             "model.lstm_size",
         ),
         (["--set=task.data.seq_len=64"], "row 'slow', stage task", "64", "."),
-        (["--set=task.model.hidden_size=32"], "config key model.hidden_size", "32", "omit it"),
+        (["--set=task.model.hidden_size=32"], "config key model.hidden_size", "32", "omit this key"),
         (
             ["--set=task.data.source=nowhere.tsv"],
             "row 'slow', stage task",
