@@ -28,13 +28,22 @@ class Shape(NamedTuple):
     kind: str  # type of the elements: f32, bf16, ...
     dims: tuple[int, ...]
     is_in_hbm: bool  # False for arrays in a chip's on-chip memory
+    num_stored: int  # elements in memory, including the padding of tiles on TPUs
 
     @property
     def num_bytes(self) -> int:
-        """The size of the array, without the padding of tiles."""
+        """The size of the array, without padding."""
+        return math.prod(self.dims) * self._bits // 8
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the array in memory, with padding."""
+        return self.num_stored * self._bits // 8
+
+    @property
+    def _bits(self) -> int:
         digits = re.search(r"(\d+)(?:e\w+)?$", self.kind)  # f8e4m3fn has 8
-        bits = _BITS.get(self.kind) if self.kind in _BITS else int(digits[1]) if digits else 32
-        return math.prod(self.dims) * (bits or 0) // 8
+        return _BITS[self.kind] if self.kind in _BITS else int(digits[1]) if digits else 32
 
 
 class Instruction(NamedTuple):
@@ -176,7 +185,17 @@ def _closing(text: str, opening: int) -> int:
 
 def _shape(kind: str, dims: str, layout: str) -> Shape:
     place = re.search(r"S\((\d+)\)", layout)
-    return Shape(kind, _numbers(dims.replace("<=", "")), place is None or place[1] == "0")
+    sizes = _numbers(dims.replace("<=", ""))
+    return Shape(kind, sizes, place is None or place[1] == "0", _num_stored(sizes, layout))
+
+
+def _num_stored(sizes: tuple[int, ...], layout: str) -> int:
+    """The number of elements in memory: for `{1,0:T(8,128)}`, dimension 1 in multiples of 128 and 0 in those of 8."""
+    stored = list(sizes)
+    if found := re.match(r"\{([\d,]+):T\(([\d,]+)\)", layout):
+        for axis, tile in zip(_numbers(found[1]), reversed(_numbers(found[2])), strict=False):
+            stored[axis] = -(-stored[axis] // tile) * tile
+    return math.prod(stored)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Memory traffic of a compiled program: the bytes that an instruction reads from main memory and writes to it.
 
-Arrays are counted once per instruction, without the padding of tiles. Slices and updates in place count only the part
-that they read or write.
+Arrays are counted once per instruction, on TPUs with the padding of their tiles. Slices and updates in place count only
+the part that they read or write.
 """
 
 import re
@@ -82,7 +82,7 @@ def _written(program: Program, computation: Computation, fusion: Instruction) ->
             (called,) = program.called(origin, "calls")
             total += _written(program, called, fusion)
         else:
-            total += _updated(computation, origin) if origin.opcode in _UPDATES else shape.num_bytes
+            total += _updated(computation, origin) if origin.opcode in _UPDATES else shape.stored_bytes
     return total
 
 
@@ -106,8 +106,8 @@ def _new_results(instruction: Instruction) -> tuple[Shape, ...]:
 
 
 def _size(shapes: Sequence[Shape]) -> int:
-    return sum(shape.num_bytes for shape in shapes)
+    return sum(shape.stored_bytes for shape in shapes)
 
 
 def _in_hbm(shapes: Sequence[Shape]) -> int:
-    return sum(shape.num_bytes for shape in shapes if shape.is_in_hbm)
+    return sum(shape.stored_bytes for shape in shapes if shape.is_in_hbm)

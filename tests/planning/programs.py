@@ -215,43 +215,50 @@ ON_GPU = {
     ),
 }
 LINES = 4 * B * S  # bytes of one float32 number per row and position
+# Splash attention has the head size as the minor dimension, so tiles of 128 lanes are half empty: its arrays take twice
+# the bytes. Its inputs and results here have the positions as the minor dimension, and are copied.
 ON_TPU = {
-    # Three inputs and the output, and the buffers of a block of queries: 128 maxima, 128 sums and the context.
+    # Three inputs, the output, and the buffers of a block of queries: maxima, sums and the context.
     "splash": Program(
         functools.partial(splash_attention, False, 512),
         several(HEADS, 3),
-        {"tpu": 4 * ONE + 320 * LINES},
+        {"tpu": 4 * ONE + 3 * 128 * LINES},
         4 * SCORES * D,
     ),
-    # Four inputs, three gradients, the output written and read; buffers of blocks, and the statistics, read twice.
+    # Four inputs and three gradients; the output written and read. Buffers: as above, of one gradient, and of two. The
+    # statistics are written and read twice.
     "splash, backward": Program(
         backward(functools.partial(splash_attention, False, 512)),
         several(HEADS, 4),
-        {"tpu": 9 * ONE + (320 + 3 * D + 4 * N) * LINES},
+        {"tpu": (4 + 3 + 2 * 2) * ONE + ((3 + 1 + 2) * 128 + 4 * N) * LINES},
         (4 + 6 + 8) * SCORES * D,
     ),
-    # Four inputs, three gradients, of which one is written twice and read; buffers of two blocks of queries; the
-    # statistics, repeated eight times, written and read for each of two blocks of keys.
+    # Four inputs and three gradients, one of which is written and read before. Buffers of blocks of half the size. The
+    # statistics, repeated eight times, are written, and read for each of two blocks of keys.
     "splash, fused backward": Program(
         backward(functools.partial(splash_attention, True, 256)),
         several(HEADS, 4),
-        {"tpu": 9 * ONE + ((320 + 2 * D) // 2 + (2 + 4) * 8 * N + 2 * N) * LINES},
+        {"tpu": (4 + 3 + 2 * 2) * ONE + ((3 + 2) * 128 // 2 + (2 + 4) * 8 * N + 2 * N) * LINES},
         (4 + 10) * SCORES * D,
     ),
-    # Each of four blocks of queries reads all keys and values. Inputs and output are also copied to other layouts.
+    # The kernel reads keys and values for each of four blocks of queries, and writes the output. Copies to and from
+    # its layout: the output (2 + 1), values (1 + 2), keys (1 + 2) and queries, which stay on the chip (1).
     "splash, four blocks": Program(
         functools.partial(splash_attention, False, 512),
         several(LONG, 3),
-        {"tpu": (1 + 4 * 2 + 7) * 4 * ONE + 320 * LINES},
+        {"tpu": (4 * 2 * 2 + 2 + 10) * 4 * ONE + 3 * 128 * LINES},
         16 * 4 * SCORES * D,
     ),
-    # Forward as above, and statistics of 128 float32 for each query and head; gradient of queries: keys and values for
-    # each of four blocks, queries, and the result; gradients of keys and values: queries for each of four blocks, keys
-    # and values, and the results. Copies: of the statistics (8), of inputs and results (14).
+    # Forward: as above, and 128 float32 for each query and head. Gradient of queries: keys and values for each block,
+    # queries, the result. Gradients of keys and values: queries for each block, keys, values, results. Copies: the
+    # statistics (8), the others as above.
     "splash, four blocks, backward": Program(
         backward(functools.partial(splash_attention, False, 512)),
         several(LONG, 4),
-        {"tpu": ((1 + 4 * 2 + 4) + (4 * 2 + 2) + (4 + 2 + 2) + 22) * 4 * ONE + (320 + 3 * D) * LINES},
+        {
+            "tpu": ((4 * 2 * 2 + 2 + 4) + (4 * 2 * 2 + 2 + 2) + (4 * 2 + 4 + 4) + 8 + 21) * 4 * ONE
+            + (3 + 1 + 2) * 128 * LINES
+        },
         16 * (4 + 6 + 8) * SCORES * D,
     ),
 }

@@ -21,20 +21,20 @@ PROGRAM = """HloModule jit_step, is_scheduled=true, num_partitions=8
 }
 
 %body (p: (s32[], f32[4,16])) -> (s32[], f32[4,16]) {
-  %p = (s32[]{:T(128)}, f32[4,16]{1,0:T(8,128)}) parameter(0)
-  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
-  %one = s32[]{:T(128)} constant(1)
-  %next = s32[]{:T(128)} add(%i, %one)
-  %w = f32[4,16]{1,0:T(8,128)} get-tuple-element(%p), index=1
-  %whole = f32[8,16]{1,0:T(8,128)S(1)} all-gather(%w), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
-  %product = f32[4,8]{1,0:T(8,128)} dot(%w, %whole), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-  ROOT %out = (s32[]{:T(128)}, f32[4,16]{1,0:T(8,128)}) tuple(%next, %w)
+  %p = (s32[], f32[4,16]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %w = f32[4,16]{1,0} get-tuple-element(%p), index=1
+  %whole = f32[8,16]{1,0:S(1)} all-gather(%w), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+  %product = f32[4,8]{1,0} dot(%w, %whole), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  ROOT %out = (s32[], f32[4,16]{1,0}) tuple(%next, %w)
 }
 
 %condition (p.1: (s32[], f32[4,16])) -> pred[] {
-  %p.1 = (s32[]{:T(128)}, f32[4,16]{1,0:T(8,128)}) parameter(0)
-  %i.1 = s32[]{:T(128)} get-tuple-element(%p.1), index=0
-  %limit = s32[]{:T(128)} constant(3)
+  %p.1 = (s32[], f32[4,16]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  %limit = s32[] constant(3)
   ROOT %test = pred[] compare(%i.1, %limit), direction=LT
 }
 
@@ -65,18 +65,18 @@ PROGRAM = """HloModule jit_step, is_scheduled=true, num_partitions=8
 }
 
 ENTRY %main (a: f32[4,16], b: bf16[16,16]) -> f32[4,16] {
-  %a = f32[4,16]{1,0:T(8,128)} parameter(0)
-  %b = bf16[16,16]{1,0:T(8,128)(2,1)} parameter(1)
-  %start = s32[]{:T(128)} constant(0)
-  %pair = (s32[]{:T(128)}, f32[4,16]{1,0:T(8,128)}) tuple(%start, %a)
-  %total = f32[4,16]{1,0:T(8,128)} all-reduce(%a), channel_id=1, replica_groups={}, to_apply=%add
-  %loop = (s32[]{:T(128)}, /*index=1*/f32[4,16]{1,0:T(8,128)}) while(%pair), condition=%condition, body=%body
+  %a = f32[4,16]{1,0} parameter(0)
+  %b = bf16[16,16]{1,0} parameter(1)
+  %start = s32[] constant(0)
+  %pair = (s32[], f32[4,16]{1,0}) tuple(%start, %a)
+  %total = f32[4,16]{1,0} all-reduce(%a), channel_id=1, replica_groups={}, to_apply=%add
+  %loop = (s32[], /*index=1*/f32[4,16]{1,0}) while(%pair), condition=%condition, body=%body
   %first = f32[8,16]{1,0} fusion(%a), kind=kCustom, calls=%begin
   %second = f32[8,16]{1,0} fusion(%a), kind=kCustom, calls=%end
   %scattered = bf16[2,16]{1,0} fusion(%b), kind=kCustom, calls=%all-reduce-scatter.1
   %flag = pred[] constant(true)
   %either = f32[4,16]{1,0} conditional(%flag, %a, %a), branch_computations={%yes, %no}
-  ROOT %result = f32[4,16]{1,0:T(8,128)} add(%a, %either), metadata={op_name="jit(step)/add (last)"}
+  ROOT %result = f32[4,16]{1,0} add(%a, %either), metadata={op_name="jit(step)/add (last)"}
 }
 """
 

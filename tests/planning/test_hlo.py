@@ -45,3 +45,21 @@ ENTRY %main (a: f32[8]) -> f32[8] {
     instructions = hlo.parse(text).computations["main"].instructions
     assert list(instructions) == ["a", "k", "b"]
     assert instructions["k"].op_name == "a/kernel"
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_bytes", "stored_bytes"),
+    [
+        ("f32[100,64]{1,0}", 25_600, 25_600),
+        ("f32[100,64]{1,0:T(8,128)}", 25_600, 4 * 104 * 128),
+        ("f32[100,64]{0,1:T(8,128)}", 25_600, 4 * 128 * 64),
+        ("bf16[2,100,64]{2,1,0:T(8,128)(2,1)S(1)}", 25_600, 2 * 2 * 104 * 128),
+        ("f32[768]{0:T(1024)}", 3_072, 4_096),
+        ("s32[]{:T(128)}", 4, 4),
+    ],
+)
+def test_sizes_with_the_padding_of_tiles(shape, num_bytes, stored_bytes):
+    text = f"ENTRY %main () -> f32[] {{\n  ROOT %a = {shape} parameter(0)\n}}\n"
+    (found,) = hlo.parse(text).computations["main"].root.results
+    assert (found.num_bytes, found.stored_bytes) == (num_bytes, stored_bytes)
+    assert found.is_in_hbm == ("S(1)" not in shape)

@@ -55,5 +55,5 @@ def test_the_kind_of_a_call():
     _, cudnn = kernel("attention", target="__cudnn$fmhaSoftmaxBackward")
     _, other = kernel("sort", target="TopK")
     assert [kernels.is_custom(each) for each in (splash, cublas, cudnn, other)] == [True, False, True, False]
-    scratch = hlo.Shape("u8", (1024,), True)
+    scratch = hlo.Shape("u8", (1024,), True, 1024)
     assert [kernels.is_workspace(each, scratch) for each in (splash, cublas, cudnn)] == [False, True, True]
