@@ -4,8 +4,9 @@
 
 The cases are BERT-Base and -Large at lengths 128 and 512, with one instance per row and with packed rows; scanned and
 unrolled layers, with and without rematerialization, both kinds of random keys; and `transformers.BertForPreTraining` if
-PyTorch is installed and detects the GPU. The output file is updated after each case. Cases for which no time is left
-are listed. `--smoke` runs everything on small shapes, in a minute or two on a CPU.
+PyTorch is installed and detects the GPU. The table also has what a plan predicts of each case. The output file is
+updated after each case. Cases for which no time is left are listed. `--smoke` runs everything on small shapes, in a
+minute or two on a CPU.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import common
+from benchmarks import common, prediction
 
 _PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
 _VOCAB_SIZE = 30_522
@@ -38,6 +39,7 @@ _RBG = {"rng": "rbg"}
 # Flash attention does not support dropout on attention weights.
 _FLASH = {"model.attention_dropout": 0.0}  # attention_backend=auto: cuDNN, or XLA for packed rows
 _HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
+_HEADER += prediction.HEADER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Runner:
         overrides = {**case.overrides, **self._data}
         try:
             batches = common.real_batches(shape, overrides, self._folder, _BATCHES)
-            began = time.perf_counter()
+            peak, began = prediction.peak_bytes(), time.perf_counter()
             step = self._step(case, shape, overrides, batches)
             compiled = time.perf_counter() - began
             seconds = time_step(step, self._timing)
@@ -192,6 +194,7 @@ class Runner:
             "tokens_per_second": shape.tokens / seconds,
             "real_tokens_per_second": real / seconds,
             "flops_per_second": shape.tokens * shape.flops_per_token() / seconds,
+            **({} if case.torch else prediction.compare(batches[:1], seconds, peak)),
         }
 
     def _step(
@@ -230,7 +233,7 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
     """Returns a table row."""
     label = [f"{result['size']} {result['length']}", str(result.get("batch_size", "-")), result["name"]]
     if "step_seconds" not in result:
-        return [*label, str(result.get("error") or result.get("skipped"))[:60], "", "", "", ""]
+        return [*label, str(result.get("error") or result.get("skipped"))[:60], *[""] * (len(_HEADER) - 4)]
     flops = result["flops_per_second"]
     return [
         *label,
@@ -239,6 +242,7 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
         f"{flops / 1e12:.3g}",
         f"{flops / peak:.1%}",
         f"{result['first_step_seconds']:.0f} s",
+        *prediction.cells(result),
     ]
 
 

@@ -5,8 +5,8 @@
 The models are the Transformer, base and big, on sentences of Python's documentation, each with the next one as its
 translation; BertSum with the Transformer scorer on whole documents, in windows of 512 tokens; and BertSumAbs on the
 beginnings of documents. BERT has the size Base. Outputs have a fixed number of tokens, independent of the weights. The
-output file is updated after each case. Cases for which no time is left are listed. `--smoke` runs everything on small
-shapes, in minutes on a CPU.
+table also has what a plan predicts of each training case. The output file is updated after each case. Cases for which
+no time is left are listed. `--smoke` runs everything on small shapes, in minutes on a CPU.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks import common
+from benchmarks import common, prediction
 from benchmarks.gpu import Clock
 from bertjax.configs import bertsum_abs as bertsum_abs_config
 from bertjax.configs import bertsum_ext as bertsum_ext_config
@@ -40,7 +40,7 @@ from bertjax.training.loop import Trainer
 
 _PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
 _WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50
-_HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in"]
+_HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in", *prediction.HEADER]
 
 
 class Scale(NamedTuple):
@@ -151,7 +151,7 @@ def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
 def train(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
     """Times updates on the task's own batches, after all their shapes are compiled."""
     task, data, settings, _ = opened
-    warmup = 4 * len(task.batch_specs())
+    warmup, peak = 4 * len(task.batch_specs()), prediction.peak_bytes()
     ours = common.OurTraining(opened, scale.updates, warmup)
     batches = data.batches("train", warmup, np.arange(settings.batch_size))
     taken = list(itertools.islice(batches, scale.updates))
@@ -160,6 +160,7 @@ def train(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
         "per_second": sum(map(case.count, taken)) / seconds,
         "flops_per_second": flops(task, taken) / seconds,
         "compile_seconds": ours.compile_seconds,
+        **prediction.compare(taken, seconds, peak),
     }
 
 
@@ -209,10 +210,16 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
     """Returns a table row."""
     label = [result["name"], str(result["batch_size"]), result["unit"]]
     if "error" in result:
-        return [*label, result["error"][:60], "", "", ""]
+        return [*label, result["error"][:60], *[""] * (len(_HEADER) - 4)]
     flops = result.get("flops_per_second")
     share = ["", ""] if flops is None else [f"{flops / 1e12:.3g}", f"{flops / peak:.1%}"]
-    return [*label, f"{result['per_second']:,.1f}", *share, f"{result['compile_seconds']:.0f} s"]
+    return [
+        *label,
+        f"{result['per_second']:,.1f}",
+        *share,
+        f"{result['compile_seconds']:.0f} s",
+        *prediction.cells(result),
+    ]
 
 
 def _seconds(call: Callable[[], None]) -> float:

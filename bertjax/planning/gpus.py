@@ -166,7 +166,7 @@ def find(name: str, shape: Sequence[int]) -> Target:
     """
     gpu = GPUS[name]
     hosts, count = (1, *shape)[-2:]
-    fraction = memory_fraction()
+    chip = _chip(gpu)
     if not any(plugin.startswith("xla_cuda") for plugin in platforms.installed_plugins()):
         raise _without_plugin("no plugin of JAX for NVIDIA GPUs")
     try:
@@ -175,22 +175,31 @@ def find(name: str, shape: Sequence[int]) -> Target:
         ).devices
     except NotImplementedError as error:
         raise _without_plugin(f"a plugin that JAX {jax.__version__} does not load") from error
-    chip = Chip(
-        peak_flops=gpu.peak_flops,
-        hbm_bytes=int(gpu.description["device_memory_size"] * fraction),
-        hbm_bandwidth=gpu.hbm_bandwidth,
-        links={"NVLink": gpu.nvlink, "network": gpu.network},
-        clock=0.0,
-        source=gpu.source,
-    )
     return Target(
         name=f"{name}:{'x'.join(map(str, shape))}",
         chip=chip,
         devices=devices,
         link=lambda kind, group: link(chip, kind, group),
-        assumptions=_assumptions(gpu, fraction),
+        assumptions=_assumptions(gpu),
         compiler_options=_AUTOTUNING_OFF,
         compilers=_COMPILERS,
+    )
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """Returns the specification of a GPU, given the name that the driver reports; None for an unknown device."""
+    known = (gpu for gpu in GPUS.values() if gpu.description["name"] == f'"{device_kind}"')
+    return next((_chip(gpu) for gpu in known), None)
+
+
+def _chip(gpu: Gpu) -> Chip:
+    return Chip(
+        peak_flops=gpu.peak_flops,
+        hbm_bytes=int(gpu.description["device_memory_size"] * memory_fraction()),
+        hbm_bandwidth=gpu.hbm_bandwidth,
+        links={"NVLink": gpu.nvlink, "network": gpu.network},
+        clock=0.0,
+        source=gpu.source,
     )
 
 
@@ -222,9 +231,9 @@ def describe(gpu: Gpu) -> str:
     return f'gpu_device_info {{ {device} }} platform_name: "CUDA" {rest}'
 
 
-def _assumptions(gpu: Gpu, fraction: float) -> tuple[str, ...]:
+def _assumptions(gpu: Gpu) -> tuple[str, ...]:
     return (
-        f"a program may use {fraction:.0%} of a GPU's memory; the variable {_MEMORY_VARIABLES[0]} changes this",
+        f"a program may use {memory_fraction():.0%} of a GPU's memory; {_MEMORY_VARIABLES[0]} changes this",
         "the GPUs of a host communicate over NVLink, each with all others at full bandwidth",
         f"hosts communicate over a network with a port per GPU, of {8 * gpu.network / 1e9:.0f} Gb/s as in a "
         f"{gpu.system}; rings use the ports of all their GPUs",
