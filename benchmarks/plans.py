@@ -1,9 +1,9 @@
-"""A table of the plans of BERT's sizes on TPU slices, made with `--mode=plan`.
+"""A table of the plans of BERT's sizes on TPUs and GPUs, made with `--mode=plan`.
 
     python -m benchmarks.plans --folder=plans
 
 The benchmark compiles the cases that have no file in the folder yet, so repeating the command resumes it.
-`--cases='large.*v5e'` selects cases by a pattern. It needs no TPU, but the extra `plan` (libtpu).
+`--cases='large.*v5e'` selects cases by a pattern. It needs no TPU and no GPU, but the extras `plan` (libtpu) and `gpu`.
 """
 
 import argparse
@@ -19,8 +19,7 @@ from typing import Any
 from benchmarks.common import table
 from bertjax.planning.targets import num_devices
 
-_TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8")
-_TOKENS = 8192  # per device and step
+_TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8", "h100:1", "h100:8", "h100:4x8")
 # libtpu 0.0.42.1 crashes on this case with rematerialization, with 16 and 32 rows. It is planned with half the rows.
 _CRASHES = ("large", 512, "v6e:8x8")
 _COLUMNS = (
@@ -38,14 +37,18 @@ _COLUMNS = (
 
 
 def command(size: str, length: int, topology: str) -> list[str]:
-    """Returns the command that plans a size: bfloat16, scanned layers, 8,192 tokens a device; Large rematerialized."""
+    """Returns the command that plans a size: bfloat16, scanned layers, Large rematerialized.
+
+    A TPU chip has 8,192 tokens per step, a GPU 32,768.
+    """
     variant = f"{size},phase2" if length == 512 else size
     crashes = (size, length, topology) == _CRASHES
+    tokens = 8192 if topology.startswith("v") else 32_768
     values = {
         "model.dtype": "bfloat16",
         "model.scan_layers": True,
         "model.remat": size == "large" and not crashes,
-        "batch_size": _TOKENS // length * num_devices(topology) // (2 if crashes else 1),
+        "batch_size": tokens // length * num_devices(topology) // (2 if crashes else 1),
     }
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     return [
