@@ -68,7 +68,7 @@ def part_of(inside: Computation, instruction: Instruction, contents: Content, ca
 
 def _producers(inside: Computation, instruction: Instruction) -> Iterator[Instruction]:
     found = (inside.instructions[name] for name in instruction.operands if name in inside.instructions)
-    return (each for each in found if each.opcode != "tuple")  # which has operands of all parts
+    return (each for each in found if each.opcode not in ("tuple", "constant"))  # all parts share these
 
 
 def _users(inside: Computation, instruction: Instruction) -> Iterator[Instruction]:

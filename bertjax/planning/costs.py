@@ -64,6 +64,11 @@ class Costs(NamedTuple):
         """Sum of the TPU compiler's estimates for computation; 0 from other compilers."""
         return sum(work.times * (work.cycles or 0) for work in self.works)
 
+    @property
+    def unknown_kernels(self) -> int:
+        """Executions of kernels whose operations are unknown and count as 0. Their bytes are counted."""
+        return sum(work.times for work in self.works if work.kind == "kernels" and not work.flops)
+
 
 def step_costs(text: str, num_devices: int) -> Costs:
     """Returns the costs of a program, given its text (`compiled.as_text()`) and the number of devices."""

@@ -163,7 +163,12 @@ def _times(record: Mapping[str, Any], costs: Costs | None, target: Target, mesh:
     run = step_seconds * record["num_steps"]
     peak = target.chip.peak_flops * record["devices"]
     return {
-        "per_device": {"flops": costs.flops, "hbm_bytes": costs.hbm_bytes, "uncounted_loops": costs.uncounted_loops},
+        "per_device": {
+            "flops": costs.flops,
+            "hbm_bytes": costs.hbm_bytes,
+            "uncounted_loops": costs.uncounted_loops,
+            "unknown_kernels": costs.unknown_kernels,
+        },
         "collectives": collective_table(costs, target, mesh),
         "seconds": seconds,
         "step_seconds": step_seconds,

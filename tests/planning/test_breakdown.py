@@ -80,7 +80,11 @@ def test_programs_without_estimates_have_no_seconds():
 def test_the_table():
     costs = step_costs(PROGRAM, 1)
     seconds = breakdown.compiler_seconds(costs, CHIP)
-    record = {"breakdown": breakdown.break_down(costs, CHIP), "compiler_seconds": seconds}
+    record = {
+        "breakdown": breakdown.break_down(costs, CHIP),
+        "compiler_seconds": seconds,
+        "per_device": {"unknown_kernels": costs.unknown_kernels},
+    }
     lines = breakdown.describe(record)
     assert lines[:4] == [
         "                          GB  of bytes      ms  of time",
@@ -89,4 +93,5 @@ def test_the_table():
         "  embeddings            0.00     23.5%     0.0    14.1%",
     ]
     assert "  optimizer             0.00     11.8%     0.0    14.4%" in lines
+    assert lines[-1] == "kernels with unknown operations: 1 executions; only their bytes are counted"
     assert "ms" not in breakdown.describe({**record, "compiler_seconds": None})[0]

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining
 from bertjax.experiments import multiple_choice as choices
 from bertjax.modes.resolved import Resolved
-from bertjax.planning import plan, planner, search, targets
+from bertjax.planning import breakdown, plan, planner, search, targets
 from tests import tiny
 from tests.planning.plans import HIDDEN, LAYERS, LENGTH, PREDICTED, ROWS, VALUES, VOCAB, build, config, target_of
 
@@ -92,6 +92,18 @@ def test_times_follow_from_the_costs():
     assert json.loads(json.dumps(record)) == record
     lines = "\n".join(plan.describe(record))
     assert "bound by interconnect" in lines and "all-reduce" in lines and "fits" in lines
+
+
+def test_nearly_all_bytes_belong_to_a_part_of_the_model():
+    record = planned()
+    rows = record["breakdown"]
+    assert sum(row["hbm_bytes"] for row in rows) == record["per_device"]["hbm_bytes"]
+    assert sum(row["flops"] for row in rows) == record["per_device"]["flops"]
+    parts = breakdown.totals(rows, "part")
+    assert {"attention", "feed-forward", "layers", "embeddings", "heads", "optimizer"} <= parts.keys()
+    assert parts["other"]["hbm_bytes"] < 0.05 * record["per_device"]["hbm_bytes"]
+    assert {"matrix products", "norm", "random bits", "softmax", "optimizer"} <= breakdown.totals(rows, "kind").keys()
+    assert "by part:" in plan.describe(record)
 
 
 @pytest.mark.slow
