@@ -134,7 +134,7 @@ class _Reader:
 
     def _iterations(self, loop: Instruction) -> int | None:
         """A loop's number of iterations, from the compiler's note or from a condition on a counter that starts at 0."""
-        if found := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
+        if found := re.search(r'"known_trip_count":\s*\{"n":\s*"(\d+)"', loop.rest):
             return int(found[1])
         (condition,) = self._program.called(loop, "condition")
         test = condition.root

@@ -102,7 +102,8 @@ def _new_results(instruction: Instruction) -> tuple[Shape, ...]:
     opcode = instruction.opcode
     if not opcode.endswith("-start") or opcode == "all-reduce-start" or len(instruction.results) == 1:
         return instruction.results
-    return instruction.results[:1] if opcode == "copy-start" else instruction.results[1:2]
+    count = len(instruction.operands)
+    return instruction.results[:1] if opcode == "copy-start" else instruction.results[count : 2 * count]
 
 
 def _size(shapes: Sequence[Shape]) -> int:

@@ -116,3 +116,17 @@ ENTRY %main () -> f32[64] {
 }
 """
     assert step_costs(text, 1).hbm_bytes == 2 * 4 * 64
+
+
+def test_an_asynchronous_collective_of_several_arrays():
+    text = """HloModule a
+
+ENTRY %main (a: f32[64], b: bf16[32]) -> f32[128] {
+  %a = f32[64]{0} parameter(0)
+  %b = bf16[32]{0} parameter(1)
+  %s = ((f32[64]{0}, bf16[32]{0}), (f32[128]{0}, bf16[64]{0})) all-gather-start(%a, %b), channel_id=1, dimensions={0}
+  %d = (f32[128]{0}, bf16[64]{0}) all-gather-done(%s)
+  ROOT %r = f32[128]{0} get-tuple-element(%d), index=0
+}
+"""
+    assert step_costs(text, 2).hbm_bytes == 4 * (64 + 128) + 2 * (32 + 64)
