@@ -4,14 +4,15 @@ Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's que
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 from jaxtyping import Array, Float
 
 from bertjax.errors import UserError
 from bertjax.models import meshes
 from bertjax.models.compact import compact
-from bertjax.models.dot_product import Context, Dropout, Mask, Weights, chunked, xla
+from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask, Weights, chunked, xla
 from bertjax.models.flash import LANES, cudnn, splash
 
 _PREFERRED = {"tpu": "splash", "cuda": "cudnn"}
@@ -93,6 +94,16 @@ BACKENDS = {
 }
 
 
+_STORED = jax.checkpoint_policies.save_only_these_names(RESIDUALS)
+
+
+def stores_attention(primitive: Any, *types: Any, **parameters: Any) -> bool:
+    """Rematerialization policy: stores the results of attention that its backward pass needs, for all backends."""
+    # cuDNN's results have no name.
+    is_cudnn = str(primitive).startswith("dot_product_attention_fwd")
+    return is_cudnn or bool(_STORED(primitive, *types, **parameters))
+
+
 def dot_product_attention(
     backend: str,
     query: Float[Array, "B S N Q"],
@@ -140,4 +151,4 @@ def _compiled(request: Request) -> Callable[..., tuple[Context, Weights | None]]
         return xla
     if meshes.platform() == "cpu":
         return chunked if meshes.num_devices() == 1 else xla
-    return compact if request.lengths[1] % 2 == 0 else xla
+    return compact

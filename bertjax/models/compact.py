@@ -1,7 +1,7 @@
 """Attention compiled by XLA for TPUs and GPUs, with few arrays of the size of the scores.
 
-Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys, U = T / 2. Key 2 u + h is
-at [h, u].
+Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys. Keys are split into h
+halves of U = T / h. Key h u + i is at [i, u].
 """
 
 import functools
@@ -16,7 +16,7 @@ from bertjax.models import meshes
 from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, Context, Dropout, Mask
 from bertjax.models.layers import LEVELS, kept_levels
 
-_Scores = Float[Array, "B N S 2 U"]
+_Scores = Float[Array, "B N S h U"]
 
 
 def compact(
@@ -28,26 +28,29 @@ def compact(
 ) -> tuple[Context, None]:
     """`xla` with a backward pass that recomputes the weights from the statistics of the softmax.
 
-    Scores and statistics are float32 and stay inside fusions on a TPU. What is stored has the dtype of the values. Keys
-    are split into even and odd ones, because dropout draws two keys' bits in one word, and a TPU is slow to interleave
-    the halves. T is even.
+    Scores and statistics are float32 and stay inside fusions on a TPU. What is stored has the dtype of the values. On a
+    TPU, even and odd keys are apart if their number is even, because dropout draws two keys' bits in one word, and a
+    TPU is slow to interleave them.
     """
     keys, rate = dropout or (None, 0.0)
-    allowed = mask.allowed.reshape(*mask.allowed.shape[:3], -1, 2).swapaxes(-1, -2)
+    halves = 2 if meshes.platform() == "tpu" and key.shape[1] % 2 == 0 else 1
+    key, value = (_split(x, halves).transpose(0, 3, 2, 1, 4) for x in (key, value))
+    allowed = _split(mask.allowed.swapaxes(1, 3), halves).transpose(0, 4, 3, 2, 1)
     query = (query * query.shape[-1] ** -0.5).swapaxes(1, 2)
-    return _attend(query, _halves(key), _halves(value), allowed, keys, rate).swapaxes(1, 2), None
+    return _attend(query, key, value, allowed, keys, rate).swapaxes(1, 2), None
 
 
-def _halves(x: Float[Array, "B T N D"]) -> Float[Array, "B N 2 U D"]:
-    return x.reshape(x.shape[0], -1, 2, *x.shape[2:]).transpose(0, 3, 2, 1, 4)
+def _split(x: Array, halves: int) -> Array:
+    """Splits axis 1, of keys, into pairs or single keys: [B, T, ...] to [B, U, h, ...]."""
+    return x.reshape(x.shape[0], -1, halves, *x.shape[2:])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(
     query: Float[Array, "B N S Q"],
-    key: Float[Array, "B N 2 U Q"],
-    value: Float[Array, "B N 2 U D"],
-    allowed: Bool[Array, "B 1 #S 2 U"],
+    key: Float[Array, "B N h U Q"],
+    value: Float[Array, "B N h U D"],
+    allowed: Bool[Array, "B 1 #S h U"],
     keys: Key[Array, "B N"] | None,
     rate: float,
 ) -> Float[Array, "B N S D"]:
@@ -75,7 +78,7 @@ def _backward(rate: float, residuals: tuple[Any, ...], gradient: Array) -> tuple
     query, key, value, allowed, keys, context, largest, total = residuals
     weights = jnp.exp(_scores(query, key, allowed) - largest[..., None, None]) / total[..., None, None]
     weights = _barrier(weights.astype(value.dtype))
-    of_kept = jnp.einsum("BNSD,BNhUD->BNShU", gradient, value, preferred_element_type=jnp.float32)
+    of_kept = jnp.einsum("BNSD,BNhUD->BNShU", gradient, value)
     kept, scale = _dropped(weights, keys, rate)
     of_weights, _ = _dropped(of_kept, keys, rate)
     # The mean of the weights' gradients, by which the softmax corrects them.
@@ -100,8 +103,12 @@ def _dropped(x: _Scores, keys: Array | None, rate: float) -> tuple[_Scores, floa
     if keys is None:
         return x, 1.0
     _, _, queries, halves, size = x.shape
-    words = jnp.vectorize(lambda key: jax.random.bits(key, (queries, size), jnp.uint32), signature="()->(s,u)")(keys)
-    bits = (words[..., None, :] >> (16 * jnp.arange(halves, dtype=jnp.uint32))[:, None]) & (LEVELS - 1)
+    shape = queries, -(-halves * size // 2)
+    words = jnp.vectorize(lambda key: jax.random.bits(key, shape, jnp.uint32), signature="()->(s,u)")(keys)
+    if halves == 2:
+        bits = (words[..., None, :] >> jnp.array([[0], [16]], jnp.uint32)) & (LEVELS - 1)
+    else:
+        bits = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*words.shape[:3], 1, -1)[..., :size]
     kept = kept_levels(rate)
     return jnp.where(bits < kept, x, 0), LEVELS / kept
 

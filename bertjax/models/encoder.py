@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from bertjax.models.dot_product import RESIDUALS, Mask
+from bertjax.models.backends import stores_attention
+from bertjax.models.dot_product import Mask
 from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, keep_rows_split, layer_norm
 
 
@@ -124,8 +125,7 @@ def run_layers(
 
     if config.remat:
         # In unrolled layers the compiler would merge the recomputation with the forward pass; in a loop it cannot.
-        stored = jax.checkpoint_policies.save_only_these_names(RESIDUALS)
-        body = jax.checkpoint(body, prevent_cse=not config.scan_layers, policy=stored)
+        body = jax.checkpoint(body, prevent_cse=not config.scan_layers, policy=stores_attention)
     y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
     return y, weights, outputs
 

@@ -82,11 +82,19 @@ def test_splash_with_several_blocks_of_keys(monkeypatch):
     check(lambda *arguments: splash(*arguments), masks()["packed, cross"])
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize(("platform", "rate"), [("tpu", 0.0), ("tpu", 0.3), ("cuda", 0.3)])
 @pytest.mark.parametrize("name", masks())
-def test_compact_equals_plain_attention(name, rate):
+def test_compact_equals_plain_attention(monkeypatch, name, platform, rate):
     """With dropout too, because both draw the same bits."""
-    check(compact, masks()[name], rate)
+    monkeypatch.setattr(meshes, "platform", lambda: platform)
+    check(lambda *arguments: compact(*arguments), masks()[name], rate)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_compact_with_an_odd_number_of_keys(monkeypatch, platform):
+    monkeypatch.setattr(meshes, "platform", lambda: platform)
+    mask = make_cross_mask(rows([[100], [128]], QUERIES)[0], rows([[30], [25]], 33)[0], is_packed=False)
+    check(lambda *arguments: compact(*arguments), mask, 0.3)
 
 
 @pytest.mark.parametrize("name", ["padded, both", "padded, left_to_right", "padded, cross"])
@@ -138,7 +146,7 @@ SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
         ({"dtype": "float32"}, splash, compact),
         ({"size": 12}, splash, compact),
         ({"length": 96}, compact, cudnn),
-        ({"length": 95}, dot_product.xla, cudnn),
+        ({"length": 95}, compact, cudnn),
         ({"mask": PACKED}, splash, compact),
         ({"mask": CAUSAL}, splash, cudnn),
         ({"mask": BACKWARDS}, splash, compact),
@@ -204,8 +212,7 @@ def test_on_a_mesh(attend, is_rematerialized):
         def of_inputs(*inputs):
             return attend(*inputs, make_mask(segments, "left_to_right", positions), None)[0]
 
-        policy = jax.checkpoint_policies.save_only_these_names(dot_product.RESIDUALS)
-        of_inputs = jax.checkpoint(of_inputs, policy=policy) if is_rematerialized else of_inputs
+        of_inputs = jax.checkpoint(of_inputs, policy=backends.stores_attention) if is_rematerialized else of_inputs
         return jnp.sum(jnp.where(segments[..., None, None] != 0, jnp.sin(of_inputs(*inputs)), 0))
 
     expected = jax.jit(jax.grad(loss, (0, 1, 2)))(*wide)
@@ -213,3 +220,16 @@ def test_on_a_mesh(attend, is_rematerialized):
         found = jax.jit(jax.grad(loss, (0, 1, 2)))(*wide)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize(("attend", "products"), [(splash, 1), (compact, 3)])
+def test_rematerialization_stores_the_results(attend, products):
+    """Of the forward pass, the backward pass repeats nothing."""
+    mask = masks()["padded, both"]
+
+    def count(policy):
+        of_inputs = jax.checkpoint(lambda *inputs: jnp.sum(attend(*inputs, mask, None)[0]), policy=policy)
+        return str(jax.make_jaxpr(jax.grad(of_inputs, (0, 1, 2)))(*arrays(mask))).count(kind)
+
+    kind = "pallas_call[" if attend is splash else "dot_general["
+    assert count(None) - count(backends.stores_attention) == products
