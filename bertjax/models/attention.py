@@ -80,8 +80,7 @@ class MultiHeadAttention(nn.Module):
         """
         query = self._split(self.query(x))
         dropout = None if deterministic or not self.dropout else self._dropout(len(x))
-        backend = "xla" if self.is_initializing() else self.backend
-        context, weights = dot_product_attention(backend, query, key, value, mask, dropout, return_attention)
+        context, weights = dot_product_attention(self.backend, query, key, value, mask, dropout, return_attention)
         return self.output(context.reshape(x.shape)), weights
 
     def _dropout(self, batch: int) -> dot_product.Dropout:

@@ -130,6 +130,8 @@ def dot_product_attention(
 
 
 def _chosen(name: str, request: Request) -> Callable[..., tuple[Context, Weights | None]]:
+    if request.lengths == (1, 1):  # when parameters are initialized, which may be on another device
+        name = "xla"
     if name == "auto":
         name = _PREFERRED.get(meshes.platform(), "xla")
         if next(BACKENDS[name].obstacles(request), ""):

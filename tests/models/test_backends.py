@@ -1,7 +1,13 @@
 """Every backend equals plain attention, and "auto" chooses one that can compute the request."""
 
 import functools
+import importlib.util
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +22,9 @@ from bertjax.models.backends import Request
 from bertjax.models.compact import compact
 from bertjax.models.dot_product import Dropout, Mask
 from bertjax.models.flash import cudnn, splash
+from bertjax.training import platforms
 
+ROOT = Path(__file__).parents[2]
 ROWS, QUERIES, KEYS, HEADS, SIZE = 2, 128, 256, 2, 8
 DIRECTIONS = ("both", "left_to_right", "right_to_left")
 
@@ -162,6 +170,12 @@ def test_auto_chooses_what_can_compute_the_request(monkeypatch, values, on_tpu, 
             assert backends._chosen(expected.__name__, request(**values)) is expected
 
 
+@pytest.mark.parametrize("name", ["auto", "cudnn", "splash"])
+def test_one_token_needs_no_kernel(name):
+    """Parameters are initialized by one token, without the devices of a plan."""
+    assert backends._chosen(name, request(length=1)) is dot_product.chunked
+
+
 @pytest.mark.parametrize("name", ["auto", "xla"])
 def test_the_forms_of_xla_on_cpus(name):
     assert backends._chosen(name, request()) is dot_product.chunked
@@ -222,14 +236,43 @@ def test_on_a_mesh(attend, is_rematerialized):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize(("attend", "products"), [(splash, 1), (compact, 3)])
-def test_rematerialization_stores_the_results(attend, products):
-    """Of the forward pass, the backward pass repeats nothing."""
+def test_rematerialization_stores_the_results():
+    """Of the forward pass, the backward pass repeats no product."""
     mask = masks()["padded, both"]
 
     def count(policy):
-        of_inputs = jax.checkpoint(lambda *inputs: jnp.sum(attend(*inputs, mask, None)[0]), policy=policy)
-        return str(jax.make_jaxpr(jax.grad(of_inputs, (0, 1, 2)))(*arrays(mask))).count(kind)
+        of_inputs = jax.checkpoint(lambda *inputs: jnp.sum(compact(*inputs, mask, None)[0]), policy=policy)
+        return str(jax.make_jaxpr(jax.grad(of_inputs, (0, 1, 2)))(*arrays(mask))).count("dot_general[")
 
-    kind = "pallas_call[" if attend is splash else "dot_general["
-    assert count(None) - count(backends.stores_attention) == products
+    assert count(None) - count(backends.stores_attention) == 3
+
+
+# Tests with the compilers of accelerators, defined where these are installed.
+
+
+def calls(topology, *cases):
+    """The calls of kernels by a layer, compiled in another process because compilers read the environment."""
+    unused = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")  # they make tests on CPUs faster
+    environment = {key: value for key, value in os.environ.items() if key not in unused}
+    command = [sys.executable, "-m", "tests.models.compiled_layers", topology, json.dumps(cases)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if importlib.util.find_spec("libtpu"):
+
+    def test_a_layer_for_tpus():
+        """Splash attention is called forward and backward; it is not called twice for rematerialization."""
+        cases = [{}, {"dtype": "float32", "direction": "right_to_left", "is_packed": True}, {"dropout": 0.1}]
+        splash = ["tpu_custom_call"] * 2
+        assert calls("v5e:2x2", *cases) == [splash, splash, []]
+
+
+if any(plugin.startswith("xla_cuda") for plugin in platforms.installed_plugins()):
+
+    def test_a_layer_for_gpus():
+        """cuDNN gets no bias, so it computes no gradient of one."""
+        cases = [{}, {"direction": "left_to_right"}, {"is_packed": True}, {"dropout": 0.1}]
+        cudnn = ["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"]
+        assert calls("h100:2", *cases) == [cudnn, cudnn, [], []]

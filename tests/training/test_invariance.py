@@ -3,11 +3,13 @@
 import functools
 import json
 import pickle
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
+from bertjax.models import backends
 from tests import processes
 from tests.training import invariance
 
@@ -81,3 +83,18 @@ def test_updates_do_not_depend_on_the_number_of_processes(alone, of_two_processe
         assert len(result.bytes_per_device) == 4
         check(f"{task}, process {i}", result, expected)
         assert result.expected_bytes / expected.expected_bytes < 0.5
+
+
+@pytest.mark.slow
+def test_updates_do_not_depend_on_the_attention_backend(monkeypatch, data, folder):
+    """Splash attention, interpreted, on all axes and with micro-batches, against plain attention on one device."""
+    long = {**data["bert_pretraining"], "data.seq_len": 128, "model.max_positions": 128}
+    expected = invariance.train("bert_pretraining", long, folder / "long", (1, 1, 1), 1)
+    monkeypatch.setattr(backends, "_PREFERRED", {"cpu": "splash"})
+    monkeypatch.setattr(backends, "_obstacles_of_kernels", lambda request, platform: iter(()))
+    attend = mock.Mock(wraps=backends.splash)
+    monkeypatch.setitem(backends.BACKENDS, "splash", backends.BACKENDS["splash"]._replace(attend=attend))
+    halved = {**long, "accumulation_steps": 2}
+    result = invariance.train("bert_pretraining", halved, folder / "long", (2, 2, 2), 8)
+    assert attend.called
+    check("splash attention", result, expected)
