@@ -65,7 +65,7 @@ def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tupl
     def attention(x: jax.Array) -> tuple[nn.Module, tuple[Any, ...]]:
         init = nn.initializers.xavier_uniform()
         mask = make_mask(jnp.ones(x.shape[:2], jnp.int32), "both")
-        return _Attention(MultiHeadAttention(hidden_size, heads, hidden_size // heads, 0.0, "xla", init, "float32")), (
+        return _Attention(MultiHeadAttention(hidden_size, heads, hidden_size // heads, 0.0, "auto", init, "float32")), (
             x,
             mask,
         )

@@ -99,6 +99,26 @@ def test_compact_equals_plain_attention(monkeypatch, name, platform, rate):
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_compact_rounds_no_more_than_plain_attention(monkeypatch, platform):
+    """In bfloat16, compared with float32, for the output and each gradient."""
+    monkeypatch.setattr(meshes, "platform", lambda: platform)
+    mask = masks()["packed, both"]
+    exact = results(dot_product.xla, 0.3, mask, *arrays(mask))
+
+    def errors(attend):
+        found = results(attend, 0.3, mask, *arrays(mask, "bfloat16"))
+        return np.array(
+            [
+                np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)
+                for a, b in zip(*map(jax.tree.leaves, (found, exact)), strict=True)
+            ]
+        )
+
+    assert (errors(dot_product.xla) > 1e-4).all()
+    assert (errors(lambda *arguments: compact(*arguments)) < 1.2 * errors(dot_product.xla)).all()
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_compact_with_an_odd_number_of_keys(monkeypatch, platform):
     monkeypatch.setattr(meshes, "platform", lambda: platform)
     mask = make_cross_mask(rows([[100], [128]], QUERIES)[0], rows([[30], [25]], 33)[0], is_packed=False)
