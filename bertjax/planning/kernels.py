@@ -70,6 +70,7 @@ def _is_splash(instruction: Instruction) -> bool:
     return target(instruction) == _MOSAIC and instruction.name.startswith("splash_m")
 
 
+_POSITIONS_LAST = "2"  # the kernel's number of the layout [..., N, D, S]
 # Products with the size of queries and keys, and with that of values. Backward passes recompute the scores.
 _FORWARD = (1, 1)  # scores; context
 _BACKWARD = (3, 2)  # scores, gradients of queries and keys; gradients of weights and values
@@ -86,8 +87,13 @@ def _cudnn_attention(instruction: Instruction, shapes: Sequence[Shape], is_backw
 
 
 def _splash_attention(instruction: Instruction, shapes: Sequence[Shape]) -> float:
-    """The first operands with numbers of floating point are queries, keys and values [..., N, S, D]."""
-    query, key, value = [shape.dims for shape in shapes if "f" in shape.kind][:3]
+    """The first floating-point operands are queries, keys and values, [..., N, S, D] or [..., N, D, S]."""
+    arrays = [shape.dims for shape in shapes if "f" in shape.kind][:3]
+    layouts = re.findall(r"[qkv]_layout\W+(\d)", instruction.rest) or [""] * 3
+    query, key, value = (
+        (*dims[:-2], dims[-1], dims[-2]) if layout == _POSITIONS_LAST else dims
+        for dims, layout in zip(arrays, layouts, strict=False)
+    )
     pairs = math.prod(query[:-1]) * key[-2]
     products = _FORWARD
     if "_dq" in instruction.name:

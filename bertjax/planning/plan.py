@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.planning import breakdown
 from bertjax.planning.chips import Target
 from bertjax.planning.costs import Costs, step_costs
-from bertjax.planning.flops import training_flops
+from bertjax.planning.flops import Build, training_flops, with_plain_attention
 from bertjax.planning.roofline import collective_table, roofline
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
@@ -44,12 +44,12 @@ class Compiled(NamedTuple):
     seconds: float
 
 
-def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]:
+def plan(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, Any]:
     """Returns the memory and time of training on TPUs or GPUs. Runs no computation and reads no file.
 
     Args:
-      task: the task. It needs no data.
-      settings: the settings. If batches have several shapes, the largest is used.
+      config: the config of the run.
+      build: makes the task and the settings from a config. If batches have several shapes, the largest is used.
       target: the devices.
     Returns:
       A record:
@@ -64,8 +64,9 @@ def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]
       - the specification of the `device`, and the `assumptions`.
       Times are None if the program does not fit.
     Raises:
-      UserError: if task, settings and devices do not fit together.
+      UserError: if the config does not fit the devices.
     """
+    task, settings = build(config)
     if settings.parallel != "jit":
         expected = "jit, since pmap cannot split parameters over devices"
         raise UserError(
@@ -75,8 +76,8 @@ def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]
     spec = max(task.batch_specs(), key=lambda each: sum(x.size for x in each.values()))
     compiled = _compile(task, settings, assembled, spec, target.compiler_options)
     total = compiled.sizes["total"]
-    with jax.sharding.use_abstract_mesh(assembled.mesh.abstract_mesh):
-        flops = training_flops(task, spec)
+    plain = with_plain_attention(config)
+    counted = task if plain == config else build(plain)[0]
     record = {
         "fits": bool(compiled.text) and total <= target.chip.hbm_bytes,
         "topology": target.name,
@@ -88,7 +89,7 @@ def plan(task: Task, settings: TrainingConfig, target: Target) -> dict[str, Any]
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(assembled.shapes.params)),
         "hbm_bytes": target.chip.hbm_bytes,
         "bytes_per_device": compiled.sizes,
-        "flops_per_step": flops,
+        "flops_per_step": training_flops(counted, spec),
         "tokens_per_step": count_positions(spec),
     }
     costs = step_costs(compiled.text, len(target.devices)) if compiled.text else None

@@ -1,23 +1,20 @@
 """`--mode=plan`: the plan of a config on TPUs or GPUs, or of its fastest variant."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from bertjax.contract import Task
 from bertjax.planning import search, targets
+from bertjax.planning.flops import Build
 from bertjax.planning.plan import describe, plan
-from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import check_split
 
 _log = logging.getLogger(__name__)
 
 # Keys of `model` that are set from vocabularies.
 _VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
-
-Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 
 
 def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build) -> dict[str, Any]:
@@ -36,7 +33,7 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
     if is_search:
         return search.search(config, build, target)
     check_split(config, len(target.devices))
-    record = plan(*build(config), target)
+    record = plan(config, build, target)
     for line in describe(record):
         _log.info("%s", line)
     return record

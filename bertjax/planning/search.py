@@ -8,22 +8,19 @@ compiled ones determine the best.
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
-from bertjax.contract import Task
 from bertjax.errors import UserError
 from bertjax.planning.chips import Target
-from bertjax.planning.flops import training_flops
+from bertjax.planning.flops import Build, training_flops, with_plain_attention
 from bertjax.planning.plan import count_positions, describe, plan
-from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import SPLIT_BY_TENSOR, MeshConfig, make_mesh
 
 _log = logging.getLogger(__name__)
 
-Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 NUM_COMPILED = 6
 _MAX_TENSOR, _MAX_ACCUMULATION = 8, 64
 # The estimate of memory for the backward pass is too high, because the compiler fuses operations. Candidates are
@@ -97,7 +94,7 @@ def search(config: Mapping[str, Any], build: Build, target: Target) -> dict[str,
     for each in promising:
         if estimates[each][0] >= refused or len(records) == NUM_COMPILED:
             continue
-        records[each] = plan(*build(with_values(config, each)), target)
+        records[each] = plan(with_values(config, each), build, target)
         _log.info("%s: %s", each.flags(), _verdict(records[each]))
         if not records[each]["fits"]:
             refused = min(refused, estimates[each][0])
@@ -174,7 +171,7 @@ def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Size
     residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec), jax.random.key(0, impl=settings.rng)))
     parameter_bytes = _bytes(jax.tree.leaves(params))
     row_bytes = max(_bytes(residuals) - parameter_bytes, 0) / rows
-    flops = training_flops(task, spec) * (4 / 3 if remat else 1)
+    flops = training_flops(build(with_plain_attention(config))[0], spec) * (4 / 3 if remat else 1)
     positions = count_positions(spec) / rows
     width = 2 if model.get("dtype") == "bfloat16" else 4
     # One sum after attention and one after the feed-forward network, in the forward and the backward pass.

@@ -16,6 +16,7 @@ from tests.planning.plans import HIDDEN, LENGTH, ROWS
 ROOT = Path(__file__).parents[2]
 _NOT_HERE = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")  # they make tests on CPUs faster
 ONE_LAYER = {"model__num_layers": 1, "data__vocab_size": 200, "model__attention_dropout": 0.0}
+PLAIN = {"model__attention_backend": "xla", "model__attention_dropout": 0.1}
 FSDP = {"mesh__data": 2, "mesh__fsdp": 4, "mesh__tensor": 2}
 
 
@@ -33,7 +34,8 @@ def check(record, devices, memory):
     """Checks what is true of all plans."""
     assert record["fits"] and record["devices"] == devices and record["hbm_bytes"] == memory
     assert record["per_device"]["uncounted_loops"] == 0
-    assert record["per_device"]["flops"] * devices == pytest.approx(record["flops_per_step"], rel=0.01)
+    # Attention repeats products, and what the mesh does not divide is computed by several devices.
+    assert 0.99 < record["per_device"]["flops"] * devices / record["flops_per_step"] < 1.15
     assert all(math.isfinite(value) and value > 0 for value in record["seconds"].values())
 
 
@@ -41,15 +43,16 @@ if importlib.util.find_spec("libtpu"):  # without a compiler its tests are not c
 
     @pytest.fixture(scope="module")
     def on_tpus(tmp_path_factory):
-        return planned(tmp_path_factory.mktemp("plan") / "tpus.json", [("v5e:2x2", {})])
+        flash = {"model__attention_backend": "auto", "data__seq_len": 128, "model__max_positions": 128}
+        return planned(tmp_path_factory.mktemp("plan") / "tpus.json", [("v5e:2x2", PLAIN), ("v5e:2x2", flash)])
 
-    def test_a_slice_of_tpus(on_tpus):
-        (record,) = on_tpus
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_a_slice_of_tpus(on_tpus, number):
+        record = on_tpus[number]
         check(record, 4, int(15.75 * 2**30))
         (reduced,) = record["collectives"]["all-reduce"].values()
-        assert (
-            record["bytes_per_device"]["parameters"] < reduced["bytes"] < 2 * record["bytes_per_device"]["parameters"]
-        )
+        size = record["bytes_per_device"]["parameters"]
+        assert 0.9 * size < reduced["bytes"] < 2 * size
         assert record["compiler_seconds"] > record["seconds"]["compute"]
         assert "libtpu" in record["versions"]
 
@@ -59,7 +62,7 @@ if any(plugin.startswith("xla_cuda") for plugin in platforms.installed_plugins()
     @pytest.fixture(scope="module")
     def on_gpus(tmp_path_factory):
         flash = {"model__attention_backend": "cudnn", "model__dtype": "bfloat16", **FSDP}
-        return planned(tmp_path_factory.mktemp("plan") / "gpus.json", [("h100:8", {}), ("h100:2x8", flash)])
+        return planned(tmp_path_factory.mktemp("plan") / "gpus.json", [("h100:8", PLAIN), ("h100:2x8", flash)])
 
     def test_a_host_of_gpus(on_gpus):
         record, _ = on_gpus

@@ -32,6 +32,13 @@ def test_splash_attention(name, result, of_keys, of_values):
     assert kernels.kernel_flops(computation, instruction) == 2 * PAIRS * (64 * of_keys + 32 * of_values)
 
 
+def test_splash_attention_with_positions_last():
+    operands = (*OPERANDS[:2], "bf16[3,64,256]", "bf16[3,64,512]", "bf16[3,512,32]", "f32[3,256]")
+    layouts = r', frontend_attributes={kernel_metadata={"x":"{\"q_layout\": 2, \"k_layout\": 2, \"v_layout\": 1}"}}'
+    forward = kernel("splash_mha_fwd", "bf16[3,256,32]", operands, rest=layouts)
+    assert kernels.kernel_flops(*forward) == 2 * PAIRS * (64 + 32)
+
+
 def test_blocks_that_are_read_several_times():
     computation, forward = kernel("splash_mha_fwd")
     shapes = computation.shapes(forward.operands)
