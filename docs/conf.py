@@ -47,7 +47,8 @@ def _add_readme(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "index":
         readme = ROOT / "README.md"
         app.env.note_dependency(readme)
-        source[0] = _FILE.sub(lambda link: "](" if link[1] else "](path:../", readme.read_text()) + source[0]
+        text = readme.read_text().replace("](CONTRIBUTING.md)", "](docs/contributing.md)")
+        source[0] = _FILE.sub(lambda link: "](" if link[1] else "](path:../", text) + source[0]
 
 
 def _mark_code(app: Sphinx, page: str, source: list[str]) -> None:

@@ -41,6 +41,8 @@ def test_the_site_builds_without_warnings_and_makes_no_request(tmp_path: Path):
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "docs", str(tmp_path / "site")]
     built = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
+    assert 'href="contributing.html"' in (tmp_path / "site/index.html").read_text()
+    assert 'href="explanation/testing.html"' in (tmp_path / "site/contributing.html").read_text()
     for page in tmp_path.rglob("*.html"):
         assert not re.search(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"(?:https?:)?//", page.read_text()), page
     for style in tmp_path.rglob("*.css"):
