@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.configs.sweeps import parts
 from bertjax.errors import UserError
+from bertjax.runs import run_folder
 from bertjax.sweeps import expansion, folder
 from bertjax.sweeps.expansion import Key, with_shared_rows
 from tests.sweeps import made
@@ -153,6 +154,20 @@ def test_keys_that_may_change_keep_the_digest(tmp_path, log_every):
 
     found = expansion.recipes(made.sweep(), (), load)["base", "task"].digest
     assert found == expansion.recipes(made.sweep(), (), made.load)["base", "task"].digest
+
+
+def test_a_sweep_from_before_the_automatic_backend_keeps_its_digests(monkeypatch):
+    def with_backend(name):
+        def load(arguments):
+            config = made.load(arguments)
+            return {**config, "model": {**config.get("model", {}), "attention_backend": name}}
+
+        return expansion.recipes(made.sweep(), (), load)["base", "task"].digest
+
+    now = with_backend("auto")
+    may_change = [key for key in run_folder._MAY_CHANGE if key != "model.attention_backend"]
+    monkeypatch.setattr(run_folder, "_MAY_CHANGE", may_change)
+    assert now == with_backend("xla")
 
 
 def test_a_sweep_resumes_after_a_config_file_unsets_a_key(tmp_path):
