@@ -118,7 +118,7 @@ def dot_product_attention(
     Args:
       backend: a name in `BACKENDS`; or "auto": "splash" on TPUs and "cudnn" on NVIDIA GPUs if they can compute this
         attention, otherwise "xla". For "xla", `chunked` is called on one CPU and `compact` on TPUs and GPUs, unless
-        the weights are requested.
+        the weights are requested or there are few queries and no dropout.
       query, key, value, mask, dropout: see `xla`.
       return_weights: whether to return the weights.
     Raises:
@@ -153,4 +153,5 @@ def _compiled(request: Request) -> Callable[..., tuple[Context, Weights | None]]
         return xla
     if meshes.platform() == "cpu":
         return chunked if meshes.num_devices() == 1 else xla
-    return compact
+    # A step of decoding has few queries, for which rearranging the cached keys would take longest.
+    return xla if request.dropout is None and request.lengths[0] < LANES else compact

@@ -36,7 +36,7 @@ def rows(lengths, total):
         ends = np.cumsum([0, *of_row])
         for number, (start, end) in enumerate(itertools.pairwise(ends), 1):
             segments[row, start:end], positions[row, start:end] = number, np.arange(end - start)
-    return segments, positions
+    return jnp.asarray(segments), jnp.asarray(positions)
 
 
 def masks():
@@ -173,8 +173,9 @@ SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
         ({"weights": True}, dot_product.xla, dot_product.xla),
         ({"dtype": "float32"}, splash, compact),
         ({"size": 12}, splash, compact),
-        ({"length": 96}, compact, cudnn),
-        ({"length": 95}, compact, cudnn),
+        ({"length": 96}, dot_product.xla, cudnn),
+        ({"length": 129}, compact, cudnn),
+        ({"length": 96, "dropout": DROPOUT}, compact, compact),
         ({"mask": PACKED}, splash, compact),
         ({"mask": CAUSAL}, splash, cudnn),
         ({"mask": BACKWARDS}, splash, compact),
