@@ -250,10 +250,15 @@ def test_batches_with_several_shapes():
         ({"mesh__tensor": 4}, r"config key mesh.tensor: got 4 for model.num_heads=2; expected a divisor of 2"),
         ({"batch_size": 20}, r"config key batch_size .*: got 20; expected a multiple of 8"),
         ({"accumulation_steps": 4}, r"config key batch_size \(divided by accumulation_steps\): got 4"),
+        ({"model__attention_backend": "cudnn"}, r"model.attention_dropout: got 0.1; expected 0 with .*=cudnn"),
+        (
+            {"model__attention_backend": "cudnn", "model__attention_dropout": 0.0, "model__dtype": "bfloat16"},
+            r"attention_backend=cudnn: got a device of kind cpu; .*Fix: set --config.model.attention_backend=auto",
+        ),
         ({"parallel": "pmap"}, r"config key parallel: got pmap.*--config.parallel=jit"),
     ],
 )
-def test_configs_that_do_not_fit_the_slice(values, message):
+def test_configs_that_do_not_fit_the_devices(values, message):
     with pytest.raises(UserError, match=message):
         planned(**values)
 
