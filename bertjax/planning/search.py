@@ -81,9 +81,7 @@ def search(config: Mapping[str, Any], build: Build, target: Target) -> dict[str,
             expected=f"a multiple of {count}, the number of devices",
             fix=f"make it a multiple of {count}, or choose a smaller --topology",
         )
-    one = make_mesh(MeshConfig(1, 1, 1), target.devices[:1])
-    with jax.sharding.use_abstract_mesh(one.abstract_mesh):  # models may depend on the kind of device
-        sizes = {remat: measure(config, build, remat) for remat in {candidate.remat for candidate in found}}
+    sizes = {remat: measure(config, build, remat, target) for remat in {candidate.remat for candidate in found}}
     estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], target) for each in found}
     may_fit = [each for each in found if estimates[each][0] <= _SLACK * target.chip.hbm_bytes]
     smallest = min(found, key=lambda each: estimates[each])
@@ -124,7 +122,7 @@ def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> d
 
 
 def _verdict(record: Mapping[str, Any]) -> str:
-    memory = f"{record['bytes_per_chip']['total'] / 2**30:.2f} of {record['hbm_bytes'] / 2**30:.2f} GiB"
+    memory = f"{record['bytes_per_device']['total'] / 2**30:.2f} of {record['hbm_bytes'] / 2**30:.2f} GiB"
     if not record["fits"]:
         return f"does not fit, {memory}"
     return f"fits, {memory}; {1e3 * record['step_seconds']:.1f} ms, bound by {record['bound']}"
@@ -157,8 +155,8 @@ def with_values(config: Mapping[str, Any], candidate: Candidate) -> dict[str, An
     return result
 
 
-def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Sizes:
-    """Returns the sizes of a model, from its traced loss."""
+def measure(config: Mapping[str, Any], build: Build, remat: bool | None, target: Target) -> Sizes:
+    """Returns the sizes of a model, from its loss traced for a device of the target."""
     model = dict(config["model"]) if remat is None else {**config["model"], "remat": remat}
     task, settings = build({**config, "model": model})
     params = jax.eval_shape(task.init, jax.random.key(0))
@@ -168,7 +166,9 @@ def measure(config: Mapping[str, Any], build: Build, remat: bool | None) -> Size
     def kept(params: Any, batch: Any, key: jax.Array) -> Any:
         return jax.vjp(lambda p: sum(task.loss(p, batch, key)[0].values()), params)[1]
 
-    residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec), jax.random.key(0, impl=settings.rng)))
+    device = make_mesh(MeshConfig(1, 1, 1), target.devices[:1]).abstract_mesh
+    with jax.sharding.use_abstract_mesh(device):
+        residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec), jax.random.key(0, impl=settings.rng)))
     parameter_bytes = _bytes(jax.tree.leaves(params))
     row_bytes = max(_bytes(residuals) - parameter_bytes, 0) / rows
     flops = training_flops(build(with_plain_attention(config))[0], spec) * (4 / 3 if remat else 1)

@@ -220,7 +220,7 @@ def test_estimates_follow_the_mesh():
 
 def test_rematerialization_stores_less():
     tree = config()
-    plain, remat = (search.measure(tree, build, each) for each in (False, True))
+    plain, remat = (search.measure(tree, build, each, HERE) for each in (False, True))
     assert remat.row_bytes < plain.row_bytes / 2
     assert plain.parameter_bytes == 4 * size_of_model()
     assert remat.flops == pytest.approx(plain.flops * 4 / 3)
@@ -234,7 +234,7 @@ def test_batches_with_several_shapes():
         rehearsed = Resolved(choices, tree).rehearsed()
         return rehearsed.task, rehearsed.settings
 
-    sizes = search.measure(choices.resolve(json.loads(tree.to_json())), built, None)
+    sizes = search.measure(choices.resolve(json.loads(tree.to_json())), built, None, HERE)
     assert sizes.exchanged_bytes == 4 * (4 * LENGTH) * tree.model.hidden_size * tree.model.num_layers * 4
     (spec,) = built(choices.resolve(json.loads(tree.to_json())))[0].batch_specs()[-1:]
     assert plan.count_positions(spec) == 16 * 4 * LENGTH
