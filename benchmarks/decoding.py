@@ -123,7 +123,7 @@ class Ours:
         raw = marian.read_config(folder)
         rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
         self._config = build(
-            EncoderDecoderConfig, {**raw, **rest, "scan_layers": False, "remat": False, "dropout": 0.0}, "model"
+            EncoderDecoderConfig, {**raw, **rest, "scan_layers": False, "remat": "none", "dropout": 0.0}, "model"
         )
         model = EncoderDecoder(self._config)
         ids = jnp.zeros((1, 1), jnp.int32)

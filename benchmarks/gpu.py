@@ -77,7 +77,7 @@ def cases(batches: Batches, smoke: bool) -> list[Case]:
             found.append(Case("ours, flash", size, length, rows, flash))
             found.append(Case("ours, packed, no attention dropout", size, length, rows, flash | _PACKED))
     for size, length, _, rows in batches:
-        found.append(Case("ours, remat", size, length, rows, _BFLOAT16 | {"model.remat": True}))
+        found.append(Case("ours, remat", size, length, rows, _BFLOAT16 | {"model.remat": "norms"}))
     for size, length, rows, _ in batches[:2]:
         unrolled = _BFLOAT16 | {"model.scan_layers": False}
         found.append(Case("ours, unrolled", size, length, rows, unrolled, expected_seconds=100))

@@ -47,7 +47,7 @@ def command(size: str, length: int, topology: str) -> list[str]:
     values = {
         "model.dtype": "bfloat16",
         "model.scan_layers": True,
-        "model.remat": size == "large" and not crashes,
+        "model.remat": "norms" if size == "large" and not crashes else "none",
         "batch_size": tokens // length * num_devices(topology) // (2 if crashes else 1),
     }
     flags = [f"--config.{key}={value}" for key, value in values.items()]

@@ -22,11 +22,13 @@ class Constraint(NamedTuple):
       expected: the allowed values in words, for messages and `docs/reference/keys.md`.
       allows: whether a value is allowed.
       choices: the allowed strings, if they are listed.
+      formerly: the present names of values that earlier versions wrote, by `str` of the earlier value.
     """
 
     expected: str
     allows: Callable[[Any], bool]
     choices: Sequence[str] = ()
+    formerly: Mapping[str, str] = types.MappingProxyType({})
 
 
 def at_least(least: int | float, *, below: int | float | None = None, at_most: int | float | None = None) -> Constraint:
@@ -39,9 +41,9 @@ def above(bound: int | float, *, below: int | float | None = None, at_most: int 
     return _bounded(f"above {bound}", lambda value: value > bound, below, at_most)
 
 
-def one_of(*choices: str) -> Constraint:
-    """Allows only the strings in `choices`."""
-    return Constraint(_listed(choices), lambda value: value in choices, choices)
+def one_of(*choices: str, formerly: Mapping[str, str] = types.MappingProxyType({})) -> Constraint:
+    """Allows only the strings in `choices`; configs may also contain the earlier values in `formerly`."""
+    return Constraint(_listed(choices), lambda value: value in choices, choices, formerly)
 
 
 def each(constraint: Constraint) -> Constraint:
@@ -106,9 +108,9 @@ class Constrained:
         if not ok:
             value, name = getattr(self, key), self._prefix + key
             got = repr(value) if isinstance(value, str) else value
-            values = (value,) if isinstance(value, str) else value
+            values = value if isinstance(value, tuple) else (value,)
             wrong = next(each for each in values if each not in choices) if choices else ""
-            fix = did_you_mean(wrong, choices, f"change --config.{name}")
+            fix = did_you_mean(str(wrong), choices, f"change --config.{name}")
             raise UserError(f"config key {name}", got=got, expected=expected, fix=fix)
 
 
@@ -166,6 +168,8 @@ def _checked_fields(
                 expected=f"a value of type {_name(hint)}",
                 fix=f"set --config.{prefix}{key}=...",
             )
+    renamed = {key: constraint.formerly for cls in classes for key, constraint in constraints(cls).items()}
+    values = {key: renamed.get(key, {}).get(str(value), value) for key, value in values.items()}
     return {key: _checked(values[key], hint, prefix + key, unresolved) for key, hint in fields.items()}
 
 

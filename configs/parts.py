@@ -82,7 +82,7 @@ def model(size: str) -> ConfigDict:
     model.initializer_range = 0.02
     model.dtype = "float32"
     model.scan_layers = False  # True compiles faster and runs slower
-    model.remat = False
+    model.remat = "none"
     return model
 
 

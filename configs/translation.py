@@ -126,7 +126,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.initializer_range = hidden**-0.5  # of embeddings
     model.dtype = "float32"
     model.scan_layers = False
-    model.remat = False
+    model.remat = "none"
     return model
 
 

@@ -168,7 +168,7 @@ def test_the_same_command_resumes_from_the_last_checkpoint(home, tmp_path):
 def test_keys_that_do_not_change_the_result_may_differ(home, tmp_path):
     run = shutil.copytree(home / "run", tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / "6")
-    changed = {**VALUES, "log_every": 1, "checkpoint__keep": 2, "model__remat": True, "model__scan_layers": True}
+    changed = {**VALUES, "log_every": 1, "checkpoint__keep": 2, "model__remat": "full", "model__scan_layers": True}
     assert run_on_one(*tiny.arguments(home / "text.txt", run, **changed)).status is None
     assert scores_of(run, 6) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
 

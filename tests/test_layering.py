@@ -73,7 +73,14 @@ LAYERS = {
         "bertjax.data.summarization.article_formats",
     ),
     "bertjax/planning/": (*_BASE, "bertjax.planning", "bertjax.contract", "bertjax.training"),
-    "bertjax/training/": (*_BASE, "bertjax.training", "bertjax.contract", "bertjax.distributed", "bertjax.runs"),
+    "bertjax/training/": (
+        *_BASE,
+        "bertjax.training",
+        "bertjax.contract",
+        "bertjax.distributed",
+        "bertjax.meshes",
+        "bertjax.runs",
+    ),
     "bertjax/runs/": (*_BASE, "bertjax.runs", "bertjax.distributed"),
     "bertjax/reporting/": (*_BASE, "bertjax.reporting", "bertjax.runs.goodput"),
     "bertjax/tasks/": (
@@ -91,7 +98,8 @@ LAYERS = {
     "bertjax/scoring/": (*_BASE, "bertjax.scoring", "bertjax.data.fine_tuning.tag_schemes"),
     "bertjax/interop/": (*_BASE, "bertjax.interop", "bertjax.models", "bertjax.data.text"),
     "bertjax/interop/formats/": ("bertjax.interop.formats", "bertjax.errors"),
-    "bertjax/models/": ("bertjax.models", "bertjax.config", "bertjax.errors"),
+    "bertjax/meshes.py": (),
+    "bertjax/models/": ("bertjax.models", "bertjax.config", "bertjax.errors", "bertjax.meshes"),
     # Task packages of `data` do not import each other.
     "bertjax/data/": (*_BASE, *_DATA),
     "bertjax/data/prepared.py": (*_BASE, *_DATA, "bertjax.data.rows"),

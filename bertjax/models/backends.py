@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array, Float
 
+from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models import meshes
 from bertjax.models.compact import compact
 from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask, Weights, chunked, xla
 from bertjax.models.flash import LANES, cudnn, splash
+from bertjax.models.row_attention import MAX_LENGTH, rows
 
-_PREFERRED = {"tpu": "splash", "cuda": "cudnn"}
+_PREFERRED = {"tpu": ("rows", "splash"), "cuda": ("cudnn",)}
 
 
 class Request(NamedTuple):
@@ -67,6 +68,15 @@ def _obstacles_of_splash(request: Request) -> Iterator[str]:
         yield "rows or heads that the mesh does not divide"
 
 
+def _obstacles_of_rows(request: Request) -> Iterator[str]:
+    yield from _obstacles_of_splash(request)
+    size, width = request.query.shape[-1], meshes.heads_of_device(request.query.shape[2]) * request.query.shape[-1]
+    if max(request.lengths) > MAX_LENGTH:
+        yield f"{request.lengths[0]} queries and {request.lengths[1]} keys"
+    if LANES % size or width % LANES:
+        yield f"heads of {size}, with {width} numbers per token on a device"
+
+
 def _obstacles_of_kernels(request: Request, platform: str) -> Iterator[str]:
     if meshes.platform() != platform:
         yield f"a device of kind {meshes.platform()}"
@@ -85,6 +95,12 @@ BACKENDS = {
         _obstacles_of_cudnn,
         "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, model.dtype=bfloat16, "
         "heads of 8, 16, ... 128, data.packing=False, and model.direction both or left_to_right",
+    ),
+    "rows": Backend(
+        rows,
+        _obstacles_of_rows,
+        "a TPU, model.attention_dropout=0, return_attention=False, heads of 8, 16, ... "
+        f"{LANES} that fill {LANES} numbers, and lengths that are multiples of {LANES} and at most {MAX_LENGTH}",
     ),
     "splash": Backend(
         splash,
@@ -116,9 +132,9 @@ def dot_product_attention(
     """Calls a backend.
 
     Args:
-      backend: a name in `BACKENDS`; or "auto": "splash" on TPUs and "cudnn" on NVIDIA GPUs if they can compute this
-        attention, otherwise "xla". For "xla", `chunked` is called on one CPU and `compact` on TPUs and GPUs, unless
-        the weights are requested or there are few queries and no dropout.
+      backend: a name in `BACKENDS`; or "auto": "rows" or else "splash" on TPUs and "cudnn" on NVIDIA GPUs if they can
+        compute this attention, otherwise "xla". For "xla", `chunked` is called on one CPU and `compact` on TPUs and
+        GPUs, unless the weights are requested or there are few queries and no dropout.
       query, key, value, mask, dropout: see `xla`.
       return_weights: whether to return the weights.
     Raises:
@@ -133,9 +149,8 @@ def _chosen(name: str, request: Request) -> Callable[..., tuple[Context, Weights
     if request.lengths == (1, 1):  # when parameters are initialized, which may be on another device
         name = "xla"
     if name == "auto":
-        name = _PREFERRED.get(meshes.platform(), "xla")
-        if next(BACKENDS[name].obstacles(request), ""):
-            name = "xla"
+        names = (*_PREFERRED.get(meshes.platform(), ()), "xla")
+        name = next(each for each in names if not next(BACKENDS[each].obstacles(request), ""))
     obstacle = next(BACKENDS[name].obstacles(request), "")
     if obstacle:
         raise UserError(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Key
 
-from bertjax.models import meshes
+from bertjax import meshes
 from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, Context, Dropout, Mask
 from bertjax.models.layers import LEVELS, kept_levels
 

@@ -13,7 +13,15 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models.backends import stores_attention
 from bertjax.models.dot_product import Mask
+from bertjax.models.layers import NORMS
 from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, keep_rows_split, layer_norm
+
+_either = jax.checkpoint_policies.save_from_both_policies
+_POLICIES = {
+    "dots": _either(stores_attention, jax.checkpoint_policies.dots_with_no_batch_dims_saveable),
+    "norms": _either(stores_attention, jax.checkpoint_policies.save_only_these_names(NORMS)),
+    "full": stores_attention,
+}
 
 
 class EncoderOutput(NamedTuple):
@@ -108,6 +116,8 @@ def run_layers(
       The last layer's output, the attention weights [L, ...] of all layers, and the outputs of all layers.
     """
     config, num_layers = layer.config, jax.tree.leaves(stacked)[0].shape[0]
+    # Matrices are cast once, and not in each pass over the layers.
+    stacked = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
     keys = None if key is None else jax.random.split(key, num_layers)
 
     def body(x: Array, params_and_key: tuple[Any, Array | None]) -> tuple[Array, Any]:
@@ -123,9 +133,9 @@ def run_layers(
         )
         return y, (weights, y if return_layers else None)
 
-    if config.remat:
+    if config.remat != "none":
         # In unrolled layers the compiler would merge the recomputation with the forward pass; in a loop it cannot.
-        body = jax.checkpoint(body, prevent_cse=not config.scan_layers, policy=stores_attention)
+        body = jax.checkpoint(body, prevent_cse=not config.scan_layers, policy=_POLICIES[config.remat])
     y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
     return y, weights, outputs
 

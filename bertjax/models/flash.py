@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as kernels
 from jaxtyping import Array, Float
 
-from bertjax.models import meshes
+from bertjax import meshes
 from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask
 
 LANES = 128  # of a TPU's vector registers; lengths are multiples

@@ -1,11 +1,15 @@
-"""Layers used by all models: an affine map, and dropout (Srivastava et al. 2014)."""
+"""Layers used by all models: an affine map, layer normalization (Ba et al. 2016), dropout (Srivastava et al. 2014)."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from bertjax import meshes
+
 LEVELS = 2**16  # of the random bits of an element
+NORMS = "norms"  # the name, for rematerialization, of what the backward pass of a norm reads
 
 
 class Dense(nn.Module):
@@ -25,8 +29,49 @@ class Dense(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
         rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-        y = rows @ kernel.astype(self.dtype) + bias.astype(self.dtype)
+        y = _add_bias(rows @ kernel.astype(self.dtype), bias.astype(self.dtype))
         return y.reshape(*x.shape[:-1], self.features)
+
+
+def _add_bias(y: Float[Array, "rows O"], bias: Float[Array, " O"]) -> Float[Array, "rows O"]:
+    # On a TPU, the sum over rows for the bias's gradient is several times faster as a matrix product with ones.
+    return _with_fast_gradient(y, bias) if meshes.platform() == "tpu" and y.dtype == jnp.bfloat16 else y + bias
+
+
+@jax.custom_vjp
+def _with_fast_gradient(y: Float[Array, "rows O"], bias: Float[Array, " O"]) -> Float[Array, "rows O"]:
+    return y + bias
+
+
+def _backward(_: None, gradient: Float[Array, "rows O"]) -> tuple[Float[Array, "rows O"], Float[Array, " O"]]:
+    ones = jnp.ones((8, gradient.shape[0]), gradient.dtype)  # with one row, the compiler would turn it into a sum again
+    return gradient, jnp.matmul(ones, gradient, preferred_element_type=jnp.float32)[0].astype(gradient.dtype)
+
+
+_with_fast_gradient.defvjp(lambda y, bias: (y + bias, None), _backward)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalization of the last axis, with parameters `scale` and `bias` [H]. Its result has type `dtype`.
+
+    Parameters and statistics are float32. The variance takes two passes, because the one-pass formula is inaccurate if
+    the mean is far from zero.
+    """
+
+    epsilon: float  # added to the variance
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
+        """Normalizes, scales and shifts."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        x = checkpoint_name(x, NORMS)
+        y = x.astype(jnp.float32)
+        mean = checkpoint_name(jnp.mean(y, axis=-1, keepdims=True), NORMS)
+        y = y - mean
+        variance = checkpoint_name(jnp.mean(jnp.square(y), axis=-1, keepdims=True), NORMS)
+        return (y * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias).astype(self.dtype)
 
 
 class Dropout(nn.Module):

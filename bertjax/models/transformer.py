@@ -19,7 +19,7 @@ from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.attention import MultiHeadAttention
 from bertjax.models.dot_product import Mask
-from bertjax.models.layers import Dense, Dropout
+from bertjax.models.layers import Dense, Dropout, LayerNorm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class TransformerConfig(Constrained, prefix="model"):
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
       attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" on NVIDIA
-        GPUs, "splash" on TPUs.
+        GPUs, "rows" (short rows) and "splash" on TPUs.
       activation_dropout: dropout of the activations inside the feed-forward network.
       activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
         "silu".
@@ -47,7 +47,9 @@ class TransformerConfig(Constrained, prefix="model"):
       initializer_range: standard deviation of truncated normal matrices and embedding tables.
       dtype: dtype of the activations, "float32" or "bfloat16".
       scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
-      remat: recompute each layer's activations in the backward pass instead of storing them.
+      remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
+        "dots", all but the results of matrix products with weights; or "full", all. False and True mean "none" and
+        "full" in configs of earlier versions.
 
     Raises:
       UserError: if a value is out of range.
@@ -59,7 +61,7 @@ class TransformerConfig(Constrained, prefix="model"):
     intermediate_size: Size
     dropout: DropoutRate
     attention_dropout: DropoutRate
-    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "splash")] = "auto"
+    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "rows", "splash")] = "auto"
     activation_dropout: DropoutRate = 0.0
     activation: Annotated[str, one_of("gelu", "gelu_tanh", "relu", "silu")]
     norm: Annotated[str, one_of("post", "pre")] = "post"
@@ -68,7 +70,7 @@ class TransformerConfig(Constrained, prefix="model"):
     initializer_range: Annotated[float, above(0)] = 0.02
     dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
     scan_layers: bool = False
-    remat: bool = False
+    remat: Annotated[str, one_of("none", "dots", "norms", "full", formerly={"False": "none", "True": "full"})] = "none"
 
     @property
     def head_key_size(self) -> int:
@@ -80,7 +82,7 @@ class TransformerConfig(Constrained, prefix="model"):
         divisible = self.hidden_size % self.num_heads == 0
         self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
         backend = f"with model.attention_backend={self.attention_backend}"
-        if self.attention_backend in ("cudnn", "splash"):
+        if self.attention_backend in ("cudnn", "rows", "splash"):
             # These kernels never store the attention weights, so they cannot drop any.
             self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
         if self.attention_backend == "cudnn":
@@ -113,22 +115,51 @@ def dense(config: TransformerConfig, features: int, name: str | None = None) -> 
     return Dense(features, kernel_init(config), config.dtype, name=name)
 
 
-def layer_norm(config: TransformerConfig, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm with float32 statistics and parameters `scale` and `bias` [H].
-
-    It computes the variance in two passes, because the one-pass formula is inaccurate if the mean is far from zero.
-    """
-    return nn.LayerNorm(epsilon=config.norm_eps, dtype=config.dtype, use_fast_variance=False, name=name)
+def layer_norm(config: TransformerConfig, name: str | None = None) -> LayerNorm:
+    """Returns a LayerNorm with the epsilon and dtype of the config."""
+    return LayerNorm(config.norm_eps, config.dtype, name=name)
 
 
 @jax.named_scope("activation")
 def activate(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Applies the activation: ReLU, GELU (exact or with tanh) or SiLU (Hendrycks and Gimpel 2016)."""
-    if config.activation != "gelu":
-        return {"gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu, "silu": jax.nn.silu}[config.activation](x)
-    # `jax.nn.gelu` uses erfc, which costs an additional exponential and differs only by rounding.
+    functions: dict[str, Callable[[Array], Array]] = {
+        "gelu": _gelu,
+        "gelu_tanh": jax.nn.gelu,
+        "relu": jax.nn.relu,
+        "silu": jax.nn.silu,
+    }
+    return functions[config.activation](x)
+
+
+@jax.custom_vjp
+def _gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The exact GELU, computed in float32.
+
+    Only `x` is stored for the backward pass. Differentiating the formula would store three float32 arrays.
+    `jax.nn.gelu` uses erfc, which costs an additional exponential and differs only by rounding.
+    """
     y = x.astype(jnp.float32)
-    return (0.5 * y * (1 + jax.lax.erf(y * 0.5**0.5))).astype(x.dtype)
+    return (y * _normal_cdf(y)).astype(x.dtype)
+
+
+def _gelu_forward(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    return _gelu(x), x
+
+
+def _gelu_backward(x: Float[Array, "*shape"], gradient: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"]]:
+    if x.dtype != jnp.float32:  # the compiler would store a float32 array to save the conversion
+        x = jax.lax.optimization_barrier(x)
+    y = x.astype(jnp.float32)
+    density = jnp.exp(-0.5 * y * y) * (2 * jnp.pi) ** -0.5
+    return ((gradient.astype(jnp.float32) * (_normal_cdf(y) + y * density)).astype(x.dtype),)
+
+
+_gelu.defvjp(_gelu_forward, _gelu_backward)
+
+
+def _normal_cdf(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    return 0.5 * (1 + jax.lax.erf(y * 0.5**0.5))
 
 
 class LayerAttention(NamedTuple):

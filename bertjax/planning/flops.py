@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from bertjax.contract import Task
@@ -29,6 +30,17 @@ def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> floa
     with jax.sharding.use_abstract_mesh(_CPUS):
         params = jax.eval_shape(task.init, jax.random.key(0))
         return 3 * matrix_flops(jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr)
+
+
+def update_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
+    """Returns the operations of an update, including those that rematerialization repeats; see `training_flops`."""
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        return sum(task.loss(params, batch, None)[0].values(), jnp.zeros(()))
+
+    with jax.sharding.use_abstract_mesh(_CPUS):
+        params = jax.eval_shape(task.init, jax.random.key(0))
+        return matrix_flops(jax.make_jaxpr(jax.grad(loss))(params, dict(spec)).jaxpr)
 
 
 def with_plain_attention(config: Mapping[str, Any]) -> Mapping[str, Any]:

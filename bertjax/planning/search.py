@@ -15,7 +15,7 @@ import jax
 
 from bertjax.errors import UserError
 from bertjax.planning.chips import Target
-from bertjax.planning.flops import Build, training_flops, with_plain_attention
+from bertjax.planning.flops import Build, update_flops, with_plain_attention
 from bertjax.planning.plan import count_positions, describe, plan
 from bertjax.training.sharding import SPLIT_BY_TENSOR, MeshConfig, make_mesh
 
@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 NUM_COMPILED = 6
 _MAX_TENSOR, _MAX_ACCUMULATION = 8, 64
+_REMATS = ("none", "norms", "full")
 # The estimate of memory for the backward pass is too high, because the compiler fuses operations. Candidates are
 # excluded only if their estimate exceeds the memory by this factor.
 _SLACK = 2.0
@@ -35,7 +36,7 @@ class Candidate(NamedTuple):
     fsdp: int
     tensor: int
     accumulation_steps: int
-    remat: bool | None  # None for a model without this key
+    remat: str | None  # None for a model without this key
 
     def overrides(self) -> dict[str, Any]:
         """Returns the values by dotted config key."""
@@ -131,7 +132,7 @@ def _verdict(record: Mapping[str, Any]) -> str:
 def candidates(config: Mapping[str, Any], count: int) -> Iterator[Candidate]:
     """Yields all candidates whose mesh axes divide the devices, rows, attention heads and feed-forward size."""
     model, batch_size = config["model"], config["batch_size"]
-    rematerialized = (False, True) if "remat" in model else (None,)
+    rematerialized = _REMATS if "remat" in model else (None,)
     divisors = [size for size in range(1, count + 1) if count % size == 0]
     for fsdp, tensor in itertools.product(divisors, divisors):
         splits = all((model.get(key) or tensor) % tensor == 0 for key in SPLIT_BY_TENSOR)
@@ -155,10 +156,11 @@ def with_values(config: Mapping[str, Any], candidate: Candidate) -> dict[str, An
     return result
 
 
-def measure(config: Mapping[str, Any], build: Build, remat: bool | None, target: Target) -> Sizes:
+def measure(config: Mapping[str, Any], build: Build, remat: str | None, target: Target) -> Sizes:
     """Returns the sizes of a model, from its loss traced for a device of the target."""
     model = dict(config["model"]) if remat is None else {**config["model"], "remat": remat}
-    task, settings = build({**config, "model": model})
+    config = {**config, "model": model}
+    task, settings = build(config)
     params = jax.eval_shape(task.init, jax.random.key(0))
     spec = max(task.batch_specs(), key=lambda each: sum(x.size for x in each.values()))
     rows = next(iter(spec.values())).shape[0]
@@ -171,7 +173,7 @@ def measure(config: Mapping[str, Any], build: Build, remat: bool | None, target:
         residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec), jax.random.key(0, impl=settings.rng)))
     parameter_bytes = _bytes(jax.tree.leaves(params))
     row_bytes = max(_bytes(residuals) - parameter_bytes, 0) / rows
-    flops = training_flops(build(with_plain_attention(config))[0], spec) * (4 / 3 if remat else 1)
+    flops = update_flops(build(with_plain_attention(config))[0], spec)
     positions = count_positions(spec) / rows
     width = 2 if model.get("dtype") == "bfloat16" else 4
     # One sum after attention and one after the feed-forward network, in the forward and the backward pass.

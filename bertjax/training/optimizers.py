@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bertjax import meshes
 from bertjax.config import Constrained, Count, at_least, one_of
 from bertjax.contract import Params
 from bertjax.errors import UserError
@@ -268,18 +269,31 @@ def clip_by_global_norm(max_norm: float, included: Params) -> optax.GradientTran
     Unlike `optax.clip_by_global_norm`, it multiplies by one factor. optax's division and selection per element prevent
     the scaled gradients from being fused into the update, which costs a write and a read of all gradients.
 
+    If its update gets the norm of all gradients as `gradient_norm`, it computes a norm only to leave out elements.
+
     Args:
       max_norm: the maximum norm.
       included: Boolean arrays that broadcast to the gradients: which elements the norm includes.
     """
+    is_whole = all(np.all(leaf) for leaf in jax.tree.leaves(included))
 
-    def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, Any]:
-        del params
-        measured = jax.tree.map(lambda g, included: g if np.all(included) else g * included, updates, included)
-        factor = max_norm / jnp.maximum(optax.global_norm(measured), max_norm)
+    def update(
+        updates: Params,
+        state: optax.EmptyState,
+        params: Params | None = None,
+        *,
+        gradient_norm: Any = None,
+        **others: Any,
+    ) -> tuple[Params, Any]:
+        del params, others
+        norm = gradient_norm
+        if norm is None or not is_whole:
+            measured = jax.tree.map(lambda g, included: g if np.all(included) else g * included, updates, included)
+            norm = optax.global_norm(measured)
+        factor = max_norm / jnp.maximum(norm, max_norm)
         return jax.tree.map(lambda g: g * factor, updates), state
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 class AdamState(NamedTuple):
@@ -294,7 +308,8 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
     """Returns Adam (Kingma and Ba 2015). Without bias correction: `AdamWeightDecayOptimizer` of google-research/bert.
 
     Unlike `optax.scale_by_adam`, it computes the update from the stored new moments. Without the barrier, the compiler
-    would compute the new moments a second time inside the update, and copy the old moments for this.
+    for CPUs would compute the new moments a second time inside the update, and copy the old moments for this. Those for
+    TPUs and GPUs compute all three in one pass, which the barrier would prevent.
     """
 
     def init(params: Params) -> AdamState:
@@ -305,7 +320,8 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
         del params
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.nu, updates)
-        mu, nu = jax.lax.optimization_barrier((mu, nu))
+        if meshes.platform() == "cpu":
+            mu, nu = jax.lax.optimization_barrier((mu, nu))
         done = state.updates + 1
         new_state = AdamState(done, mu, nu)
         first, second = jnp.ones(()), jnp.ones(())

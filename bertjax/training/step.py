@@ -99,7 +99,7 @@ def make_step(
     task: Task, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _GLOBAL
 ) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
     """Returns a function of (state, batch, index, seed) that makes one update; see `make_gradient`."""
-    gradient = make_gradient(task, config, parts)
+    gradient, optimizer = make_gradient(task, config, parts), optax.with_extra_args_support(optimizer)
 
     def step(state: TrainState, batch: Tree, index: jax.Array, seed: jax.Array) -> tuple[TrainState, StepReport]:
         (value, metrics), grads = gradient(state.params, batch, index, seed)
@@ -110,7 +110,7 @@ def make_step(
         finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
 
         def updated() -> TrainState:
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params, gradient_norm=gradient_norm)
             return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
 
         with jax.named_scope("optimizer"):  # plans attribute costs by this name

@@ -27,7 +27,7 @@ def calls(topology, dropout=0.0, direction="both", is_packed=False, **values):
         **{"dtype": "bfloat16", "attention_dropout": dropout, **values},
         **dict.fromkeys(("hidden_size", "intermediate_size"), HIDDEN),
         **{"num_layers": 1, "num_heads": 2, "dropout": 0.0, "activation": "relu", "norm_eps": 1e-6},
-        **{"scan_layers": True, "remat": True},
+        **{"scan_layers": True, "remat": "full"},
     )
     module = Encoder(config)
     mesh = Mesh(np.array(target.devices).reshape(-1, 1, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)

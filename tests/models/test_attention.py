@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertjax.models import dot_product, meshes
+from bertjax import meshes
+from bertjax.models import dot_product
 from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
 from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.layers import Dense

@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models import backends, dot_product, flash, meshes
+from bertjax.models import backends, dot_product, flash
 from bertjax.models.attention import make_cross_mask, make_mask
 from bertjax.models.backends import Request
 from bertjax.models.compact import compact
 from bertjax.models.dot_product import Dropout, Mask
 from bertjax.models.flash import cudnn, splash
+from bertjax.models.row_attention import rows as rows_kernel
 from bertjax.training import platforms
 
 ROOT = Path(__file__).parents[2]
@@ -51,10 +53,10 @@ def masks():
     return found
 
 
-def arrays(mask, dtype="float32"):
+def arrays(mask, dtype="float32", size=SIZE):
     rng = np.random.default_rng(0)
     lengths = QUERIES, mask.keys.segments.shape[1], mask.keys.segments.shape[1]
-    return [jnp.asarray(rng.standard_normal((ROWS, length, HEADS, SIZE)), dtype) for length in lengths]
+    return [jnp.asarray(rng.standard_normal((ROWS, length, HEADS, size)), dtype) for length in lengths]
 
 
 def loss(attend, mask, dropout, query, key, value):
@@ -72,8 +74,8 @@ def results(attend, rate, mask, *inputs):
     return output, gradients
 
 
-def check(attend, mask, rate=0.0):
-    found, expected = (results(each, rate, mask, *arrays(mask)) for each in (attend, dot_product.xla))
+def check(attend, mask, rate=0.0, size=SIZE):
+    found, expected = (results(each, rate, mask, *arrays(mask, size=size)) for each in (attend, dot_product.xla))
     assert np.abs(expected[0]).max() > 0.5
     np.testing.assert_allclose(found[0], expected[0], atol=2e-5)
     for of_found, of_expected in zip(found[1], expected[1], strict=True):
@@ -83,6 +85,13 @@ def check(attend, mask, rate=0.0):
 @pytest.mark.parametrize("name", masks())
 def test_splash_equals_plain_attention(name):
     check(splash, masks()[name])
+
+
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("name", masks())
+def test_rows_equals_plain_attention(name, size):
+    """With two heads in a block, and with one."""
+    check(rows_kernel, masks()[name], size=size)
 
 
 def test_splash_with_several_blocks_of_keys(monkeypatch):
@@ -140,14 +149,16 @@ def test_cudnn_gets_the_lengths_and_direction(monkeypatch, name):
     assert found == ["cudnn"]
 
 
-@pytest.mark.parametrize("attend", [splash, cudnn, compact])
+@pytest.mark.parametrize("attend", [rows_kernel, splash, cudnn, compact])
 def test_rows_of_padding_have_finite_outputs_and_gradients(monkeypatch, attend):
     original = jax.nn.dot_product_attention
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *a, implementation, **named: original(*a, **named))
     segments = jnp.zeros((ROWS, QUERIES), jnp.int32).at[0, :5].set(1)
     for mask in (make_mask(segments, "both"), make_cross_mask(segments, segments[::-1], is_packed=False)):
         value_and_gradient = jax.value_and_grad(lambda *x, mask=mask: jnp.sum(attend(*x, mask, None)[0]), (0, 1, 2))
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.jit(value_and_gradient)(*arrays(mask))))
+        assert all(
+            np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.jit(value_and_gradient)(*arrays(mask, size=64)))
+        )
 
 
 # Tests of the choice.
@@ -172,6 +183,9 @@ SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
         ({"dropout": DROPOUT}, compact, compact),
         ({"weights": True}, dot_product.xla, dot_product.xla),
         ({"dtype": "float32"}, splash, compact),
+        ({"size": 64}, rows_kernel, cudnn),
+        ({"size": 128, "length": 512, "dtype": "float32"}, rows_kernel, compact),
+        ({"size": 64, "length": 640}, splash, cudnn),
         ({"size": 12}, splash, compact),
         ({"length": 96}, dot_product.xla, cudnn),
         ({"length": 129}, compact, cudnn),
@@ -187,7 +201,7 @@ def test_auto_chooses_what_can_compute_the_request(monkeypatch, values, on_tpu, 
     for platform, expected in (("tpu", on_tpu), ("cuda", on_gpu)):
         monkeypatch.setattr(meshes, "platform", lambda platform=platform: platform)
         assert backends._chosen("auto", request(**values)) is expected
-        if expected in (splash, cudnn):
+        if expected in (rows_kernel, splash, cudnn):
             assert backends._chosen(expected.__name__, request(**values)) is expected
 
 
@@ -214,6 +228,8 @@ def test_the_forms_of_xla_on_cpus(name):
         ("cudnn", "cuda", {"mask": BACKWARDS}, "attention right_to_left"),
         ("cudnn", "cuda", {"mask": SOME}, "attention of some queries in one direction"),
         ("cudnn", "cuda", {"size": 136}, "heads of 136"),
+        ("rows", "tpu", {}, "heads of 8, with 16 numbers per token on a device"),
+        ("rows", "tpu", {"size": 64, "length": 640}, "640 queries and 640 keys"),
         ("splash", "cuda", {}, "a device of kind cuda"),
         ("splash", "tpu", {"dropout": DROPOUT}, "dropout on the attention weights"),
         ("splash", "tpu", {"length": 96}, "96 queries and 96 keys"),
@@ -235,12 +251,12 @@ def test_splash_needs_a_mesh_that_divides_the_rows(monkeypatch):
             assert backends._chosen("auto", request()) is expected
 
 
-@pytest.mark.parametrize("attend", [splash, compact])
+@pytest.mark.parametrize(("attend", "size"), [(rows_kernel, 128), (splash, SIZE), (compact, SIZE)])
 @pytest.mark.parametrize("is_rematerialized", [False, True])
-def test_on_a_mesh(attend, is_rematerialized):
+def test_on_a_mesh(attend, size, is_rematerialized):
     """Rows over two axes and heads over the third give the same output and gradients, rematerialized or not."""
     mask = masks()["packed, left_to_right"]
-    wide = [jnp.concatenate([x, x[::-1]]) for x in arrays(mask)]
+    wide = [jnp.concatenate([x, x[::-1]]) for x in arrays(mask, size=size)]
     segments, positions = (jnp.concatenate([x, x[::-1]]) for x in mask.keys)
 
     def loss(*inputs):

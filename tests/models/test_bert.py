@@ -208,7 +208,7 @@ def read_with_gradients(config, params, few):
     [
         {"direction": "left_to_right"},
         {"norm": "pre", "scan_layers": False},
-        {"norm": "pre", "remat": True},
+        {"norm": "pre", "remat": "full"},
         {"num_layers": 1},
     ],
 )

@@ -150,7 +150,7 @@ def test_packed_rows_equal_separate_rows(changes):
     ("changes", "num_beams"),
     [
         pytest.param({"scan_layers": False, **SHARED}, 3, id="post_unrolled_tied"),
-        pytest.param({"remat": True, "positions": "learned", "scale_embeddings": False}, 3, id="post_remat_learned"),
+        pytest.param({"remat": "full", "positions": "learned", "scale_embeddings": False}, 3, id="post_remat_learned"),
         *(
             pytest.param(
                 {"norm": "pre", "sinusoid_layout": "half_split", "activation": "gelu", "key_size": 4},
@@ -174,7 +174,7 @@ def test_scanned_unrolled_and_rematerialized_agree():
     key, weights = jax.random.key(3, impl="rbg"), np.ones((2, 5), np.float32)
     (value, reference), *others = (
         loss_and_gradient(dataclasses.replace(base, scan_layers=scan, remat=remat), make(base), SEGMENTS, weights, key)
-        for scan, remat in ((True, False), (False, False), (True, True), (False, True))
+        for scan, remat in ((True, "none"), (False, "none"), (True, "full"), (False, "norms"))
     )
     for other, found in others:
         np.testing.assert_allclose(other, value, rtol=1e-5)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.models.dot_product import Mask
 from bertjax.models.encoder import Encoder
@@ -26,7 +27,7 @@ CONFIG = TransformerConfig(
     initializer_range=0.3,
     scan_layers=True,
 )
-FORMS = [(scan, remat) for scan in (False, True) for remat in (False, True)]
+FORMS = [(scan, remat) for scan in (False, True) for remat in ("none", "dots", "norms", "full")]
 
 
 def inputs(config):
@@ -154,7 +155,7 @@ def test_scanned_unrolled_and_rematerialized_agree():
         assert distance(grads, results[0][1]) < 1e-5
 
 
-@pytest.mark.parametrize(("norm", "scan", "remat"), [("post", True, True), ("pre", False, False)])
+@pytest.mark.parametrize(("norm", "scan", "remat"), [("post", True, "full"), ("pre", False, "none")])
 def test_outputs_of_all_layers(norm, scan, remat):
     """Applying a layer to one output gives the next. Returning all outputs does not change the result."""
     base, variables = dataclasses.replace(CONFIG, norm=norm), init(norm)
@@ -184,7 +185,7 @@ def make(config, key):
 
 
 def test_parameters_are_stacked_equally_with_all_options():
-    other = dataclasses.replace(CONFIG, scan_layers=False, remat=True)
+    other = dataclasses.replace(CONFIG, scan_layers=False, remat="full")
     params, reference = (make(config, jax.random.key(5)) for config in (other, CONFIG))
     jax.tree.map(np.testing.assert_array_equal, params, reference)
     layers = flax.traverse_util.flatten_dict(params["params"]["layers"], sep="/")
@@ -311,11 +312,19 @@ def test_activation_dropout_drops_activations_of_the_feed_forward_network():
         ("norm_eps", 0.0),
         ("initializer_range", -0.02),
         ("dtype", "float16"),
+        ("remat", "some"),
+        ("remat", True),
     ],
 )
 def test_invalid_values_are_user_errors(key, value):
     with pytest.raises(UserError, match=r"model\.\w+: got .*expected"):
         dataclasses.replace(CONFIG, **{key: value})
+
+
+@pytest.mark.parametrize(("earlier", "present"), [(False, "none"), (True, "full"), ("True", "full"), ("dots", "dots")])
+def test_configs_of_earlier_versions(earlier, present):
+    values = {**dataclasses.asdict(CONFIG), "remat": earlier}
+    assert build(TransformerConfig, values, "model").remat == present
 
 
 def test_unsupported_options_of_the_flash_backend():

@@ -162,9 +162,9 @@ def test_another_config_is_refused(run, values, differing):
 def test_keys_that_may_change_are_the_given_ones(run, tmp_path):
     whole, command = run
     copy = interrupted(whole, tmp_path / "copy")
-    done(*command, f"--workdir={copy}", "--config.log_every=2", "--config.model.remat=True")
+    done(*command, f"--workdir={copy}", "--config.log_every=2", "--config.model.remat=full")
     config = json.loads((copy / "config.json").read_text())
-    assert config["log_every"] == 2 and config["model"]["remat"]
+    assert config["log_every"] == 2 and config["model"]["remat"] == "full"
 
 
 def test_a_run_that_has_not_begun_needs_the_folder(run, tmp_path):

@@ -104,7 +104,7 @@ def test_golden(case):
 @pytest.mark.slow
 def test_golden_unrolled_and_rematerialized():
     folder = GOLDEN / "bert_deep"
-    config, params = read(folder, scan_layers=False, remat=True)
+    config, params = read(folder, scan_layers=False, remat="full")
     gradient, _ = huggingface.load(folder / "gradient", shapes(config))
     check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
 

@@ -35,7 +35,7 @@ CHOICES = {
     "initializer_range": 0.02,
     "dtype": "float32",
     "scan_layers": True,
-    "remat": False,
+    "remat": "none",
     "next_sentence": False,
     "scorer_dropout": 0.0,
 }

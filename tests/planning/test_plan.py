@@ -129,7 +129,7 @@ def test_all_iterations_of_loops_are_counted():
 
 @pytest.mark.slow
 def test_recomputation_is_counted_only_in_the_costs_of_the_device():
-    plain, twice = planned(), planned(model__remat=True)
+    plain, twice = planned(), planned(model__remat="full")
     forward = 2 * (12 * LAYERS * HIDDEN**2 + 2 * LAYERS * LENGTH * HIDDEN) * ROWS * LENGTH / 8
     assert twice["flops_per_step"] == plain["flops_per_step"]
     # The layer's last product is not recomputed.
@@ -174,8 +174,8 @@ def test_candidates_divide_everything():
         assert each.data * each.fsdp * each.tensor == 8
         assert ROWS % (each.data * each.fsdp * each.accumulation_steps) == 0
         assert tree["model"]["num_heads"] % each.tensor == 0
-    assert search.Candidate(8, 1, 1, 2, False) in found
-    assert search.Candidate(2, 2, 2, 4, True) in found
+    assert search.Candidate(8, 1, 1, 2, "none") in found
+    assert search.Candidate(2, 2, 2, 4, "norms") in found
     assert not [each for each in found if each.tensor > 2]  # the model has two heads
     assert found[0].overrides().keys() <= {f"mesh.{a}" for a in ("data", "fsdp", "tensor")} | {
         "accumulation_steps",
@@ -210,20 +210,21 @@ def test_a_search_where_nothing_fits(too_small):
 
 def test_estimates_follow_the_mesh():
     sizes = search.Sizes(state_bytes=1200, parameter_bytes=400, row_bytes=10.0, flops=8e9, exchanged_bytes=2.0)
-    memory, seconds = search.estimate(search.Candidate(8, 1, 1, 2, False), sizes, 16, HERE)
+    memory, seconds = search.estimate(search.Candidate(8, 1, 1, 2, "none"), sizes, 16, HERE)
     assert memory == 1600 + 10.0
     communicating = 2 * 2 * 400 * 7 / 8 / BANDWIDTH
     assert seconds == pytest.approx(1.0 + 0.1 * communicating)
-    split, _ = search.estimate(search.Candidate(2, 2, 2, 1, False), sizes, 16, HERE)
+    split, _ = search.estimate(search.Candidate(2, 2, 2, 1, "none"), sizes, 16, HERE)
     assert split == 400 + 4 * 10.0 / 2
 
 
 def test_rematerialization_stores_less():
     tree = config()
-    plain, remat = (search.measure(tree, build, each, HERE) for each in (False, True))
-    assert remat.row_bytes < plain.row_bytes / 2
+    plain, norms, full = (search.measure(tree, build, each, HERE) for each in ("none", "norms", "full"))
+    assert full.row_bytes < norms.row_bytes < plain.row_bytes
+    assert full.row_bytes < plain.row_bytes / 2
     assert plain.parameter_bytes == 4 * size_of_model()
-    assert remat.flops == pytest.approx(plain.flops * 4 / 3)
+    assert plain.flops < norms.flops < full.flops < plain.flops * 4 / 3
 
 
 def test_batches_with_several_shapes():

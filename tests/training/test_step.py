@@ -72,7 +72,7 @@ WAYS = {
     "all axes": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),
     "pmap, 2x16": ({"parallel": "pmap", "accumulation_steps": 2}, 8),
     "scanned": ({"model__scan_layers": True}, 1),
-    "remat": ({"model__remat": True}, 1),
+    "remat": ({"model__remat": "full"}, 1),
 }
 FAST = ("4x8", "all axes")  # the other cases partly cover the same code
 

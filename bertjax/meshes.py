@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec
 
 _ROWS = ("data", "fsdp")
 OF_ROWS = PartitionSpec(_ROWS)  # of arrays [B, ...]
+OF_WIDTH = PartitionSpec(_ROWS, None, "tensor")  # of arrays [B, S, N D]
 OF_HEADS = PartitionSpec(_ROWS, "tensor")  # of arrays [B, N, ...]
 
 
@@ -34,12 +35,18 @@ def divides(rows: int, heads: int) -> bool:
     return rows % (mesh.shape["data"] * mesh.shape["fsdp"]) == 0 and heads % mesh.shape["tensor"] == 0
 
 
+def heads_of_device(heads: int) -> int:
+    """Returns the number of heads on each device, if the mesh divides them."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return heads // mesh.shape["tensor"] if _is_split(mesh) else heads
+
+
 def on_each_device(function: Callable[..., Any], specs: tuple[Any, ...], result: Any) -> Callable[..., Any]:
     """Returns the function applied to each device's rows and heads, for programs that XLA cannot partition.
 
     Args:
       function: a function of arrays that treats each row and head alone.
-      specs: how each argument is split: `OF_ROWS` or `OF_HEADS`.
+      specs: how each argument is split: `OF_ROWS`, `OF_HEADS` or `OF_WIDTH`.
       result: how the result is split.
     """
     if not _is_split(jax.sharding.get_abstract_mesh()):

@@ -1,0 +1,169 @@
+"""Attention of short rows on TPUs: a kernel that keeps the scores of whole rows in on-chip memory.
+
+Flash attention splits rows into blocks, and its kernels need the axis of heads before that of positions, which costs a
+copy of every array. Rows of at most `MAX_LENGTH` tokens need neither: this kernel reads queries, keys and values as the
+projections write them, in blocks of a whole row and as many heads as fill the `LANES` of a vector register. The
+backward pass recomputes the weights.
+
+Shapes: B batch, S queries, T keys, N heads, D head size, W = N D width.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax import meshes
+from bertjax.models.dot_product import MASKED_SCORE, Context, Dropout, Mask
+
+LANES = 128
+MAX_LENGTH = 512  # longer rows exceed the on-chip memory
+
+
+def rows(
+    query: Float[Array, "B S N D"],
+    key: Float[Array, "B T N D"],
+    value: Float[Array, "B T N D"],
+    mask: Mask,
+    dropout: Dropout | None,
+) -> tuple[Context, None]:
+    """Attention by the kernel of this module, interpreted on a CPU.
+
+    XLA does not partition the kernel, so each device calls it on its own rows and heads.
+    """
+    assert dropout is None and mask.queries is not None and mask.keys is not None
+    flat = (x.reshape(*x.shape[:2], -1) for x in (query * query.shape[-1] ** -0.5, key, value))
+    attend = meshes.on_each_device(
+        functools.partial(_attend, query.shape[-1], mask.direction),
+        (meshes.OF_WIDTH,) * 3 + (meshes.OF_ROWS,) * 2,
+        meshes.OF_WIDTH,
+    )
+    return attend(*flat, mask.queries.segments, mask.keys.segments).reshape(query.shape), None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(
+    size: int,
+    direction: str,
+    query: Float[Array, "B S W"],
+    key: Float[Array, "B T W"],
+    value: Float[Array, "B T W"],
+    queries: Int[Array, "B S"],
+    keys: Int[Array, "B T"],
+) -> Float[Array, "B S W"]:
+    """Attention with heads of `size`; `queries` and `keys` are segments."""
+    kernel = functools.partial(_forward_kernel, size, direction)
+    return _call(kernel, 2, (queries, keys), (query, key, value), (query,))[0]
+
+
+def _forward(size: int, direction: str, *arguments: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _attend(size, direction, *arguments), arguments
+
+
+def _backward(size: int, direction: str, arguments: tuple[Array, ...], gradient: Array) -> tuple[Array | None, ...]:
+    query, key, value, *segments = arguments
+    kernel = functools.partial(_backward_kernel, size, direction)
+    return *_call(kernel, 5, segments, (query, key, value, gradient), (query, key, value)), None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _call(
+    kernel: Any, num_products: int, segments: Any, arrays: tuple[Array, ...], results: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Calls a kernel for each row and each block of heads. Its cost is that of its matrix products and its arrays."""
+    queries, keys = segments[0][:, :, None], segments[1][:, None, :]
+    batch, length, width = arrays[0].shape
+
+    def block(x: Array) -> pl.BlockSpec:
+        return pl.BlockSpec((1, x.shape[1], LANES), lambda row, heads: (row, 0, heads))
+
+    def whole(x: Array) -> pl.BlockSpec:
+        return pl.BlockSpec((1, *x.shape[1:]), lambda row, heads: (row, 0, 0))
+
+    pairs = batch * width * length * keys.shape[2]
+    return tuple(
+        pl.pallas_call(
+            kernel,
+            grid=(batch, width // LANES),
+            in_specs=[whole(queries), whole(keys), *map(block, arrays)],
+            out_specs=[block(x) for x in results],
+            out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results],
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+            cost_estimate=pl.CostEstimate(
+                flops=2 * num_products * pairs,
+                transcendentals=pairs // kernel.args[0],
+                bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *results)),
+            ),
+            interpret=meshes.platform() == "cpu",
+        )(queries, keys, *arrays)
+    )
+
+
+def _forward_kernel(
+    size: int, direction: str, queries: Any, keys: Any, query: Any, key: Any, value: Any, context: Any
+) -> None:
+    allowed = _allowed(queries[0], keys[0], direction)
+    for head in _heads(size):
+        powers, total = _powers(query[0, :, head], key[0, :, head], allowed)
+        context[0, :, head] = (_product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
+
+
+def _backward_kernel(
+    size: int,
+    direction: str,
+    queries: Any,
+    keys: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    gradient: Any,
+    of_query: Any,
+    of_key: Any,
+    of_value: Any,
+) -> None:
+    allowed = _allowed(queries[0], keys[0], direction)
+    for head in _heads(size):
+        q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
+        powers, total = _powers(q, k, allowed)
+        weights, of_weights = powers / total, _product(g, v, (1, 1))
+        mean = jnp.sum(weights * of_weights, axis=1, keepdims=True)
+        of_scores = jnp.where(allowed, weights * (of_weights - mean), 0).astype(q.dtype)
+        of_query[0, :, head] = _product(of_scores, k).astype(of_query.dtype)
+        of_key[0, :, head] = _product(of_scores, q, (0, 0)).astype(of_key.dtype)
+        of_value[0, :, head] = _product(weights.astype(g.dtype), g, (0, 0)).astype(of_value.dtype)
+
+
+def _heads(size: int) -> Iterator[slice]:
+    """The lanes of each head of a block."""
+    return (slice(begin, begin + size) for begin in range(0, LANES, size))
+
+
+def _powers(
+    query: Float[Array, "S D"], key: Float[Array, "T D"], allowed: Bool[Array, "S T"]
+) -> tuple[Float[Array, "S T"], Float[Array, "S 1"]]:
+    """The powers of the softmax, and their sums. Their quotients are the weights."""
+    scores = jnp.where(allowed, _product(query, key, (1, 1)), MASKED_SCORE)
+    powers = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True))
+    return powers, jnp.sum(powers, axis=1, keepdims=True)
+
+
+def _product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
+    """The matrix product over these axes of `a` and `b`, in float32."""
+    dimensions = ((contracted[:1], contracted[1:]), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+
+
+def _allowed(queries: Int[Array, "S 1"], keys: Int[Array, "1 T"], direction: str) -> Bool[Array, "S T"]:
+    """The mask of a row; see `attention.make_mask`."""
+    allowed = ((queries == keys) | (queries == 0)) & (keys != 0)
+    if direction == "both":
+        return allowed
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, allowed.shape, axis) for axis in (0, 1))
+    return allowed & ((column <= row) if direction == "left_to_right" else (column >= row))
