@@ -1,5 +1,8 @@
 """Layers used by all models: an affine map, layer normalization (Ba et al. 2016), dropout (Srivastava et al. 2014)."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -66,12 +69,46 @@ class LayerNorm(nn.Module):
         """Normalizes, scales and shifts."""
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        x = checkpoint_name(x, NORMS)
-        y = x.astype(jnp.float32)
-        mean = checkpoint_name(jnp.mean(y, axis=-1, keepdims=True), NORMS)
-        y = y - mean
-        variance = checkpoint_name(jnp.mean(jnp.square(y), axis=-1, keepdims=True), NORMS)
-        return (y * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias).astype(self.dtype)
+        return _normalize(self.epsilon, self.dtype, x, scale, bias)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _normalize(
+    epsilon: float, dtype: str, x: Float[Array, "*rows H"], scale: Float[Array, " H"], bias: Float[Array, " H"]
+) -> Float[Array, "*rows H"]:
+    return _normalize_forward(epsilon, dtype, x, scale, bias)[0]
+
+
+def _normalize_forward(epsilon: float, dtype: str, x: Array, scale: Array, bias: Array) -> tuple[Array, Any]:
+    """The result, and what the backward pass reads: `x` in its own type, where differentiation would store float32."""
+    x = checkpoint_name(x, NORMS)
+    y = x.astype(jnp.float32)
+    mean = checkpoint_name(jnp.mean(y, axis=-1, keepdims=True), NORMS)
+    variance = jnp.mean(jnp.square(y - mean), axis=-1, keepdims=True)
+    inverse = checkpoint_name(jax.lax.rsqrt(variance + epsilon), NORMS)
+    return ((y - mean) * (inverse * scale) + bias).astype(dtype), (x, mean, inverse, scale)
+
+
+def _normalize_backward(epsilon: float, dtype: str, stored: Any, gradient: Array) -> tuple[Array, Array, Array]:
+    x, mean, inverse, scale = stored
+    if meshes.platform() == "tpu":  # whose compiler would slow down the matrix product that computes the gradient
+        gradient = jax.lax.optimization_barrier(gradient)
+
+    def widened() -> tuple[Array, Array]:
+        return (x.astype(jnp.float32) - mean) * inverse, gradient.astype(jnp.float32)
+
+    normal, of_result = widened()
+    of_normal = of_result * scale
+    along = normal * jnp.mean(of_normal * normal, axis=-1, keepdims=True)
+    of_x = inverse * (of_normal - jnp.mean(of_normal, axis=-1, keepdims=True) - along)
+    if meshes.platform() == "cuda":  # whose compiler would store the float32 arrays of the sums over rows
+        x, gradient = jax.lax.optimization_barrier((x, gradient))
+        normal, of_result = widened()
+    rows = tuple(range(x.ndim - 1))
+    return of_x.astype(x.dtype), jnp.sum(of_result * normal, axis=rows), jnp.sum(of_result, axis=rows)
+
+
+_normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
 class Dropout(nn.Module):

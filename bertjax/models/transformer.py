@@ -15,6 +15,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from bertjax import meshes
 from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.attention import MultiHeadAttention
@@ -148,7 +149,7 @@ def _gelu_forward(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Fl
 
 
 def _gelu_backward(x: Float[Array, "*shape"], gradient: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"]]:
-    if x.dtype != jnp.float32:  # the compiler would store a float32 array to save the conversion
+    if meshes.platform() == "tpu":  # whose compiler would store a float32 array to save the conversion
         x = jax.lax.optimization_barrier(x)
     y = x.astype(jnp.float32)
     density = jnp.exp(-0.5 * y * y) * (2 * jnp.pi) ** -0.5
