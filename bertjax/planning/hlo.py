@@ -4,6 +4,8 @@ XLA documents the format only partly (https://openxla.org/xla/operation_semantic
 programs for CPUs and TPUs.
 """
 
+import dataclasses
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -89,11 +91,21 @@ class Instruction(NamedTuple):
         return found[1] if found else self.name
 
 
-class Computation(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Computation:
     """The instructions of a computation by name, in order. The last one is the root."""
 
     name: str
     instructions: Mapping[str, Instruction]
+
+    @functools.cached_property
+    def _users(self) -> Mapping[str, list[Instruction]]:
+        """The instructions that use each value. An unrolled program has thousands."""
+        users: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions.values():
+            for name in dict.fromkeys(instruction.operands):
+                users.setdefault(name, []).append(instruction)
+        return users
 
     @property
     def root(self) -> Instruction:
@@ -106,12 +118,11 @@ class Computation(NamedTuple):
 
     def uses(self, name: str) -> Iterator[Instruction]:
         """Yields the instructions that use a value or one of its aliases."""
-        for instruction in self.instructions.values():
-            if name in instruction.operands:
-                if instruction.is_alias:
-                    yield from self.uses(instruction.name)
-                else:
-                    yield instruction
+        for instruction in self._users.get(name, ()):
+            if instruction.is_alias:
+                yield from self.uses(instruction.name)
+            else:
+                yield instruction
 
     def shapes(self, names: tuple[str, ...]) -> list[Shape]:
         """The shapes of the named values."""

@@ -29,6 +29,8 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
       UserError: if the devices are unknown, their compiler is missing, or the config does not fit them.
     """
     jax.config.update("jax_platforms", "cpu")  # keeps JAX from looking for hardware
+    # A cached program has the names of the code that compiled it first, which would attribute costs to old parts.
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
     target = targets.find_target(topology)
     if is_search:
         return search.search(config, build, target)
