@@ -20,12 +20,12 @@ from bertjax.planning.targets import find_target
 ROWS, LENGTH, HIDDEN = 8, 256, 128
 
 
-def calls(topology, dropout=0.0, direction="both", is_packed=False, **values):
+def calls(topology, dropout=0.0, direction="both", is_packed=False, hidden=HIDDEN, **values):
     """Returns the names of the kernels that a rematerialized layer and its gradient call, with heads on two devices."""
     target = find_target(topology)
     config = TransformerConfig(
         **{"dtype": "bfloat16", "attention_dropout": dropout, **values},
-        **dict.fromkeys(("hidden_size", "intermediate_size"), HIDDEN),
+        **dict.fromkeys(("hidden_size", "intermediate_size"), hidden),
         **{"num_layers": 1, "num_heads": 2, "dropout": 0.0, "activation": "relu", "norm_eps": 1e-6},
         **{"scan_layers": True, "remat": "full"},
     )
@@ -40,7 +40,7 @@ def calls(topology, dropout=0.0, direction="both", is_packed=False, **values):
     def shape(x, *axes):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
 
-    x, ids = jnp.zeros((ROWS, LENGTH, HIDDEN), config.dtype), jnp.ones((ROWS, LENGTH), jnp.int32)
+    x, ids = jnp.zeros((ROWS, LENGTH, hidden), config.dtype), jnp.ones((ROWS, LENGTH), jnp.int32)
     key = jax.random.key(0)
     params = jax.eval_shape(
         lambda: module.init(key, x, make_mask(ids, direction), deterministic=True, return_attention=False)
