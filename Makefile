@@ -58,7 +58,7 @@ lock: $(BIN)/python  ## renew locks/ after a change of requirements; UPGRADE=1 a
 	$(LOCK) --extra report --constraint locks/dev.txt --output-file locks/runtime.txt pyproject.toml
 	$(LOCK) --no-deps --output-file locks/encoder.txt locks/encoder.in
 
-demo: setup  ## pretrain a tiny BERT and fill masks, in four minutes
+demo: setup  ## pretrain a tiny BERT and fill masks, in six minutes
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/untrained --config.num_steps=1 $(DEMO_TEXT)
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO) $(DEMO_TEXT)
 	@echo "Validation metrics, with those of the unigram baseline:"

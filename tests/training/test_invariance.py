@@ -86,15 +86,16 @@ def test_updates_do_not_depend_on_the_number_of_processes(alone, of_two_processe
 
 
 @pytest.mark.slow
-def test_updates_do_not_depend_on_the_attention_backend(monkeypatch, data, folder):
-    """Splash attention, interpreted, on all axes and with micro-batches, against plain attention on one device."""
-    long = {**data["bert_pretraining"], "data.seq_len": 128, "model.max_positions": 128}
+@pytest.mark.parametrize(("name", "sizes"), [("splash", {}), ("rows", {"model.hidden_size": 256, "model.num_heads": 4})])
+def test_updates_do_not_depend_on_the_attention_backend(monkeypatch, data, folder, name, sizes):
+    """A kernel, interpreted, on all axes and with micro-batches, against plain attention on one device."""
+    long = {**data["bert_pretraining"], "data.seq_len": 128, "model.max_positions": 128, **sizes}
     expected = invariance.train("bert_pretraining", long, folder / "long", (1, 1, 1), 1)
-    monkeypatch.setattr(backends, "_PREFERRED", {"cpu": "splash"})
+    monkeypatch.setattr(backends, "_PREFERRED", {"cpu": (name,)})
     monkeypatch.setattr(backends, "_obstacles_of_kernels", lambda request, platform: iter(()))
-    attend = mock.Mock(wraps=backends.splash)
-    monkeypatch.setitem(backends.BACKENDS, "splash", backends.BACKENDS["splash"]._replace(attend=attend))
+    attend = mock.Mock(wraps=backends.BACKENDS[name].attend)
+    monkeypatch.setitem(backends.BACKENDS, name, backends.BACKENDS[name]._replace(attend=attend))
     halved = {**long, "accumulation_steps": 2}
     result = invariance.train("bert_pretraining", halved, folder / "long", (2, 2, 2), 8)
     assert attend.called
-    check("splash attention", result, expected)
+    check(name, result, expected)
