@@ -49,8 +49,8 @@ class TransformerConfig(Constrained, prefix="model"):
       dtype: dtype of the activations, "float32" or "bfloat16".
       scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
       remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
-        "dots", all but the results of matrix products with weights; or "full", all. False and True mean "none" and
-        "full" in configs of earlier versions.
+        "dots", all but the results of matrix products with weights; "norms", all but the inputs and statistics of the
+        norms; or "full", all. False and True mean "none" and "full" in configs of earlier versions.
 
     Raises:
       UserError: if a value is out of range.

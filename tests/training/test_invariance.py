@@ -86,7 +86,9 @@ def test_updates_do_not_depend_on_the_number_of_processes(alone, of_two_processe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "sizes"), [("splash", {}), ("rows", {"model.hidden_size": 256, "model.num_heads": 4})])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("splash", {}), ("rows", {"model.hidden_size": 256, "model.num_heads": 4})]
+)
 def test_updates_do_not_depend_on_the_attention_backend(monkeypatch, data, folder, name, sizes):
     """A kernel, interpreted, on all axes and with micro-batches, against plain attention on one device."""
     long = {**data["bert_pretraining"], "data.seq_len": 128, "model.max_positions": 128, **sizes}
