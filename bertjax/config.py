@@ -22,7 +22,7 @@ class Constraint(NamedTuple):
       expected: the allowed values in words, for messages and `docs/reference/keys.md`.
       allows: whether a value is allowed.
       choices: the allowed strings, if they are listed.
-      formerly: the present names of values that earlier versions wrote, by `str` of the earlier value.
+      formerly: the present names of values that earlier versions wrote, by the earlier value in lower case.
     """
 
     expected: str
@@ -169,7 +169,7 @@ def _checked_fields(
                 fix=f"set --config.{prefix}{key}=...",
             )
     renamed = {key: constraint.formerly for cls in classes for key, constraint in constraints(cls).items()}
-    values = {key: renamed.get(key, {}).get(str(value), value) for key, value in values.items()}
+    values = {key: renamed.get(key, {}).get(str(value).lower(), value) for key, value in values.items()}
     return {key: _checked(values[key], hint, prefix + key, unresolved) for key, hint in fields.items()}
 
 

@@ -46,6 +46,8 @@ class Backend(NamedTuple):
 def _obstacles_of_cudnn(request: Request) -> Iterator[str]:
     size, dtype, mask = request.query.shape[-1], request.query.dtype.name, request.mask
     yield from _obstacles_of_kernels(request, "cuda")
+    if not meshes.has_cudnn_attention():
+        yield "a GPU that is not from NVIDIA, or older than Ampere"
     if dtype not in ("bfloat16", "float16"):
         yield f"model.dtype={dtype}"
     if size % 8 or size > 128:
@@ -114,7 +116,7 @@ _STORED = jax.checkpoint_policies.save_only_these_names(RESIDUALS)
 
 
 def stores_attention(primitive: Any, *types: Any, **parameters: Any) -> bool:
-    """Rematerialization policy: stores the results of attention that its backward pass needs, for all backends."""
+    """Rematerialization policy: stores the results of attention that the backward pass of its backend reads."""
     # cuDNN's results have no name.
     is_cudnn = str(primitive).startswith("dot_product_attention_fwd")
     return is_cudnn or bool(_STORED(primitive, *types, **parameters))

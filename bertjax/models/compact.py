@@ -83,7 +83,7 @@ def _backward(rate: float, residuals: tuple[Any, ...], gradient: Array) -> tuple
     of_weights, _ = _dropped(of_kept, keys, rate)
     # The mean of the weights' gradients, by which the softmax corrects them.
     mean = jnp.sum(gradient.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)
-    of_scores = (weights * (of_weights * scale - mean[..., None, None])).astype(query.dtype)
+    of_scores = jnp.where(allowed, weights * (of_weights * scale - mean[..., None, None]), 0).astype(query.dtype)
     of_value = jnp.einsum("BNShU,BNSD->BNhUD", kept, (gradient * scale).astype(gradient.dtype))
     of_query = jnp.einsum("BNShU,BNhUQ->BNSQ", of_scores, key)
     of_key = jnp.einsum("BNShU,BNSQ->BNhUQ", of_scores, query)

@@ -71,7 +71,7 @@ class TransformerConfig(Constrained, prefix="model"):
     initializer_range: Annotated[float, above(0)] = 0.02
     dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
     scan_layers: bool = False
-    remat: Annotated[str, one_of("none", "dots", "norms", "full", formerly={"False": "none", "True": "full"})] = "none"
+    remat: Annotated[str, one_of("none", "dots", "norms", "full", formerly={"false": "none", "true": "full"})] = "none"
 
     @property
     def head_key_size(self) -> int:

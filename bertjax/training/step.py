@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bertjax import meshes
 from bertjax.contract import Metrics, Params, Task
 from bertjax.errors import UserError
 from bertjax.training import sharding
@@ -109,11 +110,15 @@ def make_step(
         # After a skipped update, later updates are skipped too, so the state stays as it was before the bad step.
         finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
 
-        with jax.named_scope("optimizer"):  # plans attribute costs by this name
+        def updated() -> TrainState:
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params, gradient_norm=gradient_norm)
-            updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
-            # A conditional would copy the state on a GPU.
-            new_state = jax.tree.map(partial(jnp.where, finite), updated, state)
+            return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+
+        with jax.named_scope("optimizer"):  # plans attribute costs by this name
+            if meshes.platform() == "cpu":
+                new_state = jax.lax.cond(finite, updated, lambda: state)
+            else:  # for which a conditional would copy the state
+                new_state = jax.tree.map(partial(jnp.where, finite), updated(), state)
         return new_state, StepReport(metrics, gradient_norm, finite)
 
     return step

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -161,6 +162,18 @@ def test_rows_of_padding_have_finite_outputs_and_gradients(monkeypatch, attend):
         )
 
 
+@pytest.mark.parametrize("attend", [rows_kernel, compact])
+def test_queries_without_keys_give_no_gradient_of_queries_and_keys(attend):
+    mask = make_mask(jnp.zeros((ROWS, QUERIES), jnp.int32).at[0, :5].set(1), "right_to_left")
+    inputs = arrays(mask, size=64)
+    found, expected = (
+        jax.jit(jax.grad(lambda *x, of=of: jnp.sum(jnp.sin(of(*x, mask, None)[0])), (0, 1)))(*inputs)
+        for of in (attend, dot_product.xla)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 # Tests of the choice.
 
 
@@ -209,6 +222,26 @@ def test_auto_chooses_what_can_compute_the_request(monkeypatch, values, on_tpu, 
 def test_one_token_needs_no_kernel(name):
     """Parameters are initialized by one token, without the devices of a plan."""
     assert backends._chosen(name, request(length=1)) is dot_product.chunked
+
+
+def test_each_device_of_pmap_has_its_own_program():
+    found = []
+
+    def of_device(x):
+        found.append((meshes.num_devices(), meshes.divides(3, 3), meshes.heads_of_device(4), meshes.platform()))
+        return x
+
+    jax.pmap(of_device, axis_name="data")(jnp.zeros(2))
+    assert found and set(found) == {(1, True, 4, "cpu")}
+
+
+@pytest.mark.parametrize(("capability", "expected"), [("7.5", False), ("8.0", True), ("9.0", True), ("gfx90a", False)])
+def test_gpus_with_cudnn_attention(monkeypatch, capability, expected):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [mock.Mock(compute_capability=capability)])
+    monkeypatch.setattr(meshes, "platform", lambda: "cuda")
+    assert meshes.has_cudnn_attention() is expected
+    assert (backends._chosen("auto", request()) is cudnn) is expected
 
 
 @pytest.mark.parametrize("name", ["auto", "xla"])

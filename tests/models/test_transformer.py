@@ -321,7 +321,7 @@ def test_invalid_values_are_user_errors(key, value):
         dataclasses.replace(CONFIG, **{key: value})
 
 
-@pytest.mark.parametrize(("earlier", "present"), [(False, "none"), (True, "full"), ("True", "full"), ("dots", "dots")])
+@pytest.mark.parametrize(("earlier", "present"), [(False, "none"), (True, "full"), ("true", "full"), ("dots", "dots")])
 def test_configs_of_earlier_versions(earlier, present):
     values = {**dataclasses.asdict(CONFIG), "remat": earlier}
     assert build(TransformerConfig, values, "model").remat == present
