@@ -7,7 +7,7 @@ Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's que
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class Mask:
       is_packed: whether a row may have several segments. If not, padding comes last.
     """
 
-    allowed: Array
+    allowed: Any  # an array, or what JAX puts in its place
     queries: Tokens | None = None
     keys: Tokens | None = None
     direction: str = dataclasses.field(default="", metadata={"static": True})

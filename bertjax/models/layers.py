@@ -32,7 +32,7 @@ class Dense(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
         rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-        y = _add_bias(rows @ kernel.astype(self.dtype), bias.astype(self.dtype))
+        y = _add_bias(rows @ kernel.astype(self.dtype), jnp.asarray(bias, self.dtype))
         return y.reshape(*x.shape[:-1], self.features)
 
 
@@ -69,7 +69,7 @@ class LayerNorm(nn.Module):
         """Normalizes, scales and shifts."""
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        return _normalize(self.epsilon, self.dtype, x, scale, bias)
+        return _normalize(self.epsilon, self.dtype, x, jnp.asarray(scale), jnp.asarray(bias))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
