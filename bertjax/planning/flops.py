@@ -13,7 +13,7 @@ from bertjax.training.config import TrainingConfig
 
 Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
 
-# On several CPUs, plain attention is traced, of which no product is repeated.
+# For several CPUs, models use plain attention, which repeats no product in the backward pass.
 _CPUS = AbstractMesh((2,), ("data",), abstract_device=AbstractDevice("cpu", None, "cpu"))
 
 

@@ -17,7 +17,7 @@ ON_HOSTS, ACROSS = ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 4), (1, 5), (2, 6), (3, 7)
 
 
 def on_hosts(size):
-    """This machine's devices as GPUs, of which each host has `size`."""
+    """This machine's devices as GPUs, with `size` GPUs on each host."""
     return target_of(
         link=lambda kind, group: gpus.link(
             GPU, kind, [SimpleNamespace(process_index=each.id // size) for each in group]
