@@ -104,6 +104,9 @@ def adamw() -> ConfigDict:
     optimizer.frozen_layers = 0
     optimizer.groups = ()
     optimizer.schedule_steps = placeholder(int)  # default: num_steps
+    optimizer.decay_fraction = 0.2
+    optimizer.muon_beta = 0.95
+    optimizer.muon_ns_steps = 5
     return optimizer
 
 

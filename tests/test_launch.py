@@ -579,7 +579,9 @@ ABLATIONS = {
     "right_to_left": {**CAUSAL, "model__direction": "right_to_left"},
     "masked_left_to_right": {"model__direction": "left_to_right"},
     "lamb": {"optimizer__name": "lamb"},
+    "muon": {"optimizer__name": "muon"},
     "cosine": {"optimizer__schedule": "cosine"},
+    "trapezoidal": {"optimizer__schedule": "trapezoidal"},
     "bias_correction": {"optimizer__bias_correction": True},
     "groups": {"optimizer__groups": "(('embeddings',{'frozen':True}),('layers',{'learning_rate':1e-3,'name':'lamb'}))"},
     "bfloat16": {"model__dtype": "bfloat16"},
@@ -597,8 +599,8 @@ TOGETHER = {
     "model": ("pre_norm", "gelu_tanh", "scanned", "no_next_sentence", "lamb"),
     "memory": ("bfloat16", "remat", "groups", "accumulation", "cosine"),
     "masked_left_to_right": ("masked_left_to_right",),
-    "right_to_left": ("right_to_left", "bias_correction", "fsdp_and_tensor"),
-    "left_to_right": ("left_to_right", "pmap"),
+    "right_to_left": ("right_to_left", "bias_correction", "fsdp_and_tensor", "muon"),
+    "left_to_right": ("left_to_right", "pmap", "trapezoidal"),
 }
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
-from bertjax.training.optimizers import schedule_length
+from bertjax.runs.checkpoints import latest_step
+from bertjax.training.optimizers import decay_of
 
 _LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps"})
+_BEFORE_DECAY = _LENGTHS | {"optimizer.decay_fraction"}
 
 
 def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
@@ -23,25 +25,26 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
     if not run_folder.has_begun(workdir):
         return frozenset()
     if config["num_steps"] is None:
-        return _LENGTHS
+        return _BEFORE_DECAY
     before = run_folder.load_config(workdir)
     try:
         is_longer = config["num_steps"] > before["num_steps"]
-        old, new = (schedule_length(each["optimizer"], each["num_steps"]) for each in (before, config))
+        old, new = (decay_of(each["optimizer"], each["num_steps"]) for each in (before, config))
     except (KeyError, TypeError, ValueError, AttributeError):  # a damaged config.json: `check_config` names the keys
         return frozenset()
     if not is_longer:
         return frozenset()
-    if None not in (old, new) and old != new:
+    is_before_decay = bool(old and new and 0 < latest_step(workdir) <= min(old.start, new.start))
+    if old and new and old.length != new.length and not is_before_decay:
         raise UserError(
             "config key num_steps",
-            got=f"{config['num_steps']}, in a run of {before['num_steps']} with a schedule over {old} updates",
+            got=f"{config['num_steps']}, in a run of {before['num_steps']} with a schedule over {old.length} updates",
             expected="the schedule that the run was started with",
-            fix=f"set --config.optimizer.schedule_steps={old}, after which the rate keeps its last value; or start "
-            f"another run with --config.init_from={workdir}",
+            fix=f"set --config.optimizer.schedule_steps={old.length}, after which the rate keeps its last value; or "
+            f"start another run with --config.init_from={workdir}",
         )
     _check_warmup(before["optimizer"].get("warmup_steps"), config["optimizer"]["warmup_steps"])
-    return _LENGTHS  # another kind of schedule is another config
+    return _BEFORE_DECAY if is_before_decay else _LENGTHS  # another kind of schedule is another config
 
 
 def _check_warmup(old: int | None, new: int | None) -> None:

@@ -278,6 +278,11 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(_steps(_folder_of(folder)))
 
 
+def latest_step(workdir: Path) -> int:
+    """Returns the step of the checkpoint that a run resumes from; 0 without checkpoints."""
+    return next(reversed(_steps(_folder_of(workdir))), 0)
+
+
 def _machine() -> dict[str, Any]:
     """The properties of the machine that rounding depends on. Even the number of CPU cores changes the last bits."""
     return {

@@ -39,6 +39,8 @@ _MAY_CHANGE = (
     "data.beam",
     "selection.min_words",
 )
+# Keys added later whose defaults are not off, with the values of runs without them.
+_ADDED_LATER = {"optimizer.decay_fraction": 0.2, "optimizer.muon_beta": 0.95, "optimizer.muon_ns_steps": 5}
 # Packages that results may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
 
@@ -107,20 +109,29 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
 
 
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a config by dotted key, except those that may change when a run resumes."""
+    """Returns the values of a config by dotted key, except those that may change when a run resumes.
+
+    Keys added later are omitted if they have the value of runs without them.
+    """
     values = traverse_util.flatten_dict(config, sep=".")
-    return {k: v for k, v in values.items() if not any((k + ".").startswith(free + ".") for free in _MAY_CHANGE)}
+    return {
+        key: value
+        for key, value in values.items()
+        if not any((key + ".").startswith(free + ".") for free in _MAY_CHANGE)
+        and (key not in _ADDED_LATER or value != _ADDED_LATER[key])
+    }
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns descriptions of the differences between the lasting values of two configs.
 
-    A key that one config lacks was added after that run. It counts as equal to a value that is off: False, 0, "", ().
+    A key that one config lacks was added after that run. It counts as equal to a value that is off (False, 0, "", ())
+    or to its value in `_ADDED_LATER`.
     """
     one, two = lasting(old), lasting(new)
     off = {key for key in one.keys() ^ two.keys() if not one.get(key) and not two.get(key)}
     return [
-        f"{key}: {one.get(key)!r} before, {two.get(key)!r} now"
+        f"{key}: {one.get(key, _ADDED_LATER.get(key))!r} before, {two.get(key, _ADDED_LATER.get(key))!r} now"
         for key in sorted((one.keys() | two.keys()) - off)
         if one.get(key) != two.get(key)
     ]

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW with or without bias correction, LAMB, learning rate schedules and parameter groups."""
+"""Optimizers: AdamW with or without bias correction, LAMB, Muon, learning rate schedules and parameter groups."""
 
 import dataclasses
 import math
@@ -11,18 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from optax import contrib
 
 from bertjax import meshes
-from bertjax.config import Constrained, Count, at_least, one_of
+from bertjax.config import Constrained, Count, Size, above, at_least, one_of
 from bertjax.contract import Params
 from bertjax.errors import UserError
 
 Schedule = Callable[[Any], jax.Array]
 
 # The schedules whose decay depends on the number of updates.
-_DECAYING = ("linear", "sqrt_decay", "cosine")
+_DECAYING = ("linear", "sqrt_decay", "cosine", "trapezoidal")
 # The input embeddings of an encoder: those of BERT, or those of an encoder-decoder except the decoder's.
 _ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
+# The matrices from hidden states to hidden states: all kernels of Transformer layers, which are stacked on the first
+# axis, BERT's pooler, and the transforms of the masked language model and of other heads.
+_HIDDEN_MATRIX = re.compile(r"(^|/)(layers/.*|pooler/|transform/)kernel$")
+# The root mean square of AdamW's updates (Liu et al. 2025, section 2.2).
+_ADAMW_RMS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +36,17 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
     """Settings of the optimizer.
 
     Attributes:
-      name: "adamw" or "lamb".
+      name: "adamw", "lamb", or "muon" (Jordan et al. 2024) for hidden matrices with AdamW for all other parameters; see
+        `scale_by_muon`.
       learning_rate: peak of the schedule.
       schedule: schedule after the warm-up: "linear" (as in BERT), "sqrt_decay" (its square root), "inverse_sqrt"
-        (Vaswani et al. 2017), "cosine" or "constant".
+        (Vaswani et al. 2017), "cosine", "constant", or "trapezoidal": constant, then linear to 0 (Hägele et al. 2024).
       warmup_steps: updates of linear warm-up. Default in fine-tuning: `warmup_fraction` of all updates.
       weight_decay: decoupled weight decay, multiplied by the learning rate.
       no_decay: pattern of parameter paths without weight decay.
       beta1, beta2, eps: hyperparameters of Adam.
       bias_correction: whether Adam and LAMB correct the bias of their moments. BERT does not ("mostly an oversight",
-        its author says).
+        its author says). Muon always does.
       clip_norm: maximum global norm of the gradient, excluding frozen parameters; 0 for no clipping.
       layer_decay: factor of the learning rate of an encoder layer for each encoder layer above it, and once more for
         the parameters on top of the encoder; embeddings count as the lowest layer (Howard and Ruder 2018, section 3.2).
@@ -49,13 +56,17 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
         its path ("bert/encoder/layers/attention/query/kernel"). Overrides are {"frozen": True} alone, or any keys of
         `optimizer` except `groups`, `clip_norm`, `layer_decay`, `frozen_layers` and `schedule_steps`. Example:
         `--config.optimizer.groups="(('embeddings', {'learning_rate': 1e-5}),)"`.
-      schedule_steps: updates over which "linear", "sqrt_decay" and "cosine" decay; None for `num_steps`. Afterwards the
-        learning rate is constant. If it is set, `num_steps` of a run may be raised later.
+      schedule_steps: updates after which "linear", "sqrt_decay", "cosine" and "trapezoidal" have decayed; None for
+        `num_steps`. Afterwards the learning rate is constant. If it is set, `num_steps` of a run may be raised later.
+      decay_fraction: length of the decay of "trapezoidal", as a fraction of `schedule_steps`, or of `num_steps` if that
+        is not set.
+      muon_beta: decay rate of Muon's momentum.
+      muon_ns_steps: Newton-Schulz iterations of an update by Muon.
     """
 
-    name: Annotated[str, one_of("adamw", "lamb")]
+    name: Annotated[str, one_of("adamw", "lamb", "muon")]
     learning_rate: Annotated[float, at_least(0)]
-    schedule: Annotated[str, one_of("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant")]
+    schedule: Annotated[str, one_of("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant", "trapezoidal")]
     warmup_steps: Count
     weight_decay: Annotated[float, at_least(0)]
     no_decay: str
@@ -68,6 +79,9 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
     frozen_layers: Count
     groups: tuple[Any, ...]
     schedule_steps: int | None = None
+    decay_fraction: Annotated[float, above(0, at_most=1)] = 0.2
+    muon_beta: Annotated[float, at_least(0, below=1)] = 0.95
+    muon_ns_steps: Size = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,9 +119,11 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> o
       params: the parameters or their shapes. Group patterns are matched with their paths.
       num_steps: updates of the run, over which the schedule decays unless `schedule_steps` is set.
     Raises:
-      UserError: if a group matches no parameter or has an invalid override, or if `frozen_layers` exceeds the number of
-        layers.
+      UserError: if a group matches no parameter or has an invalid override, if `frozen_layers` exceeds the number of
+        layers, or if the optimizer is "muon" and the model has no matrices for it.
     """
+    if config.name == "muon":
+        _check_has_matrices(params)
     labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
     for i, (_, overrides) in enumerate(config.groups):
         optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
@@ -165,6 +181,7 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
     the rate drops slightly when the warm-up ends. The first update has rate 0. "sqrt_decay" is `PolyWarmUpScheduler` of
     NVIDIA's BERT (degree 0.5), which also spans all steps. "inverse_sqrt" is the schedule of Vaswani et al. 2017,
     section 5.3, with `learning_rate` as its peak, which is d_model**-0.5 * warmup_steps**-0.5 in the paper.
+    "trapezoidal" is constant until `decay_fraction` of all steps are left, and then falls linearly to 0.
     """
     warmup, peak, num_steps = config.warmup_steps, config.learning_rate, config.schedule_steps or num_steps
 
@@ -176,6 +193,8 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
             after = jnp.sqrt(jnp.maximum(1 - step / num_steps, 0))
         elif config.schedule == "cosine":
             after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / max(num_steps - warmup, 1), 0, 1)))
+        elif config.schedule == "trapezoidal":
+            after = jnp.minimum((1 - step / num_steps) / config.decay_fraction, 1)
         elif config.schedule == "inverse_sqrt":
             # The paper counts updates from 1.
             step = step + 1
@@ -187,17 +206,33 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
     return schedule
 
 
-def schedule_length(optimizer: Mapping[str, Any], num_steps: int) -> int | None:
-    """Returns the number of updates over which any learning rate of a run decays, or None if none decays.
+class Decay(NamedTuple):
+    """How learning rates of a run depend on its length.
+
+    Attributes:
+      length: the number of updates after which they no longer change.
+      start: the number of first updates whose rates do not depend on the length.
+    """
+
+    length: int
+    start: float
+
+
+def decay_of(optimizer: Mapping[str, Any], num_steps: int) -> Decay | None:
+    """Returns how the learning rates of a run decay, or None if none depends on the length.
 
     Args:
       optimizer: the config subtree of `OptimizerConfig`; keys may be missing.
       num_steps: updates of the run.
     """
-    overrides = [dict(each) for _, each in optimizer.get("groups", ())]
-    schedules = [each.get("schedule") for each in (optimizer, *overrides)]
-    decays = any(schedule in _DECAYING for schedule in schedules)
-    return (optimizer.get("schedule_steps") or num_steps) if decays else None
+    length = optimizer.get("schedule_steps") or num_steps
+    rules = [{**optimizer, **dict(overrides)} for _, overrides in (("", {}), *optimizer.get("groups", ()))]
+    starts = [
+        (1 - rule.get("decay_fraction", 1)) * length if rule["schedule"] == "trapezoidal" else 0
+        for rule in rules
+        if rule.get("schedule") in _DECAYING
+    ]
+    return Decay(length, min(starts)) if starts else None
 
 
 def path_names(params: Params) -> Params:
@@ -254,13 +289,32 @@ def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTrans
     def decays(params: Params) -> Params:
         return jax.tree.map(lambda name: not re.search(config.no_decay, name), path_names(params))
 
+    rule = scale_by_adam(config.beta1, config.beta2, config.eps, config.bias_correction)
+    if config.name == "muon":
+        muon = scale_by_muon(config.muon_beta, config.muon_ns_steps)
+        rule = optax.partition({"muon": muon, "adamw": rule}, _muon_labels)
     return optax.chain(
-        scale_by_adam(config.beta1, config.beta2, config.eps, config.bias_correction),
+        rule,
         optax.add_decayed_weights(config.weight_decay, mask=decays),
         # As in Google's code, parameters without decay are not scaled either: a bias initialized at 0 would stay at 0.
         optax.masked(scale_by_layer_trust_ratio(), decays) if config.name == "lamb" else optax.identity(),
         optax.scale_by_learning_rate(make_schedule(config, num_steps)),
     )
+
+
+def _muon_labels(params: Params) -> Params:
+    """The rule of each parameter with the optimizer "muon"."""
+    return jax.tree.map(lambda name: "muon" if _HIDDEN_MATRIX.search(name) else "adamw", path_names(params))
+
+
+def _check_has_matrices(params: Params) -> None:
+    if "muon" not in jax.tree.leaves(_muon_labels(params)):
+        raise UserError(
+            "config key optimizer.name",
+            got="'muon', for a model without matrices that it would update",
+            expected="a model with Transformer layers",
+            fix="set --config.optimizer.name=adamw",
+        )
 
 
 def clip_by_global_norm(max_norm: float, included: Params) -> optax.GradientTransformation:
@@ -330,6 +384,33 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
         return jax.tree.map(lambda m, v: m * first / (jnp.sqrt(v * second) + eps), mu, nu), new_state
 
     return optax.GradientTransformation(init, update)
+
+
+def scale_by_muon(beta: float, ns_steps: int) -> optax.GradientTransformation:
+    """Returns Muon with Nesterov momentum (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
+
+    It replaces the momentum of each matrix by a nearly orthogonal matrix. The last two axes are those of the matrix, so
+    that each layer of a stacked parameter [L, I, O] is one matrix. Attention's query, key and value of all heads are
+    one matrix.
+
+    Updates are multiplied by 0.2 sqrt(max(I, O)), which gives them the root mean square of AdamW's updates. The same
+    learning rate and weight decay then suit both (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2).
+
+    Args:
+      beta: decay rate of the momentum.
+      ns_steps: Newton-Schulz iterations.
+    """
+
+    def axes(params: Params) -> Params:
+        return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(-2, -1), params)
+
+    def scale(update: jax.Array) -> jax.Array:
+        return update * (_ADAMW_RMS * math.sqrt(max(update.shape[-2:])))
+
+    return optax.chain(
+        contrib.scale_by_muon(ns_steps=ns_steps, beta=beta, weight_dimension_numbers=axes),
+        optax.stateless(lambda updates, _: jax.tree.map(scale, updates)),
+    )
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:

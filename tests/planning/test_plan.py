@@ -17,6 +17,7 @@ from bertjax.experiments import bert_pretraining
 from bertjax.experiments import multiple_choice as choices
 from bertjax.modes.resolved import Resolved
 from bertjax.planning import breakdown, plan, planner, search, targets
+from bertjax.training import step as steps
 from tests import tiny
 from tests.planning.plans import HIDDEN, LAYERS, LENGTH, PREDICTED, ROWS, VALUES, VOCAB, build, config, target_of
 
@@ -74,6 +75,17 @@ def test_the_plan_of_a_data_parallel_run():
     formula = ROWS * LENGTH * flops_per_token(LAYERS, HIDDEN, VOCAB, LENGTH, PREDICTED / LENGTH) + pooler
     assert record["flops_per_step"] == pytest.approx(formula, rel=1e-9)
     assert record["per_device"]["flops"] * 8 == pytest.approx(formula, rel=1e-6)
+
+
+def test_the_plan_counts_one_moment_of_the_matrices_of_muon():
+    values = {"optimizer__name": "muon", "model__num_layers": 1}
+    record = planned(**values)
+    matrices = 12 * HIDDEN**2 + 2 * HIDDEN**2  # a layer's, the pooler's and the head's
+    sizes, scalars = record["bytes_per_device"], 3 * 4 + 3 * 4  # counters, and coefficients of the iteration
+    assert sizes["optimizer"] == 2 * sizes["parameters"] - 4 * matrices + scalars
+    task, settings = build(config(**values))
+    state = steps.init_state(task, steps.assemble(task, settings, jax.devices()).optimizer, 0)
+    assert sizes["optimizer"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.opt_state))
 
 
 def test_times_follow_from_the_costs():

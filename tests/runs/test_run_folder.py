@@ -1,5 +1,6 @@
 """The lock, text fingerprint and environment of a run's folder, and differences of configs."""
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -8,7 +9,9 @@ import subprocess
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.runs.run_folder import check_text, differences, locked, save_environment, source_commit
+from bertjax.runs import run_folder
+from bertjax.runs.run_folder import check_text, differences, lasting, locked, save_environment, source_commit
+from bertjax.training.optimizers import OptimizerConfig
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path, monkeypatch):
@@ -79,6 +82,17 @@ def test_a_key_added_later_is_off_in_older_runs():
     assert differences({"batch_size": 8, "data": {"source": ""}}, {"batch_size": 0, "data": {"source": ""}}) == [
         "batch_size: 8 before, 0 now"
     ]
+
+
+def test_a_key_added_later_has_its_earlier_value_in_older_runs():
+    for key, value in run_folder._ADDED_LATER.items():
+        subtree, _, name = key.rpartition(".")
+        old, same, other = {subtree: {"old": 1}}, {subtree: {"old": 1, name: value}}, {subtree: {"old": 1, name: 0.5}}
+        assert differences(old, same) == differences(same, old) == []
+        assert differences(old, other) == differences(same, other) == [f"{key}: {value} before, 0.5 now"]
+        assert lasting(same) == lasting(old)
+    defaults = {f"optimizer.{field.name}": field.default for field in dataclasses.fields(OptimizerConfig)}
+    assert run_folder._ADDED_LATER.items() <= defaults.items()
 
 
 def test_parallel_must_not_change():

@@ -94,6 +94,118 @@ def test_lamb_does_not_scale_parameters_without_decay():
     np.testing.assert_allclose(got["layers"]["bias"], expected, rtol=2e-5, atol=1e-6)
 
 
+def orthogonalized(matrix):
+    """Newton-Schulz iteration with the coefficients of Jordan et al. 2024 in float64."""
+    x = matrix / (np.linalg.norm(matrix) + 1e-8)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x
+
+
+def muon_by_hand(start, grads, *, decay, beta=0.95, lr=1e-2):
+    """Muon of Liu et al. 2025, algorithm 1 and equation 4, with the bias correction of optax."""
+    momentum, p = np.zeros(start.shape), start.astype(np.float64)
+    for t, g in enumerate(grads, start=1):
+        momentum = beta * momentum + (1 - beta) * g
+        nesterov = beta * momentum / (1 - beta ** (t + 1)) + (1 - beta) * g / (1 - beta**t)
+        p = p - lr * (0.2 * np.sqrt(max(p.shape)) * orthogonalized(nesterov) + decay * p)
+    return p
+
+
+MUON = dataclasses.replace(BERT, name="muon", weight_decay=0.1)
+
+
+def test_muon_orthogonalizes_each_matrix_alone():
+    tree, steps = hidden_params(), 5
+    rng = np.random.default_rng(3)
+    grads = [jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), tree) for _ in range(steps)]
+    optimizer, got = make_optimizer(MUON, tree, 10), tree
+    state = optimizer.init(tree)
+    for gradient in grads:
+        updates, state = jax.jit(optimizer.update)(gradient, state, got)
+        got = optax.apply_updates(got, updates)
+    got, start, of_step = by_path(jax.device_get(got)), by_path(tree), [by_path(gradient) for gradient in grads]
+    matrices = {"encoder/layers/gate/kernel", "encoder/layers/output/kernel", "pooler/kernel", "transform/kernel"}
+    for name, before in start.items():
+        stacked = name in matrices and before.ndim == 3
+        for layer in range(len(before) if stacked else 1):
+            index = layer if stacked else ...
+            history = [gradient[name][index] for gradient in of_step]
+            decay = 0.0 if name.endswith("bias") else 0.1
+            if name in matrices:
+                expected = muon_by_hand(before[index], history, decay=decay)
+            else:
+                expected = adam_by_hand(before[index], history, decay=decay, corrected=False)
+            np.testing.assert_allclose(got[name][index], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def hidden_params():
+    """Stacked and unstacked matrices, wide and tall, and parameters that Muon leaves to AdamW."""
+    rng = np.random.default_rng(2)
+
+    def normal(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    layers = {"gate": {"kernel": normal(3, 4, 7), "bias": normal(3, 7)}, "output": {"kernel": normal(3, 7, 4)}}
+    return {
+        "embeddings": {"word_embeddings": normal(9, 4)},
+        "encoder": {"layers": layers},
+        "pooler": {"kernel": normal(4, 4)},
+        "transform": {"kernel": normal(6, 4), "bias": normal(4)},
+        "classifier": {"kernel": normal(4, 2)},
+    }
+
+
+def test_muon_and_adamw_have_updates_of_the_same_size():
+    tree = {
+        "layers": {"kernel": np.zeros((1, 64, 256), np.float32)},
+        "head": {"kernel": np.zeros((64, 256), np.float32)},
+    }
+    optimizer = make_optimizer(dataclasses.replace(MUON, bias_correction=True), tree, 10)
+    grads = jax.tree.map(lambda x: np.random.default_rng(4).normal(size=x.shape).astype(np.float32), tree)
+    updates, _ = optimizer.update(grads, optimizer.init(tree), tree)
+    size = np.sqrt(np.mean(np.square(updates["layers"]["kernel"]))) / 1e-2
+    assert size == pytest.approx(0.2, rel=0.2)  # the singular values are between 0.7 and 1.2
+
+
+def test_muon_keeps_one_moment_of_its_matrices():
+    tree = hidden_params()
+    state = by_path(make_optimizer(MUON, tree, 10).init(tree))
+    moments = {name: sum(path.endswith("/" + name) for path in state) for name in by_path(tree)}
+    assert {name for name, count in moments.items() if count == 1} == {
+        *(f"encoder/layers/{name}/kernel" for name in ("gate", "output")),
+        "pooler/kernel",
+        "transform/kernel",
+    }
+    assert set(moments.values()) == {1, 2}
+
+
+def test_muon_in_a_group_and_a_group_without_muon():
+    head = dataclasses.replace(MUON, groups=(("pooler", {"name": "adamw"}),))
+    only = dataclasses.replace(BERT, weight_decay=0.1, groups=(("layers", {"name": "muon"}),))
+    plain, muon, adamw = (by_path(change(config)) for config in (MUON, head, dataclasses.replace(MUON, name="adamw")))
+    in_group = by_path(change(only))
+    for name in plain:
+        of = adamw if "pooler" in name else plain
+        np.testing.assert_allclose(muon[name], of[name], rtol=1e-4, atol=1e-6, err_msg=name)
+        of = plain if "layers" in name else adamw
+        np.testing.assert_allclose(in_group[name], of[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert np.abs(plain["bert/pooler/kernel"] - adamw["bert/pooler/kernel"]).min() > 1e-5
+
+
+def test_muon_without_matrices_is_an_error():
+    with pytest.raises(UserError) as error:
+        make_optimizer(MUON, {"encoder": {"input_kernel": np.zeros((2, 3))}}, 10)
+    check_message(
+        f"error: {error.value}",
+        what="config key optimizer.name",
+        got="'muon', for a model without matrices",
+        expected="Transformer layers",
+        fix="optimizer.name=adamw",
+    )
+
+
 @pytest.mark.parametrize("limit", [0.5, 1e6])
 def test_clipping_uses_the_global_norm(limit):
     # One step of uncorrected Adam with a large eps shows the scale of the gradient: 0.1 g / (sqrt(0.001) |g| + eps).
@@ -178,6 +290,17 @@ def test_cosine_and_constant_schedules():
     np.testing.assert_allclose([float(constant(s)) for s in (2, 4, 9)], [1.0, 2.0, 2.0])
 
 
+def test_trapezoidal_schedule():
+    config = dataclasses.replace(BERT, schedule="trapezoidal", learning_rate=2.0, warmup_steps=10, decay_fraction=0.25)
+    schedule = make_schedule(config, 200)
+    rates = [float(schedule(step)) for step in (0, 5, 10, 100, 150, 175, 199, 200, 300)]
+    np.testing.assert_allclose(rates, [0.0, 1.0, 2.0, 2.0, 2.0, 1.0, 0.04, 0.0, 0.0], atol=1e-6)
+    longer = make_schedule(dataclasses.replace(config, schedule_steps=400), 200)
+    np.testing.assert_allclose([float(longer(step)) for step in (200, 300, 350, 400)], [2.0, 2.0, 1.0, 0.0], atol=1e-6)
+    only_decay = make_schedule(dataclasses.replace(config, warmup_steps=0, decay_fraction=1.0), 100)
+    np.testing.assert_allclose([float(only_decay(step)) for step in (0, 50, 100)], [2.0, 1.0, 0.0], atol=1e-6)
+
+
 def test_path_names():
     assert jax.tree.leaves(path_names({"a": {"b": jnp.ones(1)}, "c": [jnp.ones(1)]})) == ["a/b", "c/0"]
 
@@ -236,7 +359,7 @@ def check_factors(config, plain, *, embeddings, layers, head, steps=3):
         np.testing.assert_allclose(got[name], far * factor, rtol=1e-3, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("name", "steps"), [("adamw", 3), ("lamb", 1)])
+@pytest.mark.parametrize(("name", "steps"), [("adamw", 3), ("lamb", 1), ("muon", 3)])
 def test_layer_decay_counts_the_layers_above(name, steps):
     # LAMB's ratio uses the update before scaling; after the first step the parameters differ.
     plain = dataclasses.replace(DEEP, name=name)
@@ -248,9 +371,10 @@ def test_layer_decay_1_scales_nothing():
     check_factors(dataclasses.replace(DEEP, layer_decay=1.0), DEEP, embeddings=1, layers=(1, 1, 1), head=1)
 
 
-@pytest.mark.parametrize("frozen", [1, 2, 3])
-def test_frozen_layers_and_embeddings_do_not_change(frozen):
-    far = by_path(change(dataclasses.replace(BERT, weight_decay=0.1, frozen_layers=frozen)))
+@pytest.mark.parametrize(("name", "frozen"), [("adamw", 1), ("adamw", 2), ("adamw", 3), ("muon", 1)])
+def test_frozen_layers_and_embeddings_do_not_change(name, frozen):
+    config = dataclasses.replace(BERT, name=name, weight_decay=0.1)
+    far = by_path(change(dataclasses.replace(config, frozen_layers=frozen)))
     for name, moved in far.items():
         if "embeddings/" in name:
             assert not moved.any(), name
@@ -260,7 +384,7 @@ def test_frozen_layers_and_embeddings_do_not_change(frozen):
         else:
             assert moved.all(), name
     # The other layers change as they do without frozen layers.
-    plain = by_path(change(dataclasses.replace(BERT, weight_decay=0.1)))
+    plain = by_path(change(config))
     np.testing.assert_array_equal(far["classifier/kernel"], plain["classifier/kernel"])
 
 
