@@ -1,4 +1,4 @@
-"""Compiles an encoder of one layer for devices that are not there, and prints the calls of kernels in the program.
+"""Compiles an encoder of two layers for devices that are not there, and prints the calls of kernels in the program.
 
 python -m tests.models.compiled_layers TOPOLOGY CASES
 """
@@ -21,12 +21,16 @@ ROWS, LENGTH, HIDDEN = 8, 256, 128
 
 
 def calls(topology, dropout=0.0, direction="both", is_packed=False, hidden=HIDDEN, **values):
-    """Returns the names of the kernels that a rematerialized layer and its gradient call, with heads on two devices."""
+    """Returns the names of the kernels that a rematerialized layer and its gradient call, with heads on two devices.
+
+    There are two layers, because the compiler removes a loop over one. It would then merge what is recomputed with the
+    forward pass.
+    """
     target = find_target(topology)
     config = TransformerConfig(
         **{"dtype": "bfloat16", "attention_dropout": dropout, **values},
         **dict.fromkeys(("hidden_size", "intermediate_size"), hidden),
-        **{"num_layers": 1, "num_heads": 2, "dropout": 0.0, "activation": "relu", "norm_eps": 1e-6},
+        **{"num_layers": 2, "num_heads": 2, "dropout": 0.0, "activation": "relu", "norm_eps": 1e-6},
         **{"scan_layers": True, "remat": "full"},
     )
     module = Encoder(config)
