@@ -81,11 +81,13 @@ def _data() -> ConfigDict:
 def _masking() -> ConfigDict:
     masking = ConfigDict()
     masking.rate = 0.15
+    masking.final_rate = 0.0
     masking.max_predictions = 20
     masking.mask_fraction = 0.8
     masking.random_fraction = 0.1
     masking.keep_fraction = 0.1
     masking.whole_word = False
+    masking.max_span = 0
     masking.mode = "dynamic"
     masking.dupe_factor = 10
     return masking

@@ -47,6 +47,7 @@ class Config(Constrained):
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
         copies of these. 0 to take all positions unchanged.
       seed: seed of parameters, data order, masks and dropout.
+      num_steps: number of updates.
       batch_size: rows of an update, over all devices and micro-batches.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
       model: fields of `BertConfig`.
@@ -58,6 +59,7 @@ class Config(Constrained):
     init_from: str
     learned_positions: int
     seed: Seed
+    num_steps: Size
     batch_size: Size
     objective: Annotated[str, one_of(*_OBJECTIVES)]
     model: Mapping[str, Any]
@@ -96,7 +98,8 @@ def stand_in_facts(config: Config) -> BertFacts:
 def _batch_config(config: Config) -> BatchConfig:
     _, pairs, rows = build_all(_DATA, config.data, "data")
     direction = config.model.get("direction", BertConfig.direction)
-    return BatchConfig(pairs, config.masking, rows, config.objective, direction, config.seed, config.batch_size)
+    sizes = config.batch_size, config.num_steps
+    return BatchConfig(pairs, config.masking, rows, config.objective, direction, config.seed, *sizes)
 
 
 class PretrainingData(Data):
@@ -170,6 +173,7 @@ class BertPretraining(BertTask[Config]):
     def __init__(self, config: Config, facts: BertFacts) -> None:
         """See `Experiment.build_task`."""
         self._text, pairs, _ = build_all(_DATA, config.data, "data")
+        self._batch_config = _batch_config(config)
         vocab_size = config.model.get("vocab_size") or facts.tokenizer.vocab_size
         values = {**config.model, "vocab_size": vocab_size, "next_sentence": pairs.next_sentence}
         model = build(BertConfig, values, "model")
@@ -194,7 +198,7 @@ class BertPretraining(BertTask[Config]):
         """See `Task.batch_specs`."""
         spec = {
             name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
-            for name, shape in _batch_config(self._config).shapes().items()
+            for name, shape in self._batch_config.shapes().items()
         }
         return [spec]
 

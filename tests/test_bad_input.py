@@ -217,6 +217,14 @@ def test_a_vocabulary_of_another_casing(prepare, home):
         ),
         ({"masking__rate": 0.0}, "config key masking.rate", "0.0", "above 0", "change"),
         ({"masking__max_predictions": 0}, "config key masking.max_predictions$", "^0$", "at least 1", "change"),
+        ({"masking__max_span": -1}, "config key masking.max_span$", "-1", "at least 0", "change"),
+        (
+            {"masking__rate": 0.15, "masking__final_rate": 0.3},
+            "config key masking.max_predictions$",
+            "^6$",
+            "at least 10, a fraction 0.3 of 32 tokens",
+            "max_predictions=10",
+        ),
         ({"masking__mode": "once"}, "masking.mode", "'once'", "dynamic, static", "change"),
         ({"objective": "translation"}, "objective", "'translation'", "masked_lm, causal_lm", "change"),
         (

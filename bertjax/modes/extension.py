@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flax import traverse_util
+
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
@@ -11,6 +13,8 @@ from bertjax.training.optimizers import decay_of
 
 _LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps"})
 _BEFORE_DECAY = _LENGTHS | {"optimizer.decay_fraction"}
+# Keys that make an update depend on its position between the first and the last one.
+_BY_PROGRESS = ("masking.final_rate",)
 
 
 def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
@@ -20,7 +24,8 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
       workdir: the run's folder.
       config: the new config. A `num_steps` of None, which rows determine later, may be a larger one.
     Raises:
-      UserError: if `num_steps` grows and this would change the learning rate of updates that were already made.
+      UserError: if `num_steps` grows and this would change the learning rate or the batches of updates that were
+        already made.
     """
     if not run_folder.has_begun(workdir):
         return frozenset()
@@ -43,8 +48,21 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
             fix=f"set --config.optimizer.schedule_steps={old.length}, after which the rate keeps its last value; or "
             f"start another run with --config.init_from={workdir}",
         )
+    _check_progress(workdir, config, before["num_steps"])
     _check_warmup(before["optimizer"].get("warmup_steps"), config["optimizer"]["warmup_steps"])
     return _BEFORE_DECAY if is_before_decay else _LENGTHS  # another kind of schedule is another config
+
+
+def _check_progress(workdir: Path, config: Mapping[str, Any], num_steps: int) -> None:
+    values = traverse_util.flatten_dict(config, sep=".")
+    used = [key for key in _BY_PROGRESS if values.get(key)]
+    if used:
+        raise UserError(
+            "config key num_steps",
+            got=f"{config['num_steps']}, in a run of {num_steps} updates with {used[0]}={values[used[0]]}",
+            expected=f"{num_steps}, because the batches of its updates depend on it",
+            fix=f"start another run with --config.init_from={workdir}",
+        )
 
 
 def _check_warmup(old: int | None, new: int | None) -> None:

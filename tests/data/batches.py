@@ -27,7 +27,7 @@ MASKING = MaskingConfig(
     dupe_factor=2,
 )
 KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
-CONFIG = BatchConfig(PAIRS, MASKING, RowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH)
+CONFIG = BatchConfig(PAIRS, MASKING, RowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH, 100)
 PACKED = RowsConfig(packing=True, valid_rows=0)
 
 

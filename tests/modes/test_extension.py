@@ -73,6 +73,20 @@ def test_a_schedule_that_has_not_decayed_yet(tmp_path):
         Resolved(bert_pretraining, same_length).check_folder(tmp_path)
 
 
+def test_batches_that_depend_on_the_number_of_updates(tmp_path):
+    config = write_run(tmp_path, **CONSTANT)
+    config["masking"] |= {"final_rate": 0.1}
+    with pytest.raises(UserError) as error:
+        extension.free_keys(tmp_path, config | {"num_steps": 6})
+    tiny.check_message(
+        f"error: {error.value}",
+        what="config key num_steps",
+        got=r"6, in a run of 4 updates with masking\.final_rate=0\.1",
+        expected="4, because the batches of its updates depend on it",
+        fix=r"--config\.init_from=",
+    )
+
+
 def changed(config, num_steps=6, **optimizer):
     return {**config, "num_steps": num_steps, "optimizer": config["optimizer"] | optimizer}
 

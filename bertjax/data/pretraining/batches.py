@@ -14,6 +14,7 @@ from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
+from bertjax.errors import UserError
 
 Batch = Mapping[str, np.ndarray]
 RowIndices = Int64[np.ndarray, " rows"]  # numbers of rows in a global batch
@@ -50,6 +51,7 @@ class BatchConfig:
       direction: the direction of "causal_lm": "left_to_right" or "right_to_left".
       seed: the seed of all draws.
       batch_size: the rows of a global batch.
+      num_steps: the number of updates, over which the masking rate changes.
     """
 
     pairs: PairsConfig
@@ -59,20 +61,36 @@ class BatchConfig:
     direction: str
     seed: int
     batch_size: int
+    num_steps: int
+
+    def __post_init__(self) -> None:
+        needed = round(self.masking.highest_rate * self.pairs.seq_len)
+        if self.masking.final_rate and self.masking.max_predictions < needed:
+            raise UserError(
+                "config key masking.max_predictions",
+                got=self.masking.max_predictions,
+                expected=f"at least {needed}, a fraction {self.masking.highest_rate} of {self.pairs.seq_len} tokens, "
+                "because the masking rate changes",
+                fix=f"set --config.masking.max_predictions={needed}",
+            )
+
+    def masking_at(self, step: int) -> MaskingConfig:
+        """Returns the masking of a training step."""
+        return self.masking.at(min(step / max(self.num_steps - 1, 1), 1.0))
 
     @property
     def capacity(self) -> Packing:
         """The capacity of a row.
 
-        A packed row has room for 5 % more predictions than `masking.rate` of its tokens. With next-sentence prediction
-        it has room for an instance per 8 tokens; without, the number of instances is not limited.
+        A packed row has room for 5 % more predictions than the highest masking rate of its tokens. With next-sentence
+        prediction it has room for an instance per 8 tokens; without, the number of instances is not limited.
         """
         length, packing = self.pairs.seq_len, self.rows.packing
         lengths = np.arange(length + 1)
         if self.objective == "causal_lm":
             predictions, per_instance = length - 1, np.maximum(lengths - 1, 1)
         else:
-            packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.rate * length)
+            packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.highest_rate * length)
             predictions = packed if packing else self.masking.max_predictions
             per_instance = self.masking.num_predictions(lengths)
         segments = -(-length // _TOKENS_PER_PAIR) if self.pairs.next_sentence else length
@@ -144,23 +162,24 @@ class PretrainingBatches:
         """Returns the rows `rows` of the global batch of a training step."""
         epoch, start = self._plan.locate(step, self._config.batch_size)
         planned = self._plan.rows(epoch, start, start + self._config.batch_size)
-        return self._assemble(planned.take(rows), self._config.masking.epoch_of_draws(epoch))
+        masking = self._config.masking_at(step)
+        return self._assemble(planned.take(rows), masking, masking.epoch_of_draws(epoch))
 
     def evaluation_batch(self, index: int, rows: RowIndices) -> Batch:
         """Returns the rows `rows` of the global batch `index` of the first epoch. Rows that pad the last are empty."""
         start = index * self._config.batch_size
         planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
-        return self._assemble(planned.take(rows), 0)
+        return self._assemble(planned.take(rows), self._config.masking.at(1.0), 0)
 
     def _held_out(self) -> int:
         """Returns the number of rows of an evaluation."""
         most = self._config.rows.valid_rows
         return min(self._plan.count(0, most), most) if most else self._plan.count(0)
 
-    def _assemble(self, planned: PlannedRows, epoch: int) -> Batch:
+    def _assemble(self, planned: PlannedRows, masking: MaskingConfig, epoch: int) -> Batch:
         config, instances = self._config, planned.instances
         layout = Layout.of(config.pairs.lengths(instances), np.diff(planned.first))
-        predictions = self._predictions(instances, layout, epoch)
+        predictions = self._predictions(instances, layout, masking, epoch)
         batch = {
             name: np.full(
                 (len(planned), *shape[1:]),
@@ -182,7 +201,7 @@ class PretrainingBatches:
             batch["next_sentence_weights"][layout.row, layout.number] = 1
         return batch
 
-    def _predictions(self, instances: np.ndarray, layout: Layout, epoch: int) -> Predictions:
+    def _predictions(self, instances: np.ndarray, layout: Layout, masking: MaskingConfig, epoch: int) -> Predictions:
         """Returns the masked instances, one per row."""
         tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
@@ -197,7 +216,7 @@ class PretrainingBatches:
             input_ids,
             candidates,
             lengths,
-            config.masking,
+            masking,
             is_continuation=tokenizer.is_continuation,
             mask_id=tokenizer.mask_id,
             draw=Draw(

@@ -1,17 +1,21 @@
 """Prediction targets of token rows: masked tokens (BERT section 3.1), or the next token.
 
-Equal to `create_masked_lm_predictions` of google-research/bert, for a whole batch of instances at once.
+Equal to `create_masked_lm_predictions` of google-research/bert, for a whole batch of instances at once. Spans are
+those of SpanBERT (Joshi et al. 2020, section 3.1).
 """
 
 import dataclasses
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int, Int64, UInt32
+from jaxtyping import Bool, Float32, Float64, Int, Int64, UInt32
 
-from bertjax.config import Constrained, Size, above, at_least, one_of
+from bertjax.config import Constrained, Count, Size, above, at_least, one_of
 from bertjax.data import random
 from bertjax.errors import UserError
+
+# The lengths of spans have a geometric distribution with this parameter, truncated (SpanBERT).
+_SPAN_P = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +24,16 @@ class MaskingConfig(Constrained, prefix="masking"):
 
     Attributes:
       rate: the fraction of an instance's tokens, including [CLS] and [SEP], that are predicted (0.15).
+      final_rate: the rate of the last update and of evaluations, to which the rate changes linearly from `rate` (Ankner
+        et al. 2024: 0.3 to 0.15); 0 for a constant rate. Only in dynamic masking.
       max_predictions: the maximum number of predicted tokens in an instance (20 at length 128, 77 at 512).
       mask_fraction: the fraction of predicted tokens replaced by [MASK] (0.8).
       random_fraction: the fraction of predicted tokens replaced by a random token of the whole vocabulary (0.1).
       keep_fraction: the fraction of predicted tokens left unchanged (0.1). The three fractions add up to 1.
       whole_word: whether only whole words are selected.
+      max_span: the maximum length of a span of consecutive words (tokens if not `whole_word`) that are selected and
+        replaced together. Lengths are geometric with p = 0.2. 0 to select each word by itself. SpanBERT: 10, with
+        `whole_word`.
       mode: "dynamic" draws again in each epoch; "static" repeats the draws of the first `dupe_factor` epochs.
       dupe_factor: the number of different draws in static masking (10).
     """
@@ -37,6 +46,8 @@ class MaskingConfig(Constrained, prefix="masking"):
     whole_word: bool
     mode: Annotated[str, one_of("dynamic", "static")]
     dupe_factor: Size
+    final_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
+    max_span: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,14 +59,35 @@ class MaskingConfig(Constrained, prefix="masking"):
                 expected="three fractions of the predicted tokens that add up to 1",
                 fix="set all three, for example 0.8, 0.1 and 0.1",
             )
+        if self.final_rate and self.mode == "static":
+            raise UserError(
+                "config key masking.final_rate",
+                got=f"{self.final_rate} with masking.mode=static, which repeats its masks",
+                expected="masking.mode=dynamic if the rate changes",
+                fix="set --config.masking.mode=dynamic, or omit masking.final_rate",
+            )
+
+    @property
+    def highest_rate(self) -> float:
+        """The highest rate of all updates."""
+        return max(self.rate, self.final_rate)
+
+    def at(self, progress: float) -> "MaskingConfig":
+        """Returns the same settings with the constant rate of an update.
+
+        Args:
+          progress: 0 for the first update, 1 for the last update and for evaluations.
+        """
+        rate = (1 - progress) * self.rate + progress * self.final_rate if self.final_rate else self.rate
+        return dataclasses.replace(self, rate=rate, final_rate=0.0)
 
     def epoch_of_draws(self, epoch: int) -> int:
         """Returns the epoch whose pairs and masks epoch `epoch` uses."""
         return epoch % self.dupe_factor if self.mode == "static" else epoch
 
     def num_predictions(self, lengths: Int[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-        """Returns the number of tokens to predict in instances of the given lengths."""
-        return np.clip(np.rint(lengths * self.rate), 1, self.max_predictions).astype(np.int64)
+        """Returns the number of tokens to predict at the highest rate in instances of the given lengths."""
+        return np.clip(np.rint(lengths * self.highest_rate), 1, self.max_predictions).astype(np.int64)
 
 
 class Predictions(NamedTuple):
@@ -103,9 +135,13 @@ def mask_tokens(
     """
     order_words = draw.words(random.Stream.MASKING, input_ids.shape[1])
     counts = np.minimum(config.num_predictions(lengths), candidates.sum(axis=1))
-    if config.whole_word:
-        starts = candidates & ~is_continuation[input_ids]
-        candidates = _choose_words(candidates, starts, order_words, counts)
+    spans = None
+    if config.whole_word or config.max_span:
+        begins = _begins(input_ids, candidates, config, is_continuation)
+        span_words = draw.words(random.Stream.SPANS, input_ids.shape[1]) if config.max_span else order_words
+        span_lengths = _span_lengths(span_words, max(config.max_span, 1))
+        spans = _choose_spans(candidates, begins, order_words, span_lengths, counts)
+        candidates = spans > 0
         counts = candidates.sum(axis=1)
     positions = _first_by(order_words, candidates, counts, config.max_predictions)
     is_real = np.arange(config.max_predictions) < counts[:, None]
@@ -113,6 +149,8 @@ def mask_tokens(
     labels = np.where(is_real, np.take_along_axis(input_ids, positions, axis=1), 0)
     words = draw.words(random.Stream.REPLACEMENT, 2 * config.max_predictions)
     fate, token = random.uniform(words[:, 0::2]), random.below(words[:, 1::2], len(is_continuation))
+    if spans is not None and config.max_span:
+        fate = _of_first(fate, np.take_along_axis(spans, positions, axis=1))
     replaced = np.where(fate < config.mask_fraction + config.random_fraction, token, labels)
     replaced = np.where(fate < config.mask_fraction, mask_id, replaced)
     masked = input_ids.astype(np.int32)
@@ -154,37 +192,85 @@ def _first_by(
     return np.pad(np.where(is_real, positions, 0), ((0, 0), (0, most - positions.shape[1])))
 
 
-def _choose_words(
+def _begins(
+    input_ids: Int[np.ndarray, "n S"],
     candidates: Bool[np.ndarray, "n S"],
-    starts: Bool[np.ndarray, "n S"],
-    order_words: UInt32[np.ndarray, "n S"],
-    counts: Int64[np.ndarray, " n"],
+    config: MaskingConfig,
+    is_continuation: Bool[np.ndarray, " V"],
 ) -> Bool[np.ndarray, "n S"]:
-    """Selects words in random order until `counts` tokens are selected. Words that would exceed it are skipped.
+    """Returns where words begin. A word is its first token and the candidates up to the next word.
 
-    A word is a start and the candidates up to the next start. As in google-research/bert, a continuation piece at the
-    beginning of an instance is a word of its own, and a continuation piece after [SEP] belongs to the word before it.
+    As in google-research/bert, a continuation piece at the beginning of an instance is a word of its own, and one after
+    [SEP] belongs to the word before it. With spans, which do not cross [SEP], the latter is a word of its own too.
     """
-    first = np.cumsum(candidates, axis=1) == 1
-    begins = candidates & (starts | first)
-    word = np.cumsum(begins, axis=1) - 1
-    # The order of words is that of the keys of their first tokens.
-    keys = np.where(begins, order_words.astype(np.int64), 1 << 32)
-    order = np.argsort(keys, axis=1, kind="stable")
-    sizes = _word_sizes(word, candidates)
-    sizes_in_order = np.take_along_axis(sizes, np.maximum(np.take_along_axis(word, order, axis=1), 0), axis=1)
+    if not config.whole_word:
+        return candidates
+    if config.max_span:
+        first = candidates & ~np.pad(candidates, ((0, 0), (1, 0)))[:, :-1]  # of each segment
+    else:
+        first = np.cumsum(candidates, axis=1) == 1
+    return candidates & (first | ~is_continuation[input_ids])
 
-    taken = np.zeros(len(keys), np.int64)
-    accepted = np.zeros_like(candidates)  # by number of the word
-    rows = np.arange(len(keys))
+
+def _span_lengths(words: UInt32[np.ndarray, "n S"], longest: int) -> Int64[np.ndarray, "n S"]:
+    """Returns the length, from 1 to `longest`, that each random word draws."""
+    chances = _SPAN_P * (1 - _SPAN_P) ** np.arange(longest)
+    limits = np.cumsum(chances)[:-1] / chances.sum()
+    return 1 + np.searchsorted(limits, random.uniform(words), side="right")
+
+
+def _choose_spans(
+    candidates: Bool[np.ndarray, "n S"],
+    begins: Bool[np.ndarray, "n S"],
+    order_words: UInt32[np.ndarray, "n S"],
+    lengths: Int64[np.ndarray, "n S"],
+    counts: Int64[np.ndarray, " n"],
+) -> Int64[np.ndarray, "n S"]:
+    """Selects spans of words in random order until `counts` tokens are selected.
+
+    A span ends before its length is reached at the end of its segment, before a selected word, and before a word that
+    would exceed `counts`. A span without any word is skipped.
+
+    Args:
+      candidates: tokens that may be selected. Segments are separated by other tokens.
+      begins: the first token of each word.
+      order_words: the order of spans is that of these keys of their first tokens.
+      lengths: the number of words of a span that begins at each token.
+      counts: the maximum number of selected tokens.
+    Returns:
+      The number of each token's span, from 1 on; 0 for tokens that are not selected.
+    """
+    word = np.cumsum(begins, axis=1) - 1
+    order = np.argsort(np.where(begins, order_words.astype(np.int64), 1 << 32), axis=1, kind="stable")
+    steps = np.arange(lengths.max(initial=1))
+    room = ((0, 0), (0, len(steps)))  # a span may reach beyond the last word
+    sizes = np.pad(_word_sizes(word, candidates), room)
+    is_first = begins & ~np.pad(candidates, ((0, 0), (1, 0)))[:, :-1]
+    segments, spans = np.zeros_like(sizes), np.zeros_like(sizes)  # by number of the word
+    segments[np.nonzero(begins)[0], word[begins]] = np.cumsum(is_first, axis=1)[begins]
+    taken, left = np.zeros(len(word), np.int64), np.arange(len(word))
     for column in range(int(begins.sum(axis=1).max(initial=0))):
-        begin = order[:, column]
-        fits = begins[rows, begin] & (taken + sizes_in_order[:, column] <= counts)
-        taken += np.where(fits, sizes_in_order[:, column], 0)
-        accepted[rows[fits], word[rows, begin][fits]] = True
-        if (taken == counts).all():
+        left = left[taken[left] < counts[left]]
+        if not len(left):
             break
-    return candidates & np.take_along_axis(accepted, np.maximum(word, 0), axis=1)
+        begin = order[left, column]
+        rows, words = left[:, None], word[left, begin][:, None] + steps
+        size = sizes[rows, words]
+        fits = begins[left, begin][:, None] & (steps < lengths[left, begin][:, None]) & (spans[rows, words] == 0)
+        fits &= segments[rows, words] == segments[rows, words[:, :1]]
+        fits &= taken[rows] + np.cumsum(size, axis=1) <= counts[rows]
+        fits = np.logical_and.accumulate(fits, axis=1)
+        taken[left] += np.where(fits, size, 0).sum(axis=1)
+        row, step = np.nonzero(fits)
+        spans[left[row], words[row, step]] = column + 1
+    return np.where(candidates, np.take_along_axis(spans, np.maximum(word, 0), axis=1), 0)
+
+
+def _of_first(values: Float64[np.ndarray, "n P"], spans: Int64[np.ndarray, "n P"]) -> Float64[np.ndarray, "n P"]:
+    """Returns for each predicted token the value of the first one in its span."""
+    is_first = np.diff(spans, axis=1, prepend=0) != 0
+    first = np.maximum.accumulate(np.where(is_first, np.arange(spans.shape[1]), 0), axis=1)
+    return np.take_along_axis(values, first, axis=1)
 
 
 def _word_sizes(word: Int[np.ndarray, "n S"], candidates: Bool[np.ndarray, "n S"]) -> Int[np.ndarray, "n S"]:

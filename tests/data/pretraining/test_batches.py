@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.pretraining import plan
+from bertjax.errors import UserError
 from tests.data.batches import (
     ALL,
     BATCH,
@@ -40,7 +41,14 @@ def shapes_of(batch) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in batch.items()}
 
 
-@pytest.mark.parametrize("masking", [MASKING, dataclasses.replace(MASKING, mode="static")])
+@pytest.mark.parametrize(
+    "masking",
+    [
+        MASKING,
+        dataclasses.replace(MASKING, mode="static"),
+        dataclasses.replace(MASKING, rate=0.1, final_rate=0.15, max_span=3),
+    ],
+)
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
 @pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
 def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
@@ -138,6 +146,30 @@ def test_instances_have_the_layout_of_bert(corpus, pairs, rows):
                 assert len(separators) == 1
                 assert not types.any()
     assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_the_masking_rate_changes_from_step_to_step_in_batches_of_one_shape(corpus, rows):
+    masking = dataclasses.replace(MASKING, rate=0.4, final_rate=0.1, max_predictions=13)
+    batches = make_batches(corpus, masking=masking, rows=rows, num_steps=31)
+    constant = [
+        make_batches(corpus, masking=dataclasses.replace(MASKING, rate=rate, max_predictions=13), rows=rows)
+        for rate in (0.4, 0.25, 0.1)
+    ]
+    if not rows.packing:  # packed rows have room for predictions at the highest rate
+        for step, expected in zip((0, 15, 30), constant, strict=True):
+            assert_equal(batches.training_batch(step, ALL), expected.training_batch(step, ALL))
+        assert_equal(next(batches.evaluation(ALL)), next(constant[-1].evaluation(ALL)))
+    for step, rate in ((0, 0.4), (15, 0.25), (30, 0.1), (100, 0.1)):
+        batch = batches.training_batch(step, ALL)
+        assert shapes_of(batch) == batches._config.shapes()
+        assert abs(batch["masked_weights"].sum() / (batch["segment_ids"] > 0).sum() - rate) < 0.03
+
+
+def test_predictions_must_have_room_for_the_highest_masking_rate(corpus):
+    masking = dataclasses.replace(MASKING, rate=0.1, final_rate=0.3, max_predictions=9)
+    with pytest.raises(UserError, match=r"masking\.max_predictions: got 9; expected at least 10"):
+        make_batches(corpus, masking=masking)
 
 
 @pytest.mark.parametrize("whole_word", [False, True])

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import random
+from bertjax.data.pretraining import masking
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.errors import UserError
 
@@ -81,6 +83,7 @@ CHANGES = st.fixed_dictionaries(
         "rate": st.sampled_from([0.01, 0.15, 0.3, 0.5, 1.0]) | st.floats(0.01, 1),
         "max_predictions": st.integers(1, 40),
         "whole_word": st.booleans(),
+        "max_span": st.sampled_from([0, 1, 2, 10]),
     }
 )
 
@@ -94,15 +97,46 @@ def num_predictions(config: MaskingConfig, length: int) -> int:
     return min(config.max_predictions, max(1, round(int(length) * config.rate)))
 
 
-def words_of(row: Rows, i: int, whole_word: bool) -> list[list[int]]:
-    """Returns the positions of each word, as google-research/bert groups them."""
+def words_of(row: Rows, i: int, config: MaskingConfig) -> list[list[int]]:
+    """Returns the positions of each word, as google-research/bert groups them; with spans, words do not cross [SEP]."""
     words: list[list[int]] = []
     for position in np.flatnonzero(row.candidates[i]).tolist():
-        if whole_word and words and IS_CONTINUATION[row.input_ids[i, position]]:
+        is_inside = words and (not config.max_span or words[-1][-1] == position - 1)
+        if config.whole_word and is_inside and IS_CONTINUATION[row.input_ids[i, position]]:
             words[-1].append(position)
         else:
             words.append([position])
     return words
+
+
+def span_length(word: int, longest: int) -> int:
+    """Returns the length that a random word gives: geometric with p = 0.2, truncated (SpanBERT)."""
+    chances = [0.2 * 0.8**k for k in range(longest)]
+    where, length = word / 2**32 * sum(chances), 0
+    while length < longest - 1 and where >= sum(chances[: length + 1]):
+        length += 1
+    return length + 1
+
+
+def spans_of(row: Rows, i: int, config: MaskingConfig) -> list[list[int]]:
+    """Returns the positions of each selected span, in the order of their selection. Without spans, each is a word."""
+    size, words = row.input_ids.shape[1], words_of(row, i, config)
+    draws = draw(row.numbers[i : i + 1], SEED, EPOCH).words
+    order = draws(random.Stream.MASKING, size)[0].tolist()
+    lengths = draws(random.Stream.SPANS, size)[0].tolist()
+    left, taken, spans = num_predictions(config, row.lengths[i]), set(), []
+    for number in sorted(range(len(words)), key=lambda number: order[words[number][0]]):
+        span: list[int] = []
+        length = span_length(lengths[words[number][0]], config.max_span) if config.max_span else 1
+        for word in words[number : number + length]:
+            crosses = span and word[0] != span[-1] + 1
+            if crosses or word[0] in taken or len(taken) + len(word) > left:
+                break
+            span += word
+            taken.update(word)
+        if span:
+            spans.append(span)
+    return spans
 
 
 def chosen_positions(output: Predictions, i: int) -> list[int]:
@@ -151,7 +185,7 @@ def test_the_number_of_predictions_is_that_of_the_rate(row, changes):
             assert count <= most
             # Fewer only if every remaining word is too long for the remaining number.
             taken = set(chosen_positions(output, i))
-            left = [len(word) for word in words_of(row, i, True) if not taken & set(word)]
+            left = [len(word) for word in words_of(row, i, config) if not taken & set(word)]
             assert all(count + size > most for size in left)
         else:
             assert count == min(most, row.candidates[i].sum())
@@ -164,31 +198,30 @@ def test_words_are_selected_whole_or_not_at_all(row, changes):
     output = row.masked(config)
     for i in range(len(row.lengths)):
         taken = set(chosen_positions(output, i))
-        for word in words_of(row, i, True):
+        for word in words_of(row, i, config):
             assert taken.isdisjoint(word) or taken.issuperset(word)
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(rows(), CHANGES)
 def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
     config = changed(**changes)
-    output, size = row.masked(config), row.input_ids.shape[1]
-    for i, length in enumerate(row.lengths):
+    output = row.masked(config)
+    for i in range(len(row.lengths)):
         words = draw(row.numbers[i : i + 1], SEED, EPOCH).words
-        order = words(random.Stream.MASKING, size)[0].tolist()
         fate, token = words(random.Stream.REPLACEMENT, 2 * config.max_predictions)[0].reshape(-1, 2).T.tolist()
-        chosen: list[int] = []
-        for word in sorted(words_of(row, i, config.whole_word), key=lambda word: order[word[0]]):
-            if len(chosen) + len(word) <= num_predictions(config, length):
-                chosen += word
-        assert chosen_positions(output, i) == sorted(chosen)
+        spans = spans_of(row, i, config)
+        chosen = sorted(itertools.chain(*spans))
+        assert chosen_positions(output, i) == chosen
         expected = row.input_ids[i].tolist()
-        for place, position in enumerate(sorted(chosen)):
-            where = fate[place] / 2**32
-            if where < config.mask_fraction:
-                expected[position] = MASK
-            elif where < config.mask_fraction + config.random_fraction:
-                expected[position] = token[place] * V >> 32
+        for span in spans:
+            for position in span:
+                place = chosen.index(position)
+                where = fate[chosen.index(span[0]) if config.max_span else place] / 2**32
+                if where < config.mask_fraction:
+                    expected[position] = MASK
+                elif where < config.mask_fraction + config.random_fraction:
+                    expected[position] = token[place] * V >> 32
         assert output.input_ids[i].tolist() == expected
 
 
@@ -303,6 +336,62 @@ def test_words_are_equally_likely_regardless_of_their_length(check_rate):
     assert (output.weights.sum(axis=1) == 3).all()
 
 
+@functools.cache
+def many_spans() -> tuple[Rows, MaskingConfig, Predictions]:
+    """Returns rows of 512 tokens, a fifth of which continue words, masked by SpanBERT's spans, 80/10/10."""
+    count, size = 1000, 512
+    word = random.below(random.bits(1, random.Stream.CHUNKS, 0, np.arange(count), size), 13) + 5
+    is_inside = random.uniform(random.bits(2, random.Stream.CHUNKS, 0, np.arange(count), size)) < 0.2
+    input_ids = np.where(is_inside, 18, word)
+    input_ids[:, 0] = CLS
+    input_ids[:, [256, -1]] = SEP
+    row = Rows(input_ids, input_ids >= 5, np.full(count, size), np.arange(count))
+    config = dataclasses.replace(CONFIG, max_predictions=80, whole_word=True, max_span=10)
+    return row, config, row.masked(config)
+
+
+def test_drawn_spans_have_the_mean_length_that_spanbert_reports():
+    words = np.linspace(0, 2**32 - 1, 100_001).astype(np.uint32)
+    lengths = masking._span_lengths(words[:, None], 10)
+    share = np.bincount(lengths[:, 0])[1:] / len(words)
+    chances = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)
+    np.testing.assert_allclose(share, chances, atol=1e-4)
+    assert abs(lengths.mean() - 3.8) < 0.01  # section 3.1
+
+
+def test_spans_fill_the_rate_with_long_runs_of_words():
+    row, config, output = many_spans()
+    assert (output.weights.sum(axis=1) <= 77).all()
+    assert output.weights.sum(axis=1).mean() > 76.9  # 15 % of 512
+    spans = [spans_of(row, i, config) for i in range(100)]
+    assert [sorted(itertools.chain(*each)) for each in spans] == [chosen_positions(output, i) for i in range(100)]
+    begins = ~IS_CONTINUATION[row.input_ids]
+    sizes = [begins[i, span].sum() for i, each in enumerate(spans) for span in each]
+    # A fraction of spans ends early: at another span, at [SEP], or because the rate is reached.
+    assert 3.2 < np.mean(sizes) < 3.8
+    assert max(sizes) == 10
+
+
+def test_all_tokens_of_a_span_are_replaced_alike_at_the_configured_rates(check_rate):
+    row, config, output = many_spans()
+    fates = []
+    for i in range(len(row.lengths)):
+        for span in (span for span in spans_of(row, i, config) if len(span) > 2):
+            after, before = output.input_ids[i, span], row.input_ids[i, span]
+            fates.append("masked" if (after == MASK).all() else "kept" if (after == before).all() else "random")
+            assert fates[-1] != "random" or (after == MASK).sum() < 3  # each token is random by itself
+    for fate, chance in (("masked", 0.8), ("kept", 0.1), ("random", 0.1)):
+        check_rate(f"spans {fate}", fates.count(fate), len(fates), chance)
+
+
+def test_spans_end_at_special_tokens(check_rate):
+    row = Rows.of([([5], [6])] * 5000, list(range(5000)), 5)
+    output = row.masked(changed((0.5, 0.0, 0.5), rate=1.0, max_span=10))
+    assert (output.positions[:, :2] == [1, 3]).all()
+    alike = (output.input_ids[:, 1] == MASK) == (output.input_ids[:, 3] == MASK)
+    check_rate("two segments masked alike", int(alike.sum()), 5000, 0.5)
+
+
 def masked_in_epochs(mode: str, epochs: range) -> list[bytes]:
     row = Rows.of([([5, 6, 7] * 8, [8, 9] * 10)], [3], 50)
     config = dataclasses.replace(CONFIG, mode=mode, dupe_factor=3)
@@ -338,11 +427,24 @@ def test_static_masks_are_repeated_after_dupe_factor_epochs():
         ({"rate": 1.01}, "masking.rate"),
         ({"max_predictions": 0}, "masking.max_predictions"),
         ({"dupe_factor": 0}, "masking.dupe_factor"),
+        ({"final_rate": 1.1}, "masking.final_rate"),
+        ({"final_rate": 0.1, "mode": "static"}, "masking.final_rate: .*dynamic"),
+        ({"max_span": -1}, "masking.max_span"),
     ],
 )
 def test_invalid_settings_are_reported(changes, what):
     with pytest.raises(UserError, match=what):
         dataclasses.replace(CONFIG, **changes)
+
+
+def test_the_rate_changes_linearly_to_the_final_rate():
+    config = dataclasses.replace(CONFIG, rate=0.3, final_rate=0.15)
+    assert [config.at(progress).rate for progress in (0.0, 1.0)] == [0.3, 0.15]
+    assert config.at(0.5).rate == pytest.approx(0.225)
+    row = Rows.of([([5] * 60, [6] * 37)], [0], 100)
+    masked = [row.masked(config.at(progress)).weights.sum() for progress in (0.0, 0.2, 0.5, 1.0)]
+    assert masked == [20, 20, 20, 15]  # at most max_predictions
+    assert CONFIG.at(0.5) == CONFIG
 
 
 def test_neighbors_worked_example():
