@@ -156,6 +156,14 @@ class Predicts(abc.ABC):
         """
 
 
+class Scores(Predicts):
+    """A task that is evaluated without training, on the validation and test examples of its `Data`."""
+
+    @abc.abstractmethod
+    def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """Returns the metrics of a split, from its examples and the outputs of their rows, which are read once."""
+
+
 def _line(value: Any, number: int) -> str:
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
@@ -216,7 +224,7 @@ class Data(abc.ABC):
         """
 
     def held_out(self) -> Iterator[Example]:
-        """Yields validation examples for `Task.score`; none if `Task.loss` computes all validation metrics."""
+        """Yields validation examples for `score`; none if `Task.loss` computes all validation metrics."""
         return iter(())
 
     def tested(self) -> Iterator[Example]:
@@ -251,7 +259,7 @@ class Task(Predicts):
         """
 
     def score_names(self) -> Sequence[str]:
-        """The names of all validation metrics of `score`; empty if the validation metrics are those of `loss`."""
+        """The names of all validation metrics, except details of `score`; empty if they are those of `loss`."""
         return ()
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
@@ -296,17 +304,8 @@ class Experiment(Protocol):
 
 
 @runtime_checkable
-class Trainable(Experiment, Protocol):
-    """An experiment that trains. Experiments that are not `Trainable` only predict.
-
-    Attributes:
-      FREE_AFTER_TRAINING: config keys that may differ when a trained run is used. A key includes all keys below it.
-    """
-
-    FREE_AFTER_TRAINING: tuple[str, ...]
-
-    def stand_in_facts(self, config: Any) -> Any:
-        """Placeholder facts, for checks and plans that read no data."""
+class Evaluable(Experiment, Protocol):
+    """An experiment that can be evaluated. Experiments that are not `Evaluable` only predict."""
 
     def build_data(self, config: Any, folder: Path) -> Data:
         """The data of a `Config`. Values that depend on rows may be None.
@@ -317,6 +316,20 @@ class Trainable(Experiment, Protocol):
         Raises:
           UserError: for invalid settings or missing sources.
         """
+
+
+@runtime_checkable
+class Trainable(Evaluable, Protocol):
+    """An experiment that trains. The task of one that is only `Evaluable` is a `Scores`.
+
+    Attributes:
+      FREE_AFTER_TRAINING: config keys that may differ when a trained run is used. A key includes all keys below it.
+    """
+
+    FREE_AFTER_TRAINING: tuple[str, ...]
+
+    def stand_in_facts(self, config: Any) -> Any:
+        """Placeholder facts, for checks and plans that read no data."""
 
     def build_task(self, config: Any, facts: Any) -> Task:
         """See `Experiment.build_task`."""

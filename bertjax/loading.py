@@ -54,7 +54,8 @@ def load(
     found = folders.describe(path)
     is_run = found.is_run and experiment in ("", found.experiment)
     name = experiment or found.experiment
-    given = None if is_run else _config(name, {**found.settings, **config, "init_from": str(path)})
+    settings = found.settings if name == found.experiment else {}
+    given = None if is_run else _config(name, {**settings, **config, "init_from": str(path)})
     workdir = str(path) if is_run else ""
     request = modes.Request(mode="predict", workdir=workdir, checkpoint=checkpoint, overrides=config)
     resolved = modes.resolve(request, given, find)

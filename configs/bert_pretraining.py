@@ -41,6 +41,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data = _data()
     config.data.lowercase = True if size else placeholder(bool)
     config.masking = _masking()
+    config.minimal_pairs = {"source": "", "per_paradigm": 50, "method": "original"}
     config.checkpoint.save_every = 10_000
     config.checkpoint.keep = 3
     config.checkpoint.best_metric = "valid/masked_lm_loss"

@@ -51,16 +51,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _model() -> ConfigDict:
-    model = parts.model("")
-    for key in (
-        "dropout",
-        "attention_dropout",
-        "activation_dropout",
-        "initializer",
-        "initializer_range",
-        "remat",
-    ):  # keys that only training needs
-        del model[key]
+    model = parts.inference_model()
     model.layers = ()  # default: the last four; for sentences the last
     model.mixing = "concatenation"  # or "sum"
     return model

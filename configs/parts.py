@@ -86,6 +86,15 @@ def model(size: str) -> ConfigDict:
     return model
 
 
+def inference_model() -> ConfigDict:
+    """Returns the model keys of experiments that train nothing: those of `model` that matter after training."""
+    config = model("")
+    of_training = ("dropout", "attention_dropout", "activation_dropout", "initializer", "initializer_range", "remat")
+    for key in of_training:
+        del config[key]
+    return config
+
+
 def adamw() -> ConfigDict:
     """Returns the optimizer of BERT's pretraining."""
     optimizer = ConfigDict()

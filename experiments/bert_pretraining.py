@@ -20,19 +20,21 @@ from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
-from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs, PreTrainingOutput
+from bertjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
-from bertjax.tasks import bert, inputs, pretrained, samples
+from bertjax.scoring.minimal_pairs import METRICS
+from bertjax.tasks import bert, inputs, minimal_pairs, pretrained, samples
 from bertjax.tasks.bert import BertFacts, BertTask
+from bertjax.tasks.minimal_pairs import OBJECTIVES, MinimalPairsConfig, Sentences
 
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
 FREE_AFTER_TRAINING = (
     *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
-    "data.valid_rows",
+    *("data.valid_rows", "minimal_pairs"),
 )
+_NO_PAIRS = MinimalPairsConfig()
 _TOP = 5
 _SEQ_LEN = 128  # the default
-_OBJECTIVES = ("masked_lm", "causal_lm")
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
 
 
@@ -53,6 +55,7 @@ class Config(Constrained):
       model: fields of `BertConfig`.
       data: fields of `CorpusConfig`, `PairsConfig` and `RowsConfig`.
       masking: see `MaskingConfig`.
+      minimal_pairs: see `MinimalPairsConfig`.
     """
 
     experiment: str
@@ -61,10 +64,11 @@ class Config(Constrained):
     seed: Seed
     num_steps: Size
     batch_size: Size
-    objective: Annotated[str, one_of(*_OBJECTIVES)]
+    objective: Annotated[str, one_of(*OBJECTIVES)]
     model: Mapping[str, Any]
     data: Mapping[str, Any]
     masking: MaskingConfig
+    minimal_pairs: MinimalPairsConfig = _NO_PAIRS
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,14 +78,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
       UserError: if a size is missing, or a key contradicts the folder.
     """
     if config["init_from"]:
-        before = pretrained.describe(Path(config["init_from"])).config.get("objective", config["objective"])
-        if before in _OBJECTIVES and before != config["objective"]:
-            raise UserError(
-                "config key objective",
-                got=config["objective"],
-                expected=f"{before}, which {config['init_from']} was trained with",
-                fix=f"set --config.objective={before}",
-            )
+        minimal_pairs.check_objective(config["objective"], config["init_from"])
     return pretrained.resolve(config, seq_len=_SEQ_LEN)
 
 
@@ -112,6 +109,8 @@ class PretrainingData(Data):
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
         self._config, self._preparation = config, Preparation(corpus, folder)
         self._batches: dict[str, PretrainingBatches] = {}
+        if config.minimal_pairs.source:
+            minimal_pairs.check_source(config.minimal_pairs.source, "minimal_pairs.source")
 
     @property
     def is_prepared(self) -> bool:
@@ -124,8 +123,9 @@ class PretrainingData(Data):
         return self._preparation.fingerprint
 
     def prepare(self) -> None:
-        """Tokenizes the text; see `Preparation.run`."""
+        """Tokenizes the text; see `Preparation.run`. Checks the minimal pairs."""
         self._preparation.run()
+        self.held_out()
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
@@ -145,6 +145,20 @@ class PretrainingData(Data):
         if split not in self._batches:
             self._batches[split] = PretrainingBatches(self._corpus, split, _batch_config(self._config))
         return self._batches[split]
+
+    def held_out(self) -> Iterator[Example]:
+        """The minimal pairs; see `Data.held_out`."""
+        return minimal_pairs.examples(self._pairs, self._sentences) if self._config.minimal_pairs.source else iter(())
+
+    @property
+    def _sentences(self) -> Sentences:
+        config = self._config
+        return Sentences.of(self._corpus.tokenizer, config.model, config.objective, config.minimal_pairs.method)
+
+    @functools.cached_property
+    def _pairs(self) -> Sequence[minimal_pairs.Pair]:
+        pairs, on_bad_row = self._config.minimal_pairs, str(self._config.data["on_bad_row"])
+        return minimal_pairs.read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
 
     def baselines(self) -> Mapping[str, float]:
         """The loss of predicting validation tokens by their frequency in the training text."""
@@ -179,6 +193,8 @@ class BertPretraining(BertTask[Config]):
         model = build(BertConfig, values, "model")
         _check_together(config, model, pairs, facts.tokenizer)
         super().__init__(config, facts.tokenizer, model, BertForPreTraining(model), model.max_positions)
+        # In float32, whatever the training's dtype. The kernels of cuDNN are for bfloat16 alone.
+        self._scorer = BertForMaskedLM(dataclasses.replace(model, dtype="float32", attention_backend="auto"))
         self.architecture = "BertForPreTraining" if model.next_sentence else "BertForMaskedLM"
 
     def init(self, rng: jax.Array) -> Params:
@@ -222,6 +238,18 @@ class BertPretraining(BertTask[Config]):
             metrics[f"{name}_accuracy"] = (right, jnp.sum(weights))
         return sums, metrics
 
+    def score_names(self) -> Sequence[str]:
+        """With minimal pairs, the metrics of `loss` and theirs; see `Task.score_names`."""
+        if not self._config.minimal_pairs.source:
+            return ()
+        terms = [self._config.objective, *(["next_sentence"] if self._model_config.next_sentence else [])]
+        return (*(f"{term}_{kind}" for term in terms for kind in ("loss", "accuracy")), *METRICS)
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """The accuracies on minimal pairs, of all and of each phenomenon; see `scoring.minimal_pairs.accuracies`."""
+        scores = minimal_pairs.score(results)
+        return {name: value for name, value in scores.items() if name.count("/") < 3}  # without those of paradigms
+
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An example for each line: a text with one or more [MASK], or two texts separated by a tab."""
         return inputs.of_lines(lines, self._example, self._text.on_bad_row)
@@ -237,7 +265,12 @@ class BertPretraining(BertTask[Config]):
         return [*(length for length in _PREDICT_LENGTHS if length < limit), limit]
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
+        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].
+
+        For rows of minimal pairs, `minimal_pairs.infer`.
+        """
+        if "masked_labels" in batch:
+            return minimal_pairs.infer(self._scorer, params, batch)
         output = self._apply(params, batch, None)
         top = min(_TOP, self._model_config.vocab_size)
         probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)

@@ -29,7 +29,9 @@ MODULES = {
     for path in sorted((ROOT / "configs").glob("*.py"))
     if hasattr(module := importlib.import_module(f"bertjax.configs.{path.stem}"), "get_config")
 }
-del MODULES["features"]  # it trains nothing and has no sizes; see tests/experiments/test_features.py
+UNTRAINED = ("features", "minimal_pairs")  # without sizes; see tests/experiments/
+for name in UNTRAINED:
+    del MODULES[name]
 SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}
 SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
@@ -117,7 +119,7 @@ def _no_fingerprint(monkeypatch):
 
 
 def test_there_are_configs():
-    assert {*MODULES, "features"} == {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")}
+    assert {*MODULES, *UNTRAINED} == {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py")}
     assert list(MODULES["bert_pretraining"].SIZES) == ["tiny", "mini", "small", "medium", "base", "large"]
 
 

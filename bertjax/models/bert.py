@@ -192,3 +192,26 @@ class BertForPreTraining(nn.Module):
         )
         next_sentence_logits = None if pooled is None else self.next_sentence(pooled)
         return PreTrainingOutput(masked_lm_logits, next_sentence_logits, pooled, attention)
+
+
+class BertForMaskedLM(nn.Module):
+    """BERT with the masked language model alone, for inference: its last layer computes only the masked positions.
+
+    Parameters: `bert` and `masked_lm`, those of `BertForPreTraining`.
+    """
+
+    config: BertConfig
+
+    def setup(self) -> None:
+        """Makes the submodules."""
+        self.bert = Bert(self.config, use_pooler=False)
+        self.masked_lm = MaskedLanguageModelHead(self.config)
+
+    def __call__(
+        self, inputs: BertInputs, masked_positions: Int[Array, "B P"], *, deterministic: bool
+    ) -> Float32[Array, "B P V"]:
+        """Returns the logits of all words at the masked positions."""
+        output = self.bert(
+            inputs, deterministic=deterministic, return_attention=False, output_positions=masked_positions
+        )
+        return self.masked_lm(output.hidden, self.bert.embeddings.word_embeddings)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flax import traverse_util
 
 from bertjax.config import build_all, build_part, check_unresolved
-from bertjax.contract import Data, Experiment, Facts, ReadsSettings, Trainable
+from bertjax.contract import Data, Evaluable, Experiment, Facts, ReadsSettings, Trainable
 from bertjax.errors import UserError
 from bertjax.modes import extension, init_from, overrides
 from bertjax.modes.request import Request, config_of
@@ -39,7 +39,7 @@ class Resolved(NamedTuple):
     """An experiment with its config. Values that depend on rows may be None.
 
     Attributes:
-      module: the experiment. It is `Trainable` in all modes except "predict".
+      module: the experiment. It is `Trainable` in all modes except "predict" and "evaluate".
       config: the config.
       run: the folder of a run with checkpoints and a vocabulary; None for weights in `init_from`.
       record: the record that `init_from.save` writes to the run's folder; None if `init_from` was not read.
@@ -98,11 +98,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     config = config_of(request, given)
     module: Any = find(config.get("experiment", ""))
     trains = _trains(module)
-    if not trains and request.mode != "predict":
-        fix = "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"
-        raise UserError(
-            f"--mode={request.mode}", got="an experiment without training", expected="--mode=predict", fix=fix
-        )
+    if not trains:
+        _check_mode(request.mode, module)
     check_unresolved(
         (_settings(module), module.Config), config
     )  # `module.resolve` reads keys without checking that they exist
@@ -123,6 +120,16 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
 
         config = complete(config)
     return Resolved(module, config, run, record)
+
+
+def _check_mode(mode: str, module: Experiment) -> None:
+    """Raises UserError for a mode that an experiment without training does not have."""
+    fixes = {"predict": "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"}
+    if isinstance(module, Evaluable):
+        fixes = {"evaluate": "add --mode=evaluate, and omit --workdir", **fixes}
+    if mode not in fixes:
+        got, expected = "an experiment without training", " or ".join(f"--mode={name}" for name in fixes)
+        raise UserError(f"--mode={mode}", got=got, expected=expected, fix=next(iter(fixes.values())))
 
 
 def _run_of(request: Request) -> Path | None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.reporting import titles
+from bertjax.reporting import pairs, titles
 from bertjax.reporting.runs import Run
 
 _POINTS, _FEWEST, _MOST = 60_000, 40, 1500  # maximum in total; minimum and maximum per curve
 _DIGITS = 5
 # Metrics with a known chance level.
-_CHANCE = {"next_sentence_accuracy": 0.5}
+_CHANCE = dict.fromkeys(("next_sentence_accuracy", "pairs/accuracy", "pairs/per_token_accuracy"), 0.5)
 # Secondary metrics: speed, optimizer, and ends of intervals.
 _SECONDARY = (
     "_low",
@@ -132,8 +132,12 @@ def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed
 
 
 def is_primary(metric: str) -> bool:
-    """Returns whether a metric measures the model. Speed and ends of intervals do not. The split may be omitted."""
-    return not (metric.endswith(_SECONDARY) or metric.rpartition("/")[2].startswith(_SECONDARY_PREFIXES))
+    """Returns whether a metric measures the model. Speed, ends of intervals and details of minimal pairs do not.
+
+    The split may be omitted.
+    """
+    is_secondary = metric.endswith(_SECONDARY) or metric.rpartition("/")[2].startswith(_SECONDARY_PREFIXES)
+    return not (is_secondary or pairs.is_detail(metric))
 
 
 def _allowed(curves: int) -> int:

@@ -12,6 +12,8 @@ _TITLES = {
     "causal_lm_accuracy": "Causal-LM accuracy",
     "next_sentence_loss": "Next-sentence loss",
     "next_sentence_accuracy": "Next-sentence accuracy",
+    "pairs/accuracy": "Minimal pairs, accuracy",
+    "pairs/per_token_accuracy": "Minimal pairs, accuracy per token",
     "f1": "F1",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",

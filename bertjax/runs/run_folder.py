@@ -38,6 +38,7 @@ _MAY_CHANGE = (
     "data.prepared_dir",
     "data.beam",
     "selection.min_words",
+    "minimal_pairs",
 )
 # Keys added later whose defaults are not off, with the values of runs without them.
 _ADDED_LATER = {"optimizer.decay_fraction": 0.2, "optimizer.muon_beta": 0.95, "optimizer.muon_ns_steps": 5}

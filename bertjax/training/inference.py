@@ -24,6 +24,7 @@ from bertjax.contract import (
     Output,
     Params,
     Predicts,
+    Scores,
     Task,
 )
 from bertjax.errors import UserError
@@ -236,6 +237,10 @@ class Inference:
     def evaluate(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the validation and test splits, and the baselines."""
         config = self._config
+        if isinstance(self.task, Scores):
+            results = self._predictor(self.params, data.held_out())
+            found = self.task.score(track(results, "evaluating", "example"))
+            return {f"valid/{name}": value for name, value in found.items()}
         assert isinstance(self.task, Task) and isinstance(config, TrainingConfig), "the task only predicts"
         evaluation = Evaluation(self.task, self._predictor, config.batch_size, config.accumulation_steps)
         scores = evaluation(self.params, data, lambda: False)

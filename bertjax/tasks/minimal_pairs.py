@@ -1,0 +1,267 @@
+"""Minimal pairs (Warstadt et al. 2020): an acceptable and an unacceptable sentence, scored by a language model.
+
+A masked language model scores a sentence by its pseudo-log-likelihood: the sum over its tokens of the log-probability
+of the token where it is masked (Salazar et al. 2020). A causal model scores it by its log-likelihood. [CLS] and [SEP]
+are not counted.
+"""
+
+import dataclasses
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bertjax.config import Constrained, Count, one_of
+from bertjax.contract import Batch, Example, Output, Params
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
+from bertjax.data.rows.text_rows import text_row
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+from bertjax.models.bert import BertConfig, BertInputs
+from bertjax.models.losses import cross_entropy
+from bertjax.scoring.minimal_pairs import ScoredPair, accuracies
+from bertjax.tasks import pretrained
+from bertjax.tasks.bert import to_example
+
+_log = logging.getLogger(__name__)
+
+OBJECTIVES = ("masked_lm", "causal_lm")
+METHODS = ("original", "within_word_l2r")
+# The columns of the good and the bad sentence, the phenomenon and the paradigm. The second are those of BLiMP's files.
+_COLUMNS = (
+    ("good", "bad", "phenomenon", "paradigm"),
+    ("sentence_good", "sentence_bad", "linguistics_term", "UID"),
+)
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPairsConfig(Constrained, prefix="minimal_pairs"):
+    """Minimal pairs that are scored at each evaluation during pretraining.
+
+    Attributes:
+      source: files of minimal pairs, such as BLiMP's; "" for none. See configs/minimal_pairs.py.
+      per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
+      method: how a masked language model scores a sentence; see configs/minimal_pairs.py.
+    """
+
+    source: str = ""
+    per_paradigm: Count = 50
+    method: Annotated[str, one_of(*METHODS)] = "original"
+
+
+class Pair(NamedTuple):
+    """A minimal pair, as word pieces."""
+
+    groups: tuple[str, str]  # the phenomenon and the paradigm; "" for none
+    good: list[int]
+    bad: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Converts sentences to rows whose predictions are the log-probabilities of their tokens.
+
+    Attributes:
+      tokenizer: the tokenizer.
+      max_positions: the maximum number of tokens of a row, with [CLS] and [SEP].
+      method: "original" masks one token at a time (Salazar et al. 2020). "within_word_l2r" also masks the later tokens
+        of its word, which would give it away (Kauf and Ivanova 2023). Ignored for causal models.
+      direction: "both" for a masked language model, or the direction of a causal one.
+    """
+
+    tokenizer: WordPiece
+    max_positions: int
+    method: str
+    direction: str
+
+    @classmethod
+    def of(cls, tokenizer: WordPiece, model: Mapping[str, Any], objective: str, method: str) -> "Sentences":
+        """Makes the converter for a model, from the subtree `model` of its config and its pretraining objective."""
+        direction = model.get("direction", BertConfig.direction) if objective == "causal_lm" else "both"
+        return cls(tokenizer, model["max_positions"], method, direction)
+
+    def encode(self, text: str, where: str) -> list[int]:
+        """Returns the word pieces of a sentence. Raises RowError if there are none or too many."""
+        (ids,) = self.tokenizer.encode_batch([text])
+        most = self.max_positions - 2
+        if not 1 <= len(ids) <= most:
+            expected = f"a sentence of 1 to {most} tokens, the positions of the model without [CLS] and [SEP]"
+            raise RowError(where, f"{len(ids)} tokens", expected, "correct or delete the sentence")
+        return ids
+
+    def rows(self, ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+        """Returns the rows of a sentence: one per token, or a single one for causal models.
+
+        Returns:
+          rows of BERT's inputs, with the masked_labels and their masked_positions: scalars, or a pair of arrays in a
+          causal model, whose positions are those of the tokens before (or after) the labels.
+        """
+        row = to_example([text_row([ids], self.tokenizer)], None).rows[0]
+        tokens, last = row["input_ids"], len(ids)
+        if self.direction != "both":
+            shift = -1 if self.direction == "left_to_right" else 1
+            positions = np.arange(1, last + 1, dtype=np.int32)
+            return [{**row, "masked_positions": positions + np.int32(shift), "masked_labels": tokens[positions]}]
+        rows, stop = [], last + 1
+        for place in range(last, 0, -1):  # backwards, so that `stop` is the end of the token's word
+            end = stop if self.method == "within_word_l2r" else place + 1
+            masked = tokens.copy()
+            masked[place:end] = self.tokenizer.mask_id
+            if not self.tokenizer.is_continuation[tokens[place]]:
+                stop = place
+            scalars = {"masked_positions": np.int32(place), "masked_labels": tokens[place]}
+            rows.append({**row, "input_ids": masked, **scalars})
+        return rows[::-1]
+
+
+def check_objective(objective: str | None, init_from: str) -> str:
+    """Returns the objective of the run in `init_from`, or else the given one, or "masked_lm".
+
+    Raises:
+      UserError: if the run was trained with another objective than the given one.
+    """
+    before = pretrained.describe(Path(init_from)).config.get("objective")
+    if before in OBJECTIVES and objective not in (None, before):
+        raise UserError(
+            "config key objective",
+            got=objective,
+            expected=f"{before}, which {init_from} was trained with",
+            fix=f"set --config.objective={before}",
+        )
+    return before if before in OBJECTIVES else objective or OBJECTIVES[0]
+
+
+def check_source(source: str, key: str) -> None:
+    """Raises UserError if config key `key` names no files."""
+    if not source:
+        fix = f"set --config.{key}=blimp.jsonl"
+        raise UserError(f"config key {key}", got="no files", expected="files of minimal pairs", fix=fix)
+    tables.find_files(source, key)
+
+
+def read(
+    source: str, key: str, sentences: Sentences, per_paradigm: int, on_bad_row: str, columns: Sequence[str] = ()
+) -> list[Pair]:
+    """Reads minimal pairs.
+
+    Files are tables, or lines of two sentences separated by a tab; see docs/reference/inputs.md.
+
+    Args:
+      source: the files; see `lines.find_files`.
+      key: the config key of the source, for messages.
+      sentences: encodes the sentences.
+      per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
+      on_bad_row: see `BadRows`.
+      columns: the columns of the good and the bad sentence in a table; empty for those of BLiMP.
+    Raises:
+      UserError: if there is no pair, or for a bad row, with file and line: without two sentences, with equal ones, or
+        with one that `Sentences.encode` refuses.
+    """
+    known = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
+    check_source(source, key)
+    bad_rows, counts, pairs = BadRows(on_bad_row), Counter[tuple[str, str]](), []
+    for path in tables.find_files(source, key):
+        for pair in bad_rows.sift(map(partial(_pair, known, sentences), _rows(path, key, known, bad_rows))):
+            counts[pair.groups] += 1
+            if not per_paradigm or counts[pair.groups] <= per_paradigm:
+                pairs.append(pair)
+    if not pairs:
+        expected = "pairs of sentences, in columns or separated by a tab"
+        got = f"no rows{bad_rows.skipped()}"
+        raise UserError(f"config key {key}={source}", got=got, expected=expected, fix="name other files")
+    _log.info("read %s: %d of %d pairs%s", source, len(pairs), counts.total(), bad_rows.skipped())
+    return pairs
+
+
+def _rows(path: Path, key: str, known: Sequence[Sequence[str]], bad_rows: BadRows) -> Iterator[tables.Row]:
+    """The rows of a table; those of a file of lines have the columns of the sentences."""
+    is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
+    if not is_tsv or any(set(names[:2]) <= set(tables.first_fields(path)) for names in known):
+        found = tables.read_input(str(path), key, (), True, bad_rows)
+        if found is not None:
+            return found
+    lines = (line for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
+
+    def row(line: Line) -> tables.Row:
+        texts = decode(line).split("\t")
+        if len(texts) != 2:
+            got = "one sentence" if len(texts) == 1 else f"{len(texts)} sentences"
+            expected = "a good and a bad sentence, separated by a tab"
+            raise RowError(line.where, got, expected, "correct the line")
+        return tables.Row(dict(zip(known[0], texts, strict=False)), line.where)
+
+    return map(row, lines)
+
+
+def _pair(known: Sequence[Sequence[str]], sentences: Sentences, row: tables.Row) -> Pair:
+    """The pair of a row, by the first of the known sets of columns that the row has."""
+    names = next((names for names in known if set(names[:2]) <= row.values.keys()), None)
+    if names is None:
+        got, expected = f"the columns {', '.join(row.values)}", f"the columns {' and '.join(known[0][:2])}"
+        raise RowError(row.where, got, expected, "rename the columns, or name them in data.pair_columns")
+    good, bad = (tables.text_of(row, name, "data.pair_columns") for name in names[:2])
+    if good == bad:
+        raise RowError(row.where, "two equal sentences", "a good and a bad sentence", "correct or delete the row")
+    phenomenon, paradigm = (_NOT_IN_NAMES.sub("_", str(row.values.get(name) or "")) for name in names[2:])
+    return Pair((phenomenon, paradigm), sentences.encode(good, row.where), sentences.encode(bad, row.where))
+
+
+def examples(pairs: Iterable[Pair], sentences: Sentences) -> Iterator[Example]:
+    """Yields the example of each pair: the rows of the good and of the bad sentence."""
+    for pair in pairs:
+        yield Example([*sentences.rows(pair.good), *sentences.rows(pair.bad)], pair)
+
+
+def init(model: nn.Module, rng: jax.Array) -> Params:
+    """Returns random parameters of a `BertForMaskedLM`; see `Predicts.init`."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    return model.init(rng, BertInputs(ids, ids, ids), ids, deterministic=True)["params"]
+
+
+def infer(model: nn.Module, params: Params, batch: Batch) -> dict[str, jax.Array]:
+    """Returns the `log_probabilities` [B, P], float32, of the labels in rows of `Sentences.rows`.
+
+    Args:
+      model: a `BertForMaskedLM`.
+      params: its parameters.
+      batch: the rows.
+    """
+    positions, labels = (
+        jnp.reshape(batch[name], (len(batch["input_ids"]), -1)) for name in ("masked_positions", "masked_labels")
+    )
+    with jax.default_matmul_precision("highest"):  # by default, GPUs and TPUs multiply float32 in fewer bits
+        logits = model.apply({"params": params}, BertInputs.of(batch), positions, deterministic=True)
+    return {"log_probabilities": -cross_entropy(cast(jax.Array, logits), labels)}
+
+
+def log_probabilities(rows: Sequence[Mapping[str, np.ndarray]], outputs: Sequence[Output]) -> np.ndarray:
+    """Returns the log-probability of each token that the rows predict, in order, from the outputs of `infer`."""
+    both = zip(rows, outputs, strict=True)
+    parts = [output["log_probabilities"][: row["masked_labels"].size] for row, output in both]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def labels(rows: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Returns the tokens whose log-probabilities the rows of a sentence predict, in order."""
+    return np.concatenate([np.ravel(row["masked_labels"]) for row in rows])
+
+
+def score(results: Iterable[tuple[Example, Sequence[Output]]]) -> dict[str, float]:
+    """Returns the accuracies; see `scoring.minimal_pairs.accuracies`."""
+    pairs = []
+    for example, outputs in results:
+        pair, values = example.source, log_probabilities(example.rows, outputs)
+        counts = len(pair.good), len(pair.bad)
+        sums = float(values[: counts[0]].sum()), float(values[counts[0] :].sum())
+        pairs.append(ScoredPair(pair.groups, sums, counts))
+    return accuracies(pairs)

@@ -1,0 +1,48 @@
+"""Scores minimal pairs of an acceptable and an unacceptable sentence, such as BLiMP. Nothing is trained.
+
+    python launch.py --mode=evaluate --config=configs/minimal_pairs.py --config.init_from=BERT_FOLDER \\
+        --config.data.test_source=blimp.jsonl --output=blimp.json
+    python launch.py --mode=predict --config=configs/minimal_pairs.py --config.init_from=BERT_FOLDER \\
+        --input=sentences.txt
+
+`init_from` is a run of bertjax or a published folder, with a masked language model; or a run with
+`objective=causal_lm`. A pair is right if the acceptable sentence has the higher score, and ties count half.
+
+- Masked language models: the pseudo-log-likelihood (Salazar et al. 2020), which masks one token at a time.
+  `method=within_word_l2r` masks the later tokens of its word too, because they give the token away (Kauf and Ivanova
+  2023).
+- Causal language models: the log-likelihood.
+
+Accuracies of all pairs, of each phenomenon and of each paradigm have 95 % bootstrap intervals. On all of BLiMP, Salazar
+et al. (2020) report 82.6 % for GPT-2 (345M) and 86.5 % for RoBERTa (large); people have 88.6 %.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from bertjax.configs import parts
+
+VARIANTS = ()
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """Returns the config, which has no variants."""
+    parts.chosen(variant, VARIANTS)
+    config = ConfigDict()
+    config.experiment = "minimal_pairs"
+    config.init_from = ""
+    config.objective = placeholder(str)  # default: that of the run in init_from, or "masked_lm"
+    config.method = "original"  # or "within_word_l2r"
+    config.mesh = parts.mesh()
+    config.model = parts.inference_model()
+    del config.model.dtype  # always float32
+    config.data = ConfigDict()
+    config.data.valid_source = ""
+    config.data.test_source = ""
+    config.data.pair_columns = ()  # default: those of BLiMP
+    config.data.per_paradigm = 0  # all pairs
+    config.data.text_field = "text"  # of a table to predict on
+    config.data.on_bad_row = "stop"
+    config.data.vocab_file = ""
+    config.data.lowercase = placeholder(bool)
+    return config

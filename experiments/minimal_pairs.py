@@ -1,0 +1,188 @@
+"""Scores minimal pairs and single sentences by a language model (Warstadt et al. 2020; Salazar et al. 2020)."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+
+from bertjax.config import Constrained, Count, build_all, one_of
+from bertjax.contract import Batch, Data, Example, Output, Params, RowIndices, Scores
+from bertjax.data.readers import lines, tables
+from bertjax.data.readers.lines import OnBadRow
+from bertjax.data.text.vocabulary_config import VocabularyConfig
+from bertjax.models.bert import BertConfig, BertForMaskedLM
+from bertjax.tasks import bert, inputs, minimal_pairs, pretrained
+from bertjax.tasks.bert import BertFacts, BertPredicts
+from bertjax.tasks.minimal_pairs import METHODS, OBJECTIVES, Sentences, check_objective
+
+_NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}  # keys of `model` that only training needs
+_LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Constrained):
+    """The config keys that this experiment reads.
+
+    Attributes:
+      experiment: the name of its file.
+      init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run, with a masked language model; or
+        a run with objective "causal_lm".
+      objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm".
+      method: how a masked language model scores a token. "original" masks this token (Salazar et al. 2020),
+        "within_word_l2r" also the later tokens of its word, which would give it away (Kauf and Ivanova 2023).
+      model: fields of `BertConfig`, except those that only training needs.
+      data: which pairs to read, and how to encode them.
+    """
+
+    experiment: str
+    init_from: str
+    objective: Annotated[str, one_of(*OBJECTIVES)]
+    method: Annotated[str, one_of(*METHODS)]
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsConfig(Constrained, prefix="data"):
+    """The pairs to evaluate, and the sentences to predict on.
+
+    Attributes:
+      valid_source: files of pairs, scored as "valid/..."; see docs/reference/inputs.md.
+      test_source: files of pairs, scored as "test/...".
+      pair_columns: the columns of the acceptable and of the unacceptable sentence in a table. Default: "good" and
+        "bad", or "sentence_good" and "sentence_bad", as in BLiMP's files.
+      per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
+      text_field: in a table to predict on, the column of the sentence.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+    """
+
+    valid_source: str
+    test_source: str
+    pair_columns: tuple[str, ...]
+    per_paradigm: Count
+    text_field: str
+    on_bad_row: OnBadRow
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(len(self.pair_columns) in (0, 2), "pair_columns", "two columns, or none for those of BLiMP")
+
+
+_DATA = (RowsConfig, VocabularyConfig)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fills in what `init_from` determines: sizes, casing and objective. Raises UserError if they are contradicted."""
+    config = pretrained.resolve(config)
+    return {**config, "objective": check_objective(config["objective"], config["init_from"])}
+
+
+read_facts = bert.read_facts
+
+
+def _sentences(config: Config, facts: BertFacts) -> Sentences:
+    return Sentences.of(facts.tokenizer, config.model, config.objective, config.method)
+
+
+class PairsData(Data):
+    """See `bertjax.contract.Data`. The pairs of `data.valid_source` are its validation examples."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        """See `Evaluable.build_data`; the folder has the vocabulary."""
+        self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
+        self._config, self._folder = config, folder
+        minimal_pairs.check_source(self._rows.valid_source, "data.valid_source")
+
+    @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        return True
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Data.fingerprint`."""
+        files = tables.find_files(self._rows.valid_source, "data.valid_source")
+        key = [dataclasses.asdict(self._rows), *map(lines.fingerprint, files), self.facts.tokenizer.key]
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
+
+    def prepare(self) -> None:
+        """See `Data.prepare`."""
+
+    @property
+    def facts(self) -> BertFacts:
+        """See `Data.facts`."""
+        return read_facts(self._config, self._folder)
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`; there are none."""
+        return iter(())
+
+    def held_out(self) -> Iterator[Example]:
+        """See `Data.held_out`. Reads and checks all pairs first."""
+        rows, sentences = self._rows, _sentences(self._config, self.facts)
+        source, key = rows.valid_source, "data.valid_source"
+        pairs = minimal_pairs.read(source, key, sentences, rows.per_paradigm, rows.on_bad_row, rows.pair_columns)
+        return minimal_pairs.examples(pairs, sentences)
+
+
+build_data = PairsData
+
+
+class MinimalPairs(BertPredicts[Config], Scores):
+    """See `bertjax.contract.Scores`."""
+
+    def __init__(self, config: Config, facts: BertFacts) -> None:
+        """See `Experiment.build_task`."""
+        self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
+        whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
+        model, _ = bert.model_configs(whole, BertConfig, facts.tokenizer.vocab)
+        super().__init__(config, facts.tokenizer, model, BertForMaskedLM(model), model.max_positions)
+        self._sentences = _sentences(config, facts)
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `Predicts.init`."""
+        return minimal_pairs.init(self._model, rng)
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """An example for each line, which is a sentence."""
+        return inputs.of_lines(lines, self._example, self._rows.on_bad_row)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The sentences in `data.text_field` of a table; see `Predicts.examples_of`."""
+        columns, on_bad_row = (self._rows.text_field,), self._rows.on_bad_row
+        return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
+
+    def _example(self, texts: Sequence[str], where: str) -> Example:
+        (text,) = texts
+        return Example(self._sentences.rows(self._sentences.encode(text, where)), text)
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `Predicts.predict_lengths`."""
+        return (*(length for length in _LENGTHS if length < self._seq_len), self._seq_len)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """See `minimal_pairs.infer`."""
+        return minimal_pairs.infer(self._model, params, batch)
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The (pseudo-)log-likelihood of a sentence, in nats, its mean per token, and the share of each token."""
+        values = minimal_pairs.log_probabilities(example.rows, outputs)
+        tokens = [self._tokenizer.vocab[int(token)] for token in minimal_pairs.labels(example.rows)]
+        return {
+            "text": example.source,
+            "score": round(float(values.sum()), 6),
+            "per_token_score": round(float(values.mean()), 6),
+            "tokens": tokens,
+            "log_probabilities": [round(float(value), 6) for value in values],
+        }
+
+    def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """The accuracies; see `scoring.minimal_pairs.accuracies`."""
+        return minimal_pairs.score(results)
+
+
+build_task = MinimalPairs

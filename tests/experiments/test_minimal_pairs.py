@@ -1,0 +1,276 @@
+"""Minimal pairs, from files to metrics, compared with transformers and across batches and devices."""
+
+import dataclasses
+import functools
+import gzip
+import itertools
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.configs import minimal_pairs as config_file
+from bertjax.data.text.tokenizers import WordPiece
+from bertjax.errors import UserError
+from bertjax.experiments import minimal_pairs
+from bertjax.interop import huggingface
+from bertjax.models.bert import BertForMaskedLM
+from bertjax.modes.resolved import Resolved
+from bertjax.reporting import page
+from bertjax.reporting.runs import read_run
+from bertjax.sweeps.evaluations import evaluation
+from bertjax.tasks.minimal_pairs import init
+from bertjax.training.inference import Inference
+from tests import published, tiny
+from tests.random_params import random_params
+
+FLAGS = ("--config=configs/minimal_pairs.py", "--mode=evaluate")
+
+
+def write_model(folder, tokenizer=published.TOKENIZER, scale=0.5):
+    """Writes a folder for transformers' BertForMaskedLM. With scale 0, all logits are 0."""
+    config = dataclasses.replace(published.CONFIG, vocab_size=tokenizer.vocab_size)
+    params = random_params(functools.partial(init, BertForMaskedLM(config)), scale=scale)
+    huggingface.save(folder, params, config, "BertForMaskedLM")
+    tokenizer.save(folder)
+    return folder
+
+
+def sentence(rng, vocab, length):
+    return " ".join(rng.choices(vocab, k=length))
+
+
+def write_pairs(path, count=40, vocab=("the", "cats", "dogs", "sees", "birding", "."), longest=9, equal_lengths=False):
+    """Writes pairs of two phenomena with two paradigms each. Returns the path."""
+    rng = random.Random(0)
+    with path.open("w") as file:
+        for number in range(count):
+            length = rng.randint(1, longest)
+            good = sentence(rng, vocab, length)
+            bad = sentence(rng, vocab, length if equal_lengths else rng.randint(1, longest))
+            names = {"phenomenon": "ab"[number % 2], "paradigm": "wxyz"[number % 4]}
+            if good != bad:
+                file.write(json.dumps({"good": good, "bad": bad, **names}) + "\n")
+    return path
+
+
+def inference(folder, devices=1, **overrides):
+    """The task with the weights in a folder."""
+    config = config_file.get_config()
+    config.update_from_flattened_dict({"init_from": str(folder), **overrides})
+    resolved = Resolved(minimal_pairs, minimal_pairs.resolve(json.loads(config.to_json())))
+    _, settings, task = resolved.of_folder(folder)
+    with tiny.few_devices(devices):
+        return Inference(task, settings, None, "final"), resolved
+
+
+def scores(folder, pairs, devices=1, **overrides):
+    used, resolved = inference(folder, devices, **{"data.valid_source": str(pairs), **overrides})
+    return used.evaluate(resolved.data(folder))
+
+
+def records(folder, lines, devices=1, **overrides):
+    used, _ = inference(folder, devices, **overrides)
+    return list(used.records(used.task.examples(iter(lines))))
+
+
+def evaluate(*flags):
+    outcome = tiny.run_on_one(*FLAGS, *flags)
+    assert outcome.status is None, outcome.status
+    return json.loads(outcome.stdout)
+
+
+def test_constant_logits_are_at_chance(tmp_path):
+    folder = write_model(tmp_path / "model", scale=0.0)
+    vocab = ("the", "cat", "dog", "sees", ".")  # a token each
+    equal = write_pairs(tmp_path / "equal.jsonl", vocab=vocab, equal_lengths=True)
+    found = scores(folder, equal)
+    assert found["valid/pairs/accuracy"] == found["valid/pairs/per_token_accuracy"] == 0.5
+    found = scores(folder, write_pairs(tmp_path / "others.jsonl"))
+    assert found["valid/pairs/per_token_accuracy"] == 0.5 != found["valid/pairs/accuracy"]
+
+
+@pytest.mark.parametrize("method", minimal_pairs.METHODS)
+def test_scores_do_not_depend_on_neighbors_or_devices(tmp_path, method):
+    folder, rng = write_model(tmp_path), random.Random(1)
+    vocab = ("the", "cats", "dogs", "sees", "birding", ".")
+    lines = [sentence(rng, vocab, rng.randint(1, 14)) for _ in range(30)]
+    together = [record["score"] for record in records(folder, lines, method=method)]
+    split = [record["score"] for record in records(folder, lines, devices=4, method=method)]
+    alone = [records(folder, [line], method=method)[0]["score"] for line in lines[:3]]
+    np.testing.assert_allclose(split, together, rtol=1e-5)
+    np.testing.assert_allclose(alone, together[:3], rtol=1e-5)
+
+
+def test_a_record_has_the_share_of_every_token(tmp_path):
+    folder = write_model(tmp_path)
+    (record,) = records(folder, ["The cats ."])
+    assert record["tokens"] == ["the", "cat", "##s", "."]
+    assert record["score"] == pytest.approx(sum(record["log_probabilities"]), abs=1e-5)
+    assert record["per_token_score"] == pytest.approx(record["score"] / 4, abs=1e-6)
+    within = records(folder, ["The cats ."], method="within_word_l2r")[0]["log_probabilities"]
+    differs = [a != b for a, b in zip(within, record["log_probabilities"], strict=True)]
+    assert differs == [False, True, False, False]
+
+
+def test_a_loaded_model_scores_sentences(tmp_path):
+    folder = write_model(tmp_path)
+    with tiny.few_devices(1):
+        (record,) = bertjax.load(folder, "minimal_pairs").predict(["The cats ."])
+    assert record == records(folder, ["The cats ."])[0]
+
+
+def test_the_command_line_evaluates_and_predicts(tmp_path):
+    folder, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.jsonl")
+    init_from = f"--config.init_from={folder}"
+    found = evaluate(init_from, f"--config.data.test_source={pairs}")
+    assert 0 < found["test/pairs/accuracy_low"] < found["test/pairs/accuracy"] < 1
+    assert found.keys() >= {"test/pairs/a/accuracy", "test/pairs/a/w/per_token_accuracy_high"}
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    lines = "".join(f"{row['good']}\n{row['bad']}\n" for row in rows)
+    outcome = tiny.run_on_one(*FLAGS[:1], "--mode=predict", init_from, stdin=lines.encode())
+    assert outcome.status is None, outcome.status
+    values = np.array([json.loads(line)["score"] for line in outcome.stdout.splitlines()]).reshape(-1, 2)
+    assert found["test/pairs/accuracy"] == np.mean(values[:, 0] > values[:, 1])
+    (tmp_path / "table.csv").write_text("sentence\nthe cat\n")
+    flags = (init_from, f"--input={tmp_path / 'table.csv'}", "--config.data.text_field=sentence")
+    outcome = tiny.run_on_one(*FLAGS[:1], "--mode=predict", *flags)
+    assert json.loads(outcome.stdout)["tokens"] == ["the", "cat"]
+
+
+@pytest.mark.parametrize("line", ["", "the " * 31])
+def test_a_sentence_without_tokens_or_with_too_many_is_bad(tmp_path, line):
+    with pytest.raises(UserError, match=r"input line 2: got \d+ tokens; expected a sentence of 1 to 30 tokens"):
+        records(write_model(tmp_path), ["the cat", line])
+
+
+def test_a_google_folder_is_scored(tmp_path):
+    pairs = write_pairs(tmp_path / "pairs.jsonl", vocab=("the", "a", "cat", "dog", "runs"), longest=4)
+    found = scores(published.GOOGLE, pairs, **{"data.lowercase": True})
+    assert 0 < found["valid/pairs/accuracy"] < 1
+
+
+def test_a_model_without_masked_language_model_is_an_error(tmp_path):
+    folder, pairs = published.write_huggingface(tmp_path / "bert"), write_pairs(tmp_path / "pairs.jsonl")
+    outcome = tiny.run_on_one(*FLAGS, f"--config.init_from={folder}", f"--config.data.test_source={pairs}")
+    tiny.check_message(
+        outcome.error, what="init_from", got="no weights of masked_lm", expected="trained for it", fix="name such a"
+    )
+
+
+def test_modes_that_need_training_are_errors(tmp_path):
+    flags = (*FLAGS[:1], f"--config.init_from={write_model(tmp_path)}", f"--workdir={tmp_path / 'run'}")
+    outcome = tiny.run_on_one("--mode=train", *flags)
+    expected = "--mode=evaluate or --mode=predict"
+    tiny.check_message(outcome.error, what="--mode", got="without training", expected=expected, fix="--mode=evaluate")
+    outcome = tiny.run_on_one(*FLAGS, *flags[1:2])
+    expected = "files of minimal pairs"
+    tiny.check_message(outcome.error, what="valid_source", got="no files", expected=expected, fix="blimp")
+
+
+def check_chain_rule(run, direction):
+    """Compares the scores of a causal run with its own predictions of each next token."""
+    (record,) = records(run, ["the cat sees ."])
+    used, _ = inference(run)
+    tokens = used.task.tokenizer.encode_batch(["the cat sees ."])[0]
+    ids = [used.task.tokenizer.cls_id, *tokens, used.task.tokenizer.sep_id]
+    infer = jax.jit(used.task.infer)
+    for place in range(1, 5):
+        # Tokens on the other side do not matter: they are replaced by [UNK].
+        seen = range(place) if direction == "left_to_right" else range(place + 1, 6)
+        known = np.array([ids[i] if i in seen else used.task.tokenizer.unk_id for i in range(6)])[None]
+        batch = {"input_ids": known, "token_type_ids": 0 * known, "segment_ids": 0 * known + 1}
+        shift = -1 if direction == "left_to_right" else 1
+        labels = {"masked_positions": np.array([place + shift]), "masked_labels": np.array([ids[place]])}
+        found = infer(used.params, {**batch, **labels})["log_probabilities"]
+        assert record["log_probabilities"][place - 1] == pytest.approx(float(found[0, 0]), abs=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
+def test_a_causal_run_is_scored_by_its_log_likelihood(tmp_path, direction):
+    causal = {"objective": "causal_lm", "model__direction": direction, "data__next_sentence": False}
+    best = {"checkpoint__best_metric": "valid/causal_lm_loss", "minimal_pairs__source": pairs_of_run(tmp_path)}
+    outcome = tiny.run_on_one(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **causal, **best))
+    assert outcome.status is None, outcome.status
+    check_chain_rule(tmp_path / "run", direction)
+    found = scores(tmp_path / "run", pairs_of_run(tmp_path))
+    logged = read_run(tmp_path / "run").final_metrics()
+    assert found["valid/pairs/accuracy"] == logged["valid/pairs/accuracy"]
+    with pytest.raises(UserError, match=r"objective: got masked_lm; expected causal_lm, which .* was trained with"):
+        inference(tmp_path / "run", objective="masked_lm")
+
+
+def pairs_of_run(folder):
+    return write_pairs(folder / "pairs.jsonl", 30, tiny.WORDS)
+
+
+def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
+    pairs, run = pairs_of_run(tmp_path), tmp_path / "run"
+    options = {"minimal_pairs__source": pairs, "minimal_pairs__per_paradigm": 4}
+    best = {"checkpoint__best_metric": "valid/pairs/accuracy", "checkpoint__best_mode": "max"}
+    outcome = tiny.run_on_one(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), run, **options, **best))
+    assert outcome.status is None, outcome.status
+    evaluated = [record for record in read_run(run).records if "valid/pairs/accuracy" in record]
+    assert [record["step"] for record in evaluated] == [3, 6]
+    assert "valid/masked_lm_loss" in evaluated[0] and "valid/pairs/a/w/accuracy" not in evaluated[0]
+    of_phenomena = [evaluated[1][f"valid/pairs/{name}/accuracy"] for name in "ab"]
+    assert evaluated[1]["valid/pairs/accuracy"] == pytest.approx(np.mean(of_phenomena))
+    found = scores(run, pairs, **{"data.per_paradigm": 4})  # of the final checkpoint, the latest
+    assert found["valid/pairs/accuracy"] == evaluated[1]["valid/pairs/accuracy"]
+    # A sweep reads the metric of the best checkpoint.
+    assert evaluation(read_run(run)).metrics["valid/pairs/accuracy"] == max(
+        record["valid/pairs/accuracy"] for record in evaluated
+    )
+    # A trained run scores other pairs, and resumes with other pairs.
+    every = tiny.run_on_one("--mode=evaluate", f"--workdir={run}", "--config.minimal_pairs.per_paradigm=0")
+    assert json.loads(every.stdout)["valid/pairs/accuracy"] == scores(run, pairs)["valid/pairs/accuracy"]
+    html = page.of_run(run)
+    assert html.count('class="track"') == 3 and "Minimal pairs" in html
+
+
+def test_pretraining_reports_bad_pairs_before_it_starts(tmp_path):
+    text, pairs = tiny.write_text(tmp_path / "t.txt"), tmp_path / "pairs.txt"
+    pairs.write_text("the cat\tthe cats\nthe cat\n")
+    outcome = tiny.run_on_one(*tiny.arguments(text, tmp_path / "run", minimal_pairs__source=pairs))
+    tiny.check_message(outcome.error, what="pairs.txt:2", got="one sentence", expected="separated", fix="correct")
+    assert not (tmp_path / "run").exists()
+    outcome = tiny.run_on_one(*tiny.arguments(text, tmp_path / "run", minimal_pairs__source="gone.txt"))
+    tiny.check_message(outcome.error, what="minimal_pairs.source", got="not exist", expected="files", fix="path")
+
+
+def blimp(data_folder, count):
+    """The first pair of each paradigm, then the second of each, and so on."""
+    with gzip.open(data_folder / "blimp" / "blimp.jsonl.gz", "rt") as file:
+        rows = sorted(map(json.loads, file), key=lambda row: row["pair_id"])
+    return rows[:count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", minimal_pairs.METHODS)
+def test_scores_equal_those_of_transformers(tmp_path, data_folder, method):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    tokenizer = WordPiece.from_file(data_folder / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
+    folder = write_model(tmp_path, tokenizer, scale=0.3)
+    rows = blimp(data_folder, 200)
+    texts = list(itertools.chain.from_iterable((row["good"], row["bad"]) for row in rows))
+    model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = []
+    for text in texts:
+        encoded = theirs(text, return_tensors="pt")
+        ids, words = encoded["input_ids"][0], encoded.word_ids()
+        copies = ids.repeat(len(ids) - 2, 1)
+        for row, place in enumerate(range(1, len(ids) - 1)):
+            later = [i for i in range(place, len(ids) - 1) if words[i] == words[place]]
+            copies[row, later if method == "within_word_l2r" else place] = theirs.mask_token_id
+        with torch.no_grad():
+            log_probs = model(input_ids=copies).logits.log_softmax(-1)
+        places = torch.arange(len(copies))
+        expected.append(log_probs[places, places + 1, ids[1:-1]].double().sum().item())
+    found = [record["score"] for record in records(folder, texts, method=method)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.std(expected) > 1  # the scores differ between sentences
