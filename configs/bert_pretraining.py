@@ -66,6 +66,7 @@ def _data() -> ConfigDict:
     data.lines = "paragraph"
     data.vocab_file = ""
     data.vocab_size = 30_522
+    data.tokenizer = "wordpiece"
     data.workers = 0
     data.prepared_dir = ""
     data.beam = {"runner": "", "options": ()}

@@ -226,6 +226,7 @@ def articles(size: str) -> ConfigDict:
     data.words = "bert" if size else placeholder(str)  # default: init_from's, or "bert"
     data.vocab_file = ""
     data.vocab_size = 8192
+    data.tokenizer = "wordpiece"
     data.lowercase = True if size else placeholder(bool)
     data.workers = 0  # default: one per core
     data.prepared_dir = ""  # default: the run's folder

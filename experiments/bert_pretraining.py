@@ -18,7 +18,8 @@ from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.text_rows import text_row
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.errors import UserError
 from bertjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
@@ -105,7 +106,7 @@ class PretrainingData(Data):
     def __init__(self, config: Config, folder: Path) -> None:
         """See `Trainable.build_data`."""
         corpus, *_ = build_all(_DATA, config.data, "data")
-        if not corpus.source and (folder / "vocab.txt").exists():  # evaluation of a run on other text
+        if not corpus.source and saved_file(folder):  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
         self._config, self._preparation = config, Preparation(corpus, folder)
         self._batches: dict[str, PretrainingBatches] = {}
@@ -285,12 +286,10 @@ class BertPretraining(BertTask[Config]):
         `is_next_probability` is null without a second segment.
         """
         (text, positions), (output,) = example.source, outputs
-        vocab = self._tokenizer.vocab
         masks = [
             {
                 "position": position,
-                # A published table may have a few more rows than its vocabulary has tokens.
-                "tokens": [vocab[i] if i < len(vocab) else f"[row {i}]" for i in tokens],
+                "tokens": list(map(self._name, tokens)),
                 "probabilities": [round(float(p), 6) for p in probabilities],
             }
             for position, tokens, probabilities in zip(
@@ -299,6 +298,10 @@ class BertPretraining(BertTask[Config]):
         ]
         is_next = round(float(output["is_next"]), 6) if "\t" in text and "is_next" in output else None
         return {"text": text, "masks": masks, "is_next_probability": is_next}
+
+    def _name(self, token: int) -> str:
+        # A published table may have a few more rows than its vocabulary has tokens.
+        return self._tokenizer.names([token])[0] if token < self._tokenizer.vocab_size else f"[row {token}]"
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """An attention mask, and the samples of `BertTask`; see `Task.samples`."""
@@ -312,9 +315,9 @@ class BertPretraining(BertTask[Config]):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         (row,), (text, positions, labels, is_next) = example.rows, example.source
-        record, vocab = self.record(Example([row], (text, positions)), outputs), self._tokenizer.vocab
-        masks = [{**m, "label": vocab[label]} for m, label in zip(record["masks"], labels, strict=True)]
-        words = [vocab[token] for token in row["input_ids"].tolist()]
+        record = self.record(Example([row], (text, positions)), outputs)
+        masks = [{**m, "label": self._name(label)} for m, label in zip(record["masks"], labels, strict=True)]
+        words = self._tokenizer.names(row["input_ids"].tolist())
         follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
         return {"kind": "masks", "masks": masks, "words": words, **follows}
 
@@ -382,7 +385,7 @@ class BertPretraining(BertTask[Config]):
 build_task = BertPretraining
 
 
-def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: WordPiece) -> None:
+def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: Tokenizer) -> None:
     """Raises UserError for values that are valid one by one, but contradict each other."""
     if config.objective == "causal_lm" and (model.direction == "both" or pairs.next_sentence):
         raise UserError(

@@ -18,7 +18,7 @@ from bertjax.data.summarization import summary_rows
 from bertjax.data.summarization.limits import LimitedArticle
 from bertjax.data.summarization.prepared_articles import AbstractiveRows
 from bertjax.data.summarization.summary_rows import SummaryRows
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
@@ -26,7 +26,7 @@ from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embedd
 from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.progress import log_once
 from bertjax.tasks import pretrained, seq2seq, summarization
-from bertjax.tasks.bert import BertFacts, batch_specs
+from bertjax.tasks.bert import BertFacts, batch_specs, stand_in_tokenizer
 from bertjax.tasks.seq2seq import TargetIds
 from bertjax.tasks.summarization import (
     ArticleDataConfig,
@@ -89,7 +89,7 @@ def read_facts(config: Config, folder: Path) -> BertFacts:
 
 def stand_in_facts(config: Config) -> BertFacts:
     """See `Trainable.stand_in_facts`."""
-    return BertFacts(WordPiece((*SPECIALS, *summary_rows.TARGET_TOKENS), lowercase=True))
+    return BertFacts(stand_in_tokenizer(summary_rows.TARGET_TOKENS))
 
 
 def _rules(article: LimitedArticle) -> SelectionConfig:
@@ -108,7 +108,7 @@ class _AbstractiveEncoding(Encoding):
     decoding: DecodingConfig
 
     @classmethod
-    def of(cls, config: Config, tokenizer: WordPiece) -> "_AbstractiveEncoding":
+    def of(cls, config: Config, tokenizer: Tokenizer) -> "_AbstractiveEncoding":
         """The encoding of a config. Raises UserError for invalid settings."""
         decoding = build(DecodingConfig, config.decoding, "decoding")
         seq2seq.check_generates(decoding)

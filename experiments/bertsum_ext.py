@@ -20,7 +20,7 @@ from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows
 from bertjax.data.summarization.limits import ArticleLimits
 from bertjax.data.summarization.prepared_articles import ExtractiveRows
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
@@ -93,7 +93,7 @@ def read_facts(config: Config, folder: Path) -> FineTuningFacts:
 stand_in_facts = fine_tuning.stand_in_facts
 
 
-def _encoding(config: Config, tokenizer: WordPiece) -> Encoding:
+def _encoding(config: Config, tokenizer: Tokenizer) -> Encoding:
     return Encoding(tokenizer, ArticleDataConfig.of(config.data).rows, article_rows.INPUTS)
 
 

@@ -302,7 +302,7 @@ class Classification(BertTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
-        first, *second = samples.texts(example.rows[0], self._tokenizer.vocab)
+        first, *second = samples.texts(example.rows[0], self._tokenizer)
         shown = {"kind": "label", "text": first, "second": " ".join(second)}
         right = float(example.source) if self._numeric else self.labels[int(example.source)]
         return {**shown, **self.record(example, outputs), "reference": right}

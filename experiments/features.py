@@ -183,9 +183,9 @@ class Features(BertPredicts[Config]):
         """The units of a text, and the pieces of each; a word that normalizes to nothing is [UNK]."""
         if self._config.pooling == "word":
             words = text.split()
-            return words, [ids or [self._tokenizer.unk_id] for ids in self._tokenizer.encode_batch(words)]
+            return words, [ids or [self._tokenizer.unk_id] for ids in self._tokenizer.encode_parts(words)]
         (ids,) = self._tokenizer.encode_batch([text])
-        return [self._tokenizer.vocab[piece] for piece in ids], [[piece] for piece in ids]
+        return self._tokenizer.names(ids), [[piece] for piece in ids]
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vectors of each row: [B, D], or [B, U, D] of its units."""

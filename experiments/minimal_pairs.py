@@ -171,7 +171,7 @@ class MinimalPairs(BertPredicts[Config], Scores):
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The (pseudo-)log-likelihood of a sentence, in nats, its mean per token, and the share of each token."""
         values = minimal_pairs.log_probabilities(example.rows, outputs)
-        tokens = [self._tokenizer.vocab[int(token)] for token in minimal_pairs.labels(example.rows)]
+        tokens = self._tokenizer.names(minimal_pairs.labels(example.rows).tolist())
         return {
             "text": example.source,
             "score": round(float(values.sum()), 6),

@@ -20,7 +20,7 @@ from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import bucket_lengths, check_seq_len
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
@@ -39,7 +39,7 @@ Config = FineTuningConfig
 _DATA = (ChoicesConfig, VocabularyConfig, PreparationConfig)
 
 
-def _example(question: Question, tokenizer: WordPiece, seq_len: int) -> Example:
+def _example(question: Question, tokenizer: Tokenizer, seq_len: int) -> Example:
     """The example of a question, with one row per choice."""
     return to_example(rows_of(question, tokenizer, seq_len), question)
 

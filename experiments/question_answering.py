@@ -27,7 +27,7 @@ from bertjax.data.fine_tuning.spans import (
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import check_seq_len
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
@@ -66,7 +66,7 @@ read_facts = fine_tuning.read_facts
 stand_in_facts = fine_tuning.stand_in_facts
 
 
-def _example(question: Question, tokenizer: WordPiece, spans: SpanConfig) -> Example:
+def _example(question: Question, tokenizer: Tokenizer, spans: SpanConfig) -> Example:
     """The example of a question, with one row per window of its context."""
     rows = windows(question, tokenizer, spans)
     return to_example([row.inputs for row in rows], (question, rows))

@@ -21,7 +21,7 @@ from bertjax.data.prepared import VALID, PreparationConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.stored import Fields
-from bertjax.data.text.tokenizers import WordPiece, separate_punctuation
+from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.models.bert import BertConfig
@@ -123,7 +123,7 @@ class _Words(NamedTuple):
     tags: Sequence[str]  # entity tags are in BIO; empty if unknown
 
 
-def _example(words: Sequence[str], known: Sequence[str], tokenizer: WordPiece, seq_len: int) -> Example:
+def _example(words: Sequence[str], known: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> Example:
     """The example of a sentence; `known` are its tags, if any."""
     windows = tagged_words.sentence_rows(words, tokenizer, seq_len)
     rows = [{name: row[name] for name in _INPUTS} for row in windows]

@@ -1,7 +1,8 @@
 """Reads the samples of a run, `samples.jsonl` in its folder, in the form that the page shows.
 
 A line is an example or a matrix, with its "kind". `_KEYS` lists the other keys of each kind. Any example may have
-"attention". An array is an object with "shape" and "data": one byte per number, from "low" to "high", in base64.
+"attention". Tokens are in BERT's notation, whatever the tokenizer: "##" before a piece that continues a word, [CLS] and
+[SEP]. An array is an object with "shape" and "data": one byte per number, from "low" to "high", in base64.
 """
 
 import base64

@@ -42,6 +42,6 @@ def check_named_files(data: Mapping[str, Any]) -> None:
             raise UserError(
                 f"config key data.{key}",
                 got=f"{path}, which does not exist",
-                expected="a vocab.txt, or a folder with a vocabulary",
+                expected="a vocab.txt, or a tokenizer.json, or a folder with a vocabulary",
                 fix="correct the path",
             )

@@ -15,9 +15,9 @@ from flax import linen as nn
 from bertjax.config import build_all, build_part
 from bertjax.contract import Batch, Data, Example, Facts, Infer, Output, Params, Predicts, Task
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertConfig, BertInputs
@@ -99,21 +99,21 @@ class BertFacts(Facts):
       tokenizer: the tokenizer, with the vocabulary.
     """
 
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
 
     def save(self, folder: Path) -> None:
         """See `Facts.save`."""
         self.tokenizer.save(folder)
 
 
-def read_tokenizer(config: HasModel, folder: Path) -> WordPiece:
+def read_tokenizer(config: HasModel, folder: Path) -> Tokenizer:
     """Reads the vocabulary in a folder; `data.lowercase` determines the casing."""
-    return load_wordpiece(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
+    return load_tokenizer(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
 
 
-def stand_in_tokenizer() -> WordPiece:
-    """A vocabulary of the special tokens only, for checks of settings."""
-    return WordPiece(SPECIALS, lowercase=True)
+def stand_in_tokenizer(more: Sequence[str] = ()) -> Tokenizer:
+    """A vocabulary of the special tokens and `more` of them only, for checks of settings."""
+    return WordPiece((*SPECIALS, *more), lowercase=True)
 
 
 def read_facts(config: HasModel, folder: Path) -> BertFacts:
@@ -129,7 +129,7 @@ def stand_in_facts(config: HasModel) -> BertFacts:
 class BertPredicts(Predicts, Generic[C]):
     """A task that predicts with a model whose encoder is a BERT named `bert`."""
 
-    def __init__(self, config: C, tokenizer: WordPiece, bert: BertConfig, model: nn.Module, seq_len: int) -> None:
+    def __init__(self, config: C, tokenizer: Tokenizer, bert: BertConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
 
         Args:
@@ -148,7 +148,7 @@ class BertPredicts(Predicts, Generic[C]):
         return self._model
 
     @property
-    def tokenizer(self) -> WordPiece:
+    def tokenizer(self) -> Tokenizer:
         """See `Predicts.tokenizer`."""
         return self._tokenizer
 
@@ -197,7 +197,7 @@ class BertTask(BertPredicts[C], Task):
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation examples, the first few with attention weights, and the position embeddings."""
         for number, (example, outputs) in enumerate(infer(self.shown(data))):
-            seen = samples.attention(number, example, params, self._model_config, self._tokenizer.vocab)
+            seen = samples.attention(number, example, params, self._model_config, self._tokenizer)
             yield {**self.sample(example, outputs), **seen}
         yield from samples.bert_positions(params)
 
@@ -212,7 +212,8 @@ class BertTask(BertPredicts[C], Task):
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
         huggingface.save(folder, params, self._model_config, self.architecture, self.labels or None)
-        self._tokenizer.save(folder, self._model_config.max_positions)
+        has_types = self._model_config.type_vocab_size > 0
+        self._tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 
 
 def batch_specs(

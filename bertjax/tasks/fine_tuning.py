@@ -18,7 +18,8 @@ from bertjax.data.prepared import PreparationConfig, PreparedRows, Recipe, Valid
 from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, max_examples
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.errors import UserError
 from bertjax.tasks.bert import INPUTS, BertFacts, batch_specs, read_tokenizer, shapes, stand_in_tokenizer
 
@@ -177,10 +178,10 @@ class FineTuningData(Data, Generic[C, R]):
         self.prepared.run()
 
     @functools.cached_property
-    def tokenizer(self) -> WordPiece:
+    def tokenizer(self) -> Tokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
         folder = self._raw_text.folder
-        if not self._trains and (folder / "vocab.txt").exists():
+        if not self._trains and saved_file(folder):
             return read_tokenizer(self._config, folder)
         return self._raw_text.kept_tokenizer()
 

@@ -24,7 +24,7 @@ from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.data.rows.text_rows import text_row
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.losses import cross_entropy
@@ -79,13 +79,13 @@ class Sentences:
       direction: "both" for a masked language model, or the direction of a causal one.
     """
 
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     max_positions: int
     method: str
     direction: str
 
     @classmethod
-    def of(cls, tokenizer: WordPiece, model: Mapping[str, Any], objective: str, method: str) -> "Sentences":
+    def of(cls, tokenizer: Tokenizer, model: Mapping[str, Any], objective: str, method: str) -> "Sentences":
         """Makes the converter for a model, from the subtree `model` of its config and its pretraining objective."""
         direction = model.get("direction", BertConfig.direction) if objective == "causal_lm" else "both"
         return cls(tokenizer, model["max_positions"], method, direction)

@@ -13,8 +13,7 @@ from flax import traverse_util
 from bertjax.config import choice
 from bertjax.contract import Params
 from bertjax.data.rows.buckets import default_seq_len
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabularies import states_casing
+from bertjax.data.text.vocabulary_config import casing, load_saved
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, google, huggingface, json_files, presumm
 from bertjax.runs import checkpoints
@@ -73,7 +72,7 @@ def describe(folder: Path) -> Pretrained:
         if "vocab_size" not in run.get("model", {}):
             got, expected = f"a run of {run.get('experiment')}", "a run of a task with a BERT"
             raise UserError(f"config key init_from={folder}", got=got, expected=expected, fix="name another folder")
-        tokenizer = WordPiece.load(folder)
+        tokenizer = load_saved(folder)
         model = {**run["model"], "vocab_size": run["model"]["vocab_size"] or tokenizer.vocab_size}
         labels = tuple(run["data"].get("labels", ()))
         rows = {key: run["data"][key] for key in _ROWS if key in run["data"]}
@@ -83,7 +82,7 @@ def describe(folder: Path) -> Pretrained:
         labels, is_multi_label = huggingface.read_labels(folder) or (), huggingface.is_multi_label(folder)
         model = {**huggingface.read_config(folder), **presumm.read_head(folder)}
         told = len(labels), huggingface.read_task(folder), is_multi_label
-        lowercase = WordPiece.load(inside).lowercase if states_casing(inside) else None
+        lowercase = casing(inside)
         rows = presumm.describe_rows(folder)
         return Pretrained(_known_fields(model), lowercase, labels, {}, rows, *told)
     if google.find(folder):

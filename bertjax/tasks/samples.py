@@ -5,7 +5,7 @@ Shapes: L layers, N heads, S tokens of a row, P positions, H hidden size.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertjax.contract import Attended, Example, Params
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.attention import make_mask
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 
 ATTENDED = 3  # examples whose attention is shown
 _TOKENS = 64  # the maximum length of an example that fits the page
 _POSITIONS = 128
-_SPECIAL = ("[CLS]", "[SEP]", "[PAD]")
 
 
 def is_shown(number: int, example: Example) -> bool:
@@ -30,7 +30,7 @@ def is_shown(number: int, example: Example) -> bool:
 
 
 def attention(
-    number: int, example: Example, params: Params, config: BertConfig, vocab: Sequence[str]
+    number: int, example: Example, params: Params, config: BertConfig, tokenizer: Tokenizer
 ) -> dict[str, dict[str, Attended]]:
     """Returns the attention weights of an example as a part of its record; nothing unless `is_shown`.
 
@@ -39,7 +39,7 @@ def attention(
       example: an example with BERT's inputs.
       params: the parameters of a model with a BERT named `bert`.
       config: the configuration of that BERT.
-      vocab: its vocabulary.
+      tokenizer: its tokenizer.
     """
     if not is_shown(number, example):
         return {}
@@ -54,7 +54,7 @@ def attention(
         )
     )
     weights = _weights(config, params["bert"], inputs)
-    words = [vocab[token] for token in row["input_ids"].tolist()]
+    words = tokenizer.names(row["input_ids"].tolist())
     return {"attention": {"encoder": Attended(np.asarray(weights)[:, 0, :, :count, :count], words, words)}}
 
 
@@ -93,11 +93,10 @@ def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:
     return {"kind": "matrix", "title": title, "caption": caption, "values": values}
 
 
-def texts(row: Mapping[str, np.ndarray], vocab: Sequence[str]) -> list[str]:
-    """Returns the one or two texts of a row, decoded from its word pieces."""
-    found = []
+def texts(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[str]:
+    """Returns the one or two texts of a row, decoded from its tokens."""
+    found, special = [], (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
     for segment in range(int(row["token_type_ids"].max(initial=0)) + 1):
         ids = row["input_ids"][row["token_type_ids"] == segment].tolist()
-        words = " ".join(vocab[token] for token in ids if vocab[token] not in _SPECIAL)
-        found.append(words.replace(" ##", ""))
+        found.append(tokenizer.decode([token for token in ids if token not in special]))
     return found

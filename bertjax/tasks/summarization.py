@@ -25,7 +25,7 @@ from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, T
 from bertjax.data.summarization.articles import Article, ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
 from bertjax.data.summarization.prepared_articles import OF_OTHER_LETTERS, ArticleRecipe, ascii_share
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
 from bertjax.interop import presumm
@@ -109,7 +109,7 @@ class ArticleDataConfig(NamedTuple):
         return cls(*build_all(_DATA, data, "data"))
 
 
-def read_tokenizer(config: SummarizationConfig, folder: Path) -> WordPiece:
+def read_tokenizer(config: SummarizationConfig, folder: Path) -> Tokenizer:
     """Reads the vocabulary in a folder, or `data.vocab_file` for a PreSumm checkpoint, which has none."""
     return bert.read_tokenizer(config, Path(config.data["vocab_file"]) if presumm.is_checkpoint(folder) else folder)
 
@@ -131,7 +131,7 @@ class Encoding:
       inputs: the row fields that the model reads, see `ArticleRow`.
     """
 
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     config: ArticleRowsConfig
     inputs: Sequence[str]
 
@@ -189,7 +189,7 @@ class SummarizationData(Data, Generic[C]):
         self.prepared.run()
 
     @functools.cached_property
-    def tokenizer(self) -> WordPiece:
+    def tokenizer(self) -> Tokenizer:
         """The folder's vocabulary if it is prepared or there are no training articles; defaults the given one."""
         is_kept = not self._trains or self._text.is_finished()
         if is_kept:

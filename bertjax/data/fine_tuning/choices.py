@@ -16,7 +16,7 @@ from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_fields, text_row, truncate
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 
 # The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
@@ -63,7 +63,7 @@ class ChoiceRecipe(Recipe[Question]):
     """
 
     config: ChoicesConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
 
     def key(self) -> Any:
         """See `Recipe.key`."""
@@ -94,12 +94,12 @@ class ChoiceRecipe(Recipe[Question]):
         return Question(*values)
 
 
-def rows_of(question: Question, tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
+def rows_of(question: Question, tokenizer: Tokenizer, seq_len: int) -> list[dict[str, np.ndarray]]:
     """Returns the `input_ids` and `token_type_ids` of the text with each choice; see `text_row`."""
     return [text_row(truncate(pair, seq_len), tokenizer) for pair in _pairs(question, tokenizer)]
 
 
-def _pairs(question: Question, tokenizer: WordPiece) -> list[tuple[list[int], list[int]]]:
+def _pairs(question: Question, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
     """Returns the word pieces of the text paired with those of each choice."""
     context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
     return [(context, choice) for choice in choices]

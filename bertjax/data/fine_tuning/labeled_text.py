@@ -16,7 +16,7 @@ from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
 from bertjax.data.rows.stored import Numbering
 from bertjax.data.rows.text_rows import text_fields, text_row, truncate
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 # The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
@@ -85,7 +85,7 @@ class LabeledRows(Recipe[LabeledText]):
 
     config: LabeledTextConfig
     is_numeric: bool
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     seq_len: int
 
     def key(self) -> Any:

@@ -9,7 +9,7 @@ from bertjax.data.fine_tuning.spans import SpanConfig, windows, with_positions
 from bertjax.data.prepared import Encoded, Recipe, Survey
 from bertjax.data.readers.tables import key_of
 from bertjax.data.rows.stored import Row, fields_of
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 
@@ -25,7 +25,7 @@ class QuestionRows(Recipe[Question]):
 
     config: QuestionsConfig
     spans: SpanConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
 
     def key(self) -> Any:
         """See `Recipe.key`. `null_answers` is part of it because `survey` depends on it."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.readers import tables
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
 from bertjax.errors import UserError
 
 
@@ -38,8 +38,7 @@ class RawText:
         """A digest of the rows and their vocabulary. Raises UserError if there are no training rows."""
         self._check_source()
         sources = {key: tables.fingerprint(source, key) for key, source in self.sources.items() if source}
-        vocab = self.tokenizer().vocab
-        return hashlib.sha256(json.dumps([sources, vocab, self.vocabulary.lowercase]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([sources, *self.tokenizer().content]).encode()).hexdigest()
 
     def run(self) -> None:
         """Copies the vocabulary to the folder, unless the folder has the same tokens and casing already.
@@ -50,29 +49,29 @@ class RawText:
         if self._kept() is None:
             self.tokenizer().save(self.folder)
 
-    def kept_tokenizer(self) -> WordPiece:
+    def kept_tokenizer(self) -> Tokenizer:
         """Returns the vocabulary that the folder has after `run`."""
         return self._kept() or self.tokenizer()
 
-    def _kept(self) -> WordPiece | None:
+    def _kept(self) -> Tokenizer | None:
         """Returns the vocabulary in the folder if it has the tokens and casing of the configured one, else None."""
-        if not (self.folder / "vocab.txt").exists():
+        if saved_file(self.folder) is None:
             return None
-        ours, kept = self.tokenizer(), WordPiece.load(self.folder)
-        return kept if (kept.vocab, kept.lowercase) == (ours.vocab, ours.lowercase) else None
+        kept = load_saved(self.folder)
+        return kept if kept.content == self.tokenizer().content else None
 
     def _check_source(self) -> None:
         if not self.sources["data.source"]:
             fix = "set --config.data.source=FILE"
             raise UserError("config key data.source", got="nothing", expected="rows to train on", fix=fix)
 
-    def tokenizer(self) -> WordPiece:
+    def tokenizer(self) -> Tokenizer:
         """Returns the configured vocabulary. Raises UserError if it is not set or cannot be read."""
         if not self.vocabulary.vocab_file:
             raise UserError(
                 "config key data.vocab_file",
                 got="nothing, and no init_from with a vocabulary",
-                expected="a vocab.txt, or a folder with a vocabulary",
+                expected="a vocab.txt, or a tokenizer.json, or a folder with a vocabulary",
                 fix="set --config.data.vocab_file or --config.init_from",
             )
-        return load_wordpiece(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)
+        return load_tokenizer(Path(self.vocabulary.vocab_file), self.vocabulary.lowercase)

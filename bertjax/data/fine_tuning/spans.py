@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from bertjax.config import Constrained, Count, Size
 from bertjax.data.fine_tuning.questions import Answer, Question
-from bertjax.data.text.tokenizers import Pieces, WordPiece
+from bertjax.data.text.tokenizers import Pieces, Tokenizer
 from bertjax.errors import UserError
 
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
@@ -82,7 +82,7 @@ class Candidate(NamedTuple):
     score: float  # logit of the start plus that of the end
 
 
-def windows(question: Question, tokenizer: WordPiece, config: SpanConfig) -> list[Window]:
+def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> list[Window]:
     """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
     query = tokenizer.encode_with_offsets(question.question).ids[: config.max_query_length]
     document = tokenizer.encode_with_offsets(question.context)
@@ -215,4 +215,6 @@ def _window_spans(
     good = may_start[starts][:, None] & (ends < length - 1) & (sizes >= 1) & (sizes <= config.max_answer_length)
     row, column = np.nonzero(good)
     shift = window.part.start - window.first
-    return scores[good], window.document.starts[starts[row] + shift], window.document.ends[ends[column] + shift]
+    firsts, lasts = window.document.starts[starts[row] + shift], window.document.ends[ends[column] + shift]
+    has_text = firsts < lasts  # spaces alone are no answer
+    return scores[good][has_text], firsts[has_text], lasts[has_text]

@@ -23,7 +23,7 @@ from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, 
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import SplitConfig
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class TaggedRows(Recipe[Sentence]):
 
     config: SentencesConfig
     columns: Columns
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     seq_len: int
 
     def key(self) -> Any:
@@ -319,7 +319,7 @@ def _check_length(group: list[Line]) -> None:
         )
 
 
-def sentence_rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> list[dict[str, np.ndarray]]:
+def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> list[dict[str, np.ndarray]]:
     """Returns the rows that together own each word of a sentence once; one row if the sentence fits. See `unit_rows`.
 
     A word that normalizes to nothing is [UNK].
@@ -335,7 +335,7 @@ def sentence_rows(words: Sequence[str], tokenizer: WordPiece, seq_len: int) -> l
         raise UserError(
             "config key data.seq_len", got=seq_len, expected="at least 3: [CLS], a piece, [SEP]", fix="use 128"
         )
-    pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
+    pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_parts(words)]
     return list(unit_rows([pieces], tokenizer, seq_len))
 
 

@@ -3,7 +3,8 @@
 `Preparation` writes a folder whose name is the fingerprint of everything that determines its content:
 
     manifest.json          the parts of the fingerprint, and counts
-    vocab.txt              the vocabulary; trained here if the config names none
+    vocab.txt or           the vocabulary; trained here if the config names none
+    tokenizer.json
     records/               token ids of each document: ArrayRecord, by a TFDS builder
     {train,valid}.*        sentence lengths, and the number of sentences in each document
     unigrams.npy           the number of occurrences of each token in the training documents
@@ -38,9 +39,15 @@ from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
 from bertjax.data.text import word_counts
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabulary_config import load_wordpiece
-from bertjax.data.text.wordpiece_trainer import MIN_VOCAB_SIZE
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import (
+    KINDS,
+    WORDPIECE,
+    check_vocab_size,
+    load_saved,
+    load_tokenizer,
+    saved_file,
+)
 from bertjax.errors import UserError
 from bertjax.files import PARTS, completed, made_once
 
@@ -69,12 +76,15 @@ class CorpusConfig(Constrained, prefix="data"):
       text_field: the field that holds the text, in JSONL rows and TFDS records.
       on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
-      vocab_file: a published vocab.txt, or a folder with one; empty to train a vocabulary on the training text.
+      vocab_file: a published vocab.txt or tokenizer.json, or a folder with one; empty to train a vocabulary on the
+        training text.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       lowercase: whether the vocabulary is uncased.
       workers: the number of processes that split and tokenize; 0 for one per core. It does not affect the result.
       prepared_dir: the folder of prepared text, which later runs reuse; empty for the run's own folder.
       beam: the Apache Beam runner that does the work, if any. It does not affect the result.
+      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's and
+        ModernBERT's, which encodes every character of every language. Ignored with `vocab_file` or `init_from`.
     """
 
     source: str
@@ -89,16 +99,12 @@ class CorpusConfig(Constrained, prefix="data"):
     workers: Count
     prepared_dir: str
     beam: BeamConfig = _NO_BEAM
+    tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.vocab_file and self.vocab_size < MIN_VOCAB_SIZE:
-            raise UserError(
-                "config key data.vocab_size",
-                got=self.vocab_size,
-                expected=f"at least {MIN_VOCAB_SIZE}, for the special tokens and some characters",
-                fix="raise it; BERT has 30522",
-            )
+        if not self.vocab_file:
+            check_vocab_size(self.tokenizer, self.vocab_size)
 
     def check_source(self) -> None:
         """Raises UserError unless the config names text to train on, or validation text and a vocabulary."""
@@ -152,7 +158,7 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         """Opens the folder of a finished `Preparation`."""
         self.folder = folder
-        self.tokenizer = WordPiece.load(folder)
+        self.tokenizer = load_saved(folder)
         counted = folder / "unigrams.npy"
         self.unigrams: Int64[np.ndarray, " V"] | None = np.load(counted) if counted.exists() else None
         names = SPLITS[1:] if self.unigrams is None else SPLITS
@@ -229,16 +235,16 @@ def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, 
     if is_given and not _is_finished(home / fingerprint):
         for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{_MANIFEST}")):
             is_same = _digest({**json.loads(path.read_text())["parts"], "vocabulary": ours}) == fingerprint
-            if is_same and _vocabulary_digest(WordPiece.load(path.parent)) == ours:
+            if is_same and load_saved(path.parent).key[0] == ours:
                 return fingerprint, path.parent
     return fingerprint, home / fingerprint
 
 
 def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """Returns everything that determines the prepared bytes, except the sentence splitter."""
-    vocabulary = f"{config.vocab_size} trained tokens"
+    vocabulary = f"{config.vocab_size} trained tokens" + f" of {config.tokenizer}" * (config.tokenizer != WORDPIECE)
     if config.vocab_file:
-        vocabulary = _vocabulary_digest(load_wordpiece(Path(config.vocab_file), config.lowercase))
+        vocabulary = load_tokenizer(Path(config.vocab_file), config.lowercase).key[0]
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint() if config.source else "",
@@ -259,10 +265,6 @@ def _splitters(lines: str) -> list[str]:
 
 def _digest(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _vocabulary_digest(tokenizer: WordPiece) -> str:
-    return hashlib.sha256("\n".join(tokenizer.vocab).encode()).hexdigest()
 
 
 def _open(config: CorpusConfig, source: str) -> TextSource:
@@ -344,18 +346,17 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
             )
 
 
-def _vocabulary(config: CorpusConfig, folder: Path) -> WordPiece:
+def _vocabulary(config: CorpusConfig, folder: Path) -> Tokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
-    if config.vocab_file:
-        tokenizer = load_wordpiece(Path(config.vocab_file), config.lowercase)
-    elif (folder / "vocab.txt").exists():
-        tokenizer = WordPiece.from_file(folder / "vocab.txt", config.lowercase)
+    named = Path(config.vocab_file) if config.vocab_file else saved_file(folder)
+    if named:
+        tokenizer = load_tokenizer(named, config.lowercase)
     else:
         # Validation documents do not influence the vocabulary.
-        count = functools.partial(preparation.count_words, lowercase=config.lowercase)
+        count = functools.partial(preparation.count_words, lowercase=config.lowercase, kind=config.tokenizer)
         paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
         counts = word_counts.most_frequent(paths, folder / PARTS)
-        tokenizer = WordPiece(preparation.train_vocabulary(counts, config.vocab_size), config.lowercase)
+        tokenizer = preparation.train_tokenizer(counts, config.vocab_size, config.tokenizer, config.lowercase)
     tokenizer.save(folder)
     return tokenizer
 

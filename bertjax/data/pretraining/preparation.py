@@ -17,8 +17,9 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
 from bertjax.data.parts import Parts
-from bertjax.data.text import sentences, word_counts, wordpiece_trainer
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text import byte_bpe_trainer, sentences, vocabulary_config, word_counts, wordpiece_trainer
+from bertjax.data.text.tokenizers import Tokenizer, WordPiece
+from bertjax.data.text.vocabulary_config import WORDPIECE, load_saved
 from bertjax.data.workers import gather, map_blocks
 from bertjax.progress import track
 
@@ -79,10 +80,15 @@ class Tokenized(NamedTuple):
         return np.split(self.tokens, np.cumsum(self.document_lengths())[:-1])
 
 
-def count_words(documents: Iterable[Document], lowercase: bool, workers: int, parts: Parts) -> None:
-    """Counts the words of all documents that have no part yet, for `word_counts.most_frequent`."""
+def count_words(
+    documents: Iterable[Document], lowercase: bool, workers: int, parts: Parts, kind: str = WORDPIECE
+) -> None:
+    """Counts the words of all documents that have no part yet, for `word_counts.most_frequent`.
+
+    `kind` is the kind of tokenizer to train, see `vocabulary_config`.
+    """
     remaining = itertools.islice(documents, parts.num_documents, None)
-    count = functools.partial(_count_words, lowercase=lowercase)
+    count = functools.partial(_count_words, lowercase=lowercase, kind=kind)
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "block"), parts)
 
 
@@ -90,9 +96,23 @@ def train_vocabulary(counts: word_counts.TrainingCounts, vocab_size: int) -> lis
     """Trains a WordPiece vocabulary. Logs a warning if the text gives fewer than `vocab_size` tokens."""
     _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
     vocab = wordpiece_trainer.train(counts.words, vocab_size, counts.characters)
-    if len(vocab) < vocab_size:
-        _log.warning("the text gives only %d of the %d requested tokens", len(vocab), vocab_size)
+    _warn_of_few(len(vocab), vocab_size)
     return vocab
+
+
+def train_tokenizer(counts: word_counts.TrainingCounts, vocab_size: int, kind: str, lowercase: bool) -> Tokenizer:
+    """Trains a tokenizer of a kind. Logs a warning if the text gives fewer than `vocab_size` tokens."""
+    if kind == WORDPIECE:
+        return WordPiece(train_vocabulary(counts, vocab_size), lowercase)
+    _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
+    tokenizer = byte_bpe_trainer.train(counts.words, vocab_size, lowercase)
+    _warn_of_few(tokenizer.vocab_size, vocab_size)
+    return tokenizer
+
+
+def _warn_of_few(found: int, vocab_size: int) -> None:
+    if found < vocab_size:
+        _log.warning("the text gives only %d of the %d requested tokens", found, vocab_size)
 
 
 def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, parts: Parts) -> None:
@@ -210,19 +230,20 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _count_words(block: Block, lowercase: bool) -> tuple[int, collections.Counter[str]]:
-    return len(block), wordpiece_trainer.count_words((line for document in block for line in document), lowercase)
+def _count_words(block: Block, lowercase: bool, kind: str = WORDPIECE) -> tuple[int, collections.Counter[str]]:
+    lines = (line for document in block for line in document)
+    return len(block), vocabulary_config.count_words(kind, lines, lowercase)
 
 
 @functools.cache
-def _tokenizer(vocab_dir: Path) -> WordPiece:
-    return WordPiece.load(vocab_dir)
+def _tokenizer(vocab_dir: Path) -> Tokenizer:
+    return load_saved(vocab_dir)
 
 
 def _tokenize(block: Block, vocab_dir: Path, lines: str) -> Tokenized:
     """Splits and tokenizes a block. Runs in a worker."""
     split = sentences.split if lines == "paragraph" else lambda line: [line]
-    encode = _tokenizer(vocab_dir).encode_batch
+    encode = _tokenizer(vocab_dir).encode_parts
     pieces: list[list[int]] = []  # of all sentences
     sizes: list[int] = []
     line_hashes: list[int] = []

@@ -6,10 +6,10 @@ import numpy as np
 
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.rows.windows import cover
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 
 
-def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[str, np.ndarray]:
+def text_row(segments: Sequence[Sequence[int]], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """Returns the `input_ids` and `token_type_ids` of a row, both int32.
 
     Args:
@@ -23,7 +23,7 @@ def text_row(segments: Sequence[Sequence[int]], tokenizer: WordPiece) -> dict[st
     return {"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(token_types, np.int32)}
 
 
-def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: WordPiece) -> dict[str, Ragged]:
+def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: Tokenizer) -> dict[str, Ragged]:
     """Returns the fields of `text_row` for several rows.
 
     Args:
@@ -67,7 +67,7 @@ def truncate(segments: Sequence[Sequence[int]], seq_len: int) -> list[Sequence[i
 
 
 def unit_rows(
-    texts: Sequence[Sequence[Sequence[int]]], tokenizer: WordPiece, seq_len: int
+    texts: Sequence[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields rows that together own each unit of a text or a pair once and in order; one row if everything fits.
 

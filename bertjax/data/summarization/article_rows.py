@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.rows.windows import Part, cover
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
@@ -66,7 +66,7 @@ class ArticleRow(NamedTuple):
 
 
 def rows(
-    sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig, inputs: Sequence[str] = INPUTS
+    sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig, inputs: Sequence[str] = INPUTS
 ) -> list[ArticleRow]:
     """Returns the rows of an article, at least one. A sentence that normalizes to nothing is [UNK].
 
@@ -82,7 +82,7 @@ def rows(
     return [row._replace(inputs={name: row.inputs[name] for name in inputs}) for row in found]
 
 
-def _rows(sentences: Sequence[str], tokenizer: WordPiece, config: ArticleRowsConfig) -> list[ArticleRow]:
+def _rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig) -> list[ArticleRow]:
     limit = config.seq_len
     whole = [ids or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
     pieces = [ids[: limit - 2] for ids in whole]
@@ -130,19 +130,14 @@ def merge_scores(
     return whole
 
 
-def encode(sentences: Sequence[str], tokenizer: WordPiece, words: str) -> list[list[int]]:
+def encode(sentences: Sequence[str], tokenizer: Tokenizer, words: str) -> list[list[int]]:
     """Returns the word pieces of each sentence; see `ArticleRowsConfig.words`."""
     if words == "bert":
         return tokenizer.encode_batch(sentences)
-    return [tokenizer.encode_words(between_spaces(sentence, tokenizer.lowercase)) for sentence in sentences]
+    return [tokenizer.encode_spaced(sentence) for sentence in sentences]
 
 
-def between_spaces(sentence: str, lowercase: bool) -> list[str]:
-    """Returns the words between spaces, optionally lower-cased. Punctuation is not split and accents are kept."""
-    return (sentence.lower() if lowercase else sentence).split()
-
-
-def _row(pieces: Sequence[list[int]], part: Part, tokenizer: WordPiece, config: ArticleRowsConfig) -> ArticleRow:
+def _row(pieces: Sequence[list[int]], part: Part, tokenizer: Tokenizer, config: ArticleRowsConfig) -> ArticleRow:
     shown = pieces[part.covers.start : part.covers.stop]
     ids = [id_ for sentence in shown for id_ in (tokenizer.cls_id, *sentence, tokenizer.sep_id)]
     if len(ids) > config.seq_len:

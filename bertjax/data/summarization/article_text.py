@@ -8,15 +8,22 @@ import json
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bertjax.data.summarization.article_rows import between_spaces
+from bertjax.config import Constrained, one_of
 from bertjax.data.summarization.articles import Articles, ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits
 from bertjax.data.summarization.oracle import OracleConfig
-from bertjax.data.text import wordpiece_trainer
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
+from bertjax.data.text import byte_bpe_trainer, wordpiece_trainer
+from bertjax.data.text.tokenizers import Tokenizer, WordPiece, between_spaces
+from bertjax.data.text.vocabulary_config import (
+    BYTE_BPE,
+    KINDS,
+    WORDPIECE,
+    VocabularyConfig,
+    check_vocab_size,
+    load_tokenizer,
+)
 from bertjax.files import completed
 
 _log = logging.getLogger(__name__)
@@ -27,14 +34,22 @@ _DONE = "vocabulary_of"  # a file with the fingerprint of the vocabulary's sourc
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedVocabularyConfig(VocabularyConfig):
+class TrainedVocabularyConfig(VocabularyConfig, Constrained, prefix="data"):
     """The vocabulary, named or trained.
 
     Attributes:
       vocab_size: the size of a vocabulary trained on the articles, if neither `vocab_file` nor `init_from` has one.
+      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE, which ignores
+        `words`.
     """
 
     vocab_size: int
+    tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.vocab_file:
+            check_vocab_size(self.tokenizer, self.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +101,11 @@ class ArticleText:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A digest of everything that rows and their encoding depend on. Raises UserError for missing sources."""
-        texts = fingerprints(self.articles)
         config = self.vocabulary
-        vocabulary: Any = named_vocabulary(config).vocab if config.vocab_file else [config.vocab_size, self.words]
-        return hashlib.sha256(json.dumps([texts, vocabulary, config.lowercase]).encode()).hexdigest()
+        kind = [config.tokenizer] * (config.tokenizer != WORDPIECE)
+        trained = [[config.vocab_size, self.words, *kind], config.lowercase]
+        vocabulary = named_vocabulary(config).content if config.vocab_file else trained
+        return hashlib.sha256(json.dumps([fingerprints(self.articles), *vocabulary]).encode()).hexdigest()
 
     def is_finished(self) -> bool:
         """Returns whether the folder has the vocabulary."""
@@ -106,10 +122,13 @@ class ArticleText:
         with completed(self.folder / _DONE) as path:
             path.write_text(fingerprint)
 
-    def _trained(self) -> WordPiece:
+    def _trained(self) -> Tokenizer:
         _log.info("training a vocabulary of %d tokens", self.vocabulary.vocab_size)
         texts = of_split(self.articles, "train").articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
+        if self.vocabulary.tokenizer == BYTE_BPE:
+            counts = byte_bpe_trainer.count_words(sentences, self.vocabulary.lowercase)
+            return byte_bpe_trainer.train(counts, self.vocabulary.vocab_size, self.vocabulary.lowercase, self.more)
         if self.words == "bert":
             counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
         else:
@@ -118,6 +137,6 @@ class ArticleText:
         return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
 
 
-def named_vocabulary(config: VocabularyConfig) -> WordPiece:
+def named_vocabulary(config: VocabularyConfig) -> Tokenizer:
     """Returns the vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
-    return load_wordpiece(Path(config.vocab_file), config.lowercase)
+    return load_tokenizer(Path(config.vocab_file), config.lowercase)

@@ -18,7 +18,7 @@ from bertjax.data.summarization.article_text import LabelsConfig
 from bertjax.data.summarization.articles import Article, ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
 from bertjax.data.summarization.oracle import oracle
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class ArticleRecipe(Recipe[Article]):
     articles: ArticlesConfig
     labels: LabelsConfig
     rows: ArticleRowsConfig
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     inputs: tuple[str, ...]
 
     def key(self) -> Any:

@@ -1,5 +1,6 @@
 """Batches of articles with their summaries for abstractive models."""
 
+import itertools
 from collections.abc import Sequence
 from typing import cast
 
@@ -9,7 +10,7 @@ from jaxtyping import Int64
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.data.summarization.article_rows import encode
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
@@ -18,7 +19,7 @@ Indices = Int64[np.ndarray, " n"]
 START, END, BETWEEN = TARGET_TOKENS = ("[unused0]", "[unused1]", "[unused2]")
 
 
-def target_ids(tokenizer: WordPiece) -> tuple[int, int, int]:
+def target_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     """Returns the ids of `TARGET_TOKENS`. Raises UserError if the vocabulary lacks one."""
     ids = {token: tokenizer.vocab.index(token) for token in TARGET_TOKENS if token in tokenizer.vocab}
     missing = [token for token in TARGET_TOKENS if token not in ids]
@@ -32,7 +33,7 @@ def target_ids(tokenizer: WordPiece) -> tuple[int, int, int]:
     return ids[START], ids[END], ids[BETWEEN]
 
 
-def target(summary: Sequence[str], tokenizer: WordPiece, words: str, limit: int) -> np.ndarray:
+def target(summary: Sequence[str], tokenizer: Tokenizer, words: str, limit: int) -> np.ndarray:
     """Returns the target sequence, int32 [T]: the sentences' pieces separated by `BETWEEN`, truncated, and `END`.
 
     Args:
@@ -48,20 +49,16 @@ def target(summary: Sequence[str], tokenizer: WordPiece, words: str, limit: int)
     return np.array([*ids[: limit - 1], end], np.int32)
 
 
-def sentences(ids: Sequence[int], tokenizer: WordPiece) -> list[str]:
-    """Returns the sentences of a generated summary up to `END`, as words separated by spaces; none is empty."""
+def sentences(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """Returns the texts of the sentences of a generated summary up to `END`; none is empty."""
     _, end, between = target_ids(tokenizer)
-    found: list[list[str]] = [[]]
-    for token in ids:
-        if token == end:
-            break
+    found: list[list[int]] = [[]]
+    for token in itertools.takewhile(lambda token: token != end, ids):
         if token == between:
             found.append([])
-        elif tokenizer.is_continuation[token] and found[-1]:
-            found[-1][-1] += tokenizer.vocab[token].removeprefix("##")
         else:
-            found[-1].append(tokenizer.vocab[token])
-    return [" ".join(words) for words in found if words]
+            found[-1].append(token)
+    return list(filter(None, map(tokenizer.decode, found)))
 
 
 class SummaryRows:

@@ -182,7 +182,7 @@ class WordPieceSubwords(Subwords):
         _save_tokenizer(folder, tokenizer, self)
 
     def _text(self, ids: list[int]) -> str:
-        return " ".join(self._tokenizer.vocab[token] for token in ids).replace(" ##", "")
+        return self._tokenizer.decode(ids)
 
     def _content(self) -> bytes:
         return json.dumps([self._tokenizer.vocab, self._tokenizer.lowercase]).encode()

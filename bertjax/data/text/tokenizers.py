@@ -1,4 +1,6 @@
-"""WordPiece: converts text to the same ids as `tokenization.py` of google-research/bert.
+"""The interface to tokenizers, and WordPiece: the same ids as `tokenization.py` of google-research/bert.
+
+`library_tokenizers.py` has the other implementation.
 
 Normalization and word splitting are our own and use the interpreter's Unicode tables, as in Google's code. The
 `tokenizers` library uses older tables and another order of steps, so rare text gives different results there (private
@@ -6,17 +8,19 @@ use, newer scripts, part of CJK extension E, a Greek final sigma). The library s
 is also faster than the library's own normalizer.
 """
 
+import abc
 import hashlib
 import json
 import string
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from jaxtyping import Bool, Int32, Int64
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
 
 from bertjax.data.text.vocabularies import (
     CLS,
@@ -48,10 +52,11 @@ _CHINESE = (
 
 
 class Pieces(NamedTuple):
-    """The word pieces of a text, and for each the half-open range of characters that it came from.
+    """The tokens of a text, and for each the half-open range of characters that it came from.
 
-    Ranges go from left to right. Neighboring ranges overlap if one character gives two pieces (a Hangul syllable).
-    Characters that normalization drops are in no range or within one. Combining marks dropped after a piece belong to
+    Starts and ends never decrease. Neighboring ranges overlap if one character gives several tokens (a Hangul
+    syllable). Spaces around a word are in no range; a token of spaces alone has an empty range (start >= end).
+    Characters that normalization drops are in no range or within one. Combining marks dropped after a token belong to
     it.
     """
 
@@ -60,16 +65,96 @@ class Pieces(NamedTuple):
     ends: Int64[np.ndarray, " pieces"]
 
 
-class WordPiece:
-    """A vocabulary with BERT's algorithm to convert text to ids. Tokenizers with the same results are equal.
+class Tokenizer(abc.ABC):
+    """A vocabulary and an algorithm that convert text to ids. Tokenizers with the same results are equal.
+
+    Names of special tokens in a text are ordinary text.
 
     Attributes:
-      vocab: the V tokens, in the order of their ids.
-      lowercase: whether text is lowercased and stripped of accents first (an "uncased" model).
-      max_word_chars: the maximum length of a word in characters; a longer word is [UNK].
-      vocab_size: V.
+      vocab: the V tokens as the vocabulary's file writes them, in the order of their ids.
+      lowercase: whether text is lowercased (an "uncased" model).
+      vocab_size: V; all ids are below it.
       pad_id, unk_id, cls_id, sep_id, mask_id: the ids of the special tokens.
-      is_continuation: [V] bool, whether the token continues a word ("##...").
+      is_continuation: [V] bool, whether the token continues a word. Other tokens start one.
+    """
+
+    vocab: tuple[str, ...]
+    lowercase: bool
+    vocab_size: int
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    is_continuation: Bool[np.ndarray, " V"]
+
+    @abc.abstractmethod
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tokenizer) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
+
+    @property
+    @abc.abstractmethod
+    def content(self) -> list[Any]:
+        """The vocabulary and the casing, JSON-serializable, for digests."""
+
+    @property
+    @abc.abstractmethod
+    def key(self) -> list[Any]:
+        """A short JSON-serializable description, a digest of the vocabulary first; only equal tokenizers share it."""
+
+    @abc.abstractmethod
+    def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
+        """Writes the files from which `vocabulary_config.load_saved` and `transformers.AutoTokenizer` open it.
+
+        Args:
+          folder: the folder; created if necessary.
+          max_length: the maximum number of tokens of the model, to which `truncation=True` truncates; None to omit it.
+          token_types: whether the model has token types, so that transformers returns them.
+        """
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of each text, without special tokens."""
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of each part of one text: its words or its sentences, which single spaces separate.
+
+        The ids are those of the part within the text, if the vocabulary encodes spaces.
+        """
+        return self.encode_batch(parts)
+
+    def encode_spaced(self, text: str) -> list[int]:
+        """Returns the ids of a text that was tokenized before: spaces separate its words and punctuation marks."""
+        return self.encode_batch([" ".join(text.split())])[0]
+
+    @abc.abstractmethod
+    def encode_with_offsets(self, text: str) -> Pieces:
+        """Returns the ids of a text, as `encode_batch` does, and the characters that each id came from."""
+
+    @abc.abstractmethod
+    def encode_with_masks(self, text: str) -> list[int]:
+        """Returns the ids of a text in which every literal "[MASK]" (in capitals) is the mask token."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids, including the names of special tokens."""
+
+    @abc.abstractmethod
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Returns readable tokens, in BERT's notation: "##" before a continuation, [CLS] and so on for special ones."""
+
+
+class WordPiece(Tokenizer):
+    """A vocabulary with BERT's algorithm to convert text to ids.
+
+    Attributes:
+      lowercase: whether text is lowercased and stripped of accents first.
+      max_word_chars: the maximum length of a word in characters; a longer word is [UNK].
     """
 
     def __init__(self, vocab: Sequence[str], lowercase: bool, max_word_chars: int = GOOGLE_WORD_CHARS) -> None:
@@ -90,15 +175,14 @@ class WordPiece:
     def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool, int]]:
         return WordPiece, (self.vocab, self.lowercase, self.max_word_chars)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WordPiece) and self.__reduce__() == other.__reduce__()
-
-    def __hash__(self) -> int:
-        return hash(self.__reduce__())
+    @property
+    def content(self) -> list[Any]:
+        """See `Tokenizer.content`. The maximum word length is omitted."""
+        return [self.vocab, self.lowercase]
 
     @property
     def key(self) -> list[Any]:
-        """A short JSON-serializable description; only equal tokenizers have equal keys."""
+        """See `Tokenizer.key`."""
         vocabulary = hashlib.sha256("\n".join(self.vocab).encode()).hexdigest()
         return [vocabulary, self.lowercase, self.max_word_chars]
 
@@ -112,15 +196,11 @@ class WordPiece:
         """Reads the tokenizer of a Hugging Face folder; see `vocabularies.read_folder`."""
         return cls(*read_folder(Path(folder), default_lowercase))
 
-    def save(self, folder: str | Path, max_length: int | None = None) -> None:
-        """Writes vocab.txt, tokenizer.json and tokenizer_config.json, for `transformers.AutoTokenizer`.
+    def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
+        """Writes vocab.txt, tokenizer.json and tokenizer_config.json; see `Tokenizer.save`.
 
-        Its `BertTokenizer` encodes words of more than 100 characters as [UNK], and ignores the `max_word_chars` in
-        tokenizer.json.
-
-        Args:
-          folder: the folder; created if necessary.
-          max_length: the maximum number of tokens of the model, to which `truncation=True` truncates; None to omit it.
+        The `BertTokenizer` of transformers encodes words of more than 100 characters as [UNK], and ignores the
+        `max_word_chars` in tokenizer.json.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,18 +215,16 @@ class WordPiece:
             "strip_accents": None,
             "tokenize_chinese_chars": True,
             **{f"{token[1:-1].lower()}_token": token for token in SPECIALS},
-            **({} if max_length is None else {"model_max_length": max_length}),
         }
-        text = json.dumps(settings, indent=2) + "\n"
-        with completed(folder / "tokenizer_config.json") as path:
-            path.write_text(text, encoding="utf-8")
+        inputs = {} if token_types else {"model_input_names": ["input_ids", "attention_mask"]}
+        save_settings(folder, {**settings, **inputs}, max_length)
 
     def words(self, text: str) -> list[str]:
         """Returns the normalized words of a text, before they are split into pieces."""
         return normalize(text, self.lowercase).split()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each text or word, without special tokens. A "[MASK]" in a text is ordinary text."""
+        """See `Tokenizer.encode_batch`."""
         # Texts are split at spaces first, because normalization never depends on characters across a space.
         chunks = self._chunks
         return [[piece for chunk in text.split(" ") for piece in chunks[chunk]] for text in texts]
@@ -157,13 +235,13 @@ class WordPiece:
     def _encode_chunk(self, chunk: str) -> list[int]:
         return [piece for word in self.words(chunk) for piece in self._pieces[word]]
 
-    def encode_words(self, words: Sequence[str]) -> list[int]:
-        """Returns the ids of words without normalizing them."""
+    def encode_spaced(self, text: str) -> list[int]:
+        """See `Tokenizer.encode_spaced`. Words are not normalized except for the case, and not split further."""
         pieces = self._pieces
-        return [piece for word in words for piece in pieces[word]]
+        return [piece for word in between_spaces(text, self.lowercase) for piece in pieces[word]]
 
     def encode_with_offsets(self, text: str) -> Pieces:
-        """Returns the ids of a text, as `encode_batch` does, and the characters that each id came from."""
+        """See `Tokenizer.encode_with_offsets`. No range is empty."""
         words = self.words(text)
         pieces = [self._pieces[word] for word in words]
         ids = np.array([piece for word in pieces for piece in word], np.int32)
@@ -175,13 +253,20 @@ class WordPiece:
         return Pieces(ids, sources[stops - widths], reach[sources[stops - 1]])
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of a text in which every literal "[MASK]" (in capitals) is the mask token."""
-        first, *rest = self.encode_batch(text.split(MASK))
-        return first + [token for ids in rest for token in (self.mask_id, *ids)]
+        """See `Tokenizer.encode_with_masks`."""
+        return joined_by(self.mask_id, self.encode_batch(text.split(MASK)))
 
-    def _library_tokenizer(self) -> Tokenizer:
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer.decode`. Spaces separate words and punctuation marks."""
+        return " ".join(self.vocab[token] for token in ids).replace(f" {CONTINUATION}", "")
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """See `Tokenizer.names`."""
+        return [self.vocab[token] for token in ids]
+
+    def _library_tokenizer(self) -> Library:
         """Returns the tokenizer as the library implements it; equal to ours except on the rare text named above."""
-        tokenizer = Tokenizer(self._model)
+        tokenizer = Library(self._model)
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
@@ -192,6 +277,29 @@ class WordPiece:
         )
         tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIALS])
         return tokenizer
+
+
+def joined_by(token: int, parts: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the ids of all parts, separated by a token.
+
+    >>> joined_by(0, [[1], [2, 3]])
+    [1, 0, 2, 3]
+    """
+    first, *rest = parts
+    return [*first, *(each for ids in rest for each in (token, *ids))]
+
+
+def save_settings(folder: Path, settings: Mapping[str, Any], max_length: int | None) -> None:
+    """Writes tokenizer_config.json; see `Tokenizer.save`."""
+    limits = {} if max_length is None else {"model_max_length": max_length}
+    text = json.dumps({**settings, **limits}, indent=2) + "\n"
+    with completed(folder / "tokenizer_config.json") as path:
+        path.write_text(text, encoding="utf-8")
+
+
+def between_spaces(text: str, lowercase: bool) -> list[str]:
+    """Returns the words between spaces, optionally lower-cased. Punctuation is not split and accents are kept."""
+    return (text.lower() if lowercase else text).split()
 
 
 def normalize(text: str, lowercase: bool) -> str:

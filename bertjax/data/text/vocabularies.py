@@ -245,3 +245,22 @@ def _check_added(folder: Path, added: Sequence[str], vocab: Sequence[str]) -> No
             expected="only tokens of the vocabulary",
             fix="use another model, or delete them from tokenizer.json and added_tokens.json if no text has them",
         )
+
+
+def read_special_names(folder: Path) -> dict[str, str]:
+    """Returns the names of special tokens that the files of a folder state, by role ("cls", "mask", ...)."""
+    files = ("special_tokens_map.json", "tokenizer_config.json")
+    names = {}
+    for key, value in {key: value for file in files for key, value in _read_json(folder / file).items()}.items():
+        name = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(name, str):
+            names[key.removesuffix("_token")] = name
+    return names
+
+
+def library_model(path: Path) -> str:
+    """Returns the type of the model in a tokenizer.json; "" if there is no such file. Raises UserError for bad JSON."""
+    model = _read_json(path).get("model")
+    if not isinstance(model, dict):
+        return ""
+    return str(model.get("type") or ("BPE" if "merges" in model else "WordPiece"))

@@ -1,10 +1,19 @@
-"""Loads the WordPiece vocabulary that a config names."""
+"""Opens and trains the tokenizers that a config names."""
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.config import choice
+from bertjax.data.text import byte_bpe_trainer, library_tokenizers, wordpiece_trainer
+from bertjax.data.text.library_tokenizers import LibraryTokenizer
+from bertjax.data.text.tokenizers import Tokenizer, WordPiece
+from bertjax.data.text.vocabularies import library_model, states_casing
 from bertjax.errors import UserError
+
+WORDPIECE, BYTE_BPE = KINDS = ("wordpiece", "byte_bpe")  # the kinds that can be trained
+_MIN_VOCAB_SIZES = {WORDPIECE: wordpiece_trainer.MIN_VOCAB_SIZE, BYTE_BPE: byte_bpe_trainer.MIN_VOCAB_SIZE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +21,7 @@ class VocabularyConfig:
     """The vocabulary of a BERT model.
 
     Attributes:
-      vocab_file: a vocab.txt, or a folder with a vocabulary. Ignored if `init_from` has a vocabulary.
+      vocab_file: a vocab.txt, a tokenizer.json, or a folder with a vocabulary. Ignored if `init_from` has a vocabulary.
       lowercase: whether the vocabulary is uncased.
     """
 
@@ -20,20 +29,99 @@ class VocabularyConfig:
     lowercase: bool
 
 
+def load_tokenizer(path: Path, lowercase: bool) -> Tokenizer:
+    """Opens a vocabulary: a vocab.txt, a tokenizer.json, or a folder or checkpoint that `load_wordpiece` accepts.
+
+    A folder has a `LibraryTokenizer` if it has a tokenizer.json with another model than WordPiece, and no vocab.txt.
+
+    Raises:
+      UserError: if there is no readable vocabulary, or it has another casing.
+    """
+    path = _folder(path)
+    library = _library(path)
+    if library is None:
+        return load_wordpiece(path, lowercase)
+    tokenizer = LibraryTokenizer.from_file(library)
+    _check_casing(tokenizer, lowercase, path)
+    return tokenizer
+
+
 def load_wordpiece(path: Path, lowercase: bool) -> WordPiece:
-    """Loads the vocabulary of a vocab.txt, a Hugging Face folder, or a folder or checkpoint of google-research/bert.
+    """Opens the vocabulary of a vocab.txt, a Hugging Face folder, or a folder or checkpoint of google-research/bert.
 
     Raises:
       UserError: if there is no readable vocabulary, or the folder states another casing.
     """
-    path = path.parent if Path(f"{path}.index").is_file() else path
-    inside = path / "0_Transformer"  # the subfolder of older sentence-transformers
-    path = inside if inside.is_dir() else path
+    path = _folder(path)
     if not path.is_dir():
         return WordPiece.from_file(path, lowercase)
     if (path / "bert_config.json").exists():  # Google's folders do not state the casing
         return WordPiece.from_file(path / "vocab.txt", lowercase)
     tokenizer = WordPiece.load(path, default_lowercase=lowercase)
+    _check_casing(tokenizer, lowercase, path)
+    return tokenizer
+
+
+def load_saved(folder: Path) -> Tokenizer:
+    """Opens the tokenizer that `Tokenizer.save` wrote to a folder. Raises UserError if it is missing or unreadable."""
+    library = _library(folder)
+    return WordPiece.load(folder) if library is None else LibraryTokenizer.from_file(library)
+
+
+def saved_file(folder: Path) -> Path | None:
+    """Returns the vocabulary file of a folder that `Tokenizer.save` wrote to; None if there is none."""
+    paths = (folder / "vocab.txt", folder / library_tokenizers.FILE)
+    return next((path for path in paths if path.exists()), None)
+
+
+def casing(path: Path) -> bool | None:
+    """Returns whether the vocabulary of a folder or tokenizer.json is lowercased; None if no file states it.
+
+    Raises:
+      UserError: if a file is unreadable.
+    """
+    library = _library(path)
+    if library is not None:
+        return LibraryTokenizer.from_file(library).lowercase
+    return WordPiece.load(path).lowercase if path.is_dir() and states_casing(path) else None
+
+
+def check_vocab_size(kind: str, vocab_size: int) -> None:
+    """Raises UserError if a vocabulary of a kind cannot be trained with so few tokens."""
+    smallest = _MIN_VOCAB_SIZES[choice(kind, KINDS, "data.tokenizer")]
+    if vocab_size < smallest:
+        raise UserError(
+            "config key data.vocab_size",
+            got=vocab_size,
+            expected=f"at least {smallest}, for the special tokens and "
+            + ("all bytes" if kind == BYTE_BPE else "some characters"),
+            fix="raise it; BERT has 30522",
+        )
+
+
+def count_words(kind: str, texts: Iterable[str], lowercase: bool) -> Counter[str]:
+    """Returns the occurrences of each word, as a tokenizer of a kind splits words."""
+    trainer = byte_bpe_trainer if kind == BYTE_BPE else wordpiece_trainer
+    return trainer.count_words(texts, lowercase)
+
+
+def _folder(path: Path) -> Path:
+    """Returns the folder of a checkpoint of google-research/bert, or the inner one of older sentence-transformers."""
+    path = path.parent if Path(f"{path}.index").is_file() else path
+    inside = path / "0_Transformer"
+    return inside if inside.is_dir() else path
+
+
+def _library(path: Path) -> Path | None:
+    """Returns the tokenizer.json of a `LibraryTokenizer`; None for WordPiece and other files."""
+    if path.suffix == ".json" and not path.is_dir():
+        return path
+    found = path / library_tokenizers.FILE
+    is_other = library_model(found) not in ("", "WordPiece") and not (path / "vocab.txt").exists()
+    return found if is_other else None
+
+
+def _check_casing(tokenizer: Tokenizer, lowercase: bool, path: Path) -> None:
     if tokenizer.lowercase != lowercase:
         raise UserError(
             "config key data.lowercase",
@@ -41,4 +129,3 @@ def load_wordpiece(path: Path, lowercase: bool) -> WordPiece:
             expected=f"{tokenizer.lowercase}, the casing of the tokenizer in {path}",
             fix=f"set --config.data.lowercase={tokenizer.lowercase}",
         )
-    return tokenizer

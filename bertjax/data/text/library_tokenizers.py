@@ -1,0 +1,293 @@
+"""Tokenizers of the `tokenizers` library: byte-level BPE and SentencePiece's kinds, from a tokenizer.json."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+
+from bertjax.data.text.bpe_trainer import Bpe
+from bertjax.data.text.tokenizers import Pieces, Tokenizer, joined_by, normalize, save_settings
+from bertjax.data.text.vocabularies import CONTINUATION, MASK, SPECIALS, read_special_names
+from bertjax.errors import UserError
+from bertjax.files import completed
+
+FILE = "tokenizer.json"
+ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of `SPECIALS`
+_USUAL = (SPECIALS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # names of BERT and RoBERTa
+_SPACE = "\u2581"  # SentencePiece's symbol
+_UNDECODED = "\ufffd"
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer.json: byte-level BPE (GPT-2, RoBERTa, ModernBERT), or BPE or Unigram on "\u2581" (SentencePiece).
+
+    A token starts a word if a space, a punctuation mark or a Chinese character is first in it.
+    """
+
+    def __init__(self, content: str, special: Sequence[str], where: str = "the vocabulary") -> None:
+        """Opens a tokenizer.
+
+        Args:
+          content: the content of a tokenizer.json.
+          special: the names of the special tokens, in the order of `ROLES`; "" for the usual name.
+          where: the name of the file, for messages.
+        Raises:
+          UserError: if the content is not a tokenizer.json of these kinds, or a special token is missing.
+        """
+        try:
+            tokenizer = Library.from_str(content)
+        except Exception as error:  # the library raises no narrower type
+            fix = "copy the file again, or save it again with the tokenizers library"
+            raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.post_processor = None  # special tokens are added by the caller
+        if isinstance(tokenizer.model, models.BPE):
+            tokenizer.model.dropout = None  # ids would be random
+        self._content = tokenizer.to_str()
+        tokenizer.encode_special_tokens = True  # encodes their names as ordinary text
+        self._tokenizer = tokenizer
+        steps = json.loads(self._content)
+        is_byte_level = _is_byte_level(steps, where)
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        self._special = _names(special, ids, where)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self._special)
+        self.vocab_size = max(ids.values()) + 1
+        vocab = [""] * self.vocab_size  # some vocabularies have unused ids
+        for token, number in ids.items():
+            vocab[number] = token
+        self.vocab = tuple(vocab)
+        self.lowercase = any(
+            step["type"] == "Lowercase" or step.get("lowercase", False)
+            for step in _parts(steps["normalizer"], "normalizers")
+        )
+        added = {token["id"] for token in steps["added_tokens"]}
+        self._texts = [
+            token if number in added else _text(token, is_byte_level) for number, token in enumerate(self.vocab)
+        ]
+        self.is_continuation = np.array([_continues(text) for text in self._texts])
+        self._is_blank: Bool[np.ndarray, " V"] = np.array([text.isspace() for text in self._texts])
+        self._masks = _mask_pattern(self._special[ROLES.index("mask")], steps["added_tokens"])
+
+    def __reduce__(self) -> tuple[type["LibraryTokenizer"], tuple[str, tuple[str, ...]]]:
+        return LibraryTokenizer, (self._content, self._special)
+
+    @classmethod
+    def from_file(cls, path: Path) -> "LibraryTokenizer":
+        """Reads a tokenizer.json. tokenizer_config.json and special_tokens_map.json beside it may name special tokens.
+
+        Raises:
+          UserError: if a file cannot be read, or the constructor raises it.
+        """
+        try:
+            content = path.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            got = error.strerror if isinstance(error, OSError) else f"a byte that is not UTF-8 ({error.reason})"
+            fix = "correct the path, or copy the file again"
+            raise UserError(str(path), got=got, expected="a readable tokenizer.json", fix=fix) from None
+        named = read_special_names(path.parent)
+        return cls(content, [named.get(role, "") for role in ROLES], str(path))
+
+    @property
+    def content(self) -> list[Any]:
+        """See `Tokenizer.content`."""
+        return [self._content, self._special]
+
+    @property
+    def key(self) -> list[Any]:
+        """See `Tokenizer.key`."""
+        return [hashlib.sha256(json.dumps(self.content).encode()).hexdigest()]
+
+    def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
+        """Writes tokenizer.json and tokenizer_config.json; see `Tokenizer.save`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "vocab.txt").unlink(missing_ok=True)  # of a WordPiece vocabulary that was here before
+        tokenizer = Library.from_str(self._content)
+        *_, cls, sep, _ = self._special
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
+        with completed(folder / FILE) as path:
+            tokenizer.save(str(path))
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **{f"{role}_token": name for role, name in zip(ROLES, self._special, strict=True)},
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", *["token_type_ids"] * token_types, "attention_mask"],
+        }
+        save_settings(folder, settings, max_length)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer.encode_batch`."""
+        encodings = self._tokenizer.encode_batch_fast(list(map(_encodable, texts)), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer.encode_parts`."""
+        return self.encode_batch([f" {part}" if number else part for number, part in enumerate(parts)])
+
+    def encode_with_offsets(self, text: str) -> Pieces:
+        """See `Tokenizer.encode_with_offsets`."""
+        encoding = self._tokenizer.encode(_encodable(text), add_special_tokens=False)
+        ids = np.array(encoding.ids, np.int32)
+        starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+        size = len(text)
+        is_space = np.fromiter(map(str.isspace, text), bool, size)
+        ends = _after_dropped(starts, ends, is_space)
+        visible = np.flatnonzero(~is_space)
+        # The first visible character from each position on, and the end of the last one before it.
+        following, preceding = np.append(visible, size), np.append(0, visible + 1)
+        starts, ends = following[np.searchsorted(visible, starts)], preceding[np.searchsorted(visible, ends)]
+        # A space that the tokenizer puts before the text has the range of the first character.
+        return Pieces(ids, starts, np.where(self._is_blank[ids], np.minimum(starts, ends), ends))
+
+    def encode_with_masks(self, text: str) -> list[int]:
+        """See `Tokenizer.encode_with_masks`. The tokenizer's own name of the mask token is also recognized."""
+        return joined_by(self.mask_id, self.encode_batch(self._masks.split(text)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer.decode`."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False).strip()
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """See `Tokenizer.names`. Tokens that are not whole characters are written as in the vocabulary's file."""
+        bert = dict(zip((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id), SPECIALS, strict=True))
+        return [bert.get(token) or self._name(token) for token in ids]
+
+    def _name(self, token: int) -> str:
+        text = self._texts[token].strip()
+        name = text if text and _UNDECODED not in text else self.vocab[token]
+        return f"{CONTINUATION}{name}" if self.is_continuation[token] else name
+
+
+def byte_level(bpe: Bpe, lowercase: bool, special: Sequence[str]) -> LibraryTokenizer:
+    """Returns byte-level BPE. A space is put before each text, so that its first word is like any other.
+
+    Args:
+      bpe: the vocabulary and the merges, over the characters that stand for bytes.
+      lowercase: whether text is lowercased.
+      special: the tokens of `bpe.vocab` that are special, `SPECIALS` first.
+    """
+    tokenizer = Library(models.BPE({token: i for i, token in enumerate(bpe.vocab)}, bpe.merges))
+    tokenizer.normalizer = byte_normalizer(lowercase)
+    tokenizer.pre_tokenizer = byte_splitter()
+    # Removes the space before the text.
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    # As in RoBERTa and ModernBERT, the mask token includes the space before it.
+    tokenizer.add_special_tokens(
+        [AddedToken(token, lstrip=token == MASK, normalized=False, special=True) for token in special]
+    )
+    return LibraryTokenizer(tokenizer.to_str(), SPECIALS)
+
+
+def byte_normalizer(lowercase: bool) -> normalizers.Normalizer:
+    """Returns the normalizer of `byte_level`: NFC, and lowercasing."""
+    nfc = normalizers.NFC()
+    # Lowercasing can change the normal form, so it is applied again.
+    return normalizers.Sequence([nfc, normalizers.Lowercase(), nfc]) if lowercase else nfc
+
+
+def byte_splitter() -> pre_tokenizers.PreTokenizer:
+    """Returns the splitter of `byte_level`, which splits text into words of characters that stand for bytes."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+
+
+def _is_byte_level(steps: Mapping[str, Any], where: str) -> bool:
+    """Returns whether tokens are bytes. Raises UserError for unsupported kinds of tokenizers."""
+    model = steps["model"]["type"]
+    splitters = [step["type"] for step in _parts(steps["pre_tokenizer"], "pretokenizers")]
+    is_byte_level = "ByteLevel" in splitters
+    if model not in ("BPE", "Unigram") or not (is_byte_level or "Metaspace" in splitters):
+        raise UserError(
+            where,
+            got=f"a tokenizer of type {model} with the pre-tokenizer {' and '.join(splitters) or 'none'}",
+            expected="byte-level BPE, or BPE or Unigram with the pre-tokenizer Metaspace",
+            fix="use such a tokenizer, or a WordPiece vocabulary (vocab.txt)",
+        )
+    return is_byte_level
+
+
+def _parts(step: Mapping[str, Any] | None, key: str) -> Sequence[Mapping[str, Any]]:
+    """Returns the steps of a sequence in a tokenizer.json, or a single step."""
+    if step is None:
+        return []
+    return step[key] if step["type"] == "Sequence" else [step]
+
+
+def _names(special: Sequence[str], ids: Mapping[str, int], where: str) -> tuple[str, ...]:
+    """Returns the names of the special tokens, in the order of `ROLES`."""
+    found, missing = [], []
+    for role, name, *usual in zip(ROLES, special, *_USUAL, strict=True):
+        candidates = [name] if name else usual
+        known = next((each for each in candidates if each in ids), "")
+        found.append(known)
+        if not known:
+            missing.append(f"{role}_token ({' or '.join(candidates)})")
+    if missing:
+        raise UserError(
+            where,
+            got=f"a vocabulary without {', '.join(missing)}",
+            expected="tokens for padding, unknown text, start, separator and mask",
+            fix="add the tokens to the vocabulary, or name others in tokenizer_config.json beside the file "
+            '({"pad_token": ..., "mask_token": ...})',
+        )
+    return tuple(found)
+
+
+def _text(token: str, is_byte_level: bool) -> str:
+    """Returns the text of a token, with a space where a word starts, and U+FFFD for incomplete characters."""
+    if not is_byte_level:
+        return token.replace(_SPACE, " ")
+    if any(char not in _BYTES for char in token):
+        return token
+    return bytes(_BYTES[char] for char in token).decode("utf-8", "replace")
+
+
+def _byte_table() -> dict[str, int]:
+    """Returns the byte that each character stands for in byte-level BPE (Radford et al. 2019, GPT-2's encoder.py).
+
+    Visible characters of Latin-1 stand for themselves, and characters from U+0100 on for the remaining bytes.
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_table()
+BYTE_CHARS = tuple(sorted(_BYTES))
+
+
+def _continues(text: str) -> bool:
+    """Returns whether a token continues a word: it starts with no space, punctuation mark or Chinese character."""
+    return bool(text) and " " not in normalize(text[0], lowercase=False)
+
+
+def _mask_pattern(name: str, added: Sequence[Mapping[str, Any]]) -> re.Pattern[str]:
+    """Returns the pattern of a mask in text, with the spaces that belong to it."""
+    token: Mapping[str, Any] = next((token for token in added if token["content"] == name), {})
+    before, after = (r"\s*" if token.get(key) else "" for key in ("lstrip", "rstrip"))
+    return re.compile(f"{before}(?:{re.escape(MASK)}|{re.escape(name)}){after}")
+
+
+def _encodable(text: str) -> str:
+    """Replaces halves of surrogate pairs, which the library rejects, by U+FFFD."""
+    return _SURROGATES.sub(_UNDECODED, text)
+
+
+def _after_dropped(starts: np.ndarray, ends: np.ndarray, is_space: Bool[np.ndarray, " chars"]) -> np.ndarray:
+    """Returns the ends of ranges, extended over characters that normalization drops or joins to those before them."""
+    size = len(is_space)
+    depth = np.bincount(starts, minlength=size + 1) - np.bincount(ends, minlength=size + 1)
+    kept = np.flatnonzero((np.cumsum(depth[:size]) > 0) | is_space)
+    return np.append(kept, size)[np.searchsorted(kept, ends)]

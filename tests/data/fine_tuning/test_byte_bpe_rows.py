@@ -1,0 +1,73 @@
+"""Rows of byte-level BPE: answers and tags belong to characters and words of the original text."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.fine_tuning.spans import best_answers, target, windows
+from bertjax.data.fine_tuning.tagged_words import sentence_rows
+from tests.data.fine_tuning import test_spans as spans
+from tests.data.text import byte_bpe
+
+CHUNKS = ("the cat", "서울은", "\u1112\u1161\u11ab글", "e\u0301t", "👍🏽", "中文", "a  b", "U.S.", "naïve", "\u200b")
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [
+        ("한국의 수도는  서울이다.", "서울"),
+        ("한국의 수도는  서울이다.", "한국"),
+        ("He said 👍🏽!", "👍🏽"),
+        ("un cafe\u0301 noir", "cafe\u0301"),
+        ("one  two   three", "two   three"),
+        ("\u1112\u1161\u11ab글 날", "\u1112\u1161\u11ab"),
+        ("中文 text", "文"),
+        ("  the cat", "the"),
+    ],
+)
+def test_an_answer_of_whole_characters_is_found_in_the_context(context, answer):
+    assert spans.recovered(spans.ask(context, answer), byte_bpe.trained(261)) == answer
+
+
+@given(st.lists(st.sampled_from(CHUNKS), min_size=1, max_size=9), st.data())
+def test_any_answer_is_found(chunks, data):
+    """With merged bytes a token may end within a word or a character, so the answer contains the right one."""
+    context = " ".join(chunks)
+    answer = data.draw(st.sampled_from(chunks))
+    for tokenizer in (byte_bpe.trained(261), byte_bpe.trained()):
+        assert answer in spans.recovered(spans.ask(context, answer), tokenizer, seq_len=96, doc_stride=20)
+
+
+def test_spaces_are_no_answer():
+    tokenizer, settings = byte_bpe.trained(261), spans.config(null_answers=True)
+    question = spans.ask("a  b")
+    (window,) = windows(question, tokenizer, settings)
+    names = tokenizer.names(window.inputs["input_ids"].tolist())
+    blank = window.first + 2
+    assert names[window.first : -1] == ["Ġ", "##a", "Ġ", "Ġ", "##b"]
+    logits = np.zeros((1, len(names)), np.float32)
+    logits[0, blank] = 9
+    best = best_answers(question, [window], logits, logits, settings)
+    assert [each.score for each in best if not each.text] == [0.0]
+
+
+def test_a_target_starts_at_the_first_token_of_the_answer():
+    tokenizer, settings = byte_bpe.trained(), spans.config()
+    question = spans.ask("Where is the cat?", "the cat")
+    (window,) = windows(question, tokenizer, settings)
+    start, end = target(window, question.answers[0])
+    assert tokenizer.names(window.inputs["input_ids"][start : end + 1].tolist()) == ["the", "cat"]
+
+
+@pytest.mark.parametrize("words", [["the", "서울은", "cat", "."], ["👍🏽", "e\u0301", "中文", "singing"]])
+def test_a_word_is_tagged_at_its_first_token_of_the_running_text(words):
+    tokenizer = byte_bpe.trained()
+    (row,) = sentence_rows(words, tokenizer, 64)
+    ids = row["input_ids"][1:-1].tolist()
+    assert ids == tokenizer.encode_batch([" ".join(words)])[0]
+    _, starts, ends = tokenizer.encode_with_offsets(" ".join(words))
+    firsts = row["unit_starts"] - 1
+    for word, first, last in zip(words, firsts, [*firsts[1:], len(ids)], strict=True):
+        assert " ".join(words)[starts[first] : ends[last - 1]] == word
+    assert not tokenizer.is_continuation[np.array(ids)[firsts]].any()
