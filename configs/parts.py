@@ -67,9 +67,24 @@ def model(size: str) -> ConfigDict:
     model.intermediate_size = 4 * hidden
     model.max_positions = 512
     model.type_vocab_size = 2
+    model.positions = "learned"
+    model.rotary_base = 10_000.0  # with model.positions=rotary
+    model.local_rotary_base = 10_000.0
+    model.local_attention = 0
+    model.global_every = 3  # with model.local_attention
     model.activation = "gelu"
-    model.norm_eps = 1e-12
+    model.gated = False
+    model.biases = True
     model.norm = "post"
+    model.norm_type = "layer"
+    model.norm_biases = True
+    model.norm_eps = 1e-12
+    model.qk_norm = False
+    model.embedding_norm = True
+    model.first_attention_norm = True
+    model.tie_output = True
+    model.head = "pooler"
+    model.pooling = "cls"
     model.direction = "both"
     if not size:
         model.update({key: placeholder(type(value)) for key, value in model.items()})
@@ -80,6 +95,7 @@ def model(size: str) -> ConfigDict:
     model.attention_backend = "auto"
     model.initializer = "truncated_normal"
     model.initializer_range = 0.02
+    model.depth_scaled_init = False
     model.dtype = "float32"
     model.scan_layers = False  # True compiles faster and runs slower
     model.remat = "none"

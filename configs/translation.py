@@ -110,6 +110,11 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.activation = "relu"
     model.norm = "post"  # "pre" as in the Annotated Transformer
     model.norm_eps = 1e-5  # as in Marian, like the sinusoid layout, so that a run can be exported
+    model.norm_type = "layer"
+    model.norm_biases = True
+    model.qk_norm = False
+    model.gated = False
+    model.biases = True
     model.positions = "sinusoidal"
     model.sinusoid_layout = "deinterleaved"
     model.max_positions = 1024
@@ -124,6 +129,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.attention_backend = "auto"
     model.initializer = "xavier_uniform"
     model.initializer_range = hidden**-0.5  # of embeddings
+    model.depth_scaled_init = False
     model.dtype = "float32"
     model.scan_layers = False
     model.remat = "none"

@@ -9,35 +9,35 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bertjax.models import dot_product
 from bertjax.models.backends import dot_product_attention
 from bertjax.models.dot_product import Mask, Tokens
-from bertjax.models.layers import Dense
+from bertjax.models.rotary import rotate
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
 
 class MultiHeadAttention(nn.Module):
     """Attends from `x` to `source`: `x` itself for self-attention, the encoder's output for cross-attention.
 
     Parameters: `value` and `output`, each with `kernel` [H, H] and `bias` [H]; `query` and `key`, with `kernel`
-    [H, N Q] and `bias` [N Q].
+    [H, N Q] and `bias` [N Q]; with `qk_norm`, `query_norm` and `key_norm` [Q].
     Dropout applies to the attention weights, as in BERT. Each row and head has its own key, so with "threefry2x32" the
-    draws do not depend on batching. `backend` is "auto" or one of `backends.BACKENDS`.
+    draws do not depend on batching.
     """
 
-    hidden_size: int
-    num_heads: int
-    key_size: int  # Q, which is D in most models
-    dropout: float
-    backend: str
-    kernel_init: nn.initializers.Initializer
-    dtype: str
+    config: TransformerConfig
+    kind: LayerKind = LayerKind()
 
     def setup(self) -> None:
-        """Makes the projections."""
-        sizes = (self.num_heads * self.key_size,) * 2 + (self.hidden_size,) * 2
-        self.query, self.key, self.value, self.output = (Dense(size, self.kernel_init, self.dtype) for size in sizes)
+        """Makes the projections and norms."""
+        config = self.config
+        size = config.num_heads * config.head_key_size
+        self.query, self.key, self.value = (dense(config, size) for size in (size, size, config.hidden_size))
+        self.output = residual_dense(config)
+        if config.qk_norm:
+            self.query_norm, self.key_norm = make_norm(config), make_norm(config)
 
     def __call__(
         self,
@@ -54,7 +54,8 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N Q"], Float[Array, "B T N D"]]:
         """Returns the keys and values of `source`, for `attend`."""
-        return self._split(self.key(source)), self._split(self.value(source))
+        key = self._split(self.key(source))
+        return self.key_norm(key) if self.config.qk_norm else key, self._split(self.value(source))
 
     def attend(
         self,
@@ -78,18 +79,26 @@ class MultiHeadAttention(nn.Module):
         Raises:
           UserError: if the backend cannot compute this attention; see `dot_product_attention`.
         """
+        config, kind = self.config, self.kind
         query = self._split(self.query(x))
-        dropout = None if deterministic or not self.dropout else self._dropout(len(x))
-        context, weights = dot_product_attention(self.backend, query, key, value, mask, dropout, return_attention)
+        query = self.query_norm(query) if config.qk_norm else query
+        if kind.rotary_base:
+            assert mask.queries is not None and mask.keys is not None
+            query = rotate(query, mask.queries.positions, kind.rotary_base)
+            key = rotate(key, mask.keys.positions, kind.rotary_base)
+        dropout = None if deterministic or not config.attention_dropout else self._dropout(len(x))
+        context, weights = dot_product_attention(
+            config.attention_backend, query, key, value, mask.within(kind.window), dropout, return_attention
+        )
         return self.output(context.reshape(x.shape)), weights
 
     def _dropout(self, batch: int) -> dot_product.Dropout:
-        pairs = jnp.arange(batch * self.num_heads).reshape(batch, self.num_heads)
+        pairs = jnp.arange(batch * self.config.num_heads).reshape(batch, -1)
         keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
-        return dot_product.Dropout(keys, self.dropout)
+        return dot_product.Dropout(keys, self.config.attention_dropout)
 
     def _split(self, y: Float[Array, "B S width"]) -> Float[Array, "B S N size"]:
-        return y.reshape(*y.shape[:-1], self.num_heads, -1)
+        return y.reshape(*y.shape[:-1], self.config.num_heads, -1)
 
 
 def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[Array, "B S"] | None = None) -> Mask:
@@ -101,31 +110,18 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[
       direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
       position_ids: the position of each token in its instance; None for 0 to S - 1.
     """
-    length = segment_ids.shape[-1]
-    query, key = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
-    allowed = {
-        "both": jnp.ones((length, length), bool),
-        "left_to_right": key <= query,
-        "right_to_left": key >= query,
-    }[direction]
     tokens = Tokens.of(segment_ids, position_ids)
-    allowed &= _same_segment(segment_ids, segment_ids)
+    allowed = dot_product.allowed(tokens, tokens, direction)
     return Mask(allowed, tokens, tokens, direction, is_packed=position_ids is not None)
 
 
 def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"], *, is_packed: bool) -> Mask:
     """Returns which query (axis 2) may attend to which key (axis 3) of another sequence: same segment number."""
-    allowed = _same_segment(query_segments, key_segments)
-    return Mask(allowed, Tokens.of(query_segments), Tokens.of(key_segments), "both", is_packed)
+    queries, keys = Tokens.of(query_segments), Tokens.of(key_segments)
+    return Mask(dot_product.allowed(queries, keys, "both"), queries, keys, "both", is_packed)
 
 
 def make_memory_mask(segments: Int[Array, "B T"]) -> Mask:
     """Returns the mask of beams over the memory of one instance: all keys except padding."""
     one = jnp.ones_like(segments[:, :1])
     return Mask((segments != 0)[:, None, None, :], Tokens.of(one), Tokens.of(segments))
-
-
-def _same_segment(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"]) -> Bool[Array, "B 1 S T"]:
-    of_query, of_key = query_segments[:, None, :, None], key_segments[:, None, None, :]
-    # Padding attends to all tokens, as in google-research/bert: its output is finite and never used.
-    return ((of_query == of_key) | (of_query == 0)) & (of_key != 0)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from bertjax import meshes
 from bertjax.errors import UserError
+from bertjax.models import local
 from bertjax.models.compact import compact
 from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask, Weights, chunked, xla
 from bertjax.models.flash import LANES, cudnn, splash
@@ -54,18 +55,16 @@ def _obstacles_of_cudnn(request: Request) -> Iterator[str]:
         yield f"heads of {size}"
     if mask.is_packed:
         yield "several instances in a row"
-    if mask.direction != "both" and not (
-        mask.direction == "left_to_right" and request.lengths[0] == request.lengths[1]
-    ):
-        yield f"attention {mask.direction or 'of some queries in one direction'}"
+    if mask.window:
+        yield "local attention"
+    if mask.direction == "right_to_left":
+        yield "attention right_to_left"
 
 
 def _obstacles_of_splash(request: Request) -> Iterator[str]:
     yield from _obstacles_of_kernels(request, "tpu")
     if any(length % LANES for length in request.lengths):
         yield f"{request.lengths[0]} queries and {request.lengths[1]} keys"
-    if not request.mask.direction:
-        yield "attention of some queries in one direction"
     if not meshes.divides(len(request.query), request.query.shape[2]):
         yield "rows or heads that the mesh does not divide"
 
@@ -82,6 +81,8 @@ def _obstacles_of_rows(request: Request) -> Iterator[str]:
 def _obstacles_of_kernels(request: Request, platform: str) -> Iterator[str]:
     if meshes.platform() != platform:
         yield f"a device of kind {meshes.platform()}"
+    if not request.mask.is_described:
+        yield "attention of some queries in one direction or nearby"
     if request.dropout is not None:
         yield "dropout on the attention weights"
     if request.return_weights:
@@ -168,7 +169,22 @@ def _compiled(request: Request) -> Callable[..., tuple[Context, Weights | None]]
     """The fastest form of `xla`. On several CPUs, chunks would have to move between them."""
     if request.return_weights:
         return xla
+    if local.saves_time(request.mask, *request.lengths):
+        return _by_blocks
     if meshes.platform() == "cpu":
         return chunked if meshes.num_devices() == 1 else xla
     # A step of decoding has few queries, for which rearranging the cached keys would take longest.
     return xla if request.dropout is None and request.lengths[0] < LANES else compact
+
+
+def _by_blocks(
+    query: Float[Array, "B S N Q"],
+    key: Float[Array, "B T N Q"],
+    value: Float[Array, "B T N D"],
+    mask: Mask,
+    dropout: Dropout | None,
+) -> tuple[Context, None]:
+    """`xla` for local attention, without scores of far keys."""
+    arguments = local.in_blocks(query, key, value, mask, dropout)
+    context, _ = _compiled(Request(*arguments, return_weights=False))(*arguments)
+    return local.joined(context, *query.shape[:2]), None

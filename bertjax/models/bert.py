@@ -12,19 +12,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.config import Size, one_of
+from bertjax.config import Count, Size, above, one_of
 from bertjax.models.attention import make_mask
-from bertjax.models.embeddings import BertEmbeddings
+from bertjax.models.embeddings import BertEmbeddings, embedding_table
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.layers import Dense
-from bertjax.models.transformer import (
-    TransformerConfig,
-    activate,
-    dense,
-    keep_rows_split,
-    kernel_init,
-    layer_norm,
-)
+from bertjax.models.transformer import activate, keep_rows_split
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, kernel_init, make_norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,10 +27,24 @@ class BertConfig(TransformerConfig):
 
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
-      max_positions: rows of the position embeddings, and the maximum number of tokens in a row.
-      type_vocab_size: number of token types: 2 for the segments of a pair.
+      max_positions: the maximum number of tokens in a row, and rows of the position embeddings.
+      type_vocab_size: number of token types: 2 for the segments of a pair; 0 for no embeddings of token types.
+      positions: "learned", embeddings of positions; "sinusoidal", fixed ones; "rotary", queries and keys rotated by
+        their positions (Su et al. 2021); or "none".
+      rotary_base: base of the wavelengths of rotary positions.
+      local_rotary_base: the same for local layers.
+      local_attention: width of the attention of local layers: a token attends to those at most half of it away. 0 for
+        no local layers.
+      global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
+      embedding_norm: whether the embeddings are normalized.
+      first_attention_norm: whether the first layer of a pre-norm model has a norm before its attention.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
       next_sentence: whether pretraining uses the pooler and the next-sentence head.
+      tie_output: whether the masked-LM head uses the word embeddings as its output embeddings, instead of its own.
+      head: what the classifiers of fine-tuning read: "pooler", the pooled [CLS] of whole rows and the encoder's output
+        of tokens, as in BERT; or "transform", both after a map, activation and norm, as in ModernBERT.
+      pooling: what represents a whole instance with model.head=transform: "cls", its first token; or "mean", the mean
+        of its tokens.
 
     Raises:
       UserError: if a value is out of range.
@@ -44,9 +52,39 @@ class BertConfig(TransformerConfig):
 
     vocab_size: Size
     max_positions: Size
-    type_vocab_size: Size = 2
+    type_vocab_size: Count = 2
+    positions: Annotated[str, one_of("learned", "sinusoidal", "rotary", "none")] = "learned"
+    rotary_base: Annotated[float, above(0)] = 10_000.0
+    local_rotary_base: Annotated[float, above(0)] = 10_000.0
+    local_attention: Count = 0
+    global_every: Count = 3
+    embedding_norm: bool = True
+    first_attention_norm: bool = True
     direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
     next_sentence: bool
+    tie_output: bool = True
+    head: Annotated[str, one_of("pooler", "transform")] = "pooler"
+    pooling: Annotated[str, one_of("cls", "mean")] = "cls"
+
+    def kind(self, layer: int) -> LayerKind:
+        """Returns the kind of a layer, counted from 0."""
+        is_local = bool(self.local_attention) and not (self.global_every and layer % self.global_every == 0)
+        base = self.local_rotary_base if is_local else self.rotary_base
+        return LayerKind(
+            window=self.local_attention // 2 if is_local else 0,
+            rotary_base=base if self.positions == "rotary" else 0.0,
+            bare_input=layer == 0 and not self.first_attention_norm,
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_even = self.positions != "rotary" or self.head_key_size % 2 == 0
+        self.check(is_even, "positions", f"not rotary with heads of {self.head_key_size}, which is odd")
+        is_even = self.positions != "sinusoidal" or self.hidden_size % 2 == 0
+        self.check(is_even, "positions", f"not sinusoidal with model.hidden_size={self.hidden_size}, which is odd")
+        self.check(self.local_attention != 1, "local_attention", "0, or at least 2")
+        self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
+        self.check(self.pooling == "cls" or self.head == "transform", "pooling", "cls with model.head=pooler")
 
 
 class BertInputs(NamedTuple):
@@ -97,7 +135,8 @@ class Bert(nn.Module):
     def setup(self) -> None:
         """Makes the submodules."""
         config = self.config
-        self.embeddings = BertEmbeddings(config, config.vocab_size, config.max_positions, config.type_vocab_size)
+        sizes = config.vocab_size, config.max_positions, config.type_vocab_size
+        self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm)
         self.encoder = Encoder(config)
         if self.use_pooler:
             self.pooler = dense(config, config.hidden_size)
@@ -134,10 +173,15 @@ class Bert(nn.Module):
         return BertOutput(hidden, pooled, attention, layers)
 
 
-class MaskedLanguageModelHead(nn.Module):
-    """Predicts masked words: dense, activation, norm, then the product with the word embeddings, plus a bias.
+def transform(config: BertConfig, hidden: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
+    """Applies a map, the activation and a norm; its parameters `transform` and `norm` belong to the calling module."""
+    return make_norm(config, "norm")(activate(config, dense(config, config.hidden_size, "transform")(hidden)))
 
-    Parameters: `transform`, `norm`, `bias` [V]. The output embeddings are the input embeddings.
+
+class MaskedLanguageModelHead(nn.Module):
+    """Predicts masked words: dense, activation, norm, then the product with the output embeddings, plus a bias.
+
+    Parameters: `transform`, `norm`, `bias` [V], and `output_embeddings` [V, H] unless they are the word embeddings.
     """
 
     config: BertConfig
@@ -146,8 +190,9 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V H"]) -> Float32[Array, "B P V"]:
         """Returns the logits of all words at each masked position."""
         config = self.config
-        x = activate(config, dense(config, config.hidden_size, "transform")(keep_rows_split(hidden)))
-        x = layer_norm(config, "norm")(x)
+        x = transform(config, keep_rows_split(hidden))
+        if not config.tie_output:
+            word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size)
         table = word_embeddings.astype(config.dtype)
         logits = jnp.einsum("BPH,VH->BPV", x, table, preferred_element_type=jnp.float32)
         return logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))

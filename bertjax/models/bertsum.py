@@ -23,7 +23,8 @@ from bertjax.models.encoder import run_layers, stacked_init
 from bertjax.models.heads import pool_spans
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import LayerNormBiLSTM
-from bertjax.models.transformer import TransformerConfig, TransformerLayer, check_value, layer_norm
+from bertjax.models.transformer import TransformerLayer
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, check_value, make_norm
 
 SCORERS = ("classifier", "transformer", "rnn")
 
@@ -157,10 +158,12 @@ class SentenceTransformer(nn.Module):
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
         x = x + _numbers(first, *x.shape[1:]).astype(x.dtype)
-        for part, rows in ((layer.clone(bare_input=True), slice(0, 1)), (layer, slice(1, None))):
+        kinds = [LayerKind(bare_input=True), *[LayerKind()] * (config.num_layers - 1)]
+        for rows in (slice(0, 1), slice(1, None)):
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             x, _, _ = run_layers(
-                part,
+                layer,
+                kinds[rows],
                 jax.tree.map(lambda leaf, rows=rows: leaf[rows], stacked),
                 x,
                 (make_mask(mask, "both"),),
@@ -169,7 +172,7 @@ class SentenceTransformer(nn.Module):
                 return_attention=False,
                 return_layers=False,
             )
-        return _logit("output", layer_norm(config, "final_norm")(x))
+        return _logit("output", make_norm(config, "final_norm")(x))
 
 
 class SentenceLSTM(nn.Module):

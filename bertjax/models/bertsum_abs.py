@@ -21,7 +21,8 @@ from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import Memory, Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.layers import Dropout
-from bertjax.models.transformer import TransformerConfig, check_value, keep_rows_split
+from bertjax.models.transformer import keep_rows_split
+from bertjax.models.transformer_config import TransformerConfig, check_value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float
 
 from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.encoder import run_layers, stacked_init
-from bertjax.models.transformer import LayerCache, TransformerConfig, TransformerLayer, layer_norm
+from bertjax.models.transformer import LayerCache, TransformerLayer
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, make_norm
 
 
 class Beams(NamedTuple):
@@ -56,7 +57,7 @@ class Decoder(nn.Module):
         """Makes the parameters."""
         self.layers = self.param("layers", stacked_init(self._layer(self.config), self.num_layers))
         if self.config.norm == "pre":
-            self.final_norm = layer_norm(self.config)
+            self.final_norm = make_norm(self.config)
 
     def __call__(
         self,
@@ -81,6 +82,7 @@ class Decoder(nn.Module):
         key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
         y, weights, _ = run_layers(
             self._layer(self.config),
+            [LayerKind()] * self.num_layers,
             self.layers,
             x,
             (mask, memory, memory_mask),

@@ -46,7 +46,7 @@ class Mask:
     """Which query may attend to which key, with the segments and positions of both.
 
     Backends of XLA read only `allowed`. Kernels that never store the scores read the other attributes instead. If the
-    attributes do not describe `allowed`, `direction` is "".
+    attributes do not describe `allowed`, `direction` is "". Rotary positions are those of the tokens.
 
     Attributes:
       allowed: [B, 1, #S, T] bool. A query without any True gives finite, meaningless output.
@@ -54,6 +54,8 @@ class Mask:
       keys: the tokens of the keys [B, T], or None.
       direction: "both", "left_to_right" or "right_to_left": which keys of its own segment a token may attend to.
       is_packed: whether a row may have several segments. If not, padding comes last.
+      window: the largest distance of a key from its query; 0 for any distance.
+      is_in_order: whether the queries are all tokens of a row, in their order.
     """
 
     allowed: Any  # an array, or what JAX puts in its place
@@ -61,6 +63,21 @@ class Mask:
     keys: Tokens | None = None
     direction: str = dataclasses.field(default="", metadata={"static": True})
     is_packed: bool = dataclasses.field(default=False, metadata={"static": True})
+    window: int = dataclasses.field(default=0, metadata={"static": True})
+    is_in_order: bool = dataclasses.field(default=True, metadata={"static": True})
+
+    @property
+    def is_described(self) -> bool:
+        """Whether a kernel can compute `allowed` from the segments and, in the order of the row, the positions."""
+        return (self.direction == "both" and not self.window) or (bool(self.direction) and self.is_in_order)
+
+    def within(self, window: int) -> "Mask":
+        """Returns the mask without keys that are farther than `window` from their query."""
+        if not window:
+            return self
+        assert self.queries is not None and self.keys is not None
+        near = jnp.abs(_steps(self.queries, self.keys)) <= window
+        return dataclasses.replace(self, allowed=self.allowed & near, window=window)
 
     def of_queries(self, places: Int[Array, "B P"]) -> "Mask":
         """Returns the mask of the queries at these indices of the row."""
@@ -68,8 +85,24 @@ class Mask:
             self,
             allowed=jnp.take_along_axis(self.allowed, places[:, None, :, None], axis=2),
             queries=jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.queries),
-            direction="both" if self.direction == "both" else "",
+            is_in_order=False,
         )
+
+
+def allowed(queries: Tokens, keys: Tokens, direction: str) -> Bool[Array, "B 1 S T"]:
+    """Returns which query may attend to which key, if only its segment and `direction` matter; see `make_mask`."""
+    of_query, of_key = queries.segments[:, None, :, None], keys.segments[:, None, None, :]
+    # Padding attends to all tokens, as in google-research/bert: its output is finite and never used.
+    same_segment = ((of_query == of_key) | (of_query == 0)) & (of_key != 0)
+    if direction == "both":
+        return same_segment
+    ahead = _steps(queries, keys)
+    return same_segment & (ahead <= 0 if direction == "left_to_right" else ahead >= 0)
+
+
+def _steps(queries: Tokens, keys: Tokens) -> Int[Array, "B 1 S T"]:
+    """The number of positions from each query to each key of its segment."""
+    return keys.positions[:, None, None, :] - queries.positions[:, None, :, None]
 
 
 class Dropout(NamedTuple):

@@ -7,28 +7,37 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError
 from bertjax.models.layers import Dropout
-from bertjax.models.transformer import TransformerConfig, layer_norm
+from bertjax.models.transformer_config import TransformerConfig, make_norm
 
 
 class BertEmbeddings(nn.Module):
-    """Sum of word, position and token type embeddings, normalized, with dropout.
+    """Sum of word, position and token type embeddings, normalized unless `is_normalized` is False, with dropout.
 
-    Parameters: the tables `word_embeddings` [V, H], `position_embeddings` [max_positions, H] and
-    `token_type_embeddings` [type_vocab_size, H], and `norm`. An id outside its table gives NaN, not the
-    embedding of another word.
+    Parameters: the tables `word_embeddings` [V, H], `position_embeddings` [max_positions, H] if `positions` is
+    "learned" and `token_type_embeddings` [type_vocab_size, H] if there are any, and `norm`. An id outside its table
+    gives NaN, not the embedding of another word. Sinusoids are multiplied by the initializer range, which makes them as
+    large in comparison with the initial word embeddings as in Vaswani et al. (2017).
     """
 
     config: TransformerConfig
     vocab_size: int
     max_positions: int
     type_vocab_size: int
+    positions: str = "learned"  # "learned" or "sinusoidal"; positions of other kinds are not embedded
+    is_normalized: bool = True
 
     def setup(self) -> None:
         """Makes the tables. They are attributes because the masked language model shares the word embeddings."""
         self.word_embeddings = embedding_table(self, self.config, "word_embeddings", self.vocab_size)
-        self.position_embeddings = embedding_table(self, self.config, "position_embeddings", self.max_positions)
-        self.token_type_embeddings = embedding_table(self, self.config, "token_type_embeddings", self.type_vocab_size)
-        self.norm = layer_norm(self.config)
+        if self.positions == "learned":
+            self.position_embeddings = embedding_table(self, self.config, "position_embeddings", self.max_positions)
+        elif self.positions == "sinusoidal":
+            waves = sinusoids(self.max_positions, self.config.hidden_size, "interleaved")
+            self.position_embeddings = jnp.asarray(waves * self.config.initializer_range)
+        if self.type_vocab_size:
+            self.type_embeddings = embedding_table(self, self.config, "token_type_embeddings", self.type_vocab_size)
+        if self.is_normalized:
+            self.norm = make_norm(self.config)
         self.dropout = Dropout(self.config.dropout)
 
     def __call__(
@@ -53,10 +62,12 @@ class BertEmbeddings(nn.Module):
                 fix="lower --config.data.seq_len or raise --config.model.max_positions",
             )
         x = jnp.take(self.word_embeddings, input_ids, axis=0)
-        x = x + jnp.take(self.token_type_embeddings, token_type_ids, axis=0)
-        positions = self.position_embeddings
-        x = x + (positions[:length] if position_ids is None else jnp.take(positions, position_ids, axis=0))
-        return self.dropout(self.norm(x), deterministic=deterministic)
+        if self.type_vocab_size:
+            x = x + jnp.take(self.type_embeddings, token_type_ids, axis=0)
+        if self.positions in ("learned", "sinusoidal"):
+            positions = self.position_embeddings
+            x = x + (positions[:length] if position_ids is None else jnp.take(positions, position_ids, axis=0))
+        return self.dropout(self.norm(x) if self.is_normalized else x, deterministic=deterministic)
 
 
 def embedding_table(module: nn.Module, config: TransformerConfig, name: str, rows: int) -> Float[Array, "{rows} H"]:

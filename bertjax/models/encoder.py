@@ -3,7 +3,11 @@
 Shapes: B batch, S length, P output positions, H hidden size, N heads, L layers.
 """
 
-from collections.abc import Callable
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +18,8 @@ from jaxtyping import Array, Float, Int
 from bertjax.models.backends import stores_attention
 from bertjax.models.dot_product import Mask
 from bertjax.models.layers import NORMS
-from bertjax.models.transformer import LayerAttention, TransformerConfig, TransformerLayer, keep_rows_split, layer_norm
+from bertjax.models.transformer import LayerAttention, TransformerLayer, keep_rows_split
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, make_norm
 
 _either = jax.checkpoint_policies.save_from_both_policies
 _POLICIES = {
@@ -70,13 +75,14 @@ class Encoder(nn.Module):
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
+        kinds = [config.kind(number) for number in range(config.num_layers)]
 
         def run(rows: slice, x: Array, *arguments: Any) -> tuple[Array, LayerAttention, Array | None]:
             # Without a key, dropout inside the layer raises an error.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
             returns = {"return_attention": return_attention, "return_layers": return_layers}
-            return run_layers(layer, of_layers, x, arguments, key, deterministic=deterministic, **returns)
+            return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
         if output_positions is None:
             y, weights, outputs = run(slice(None), x, mask)
@@ -85,13 +91,14 @@ class Encoder(nn.Module):
             y, weights, outputs = run(slice(-1), x, mask)
             last_mask = mask.of_queries(output_positions)
             y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, None, None, y)
-        y = layer_norm(config, "final_norm")(y) if config.norm == "pre" else y
+        y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)
 
 
 def run_layers(
     layer: TransformerLayer,
+    kinds: Sequence[LayerKind],
     stacked: Any,
     x: Float[Array, "B S H"],
     arguments: tuple[Any, ...],
@@ -103,8 +110,11 @@ def run_layers(
 ) -> tuple[Float[Array, "B S H"], LayerAttention, Float[Array, "L B S H"] | None]:
     """Applies a stack of layers to `x`, in a loop or unrolled, depending on `config.scan_layers`.
 
+    An iteration of the loop applies one layer, or as many as it takes until their kinds repeat.
+
     Args:
-      layer: the module, which all layers share.
+      layer: the module, which all layers share apart from their kinds.
+      kinds: the kind of each layer.
       stacked: the parameters of all layers, as made by `stacked_init`.
       x: the sequence.
       arguments: the layer's other positional arguments.
@@ -115,15 +125,16 @@ def run_layers(
     Returns:
       The last layer's output, the attention weights [L, ...] of all layers, and the outputs of all layers.
     """
-    config, num_layers = layer.config, jax.tree.leaves(stacked)[0].shape[0]
+    if not kinds:
+        return x, LayerAttention(None, None), None
+    config = layer.config
     # Matrices are cast once, and not in each pass over the layers.
     stacked = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
-    keys = None if key is None else jax.random.split(key, num_layers)
+    keys = None if key is None else jax.random.split(key, len(kinds))
 
-    def body(x: Array, params_and_key: tuple[Any, Array | None]) -> tuple[Array, Any]:
-        params, key = params_and_key
+    def apply(kind: LayerKind, x: Array, params: Any, key: Array | None) -> tuple[Array, Any]:
         rngs = {} if key is None else {"dropout": key}
-        y, weights = layer.apply(
+        y, weights = layer.clone(kind=kind).apply(
             {"params": params},
             keep_rows_split(x),
             *arguments,
@@ -135,9 +146,55 @@ def run_layers(
 
     if config.remat != "none":
         # In unrolled layers the compiler would merge the recomputation with the forward pass; in a loop it cannot.
-        body = jax.checkpoint(body, prevent_cse=not config.scan_layers, policy=_POLICIES[config.remat])
-    y, (weights, outputs) = jax.lax.scan(body, x, (stacked, keys), unroll=not config.scan_layers)
-    return y, weights, outputs
+        policy, is_unrolled = _POLICIES[config.remat], not config.scan_layers
+        apply = jax.checkpoint(apply, prevent_cse=is_unrolled, policy=policy, static_argnums=(0,))
+
+    collected = []
+    for start, period, repeats in _loops(kinds):
+        rows = slice(start, start + period * repeats)
+        body = functools.partial(_in_turn, [functools.partial(apply, kind) for kind in kinds[rows][:period]])
+        of_loop = _split((stacked, keys), rows, repeats)
+        x, results = jax.lax.scan(body, x, of_loop, unroll=not config.scan_layers)
+        collected.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
+    weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *collected)
+    return x, weights, outputs
+
+
+def _in_turn(
+    functions: Sequence[Callable[..., tuple[Array, Any]]], x: Array, params_and_keys: Any
+) -> tuple[Array, Any]:
+    """Applies functions to `x` one after another, each to its own element of axis 0 of the parameters and keys."""
+    results = []
+    for number, function in enumerate(functions):
+        x, result = function(x, *jax.tree.map(operator.itemgetter(number), params_and_keys))
+        results.append(result)
+    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+def _split(tree: Any, rows: slice, parts: int) -> Any:
+    """Splits these rows of axis 0 of each array into equal parts, along a new axis 0."""
+    return jax.tree.map(lambda leaf: leaf[rows].reshape(parts, -1, *leaf.shape[1:]), tree)
+
+
+def _loops(kinds: Sequence[LayerKind]) -> Iterator[tuple[int, int, int]]:
+    """Splits layers into loops: the first layer, the number of layers whose kinds repeat, and how often they do.
+
+    >>> a, b, c = LayerKind(1), LayerKind(2), LayerKind(3)
+    >>> list(_loops([a, a, a])), list(_loops([c, a, a, b, a, a, b, a]))
+    ([(0, 1, 3)], [(0, 1, 1), (1, 3, 2), (7, 1, 1)])
+    """
+
+    def repeats(start: int, period: int) -> int:
+        first = kinds[start : start + period]
+        stops = range(start + period, len(kinds) + 1, period)
+        return sum(1 for _ in itertools.takewhile(lambda stop: kinds[stop - period : stop] == first, stops))
+
+    start = 0
+    while start < len(kinds):
+        found = [(period, repeats(start, period)) for period in range(1, len(kinds) - start + 1)]
+        period, times = max(((p, r) for p, r in found if r > 1), key=math.prod, default=(1, 1))
+        yield start, period, times
+        start += period * times
 
 
 def stacked_init(layer: TransformerLayer, num_layers: int) -> Callable[[Array], Any]:

@@ -18,7 +18,8 @@ from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder, EncoderOutput
 from bertjax.models.layers import Dropout
-from bertjax.models.transformer import TransformerConfig, keep_rows_split, kernel_init
+from bertjax.models.transformer import keep_rows_split
+from bertjax.models.transformer_config import TransformerConfig, kernel_init
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

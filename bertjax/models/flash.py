@@ -58,7 +58,7 @@ def splash(
     assert dropout is None and mask.queries is not None and mask.keys is not None
     heads = (x.swapaxes(1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
     attend = meshes.on_each_device(
-        functools.partial(_of_device, mask.direction, meshes.platform() == "cpu"),
+        functools.partial(_of_device, mask.direction, mask.window, meshes.platform() == "cpu"),
         (meshes.OF_HEADS,) * 3 + (meshes.OF_ROWS,) * 2,
         meshes.OF_HEADS,
     )
@@ -67,6 +67,7 @@ def splash(
 
 def _of_device(
     direction: str,
+    window: int,
     interpret: bool,
     query: Float[Array, "B N S D"],
     key: Float[Array, "B N T D"],
@@ -76,8 +77,8 @@ def _of_device(
 ) -> Float[Array, "B N S D"]:
     shape = query.shape[2], key.shape[2]
     kernel = kernels.make_splash_mha(
-        kernels.MultiHeadMask([_mask(direction, shape)] * query.shape[1]),
-        block_sizes=_block_sizes(*shape),
+        kernels.MultiHeadMask([_mask(direction, window, shape)] * query.shape[1]),
+        block_sizes=_block_sizes(*shape, window),
         head_shards=1,
         q_seq_shards=1,
         residual_checkpoint_name=RESIDUALS,
@@ -86,22 +87,23 @@ def _of_device(
     return jax.vmap(kernel)(query, key, value, kernels.SegmentIds(query_segments, key_segments))
 
 
-def _mask(direction: str, shape: tuple[int, int]) -> Any:
+def _mask(direction: str, window: int, shape: tuple[int, int]) -> Any:
     """The kernel's mask within a segment. Blocks without any True are skipped."""
-    if direction == "both":
+    if direction == "both" and not window:
         return kernels.FullMask(shape)
-    window = (None, 0) if direction == "left_to_right" else (0, None)
-    return kernels.LocalMask(shape, window, offset=0)
+    before, after = (0 if direction == other else window or None for other in ("right_to_left", "left_to_right"))
+    return kernels.LocalMask(shape, (before, after), offset=0)
 
 
-def _block_sizes(queries: int, keys: int) -> Any:
-    """The largest blocks that divide the lengths.
+def _block_sizes(queries: int, keys: int, window: int) -> Any:
+    """The largest blocks that divide the lengths; for local attention, the largest that are not wider than a window.
 
     With one block of keys, one backward kernel recomputes the scores once: 5 products instead of 7, and half the
     temporary memory. With several, it would store a gradient of the queries for each block. XLA's layout of heads of 64
     has the positions last; other layouts of the kernel's arguments would be copied.
     """
-    block_q, block_kv = (_largest_block(length) for length in (queries, keys))
+    most = max(LANES, min(window or _MAX_BLOCK, _MAX_BLOCK))
+    block_q, block_kv = (_largest_block(length, most) for length in (queries, keys))
     is_fused, layout = block_kv == keys, kernels.QKVLayout.SEQ_MINOR
     return kernels.BlockSizes(
         block_q=block_q,
@@ -117,5 +119,5 @@ def _block_sizes(queries: int, keys: int) -> Any:
     )
 
 
-def _largest_block(length: int) -> int:
-    return max(size for size in range(LANES, _MAX_BLOCK + 1, LANES) if length % size == 0)
+def _largest_block(length: int, most: int) -> int:
+    return max(size for size in range(LANES, most + 1, LANES) if length % size == 0)

@@ -16,10 +16,11 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import choice
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig, BertInputs
+from bertjax.models.bert import Bert, BertConfig, BertInputs, transform
+from bertjax.models.encoder import take_positions
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
-from bertjax.models.transformer import check_value, kernel_init
+from bertjax.models.transformer_config import check_value, kernel_init
 
 MIXINGS = ("concatenation", "sum", "weighted")
 POOLINGS = ("cls", "mean", "max")
@@ -126,9 +127,10 @@ class BertForSequenceClassification(nn.Module):
 
     The input of the classifier is the pooled output of [CLS], the first token. If `direction` is "left_to_right", it is
     that of the last token, because [CLS] then attends only to itself. With a BiLSTM ("+ BiLSTM" in table 5), it is the
-    two final states of the BiLSTM, and there is no pooler.
+    two final states of the BiLSTM, and there is no pooler. For `head="transform"` see `BertConfig`.
 
-    Parameters: `bert`, with `pooler` unless there is an `lstm`; `lstm`; `classifier` [H or 2 lstm_size, C].
+    Parameters: `bert`, with `pooler` unless there is an `lstm` or `head` is "transform", and then `transform` and
+    `norm`; `lstm`; `classifier` [H or 2 lstm_size, C].
     """
 
     config: BertConfig
@@ -143,12 +145,15 @@ class BertForSequenceClassification(nn.Module):
         pooled = inputs
         if self.config.direction == "left_to_right":
             pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
-        output = Bert(self.config, use_pooler=not self.lstm_size, name="bert")(
+        has_pooler = self.config.head == "pooler" and not self.lstm_size
+        output = Bert(self.config, use_pooler=has_pooler, name="bert")(
             pooled, deterministic=deterministic, return_attention=False
         )
         x = output.hidden if output.pooled is None else output.pooled
-        if output.pooled is not None and inputs.cls_positions is None:
-            x = x[:, 0]
+        if not self.lstm_size:
+            x = x if has_pooler else _instances(self.config.pooling, x, pooled)
+            x = x[:, 0] if inputs.cls_positions is None else x
+        x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).final
@@ -173,6 +178,7 @@ class BertForTokenClassification(nn.Module):
         x = Bert(self.config, use_pooler=False, name="bert")(
             inputs, deterministic=deterministic, return_attention=False
         ).hidden
+        x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
@@ -197,6 +203,7 @@ class BertForQuestionAnswering(nn.Module):
         x = Bert(self.config, use_pooler=False, name="bert")(
             inputs, deterministic=deterministic, return_attention=False
         ).hidden
+        x = _transformed(self.config, x)
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
         logits = _classifier(self.config, 2, "qa_outputs")(x)
@@ -271,6 +278,20 @@ class BertFeatureTagger(nn.Module):
             name="tagger",
         )
         return tagger(features, inputs.segment_ids, deterministic=deterministic)
+
+
+def _transformed(config: BertConfig, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
+    return transform(config, x) if config.head == "transform" else x
+
+
+def _instances(pooling: str, hidden: Float[Array, "B S H"], inputs: BertInputs) -> Float[Array, "B E H"]:
+    """The vector of each instance of a row: that of its token in `cls_positions`, or the mean of its tokens."""
+    first = jnp.zeros_like(inputs.segment_ids[:, :1]) if inputs.cls_positions is None else inputs.cls_positions
+    if pooling == "cls":
+        return take_positions(hidden, first)
+    own = inputs.segment_ids[:, None] == 1 + jnp.arange(first.shape[1])[:, None]
+    weights = own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1)
+    return jnp.einsum("BES,BSH->BEH", weights.astype(hidden.dtype), hidden)
 
 
 def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None) -> Int[Array, "B E"]:

@@ -1,4 +1,4 @@
-"""Layers used by all models: an affine map, layer normalization (Ba et al. 2016), dropout (Srivastava et al. 2014)."""
+"""Layers used by all models: an affine map, norms (Ba et al. 2016), dropout (Srivastava et al. 2014)."""
 
 import functools
 from typing import Any
@@ -16,7 +16,7 @@ NORMS = "norms"  # the name, for rematerialization, of what the backward pass of
 
 
 class Dense(nn.Module):
-    """Affine map of the last axis: `kernel` [I, O] and `bias` [O], stored in float32, applied in `dtype`.
+    """Map of the last axis: `kernel` [I, O] and, if `use_bias`, `bias` [O], stored in float32, applied in `dtype`.
 
     Kernels are initialized by `kernel_init`, biases at zero.
     """
@@ -24,15 +24,18 @@ class Dense(nn.Module):
     features: int
     kernel_init: nn.initializers.Initializer
     dtype: str
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows I"]) -> Float[Array, "*rows O"]:
         """Maps the last axis from I to O = `features`."""
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
         # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
         rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-        y = _add_bias(rows @ kernel.astype(self.dtype), jnp.asarray(bias, self.dtype))
+        y = rows @ kernel.astype(self.dtype)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+            y = _add_bias(y, jnp.asarray(bias, self.dtype))
         return y.reshape(*x.shape[:-1], self.features)
 
 
@@ -54,8 +57,8 @@ def _backward(_: None, gradient: Float[Array, "rows O"]) -> tuple[Float[Array, "
 _with_fast_gradient.defvjp(lambda y, bias: (y + bias, None), _backward)
 
 
-class LayerNorm(nn.Module):
-    """Layer normalization of the last axis, with parameters `scale` and `bias` [H]. Its result has type `dtype`.
+class Norm(nn.Module):
+    """Normalization of the last axis, with parameters `scale` and, if `use_bias`, `bias` [H]. Its result has `dtype`.
 
     Parameters and statistics are float32. The variance takes two passes, because the one-pass formula is inaccurate if
     the mean is far from zero.
@@ -63,34 +66,46 @@ class LayerNorm(nn.Module):
 
     epsilon: float  # added to the variance
     dtype: str
+    centered: bool = True  # layer normalization; if False, RMS normalization, which takes the mean for zero
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
         """Normalizes, scales and shifts."""
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        return _normalize(self.epsilon, self.dtype, x, jnp.asarray(scale), jnp.asarray(bias))
+        bias = jnp.asarray(self.param("bias", nn.initializers.zeros, (x.shape[-1],))) if self.use_bias else None
+        return _normalize(self.epsilon, self.dtype, self.centered, x, jnp.asarray(scale), bias)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _normalize(
-    epsilon: float, dtype: str, x: Float[Array, "*rows H"], scale: Float[Array, " H"], bias: Float[Array, " H"]
+    epsilon: float,
+    dtype: str,
+    centered: bool,
+    x: Float[Array, "*rows H"],
+    scale: Float[Array, " H"],
+    bias: Float[Array, " H"] | None,
 ) -> Float[Array, "*rows H"]:
-    return _normalize_forward(epsilon, dtype, x, scale, bias)[0]
+    return _normalize_forward(epsilon, dtype, centered, x, scale, bias)[0]
 
 
-def _normalize_forward(epsilon: float, dtype: str, x: Array, scale: Array, bias: Array) -> tuple[Array, Any]:
+def _normalize_forward(
+    epsilon: float, dtype: str, centered: bool, x: Array, scale: Array, bias: Array | None
+) -> tuple[Array, Any]:
     """The result, and what the backward pass reads: `x` in its own type, where differentiation would store float32."""
     x = checkpoint_name(x, NORMS)
     y = x.astype(jnp.float32)
-    mean = checkpoint_name(jnp.mean(y, axis=-1, keepdims=True), NORMS)
+    mean = checkpoint_name(jnp.mean(y, axis=-1, keepdims=True), NORMS) if centered else jnp.zeros(())
     variance = jnp.mean(jnp.square(y - mean), axis=-1, keepdims=True)
     inverse = checkpoint_name(jax.lax.rsqrt(variance + epsilon), NORMS)
-    return ((y - mean) * (inverse * scale) + bias).astype(dtype), (x, mean, inverse, scale)
+    y = (y - mean) * (inverse * scale)
+    return (y if bias is None else y + bias).astype(dtype), (x, mean, inverse, scale, bias)
 
 
-def _normalize_backward(epsilon: float, dtype: str, stored: Any, gradient: Array) -> tuple[Array, Array, Array]:
-    x, mean, inverse, scale = stored
+def _normalize_backward(
+    epsilon: float, dtype: str, centered: bool, stored: Any, gradient: Array
+) -> tuple[Array, Array, Array | None]:
+    x, mean, inverse, scale, bias = stored
     if meshes.platform() == "tpu":  # whose compiler would slow down the matrix product that computes the gradient
         gradient = jax.lax.optimization_barrier(gradient)
 
@@ -100,12 +115,15 @@ def _normalize_backward(epsilon: float, dtype: str, stored: Any, gradient: Array
     normal, of_result = widened()
     of_normal = of_result * scale
     along = normal * jnp.mean(of_normal * normal, axis=-1, keepdims=True)
-    of_x = inverse * (of_normal - jnp.mean(of_normal, axis=-1, keepdims=True) - along)
+    if centered:
+        of_normal -= jnp.mean(of_normal, axis=-1, keepdims=True)
+    of_x = inverse * (of_normal - along)
     if meshes.platform() == "cuda":  # whose compiler would store the float32 arrays of the sums over rows
         x, gradient = jax.lax.optimization_barrier((x, gradient))
         normal, of_result = widened()
     rows = tuple(range(x.ndim - 1))
-    return of_x.astype(x.dtype), jnp.sum(of_result * normal, axis=rows), jnp.sum(of_result, axis=rows)
+    of_bias = None if bias is None else jnp.sum(of_result, axis=rows)
+    return of_x.astype(x.dtype), jnp.sum(of_result * normal, axis=rows), of_bias
 
 
 _normalize.defvjp(_normalize_forward, _normalize_backward)

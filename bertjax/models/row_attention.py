@@ -39,7 +39,7 @@ def rows(
     assert dropout is None and mask.queries is not None and mask.keys is not None
     flat = (x.reshape(*x.shape[:2], -1) for x in (query * query.shape[-1] ** -0.5, key, value))
     attend = meshes.on_each_device(
-        functools.partial(_attend, query.shape[-1], mask.direction),
+        functools.partial(_attend, query.shape[-1], (mask.direction, mask.window)),
         (meshes.OF_WIDTH,) * 3 + (meshes.OF_ROWS,) * 2,
         meshes.OF_WIDTH,
     )
@@ -49,25 +49,27 @@ def rows(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(
     size: int,
-    direction: str,
+    reach: tuple[str, int],
     query: Float[Array, "B S W"],
     key: Float[Array, "B T W"],
     value: Float[Array, "B T W"],
     queries: Int[Array, "B S"],
     keys: Int[Array, "B T"],
 ) -> Float[Array, "B S W"]:
-    """Attention with heads of `size`; `queries` and `keys` are segments."""
-    kernel = functools.partial(_forward_kernel, size, direction)
+    """Attention with heads of `size`; `reach` is a direction and a window, and `queries` and `keys` are segments."""
+    kernel = functools.partial(_forward_kernel, size, reach)
     return _call(kernel, 2, (queries, keys), (query, key, value), (query,))[0]
 
 
-def _forward(size: int, direction: str, *arguments: Array) -> tuple[Array, tuple[Array, ...]]:
-    return _attend(size, direction, *arguments), arguments
+def _forward(size: int, reach: tuple[str, int], *arguments: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _attend(size, reach, *arguments), arguments
 
 
-def _backward(size: int, direction: str, arguments: tuple[Array, ...], gradient: Array) -> tuple[Array | None, ...]:
+def _backward(
+    size: int, reach: tuple[str, int], arguments: tuple[Array, ...], gradient: Array
+) -> tuple[Array | None, ...]:
     query, key, value, *segments = arguments
-    kernel = functools.partial(_backward_kernel, size, direction)
+    kernel = functools.partial(_backward_kernel, size, reach)
     return *_call(kernel, 5, segments, (query, key, value, gradient), (query, key, value)), None, None
 
 
@@ -107,9 +109,9 @@ def _call(
 
 
 def _forward_kernel(
-    size: int, direction: str, queries: Any, keys: Any, query: Any, key: Any, value: Any, context: Any
+    size: int, reach: tuple[str, int], queries: Any, keys: Any, query: Any, key: Any, value: Any, context: Any
 ) -> None:
-    allowed = _allowed(queries[0], keys[0], direction)
+    allowed = _allowed(queries[0], keys[0], *reach)
     for head in _heads(size):
         powers, total = _powers(query[0, :, head], key[0, :, head], allowed)
         context[0, :, head] = (_product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
@@ -117,7 +119,7 @@ def _forward_kernel(
 
 def _backward_kernel(
     size: int,
-    direction: str,
+    reach: tuple[str, int],
     queries: Any,
     keys: Any,
     query: Any,
@@ -128,7 +130,7 @@ def _backward_kernel(
     of_key: Any,
     of_value: Any,
 ) -> None:
-    allowed = _allowed(queries[0], keys[0], direction)
+    allowed = _allowed(queries[0], keys[0], *reach)
     for head in _heads(size):
         q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
         powers, total = _powers(q, k, allowed)
@@ -160,10 +162,12 @@ def _product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
-def _allowed(queries: Int[Array, "S 1"], keys: Int[Array, "1 T"], direction: str) -> Bool[Array, "S T"]:
+def _allowed(queries: Int[Array, "S 1"], keys: Int[Array, "1 T"], direction: str, window: int) -> Bool[Array, "S T"]:
     """The mask of a row; see `attention.make_mask`."""
     allowed = ((queries == keys) | (queries == 0)) & (keys != 0)
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, allowed.shape, axis) for axis in (0, 1))
+    if window:
+        allowed &= jnp.abs(column - row) <= window
     if direction == "both":
         return allowed
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, allowed.shape, axis) for axis in (0, 1))
     return allowed & ((column <= row) if direction == "left_to_right" else (column >= row))

@@ -5,9 +5,8 @@ cross-attention, H hidden size, N heads, D = H / N head size, Q size of a head's
 K beams, P positions of a cache.
 """
 
-import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,109 +15,10 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from bertjax import meshes
-from bertjax.config import Constrained, DropoutRate, Size, above, one_of
-from bertjax.errors import UserError
 from bertjax.models.attention import MultiHeadAttention
 from bertjax.models.dot_product import Mask
-from bertjax.models.layers import Dense, Dropout, LayerNorm
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerConfig(Constrained, prefix="model"):
-    """Sizes and options of a stack of Transformer layers.
-
-    Parameters, softmax, normalization statistics and logits are always float32.
-
-    Attributes:
-      hidden_size: size of the embeddings and of each layer's output; a multiple of num_heads.
-      num_layers: number of layers; of encoder layers in an encoder-decoder.
-      num_heads: attention heads.
-      intermediate_size: size of the hidden layer of the feed-forward network.
-      dropout: dropout of the embeddings and of each sub-layer's output.
-      attention_dropout: dropout of the attention weights.
-      attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" on NVIDIA
-        GPUs, "rows" (short rows) and "splash" on TPUs.
-      activation_dropout: dropout of the activations inside the feed-forward network.
-      activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
-        "silu".
-      norm: "post", after each residual sum; or "pre", before each sub-layer and after the last layer.
-      norm_eps: epsilon of layer normalization, added to the variance.
-      initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
-        2010).
-      initializer_range: standard deviation of truncated normal matrices and embedding tables.
-      dtype: dtype of the activations, "float32" or "bfloat16".
-      scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
-      remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
-        "dots", all but the results of matrix products with weights; "norms", all but the inputs and statistics of the
-        norms; or "full", all. False and True mean "none" and "full" in configs of earlier versions.
-
-    Raises:
-      UserError: if a value is out of range.
-    """
-
-    hidden_size: Size
-    num_layers: Size
-    num_heads: Size
-    intermediate_size: Size
-    dropout: DropoutRate
-    attention_dropout: DropoutRate
-    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "rows", "splash")] = "auto"
-    activation_dropout: DropoutRate = 0.0
-    activation: Annotated[str, one_of("gelu", "gelu_tanh", "relu", "silu")]
-    norm: Annotated[str, one_of("post", "pre")] = "post"
-    norm_eps: Annotated[float, above(0)]
-    initializer: Annotated[str, one_of("truncated_normal", "xavier_uniform")] = "truncated_normal"
-    initializer_range: Annotated[float, above(0)] = 0.02
-    dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
-    scan_layers: bool = False
-    remat: Annotated[str, one_of("none", "dots", "norms", "full", formerly={"false": "none", "true": "full"})] = "none"
-
-    @property
-    def head_key_size(self) -> int:
-        """The size of a head's queries and keys; that of its values is always hidden_size / num_heads."""
-        return self.hidden_size // self.num_heads
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        divisible = self.hidden_size % self.num_heads == 0
-        self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
-        backend = f"with model.attention_backend={self.attention_backend}"
-        if self.attention_backend in ("cudnn", "rows", "splash"):
-            # These kernels never store the attention weights, so they cannot drop any.
-            self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
-        if self.attention_backend == "cudnn":
-            head_size = self.hidden_size // self.num_heads
-            self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}")
-            fits = head_size % 8 == 0 and head_size <= 128
-            self.check(fits, "num_heads", f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
-
-
-def check_value(ok: bool, key: str, value: object, expected: str) -> None:
-    """Raises UserError for the config key `model.<key>` unless `ok`."""
-    if not ok:
-        fix = f"change --config.model.{key}"
-        raise UserError(f"config key model.{key}", got=value, expected=expected, fix=fix)
-
-
-def kernel_init(config: TransformerConfig) -> nn.initializers.Initializer:
-    """Returns the initializer of matrices.
-
-    "truncated_normal" is `tf.truncated_normal_initializer(initializer_range)` as in google-research/bert: values beyond
-    two standard deviations are redrawn, and the resulting standard deviation (0.88 of the range) is not rescaled.
-    """
-    if config.initializer == "xavier_uniform":
-        return nn.initializers.xavier_uniform()
-    return nn.initializers.truncated_normal(config.initializer_range)
-
-
-def dense(config: TransformerConfig, features: int, name: str | None = None) -> Dense:
-    """Returns a Dense layer with the initializer and dtype of the config."""
-    return Dense(features, kernel_init(config), config.dtype, name=name)
-
-
-def layer_norm(config: TransformerConfig, name: str | None = None) -> LayerNorm:
-    """Returns a LayerNorm with the epsilon and dtype of the config."""
-    return LayerNorm(config.norm_eps, config.dtype, name=name)
+from bertjax.models.layers import Dropout
+from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
 
 @jax.named_scope("activation")
@@ -186,23 +86,25 @@ class LayerCache(NamedTuple):
 class TransformerLayer(nn.Module):
     """Self-attention, cross-attention if `cross`, and a feed-forward network; each with dropout, residual and norm.
 
-    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`; if `cross`, also
-    `cross_attention` and `cross_attention_norm`. With `bare_input`, a pre-norm layer has no norm before self-attention,
-    and `attention_norm` is unused.
+    Parameters: `attention`, `attention_norm`, `intermediate` [H, F], `output` [F, H], `output_norm`; if gated, also
+    `gate` [H, F]; if `cross`, also `cross_attention` and `cross_attention_norm`. If `kind.bare_input`, `attention_norm`
+    is unused.
     """
 
     config: TransformerConfig
     cross: bool
-    bare_input: bool = False
+    kind: LayerKind = LayerKind()
 
     def setup(self) -> None:
         """Makes the submodules."""
         config = self.config
-        self.attention, self.attention_norm = _attention(config), layer_norm(config)
+        self.attention, self.attention_norm = MultiHeadAttention(config, self.kind), make_norm(config)
         if self.cross:
-            self.cross_attention, self.cross_attention_norm = _attention(config), layer_norm(config)
-        self.intermediate, self.output = dense(config, config.intermediate_size), dense(config, config.hidden_size)
-        self.output_norm = layer_norm(config)
+            self.cross_attention, self.cross_attention_norm = MultiHeadAttention(config), make_norm(config)
+        if config.gated:
+            self.gate = dense(config, config.intermediate_size)
+        self.intermediate, self.output = dense(config, config.intermediate_size), residual_dense(config)
+        self.output_norm = make_norm(config)
         self.activation_drop, self.drop = Dropout(config.activation_dropout), Dropout(config.dropout)
 
     def __call__(
@@ -232,7 +134,8 @@ class TransformerLayer(nn.Module):
         def attend(y: Array) -> tuple[Array, Array | None]:
             if source is None:
                 return self.attention(y, y, mask, **options)
-            whole = self.attention_norm(source) if self.config.norm == "pre" else source
+            has_norm = self.config.norm == "pre" and not self.kind.bare_input
+            whole = self.attention_norm(source) if has_norm else source
             return self.attention(y, whole, mask, **options)
 
         def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
@@ -296,8 +199,9 @@ class TransformerLayer(nn.Module):
         """The layer's output, and the second results of `attend` and `attend_to_memory`."""
 
         def feed_forward(y: Array) -> tuple[Array, None]:
-            y = self.activation_drop(activate(self.config, self.intermediate(y)), deterministic=deterministic)
-            return self.output(y), None
+            config, inner = self.config, self.intermediate(y)
+            inner = activate(config, self.gate(y)) * inner if config.gated else activate(config, inner)
+            return self.output(self.activation_drop(inner, deterministic=deterministic)), None
 
         def residual(
             x: Array, sublayer: Callable[[Array], tuple[Array, Any]], norm: Callable[[Array], Array]
@@ -306,22 +210,10 @@ class TransformerLayer(nn.Module):
             x = x + self.drop(y, deterministic=deterministic)
             return (x if self.config.norm == "pre" else norm(x)), extra
 
-        x, own = residual(x, attend, (lambda x: x) if self.bare_input else self.attention_norm)
+        x, own = residual(x, attend, (lambda x: x) if self.kind.bare_input else self.attention_norm)
         x, cross = residual(x, attend_to_memory, self.cross_attention_norm) if self.cross else (x, None)
         x, _ = residual(x, feed_forward, self.output_norm)
         return x, own, cross
-
-
-def _attention(config: TransformerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.hidden_size,
-        config.num_heads,
-        config.head_key_size,
-        config.attention_dropout,
-        config.attention_backend,
-        kernel_init(config),
-        config.dtype,
-    )
 
 
 def _to_cache_layout(
@@ -343,8 +235,8 @@ TENSOR_RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"attention/(query|key|value)/kernel$", (None, "tensor")),
     (r"attention/(query|key|value)/bias$", ("tensor",)),
     (r"attention/output/kernel$", ("tensor", None)),
-    (r"intermediate/kernel$", (None, "tensor")),
-    (r"intermediate/bias$", ("tensor",)),
+    (r"(gate|intermediate)/kernel$", (None, "tensor")),
+    (r"(gate|intermediate)/bias$", ("tensor",)),
     (r"layers/output/kernel$", ("tensor", None)),
 )
 

@@ -1,5 +1,6 @@
 """Reads what `init_from` names: a bertjax run, a Hugging Face folder, or a checkpoint of google-research or PreSumm."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,25 +17,31 @@ from bertjax.data.rows.buckets import default_seq_len
 from bertjax.data.text.vocabulary_config import casing, load_saved
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, google, huggingface, json_files, presumm
+from bertjax.models.bert import BertConfig
 from bertjax.runs import checkpoints
 from bertjax.tasks.folders import not_found
 
 _log = logging.getLogger(__name__)
 
-# Fields that a folder determines. A different value in the config is an error.
-_MODEL_KEYS = (
-    "vocab_size",
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "intermediate_size",
-    "max_positions",
-    "type_vocab_size",
-    "activation",
-    "norm_eps",
-    "norm",
-    "direction",
+# Fields that may differ between pretraining and a later use of the weights.
+_CHANGEABLE = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "attention_backend",
+    "initializer",
+    "initializer_range",
+    "depth_scaled_init",
+    "dtype",
+    "scan_layers",
+    "remat",
+    "next_sentence",
 )
+# Fields that a folder determines. A different value in the config is an error.
+_FIXED = [field for field in dataclasses.fields(BertConfig) if field.name not in _CHANGEABLE]
+_MODEL_KEYS = tuple(field.name for field in _FIXED)
+# Their values in folders without them: runs that are older than the field, and formats that have only one value.
+_DEFAULTS = {field.name: field.default for field in _FIXED if field.default is not dataclasses.MISSING}
 # The same for BertSum's scorers and decoder. Experiments without these ignore them.
 _DECODER_KEYS = ("decoder_layers", "decoder_heads", "decoder_intermediate")
 _SCORER_KEYS: dict[str, tuple[str, ...]] = {
@@ -288,4 +295,4 @@ def _known_fields(model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a model that must match the config. Unknown fields are omitted."""
     scorer = model.get("scorer")
     of_scorer = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
-    return {key: model[key] for key in (*_MODEL_KEYS, *of_scorer, *_DECODER_KEYS) if key in model}
+    return _DEFAULTS | {key: model[key] for key in (*_MODEL_KEYS, *of_scorer, *_DECODER_KEYS) if key in model}

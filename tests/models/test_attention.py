@@ -10,15 +10,23 @@ from bertjax import meshes
 from bertjax.models import dot_product
 from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
 from bertjax.models.dot_product import Mask, Tokens
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.layers import Dense
+from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
 
-KERNEL_INIT = nn.initializers.truncated_normal(0.5)
+SIZES = {"num_layers": 1, "num_decoder_layers": 1, "intermediate_size": 1, "max_positions": 1}
+TABLES = {"source_vocab_size": 1, "target_vocab_size": 1, "share_embeddings": False, "tie_output": False}
+PLAIN = LayerKind()
+LAYERS = {**SIZES, **TABLES, "dropout": 0.0, "activation": "relu", "norm_eps": 1e-6, "initializer_range": 0.5}
 
 
-def attention(dropout=0.0, dtype="float32", num_heads=3, backend="xla", hidden_size=12, key_size=0):
-    key_size = key_size or hidden_size // num_heads
-    return MultiHeadAttention(hidden_size, num_heads, key_size, dropout, backend, KERNEL_INIT, dtype)
+def attention(
+    dropout=0.0, dtype="float32", num_heads=3, backend="xla", hidden_size=12, key_size=0, kind=PLAIN, **options
+):
+    sizes = {"hidden_size": hidden_size, "num_heads": num_heads, "key_size": key_size, "dtype": dtype}
+    options = {**sizes, "attention_dropout": dropout, "attention_backend": backend, **options}
+    return MultiHeadAttention(EncoderDecoderConfig(**LAYERS, **options), kind)
 
 
 def inputs(batch=2, queries=5, keys=7, hidden=12):
@@ -94,7 +102,8 @@ def test_attend_with_projected_keys_and_values_equals_one_call():
 
 
 def loss(module, variables, x, source, mask):
-    rngs, options = {"dropout": jax.random.key(2)}, {"deterministic": not module.dropout, "return_attention": False}
+    rngs, deterministic = {"dropout": jax.random.key(2)}, not module.config.attention_dropout
+    options = {"deterministic": deterministic, "return_attention": False}
     return jnp.mean(module.apply(variables, x, source, Mask(mask), rngs=rngs, **options)[0] ** 2)
 
 

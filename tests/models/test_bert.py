@@ -339,7 +339,7 @@ def test_dropout_follows_its_key(params):
     [
         ("vocab_size", 0),
         ("max_positions", -1),
-        ("type_vocab_size", 0),
+        ("type_vocab_size", -1),
         ("direction", "forward"),
         ("hidden_size", 13),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models.embeddings import BertEmbeddings
-from bertjax.models.transformer import TransformerConfig
+from bertjax.models.transformer_config import TransformerConfig
 
 CONFIG = TransformerConfig(
     hidden_size=8,

@@ -12,7 +12,8 @@ from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.models.dot_product import Mask
 from bertjax.models.encoder import Encoder
-from bertjax.models.transformer import TransformerConfig, TransformerLayer, dense, layer_norm
+from bertjax.models.transformer import TransformerLayer
+from bertjax.models.transformer_config import TransformerConfig, dense, make_norm
 from tests.random_params import random_params
 
 CONFIG = TransformerConfig(
@@ -252,7 +253,7 @@ def test_parameters_are_always_float32():
 
 def test_norm_statistics_survive_a_large_mean():
     """The one-pass variance E[x^2] - E[x]^2 would be off by several percent here."""
-    norm = layer_norm(dataclasses.replace(CONFIG, norm_eps=1e-12))
+    norm = make_norm(dataclasses.replace(CONFIG, norm_eps=1e-12))
     x = (1000 + np.arange(12.0) / 12).astype(np.float32)
     params = {"scale": np.ones(12, np.float32), "bias": np.zeros(12, np.float32)}
     output = jax.jit(norm.apply)({"params": params}, x)

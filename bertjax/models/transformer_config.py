@@ -1,0 +1,152 @@
+"""Sizes and options of a stack of Transformer layers, and the modules that depend only on them.
+
+Shapes: L layers, H hidden size, N heads, F feed-forward size.
+"""
+
+import dataclasses
+from typing import Annotated
+
+from flax import linen as nn
+
+from bertjax.config import Constrained, DropoutRate, Size, above, one_of
+from bertjax.errors import UserError
+from bertjax.models.layers import Dense, Norm
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerKind:
+    """What may differ between the layers of a stack, apart from their parameters.
+
+    Attributes:
+      window: the largest distance of two tokens that may attend to each other; 0 for any distance.
+      rotary_base: base of the rotary positions of self-attention; 0 for none.
+      bare_input: whether a pre-norm layer has no norm before self-attention.
+    """
+
+    window: int = 0
+    rotary_base: float = 0.0
+    bare_input: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig(Constrained, prefix="model"):
+    """Sizes and options of a stack of Transformer layers.
+
+    Parameters, softmax, normalization statistics and logits are always float32.
+
+    Attributes:
+      hidden_size: size of the embeddings and of each layer's output; a multiple of num_heads.
+      num_layers: number of layers; of encoder layers in an encoder-decoder.
+      num_heads: attention heads.
+      intermediate_size: size of the hidden layer of the feed-forward network.
+      dropout: dropout of the embeddings and of each sub-layer's output.
+      attention_dropout: dropout of the attention weights.
+      attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" on NVIDIA
+        GPUs, "rows" (short rows) and "splash" on TPUs.
+      activation_dropout: dropout of the activations inside the feed-forward network.
+      activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
+        "silu".
+      norm: "post", after each residual sum; or "pre", before each sub-layer and after the last layer.
+      norm_type: "layer", layer normalization; or "rms", which does not subtract the mean (Zhang and Sennrich 2019).
+      norm_biases: whether norms have a bias. RMS norms never have one.
+      norm_eps: epsilon of the norms, added to the variance.
+      qk_norm: whether the queries and keys of each head are normalized (Henry et al. 2020).
+      gated: whether the activations of the feed-forward network are multiplied by a second map of its input (Shazeer
+        2020): GeGLU with a GELU, SwiGLU with "silu".
+      biases: whether the maps of a layer, and of heads in front of the output layer, have biases.
+      initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
+        2010).
+      initializer_range: standard deviation of truncated normal matrices and embedding tables.
+      depth_scaled_init: whether the maps whose results are added to the residual stream start smaller, by a factor of
+        1 / sqrt(2 num_layers) (Radford et al. 2019, section 2.3).
+      dtype: dtype of the activations, "float32" or "bfloat16".
+      scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
+      remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
+        "dots", all but the results of matrix products with weights; "norms", all but the inputs and statistics of the
+        norms; or "full", all. False and True mean "none" and "full" in configs of earlier versions.
+
+    Raises:
+      UserError: if a value is out of range.
+    """
+
+    hidden_size: Size
+    num_layers: Size
+    num_heads: Size
+    intermediate_size: Size
+    dropout: DropoutRate
+    attention_dropout: DropoutRate
+    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "rows", "splash")] = "auto"
+    activation_dropout: DropoutRate = 0.0
+    activation: Annotated[str, one_of("gelu", "gelu_tanh", "relu", "silu")]
+    norm: Annotated[str, one_of("post", "pre")] = "post"
+    norm_type: Annotated[str, one_of("layer", "rms")] = "layer"
+    norm_biases: bool = True
+    norm_eps: Annotated[float, above(0)]
+    qk_norm: bool = False
+    gated: bool = False
+    biases: bool = True
+    initializer: Annotated[str, one_of("truncated_normal", "xavier_uniform")] = "truncated_normal"
+    initializer_range: Annotated[float, above(0)] = 0.02
+    depth_scaled_init: bool = False
+    dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
+    scan_layers: bool = False
+    remat: Annotated[str, one_of("none", "dots", "norms", "full", formerly={"false": "none", "true": "full"})] = "none"
+
+    @property
+    def head_key_size(self) -> int:
+        """The size of a head's queries and keys; that of its values is always hidden_size / num_heads."""
+        return self.hidden_size // self.num_heads
+
+    def kind(self, layer: int) -> LayerKind:
+        """Returns the kind of a layer, counted from 0."""
+        del layer
+        return LayerKind()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        divisible = self.hidden_size % self.num_heads == 0
+        self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
+        backend = f"with model.attention_backend={self.attention_backend}"
+        if self.attention_backend in ("cudnn", "rows", "splash"):
+            # These kernels never store the attention weights, so they cannot drop any.
+            self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
+        if self.attention_backend == "cudnn":
+            head_size = self.hidden_size // self.num_heads
+            self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}")
+            fits = head_size % 8 == 0 and head_size <= 128
+            self.check(fits, "num_heads", f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
+
+
+def check_value(ok: bool, key: str, value: object, expected: str) -> None:
+    """Raises UserError for the config key `model.<key>` unless `ok`."""
+    if not ok:
+        fix = f"change --config.model.{key}"
+        raise UserError(f"config key model.{key}", got=value, expected=expected, fix=fix)
+
+
+def kernel_init(config: TransformerConfig, scale: float = 1.0) -> nn.initializers.Initializer:
+    """Returns the initializer of matrices, multiplied by `scale`.
+
+    "truncated_normal" is `tf.truncated_normal_initializer(initializer_range)` as in google-research/bert: values beyond
+    two standard deviations are redrawn, and the resulting standard deviation (0.88 of the range) is not rescaled.
+    """
+    if config.initializer == "xavier_uniform":
+        return nn.initializers.variance_scaling(scale**2, "fan_avg", "uniform")
+    return nn.initializers.truncated_normal(config.initializer_range * scale)
+
+
+def dense(config: TransformerConfig, features: int, name: str | None = None) -> Dense:
+    """Returns a Dense layer with the initializer, biases and dtype of the config."""
+    return Dense(features, kernel_init(config), config.dtype, config.biases, name=name)
+
+
+def residual_dense(config: TransformerConfig) -> Dense:
+    """Returns a Dense layer whose result is added to the residual stream."""
+    scale = (2 * config.num_layers) ** -0.5 if config.depth_scaled_init else 1.0
+    return Dense(config.hidden_size, kernel_init(config, scale), config.dtype, config.biases)
+
+
+def make_norm(config: TransformerConfig, name: str | None = None) -> Norm:
+    """Returns a norm of the type, epsilon and dtype of the config."""
+    centered = config.norm_type == "layer"
+    return Norm(config.norm_eps, config.dtype, centered, centered and config.norm_biases, name=name)

@@ -1,0 +1,380 @@
+"""The values of the encoder that BERT does not have: rotary positions, local layers, gates, norms, heads."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError
+from bertjax.models import backends, local
+from bertjax.models.attention import make_mask
+from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.dot_product import Dropout, xla
+from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
+from bertjax.models.layers import Norm
+from bertjax.models.rotary import rotate
+from bertjax.models.transformer_config import LayerKind
+from tests.random_params import random_params
+
+SIZES = {"hidden_size": 24, "num_layers": 4, "num_heads": 3, "intermediate_size": 20, "vocab_size": 31}
+MODERN = BertConfig(
+    **SIZES,
+    max_positions=256,
+    type_vocab_size=0,
+    positions="rotary",
+    rotary_base=1000.0,
+    local_rotary_base=100.0,
+    local_attention=6,
+    global_every=3,
+    activation="gelu",
+    gated=True,
+    biases=False,
+    norm="pre",
+    norm_biases=False,
+    norm_eps=1e-5,
+    first_attention_norm=False,
+    dropout=0.0,
+    attention_dropout=0.0,
+    next_sentence=False,
+    head="transform",
+    scan_layers=True,
+)
+BERT = BertConfig(
+    **SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0, next_sentence=True
+)
+
+
+def of_lengths(*lengths, size=0, seed=0):
+    """A packed row of instances with these lengths, padded to `size`."""
+    size = size or sum(lengths)
+    ids = np.random.RandomState(seed).randint(1, 31, size)
+    segments = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    starts = np.cumsum((0, *lengths[:-1]))
+    pad = (0, size - len(segments))
+    row = ids, np.zeros_like(ids), np.pad(segments, pad), np.pad(positions, pad), starts
+    return BertInputs(*(jnp.asarray(each[None]) for each in row))
+
+
+def alone(inputs, number):
+    """An instance of a packed row in a row of its own."""
+    inside = np.flatnonzero(np.asarray(inputs.segment_ids[0]) == number)
+    ids = inputs.input_ids[:, inside]
+    return BertInputs(ids, jnp.zeros_like(ids), jnp.ones_like(ids)), inside
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def hidden(config, options, params, inputs):
+    output = Bert(config, use_pooler=False).apply(
+        {"params": params}, inputs, deterministic=True, return_attention=False, **dict(options)
+    )
+    return output.layers if output.layers is not None else output.hidden
+
+
+@functools.cache
+def params_of(config):
+    init = functools.partial(Bert(config, use_pooler=False).init, deterministic=True, return_attention=False)
+    return random_params(lambda key: init(key, of_lengths(3)), scale=0.3)["params"]
+
+
+def run(config, inputs, **options):
+    return np.asarray(hidden(config, tuple(options.items()), params_of(config), inputs))
+
+
+# Rotary positions.
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 3000), st.sampled_from([10.0, 1e4, 1.6e5]))
+def test_rotary_scores_depend_on_differences_of_positions_only(query_at, key_at, shift, base):
+    rng = np.random.RandomState(0)
+    query, key = (jnp.asarray(rng.randn(1, 1, 1, 8), jnp.float32) for _ in range(2))
+
+    def score(query_at, key_at):
+        at = [jnp.full((1, 1), place) for place in (query_at, key_at)]
+        return float(jnp.sum(rotate(query, at[0], base) * rotate(key, at[1], base)))
+
+    # float32 has 24 bits, so angles near 5,000 are exact to 3e-4.
+    np.testing.assert_allclose(score(query_at, key_at), score(query_at + shift, key_at + shift), atol=5e-3)
+
+
+def test_rotation_equals_complex_multiplication_and_preserves_lengths():
+    x = np.random.RandomState(0).randn(2, 5, 3, 8).astype(np.float32)
+    positions = np.array([[0, 1, 2, 3, 4], [7, 0, 1, 100, 3]])
+    rotated = np.asarray(rotate(jnp.asarray(x), jnp.asarray(positions), 50.0))
+    angles = positions[..., None] * 50.0 ** (-2 * np.arange(4) / 8)
+    expected = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * angles)[:, :, None]
+    np.testing.assert_allclose(rotated, np.concatenate([expected.real, expected.imag], -1), atol=2e-5)
+    np.testing.assert_array_equal(rotated[0, 0], x[0, 0])
+
+
+# Local layers.
+
+
+def attention_arguments(mask, dropout=None, size=8):
+    batch, length = mask.queries.segments.shape
+    rng = np.random.RandomState(1)
+    query, key, value = (jnp.asarray(rng.randn(batch, length, 2, size), jnp.float32) for _ in range(3))
+    return query, key, value, mask, dropout
+
+
+MASKS = {
+    "one instance": lambda direction: make_mask(jnp.ones((2, 300), int), direction),
+    "padding": lambda direction: make_mask(jnp.asarray(np.arange(300) < [[300], [211]]).astype(int), direction),
+    "packed": lambda direction: make_mask(
+        of_lengths(100, 7, 90, size=200).segment_ids, direction, of_lengths(100, 7, 90, size=200).position_ids
+    ),
+}
+
+
+@pytest.mark.parametrize("direction", ["both", "left_to_right", "right_to_left"])
+@pytest.mark.parametrize("rows", MASKS)
+def test_local_attention_by_blocks_equals_masked_attention(rows, direction):
+    mask = MASKS[rows](direction).within(5)
+    arguments = attention_arguments(mask)
+    assert local.saves_time(mask, *arguments[0].shape[1:2], *arguments[1].shape[1:2])
+    real = np.asarray(mask.queries.segments != 0)
+
+    def loss(attend, *qkv):
+        return jnp.sum(jnp.where(real[..., None, None], jnp.sin(attend(*qkv, mask, None)[0]), 0))
+
+    plain = functools.partial(backends.dot_product_attention, "xla", return_weights=True)
+    blocks = functools.partial(backends.dot_product_attention, "xla", return_weights=False)
+    assert backends._chosen("xla", backends.Request(*arguments, return_weights=False)) is backends._by_blocks
+    for attend in (plain, blocks):
+        np.testing.assert_allclose(
+            np.asarray(attend(*arguments[:3], mask, None)[0])[real], np.asarray(xla(*arguments)[0])[real], atol=2e-5
+        )
+    gradients = [
+        jax.jit(jax.grad(functools.partial(loss, attend), (0, 1, 2)))(*arguments[:3]) for attend in (plain, blocks)
+    ]
+    for expected, found in zip(*gradients, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_dropout_of_local_attention_has_its_rate_and_differs_between_blocks():
+    mask = make_mask(jnp.ones((2, 512), int), "both").within(64)
+    keys = jax.random.split(jax.random.key(0), 4).reshape(2, 2)
+    query, key, value, *_ = attention_arguments(mask)
+    arguments = query * 0, key, jnp.ones_like(value), mask
+    context, _ = backends.dot_product_attention("xla", *arguments, Dropout(keys, 0.25), return_weights=False)
+    inner = np.asarray(context[:, 64:-64, :, 0])  # the mean of 129 values, each 0 or 4/3
+    assert abs(inner.mean() - 1) < 0.01
+    assert abs(inner.std() - (1 / 3 / 129) ** 0.5) < 0.005
+    assert not np.array_equal(inner[:, :64], inner[:, 64:128])
+
+
+@pytest.mark.parametrize(
+    ("scan_layers", "remat"), [(False, "none"), (True, "none"), (False, "dots"), (True, "norms"), (True, "full")]
+)
+def test_scan_and_rematerialization_do_not_change_layers_of_several_kinds(scan_layers, remat):
+    inputs = of_lengths(70, 30, 90, size=200)
+    plain = dataclasses.replace(MODERN, num_layers=7, global_every=3, scan_layers=False)
+    config = dataclasses.replace(plain, scan_layers=scan_layers, remat=remat)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def outputs_and_gradient(config, params):
+        def loss(params):
+            output = Bert(config, use_pooler=False).apply(
+                {"params": params}, inputs, deterministic=True, return_attention=True, return_layers=True
+            )
+            return jnp.sum(jnp.sin(output.hidden)), (output.layers, output.attention)
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    (expected, others), (found, own) = (outputs_and_gradient(each, params_of(plain)) for each in (plain, config))
+    assert own[0].shape == (8, 1, 200, 24) and own[1].shape == (7, 1, 3, 200, 200)
+    np.testing.assert_allclose(own[0], others[0], atol=1e-5)
+    np.testing.assert_allclose(own[1], others[1], atol=1e-5)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-4, rtol=1e-4), found, expected)
+
+
+def test_layers_have_the_kinds_that_the_config_says():
+    inputs = of_lengths(40)
+    output = Bert(MODERN, use_pooler=False).apply(
+        {"params": params_of(MODERN)}, inputs, deterministic=True, return_attention=True
+    )
+    far = np.abs(np.subtract.outer(np.arange(40), np.arange(40))) > 3
+    reach_far = [bool((np.asarray(weights)[0, :, far] > 0).any()) for weights in output.attention]
+    assert reach_far == [True, False, False, True]
+    kinds = [MODERN.kind(number) for number in range(3)]
+    assert kinds[0] == LayerKind(0, 1000.0, bare_input=True) and kinds[1] == kinds[2] == LayerKind(3, 100.0)
+    assert {dataclasses.replace(MODERN, global_every=0).kind(number).window for number in range(4)} == {3}
+
+
+# The whole encoder.
+
+
+@pytest.mark.parametrize(
+    ("positions", "direction"),
+    [
+        ("rotary", "both"),
+        ("rotary", "left_to_right"),
+        ("rotary", "right_to_left"),
+        ("sinusoidal", "both"),
+        ("learned", "left_to_right"),
+        ("none", "both"),
+    ],
+)
+def test_packed_rows_equal_single_rows(positions, direction):
+    config = dataclasses.replace(MODERN, positions=positions, direction=direction, qk_norm=True)
+    inputs = of_lengths(12, 110, 75, size=210)
+    packed = run(config, inputs)
+    for number in (1, 2, 3):
+        single, inside = alone(inputs, number)
+        np.testing.assert_allclose(packed[:, inside], run(config, single), atol=1e-5)
+
+
+def test_output_positions_equal_those_of_all_positions():
+    inputs, places = of_lengths(60, 20), jnp.array([[3, 70, 0, 59]])
+    for layers in (1, 3, 4):  # the last layer is the first one, a local one, a global one
+        config = dataclasses.replace(MODERN, num_layers=layers)
+        some = Bert(config, use_pooler=False).apply(
+            {"params": params_of(config)}, inputs, deterministic=True, return_attention=False, output_positions=places
+        )
+        np.testing.assert_allclose(some.hidden, run(config, inputs)[:, places[0]], atol=1e-5)
+
+
+def test_without_positions_the_order_of_tokens_does_not_matter():
+    config = dataclasses.replace(MODERN, positions="none", local_attention=0)
+    inputs, order = of_lengths(9), np.random.RandomState(0).permutation(9)
+    shuffled = inputs._replace(input_ids=inputs.input_ids[:, order])
+    np.testing.assert_allclose(run(config, shuffled), run(config, inputs)[:, order], atol=1e-5)
+    for positions in ("rotary", "sinusoidal", "learned"):
+        config = dataclasses.replace(config, positions=positions)
+        assert np.abs(run(config, shuffled) - run(config, inputs)[:, order]).max() > 1e-2
+
+
+def paths(params):
+    return {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)}
+
+
+def test_parameters_of_the_modern_encoder():
+    model = BertForPreTraining(dataclasses.replace(MODERN, tie_output=False, qk_norm=True, norm_type="rms"))
+    inputs = of_lengths(5)
+    shapes = jax.eval_shape(
+        functools.partial(model.init, deterministic=True, return_attention=False),
+        jax.random.key(0), inputs, jnp.zeros((1, 1), int),
+    )["params"]  # fmt: skip
+    of_layer = {"attention_norm/scale", "output_norm/scale"} | {
+        f"{name}/kernel" for name in ("gate", "intermediate", "output")
+    }
+    of_attention = {f"{name}/kernel" for name in ("query", "key", "value", "output")} | {
+        "query_norm/scale",
+        "key_norm/scale",
+    }
+    layers = of_layer | {f"attention/{name}" for name in of_attention}
+    assert paths(shapes) == {
+        "bert/embeddings/word_embeddings",
+        "bert/embeddings/norm/scale",
+        *(f"bert/encoder/layers/{name}" for name in layers),
+        "bert/encoder/final_norm/scale",
+        "masked_lm/transform/kernel",
+        "masked_lm/norm/scale",
+        "masked_lm/output_embeddings",
+        "masked_lm/bias",
+    }
+    assert shapes["bert"]["encoder"]["layers"]["attention"]["query_norm"]["scale"].shape == (4, 8)
+
+
+def test_a_gated_layer_equals_the_formula():
+    config = dataclasses.replace(
+        MODERN, num_layers=1, local_attention=0, positions="none", norm_type="rms", activation="silu", qk_norm=True
+    )
+    inputs, params = of_lengths(6), params_of(config)
+    layer = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[0], params["encoder"]["layers"])
+
+    def rms(x, scale):
+        return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-5) * np.asarray(scale)
+
+    x = np.asarray(params["embeddings"]["word_embeddings"], np.float64)[np.asarray(inputs.input_ids[0])]
+    x = rms(x, params["embeddings"]["norm"]["scale"])
+    own = layer["attention"]
+    query, key, value = ((x @ own[name]["kernel"]).reshape(6, 3, 8) for name in ("query", "key", "value"))
+    query, key = rms(query, own["query_norm"]["scale"]), rms(key, own["key_norm"]["scale"])
+    weights = np.exp(np.einsum("snq,tnq->nst", query, key) / 8**0.5)
+    weights /= weights.sum(-1, keepdims=True)
+    x = x + np.einsum("nst,tnq->snq", weights, value).reshape(6, 24) @ own["output"]["kernel"]
+    y = rms(x, layer["output_norm"]["scale"])
+    gate = y @ layer["gate"]["kernel"]
+    x = x + (gate / (1 + np.exp(-gate)) * (y @ layer["intermediate"]["kernel"])) @ layer["output"]["kernel"]
+    np.testing.assert_allclose(run(config, inputs)[0], rms(x, params["encoder"]["final_norm"]["scale"]), atol=2e-5)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_gradients_of_norms_equal_those_of_the_formula(centered, use_bias):
+    norm = Norm(1e-3, "float32", centered, use_bias)
+    x = jnp.asarray(np.random.RandomState(0).randn(4, 5) + 2, jnp.float32)
+    params = random_params(lambda key: norm.init(key, x), scale=0.5)["params"]
+    assert set(params) == ({"scale", "bias"} if use_bias else {"scale"})
+
+    def formula(params, x):
+        y = x - jnp.mean(x, -1, keepdims=True) if centered else x
+        y = y / jnp.sqrt(jnp.mean(y * y, -1, keepdims=True) + 1e-3) * params["scale"]
+        return jnp.sum(jnp.sin(y + params.get("bias", 0)))
+
+    found = jax.grad(lambda params, x: jnp.sum(jnp.sin(norm.apply({"params": params}, x))), (0, 1))(params, x)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, jax.grad(formula, (0, 1))(params, x))
+
+
+def test_depth_scaled_initialization_scales_only_what_enters_the_residual_stream():
+    config = dataclasses.replace(MODERN, hidden_size=96, intermediate_size=96, num_layers=8)
+    scaled, plain = (
+        jax.jit(Bert(each, use_pooler=False).init, static_argnames=("deterministic", "return_attention"))(
+            jax.random.key(0), of_lengths(3), deterministic=True, return_attention=False
+        )["params"]["encoder"]["layers"]
+        for each in (dataclasses.replace(config, depth_scaled_init=True), config)
+    )
+    ratios = jax.tree.map(lambda a, b: float(jnp.std(a) / jnp.std(b)), scaled, plain)
+    small = ratios["output"]["kernel"], ratios["attention"]["output"]["kernel"]
+    np.testing.assert_allclose(small, 0.25, rtol=1e-5)
+    np.testing.assert_allclose([ratios["gate"]["kernel"], ratios["attention"]["value"]["kernel"]], 1, rtol=1e-5)
+
+
+# Heads.
+
+
+@pytest.mark.parametrize(("pooling", "direction"), [("cls", "both"), ("mean", "both"), ("cls", "left_to_right")])
+def test_classes_of_packed_instances_equal_those_of_single_ones(pooling, direction):
+    config = dataclasses.replace(MODERN, pooling=pooling, direction=direction)
+    model = BertForSequenceClassification(config, num_labels=3, classifier_dropout=0.0, lstm_size=0)
+    inputs = of_lengths(4, 9, 2, size=20)
+    params = random_params(lambda key: model.init(key, inputs, deterministic=True), scale=0.3)["params"]
+    assert set(params) == {"bert", "transform", "norm", "classifier"} and "pooler" not in params["bert"]
+    packed = model.apply({"params": params}, inputs, deterministic=True)
+    for number in (1, 2, 3):
+        logits = model.apply({"params": params}, alone(inputs, number)[0], deterministic=True)
+        np.testing.assert_allclose(packed[:, number - 1], logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [BertForTokenClassification(MODERN, 3, 0.0, 0), BertForQuestionAnswering(MODERN, 0)],
+    ids=["tokens", "answers"],
+)
+def test_heads_of_tokens_have_the_transform(model):
+    shapes = jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), of_lengths(5))
+    assert {"transform", "norm"} < set(shapes["params"])
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "got"),
+    [
+        (MODERN, {"hidden_size": 27, "num_heads": 3}, "positions: got 'rotary'; expected not rotary with heads of 9"),
+        (BERT, {"hidden_size": 27, "positions": "sinusoidal"}, "positions: got 'sinusoidal'"),
+        (BERT, {"local_attention": 1}, "local_attention: got 1; expected 0, or at least 2"),
+        (BERT, {"first_attention_norm": False}, "first_attention_norm: got False; expected True with model.norm=post"),
+        (BERT, {"pooling": "mean"}, "pooling: got 'mean'; expected cls with model.head=pooler"),
+        (BERT, {"norm_type": "batch"}, "norm_type: got 'batch'"),
+    ],
+)
+def test_values_that_contradict_each_other(config, values, got):
+    with pytest.raises(UserError) as caught:
+        dataclasses.replace(config, **values)
+    assert f"config key model.{got}" in str(caught.value)
