@@ -133,21 +133,19 @@ def run_layers(
     keys = None if key is None else jax.random.split(key, len(kinds))
 
     def apply(kind: LayerKind, x: Array, params: Any, key: Array | None) -> tuple[Array, Any]:
-        rngs = {} if key is None else {"dropout": key}
         y, weights = layer.clone(kind=kind).apply(
             {"params": params},
             keep_rows_split(x),
             *arguments,
             deterministic=deterministic,
             return_attention=return_attention,
-            rngs=rngs,
+            rngs={} if key is None else {"dropout": key},
         )
         return y, (weights, y if return_layers else None)
 
-    if config.remat != "none":
+    if policy := _POLICIES.get(config.remat):
         # In unrolled layers the compiler would merge the recomputation with the forward pass; in a loop it cannot.
-        policy, is_unrolled = _POLICIES[config.remat], not config.scan_layers
-        apply = jax.checkpoint(apply, prevent_cse=is_unrolled, policy=policy, static_argnums=(0,))
+        apply = jax.checkpoint(apply, prevent_cse=not config.scan_layers, policy=policy, static_argnums=(0,))
 
     collected = []
     for start, period, repeats in _loops(kinds):

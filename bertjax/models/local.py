@@ -4,13 +4,14 @@ Shapes: B batch, S queries and keys, N heads, D head size, Q size of a head's qu
 blocks of C tokens.
 """
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models.dot_product import Dropout, Mask, Tokens, allowed
+from bertjax.models.dot_product import Dropout, Mask, allowed
 
 _MIN_BLOCK = 64  # smaller blocks make slow matrix products
 
@@ -32,19 +33,15 @@ def in_blocks(
     A query has the keys of its own block and of the two neighboring ones. `joined` inverts it for the result. Dropout
     has other draws than for whole rows.
     """
-    assert mask.queries is not None and mask.keys is not None
     size = _size(mask.window)
-    queries, keys = (Tokens(*(_padded(ids, size) for ids in tokens)) for tokens in (mask.queries, mask.keys))
-    of_queries = Tokens(*(_own(ids, size) for ids in queries))
-    of_keys = Tokens(*(_near(ids, size) for ids in keys))
-    query, key, value = (_padded(x, size) for x in (query, key, value))
+    own, near = functools.partial(_own, size=size), functools.partial(_near, size=size)
+    queries, keys = jax.tree.map(own, mask.queries), jax.tree.map(near, mask.keys)
     if dropout is not None:
-        blocks = jnp.arange(query.shape[1] // size)
-        fold = jnp.vectorize(jax.random.fold_in, signature="(),()->()")
-        folded = fold(dropout.keys[:, None], blocks[:, None])
+        numbers = jnp.arange(-(-query.shape[1] // size))[:, None]
+        folded = jnp.vectorize(jax.random.fold_in, signature="(),()->()")(dropout.keys[:, None], numbers)
         dropout = dropout._replace(keys=folded.reshape(-1, folded.shape[-1]))
-    rows = Mask(allowed(of_queries, of_keys, mask.direction), of_queries, of_keys).within(mask.window)
-    return _own(query, size), _near(key, size), _near(value, size), rows, dropout
+    rows = Mask(allowed(queries, keys, mask.direction), queries, keys).within(mask.window)
+    return own(query), near(key), near(value), rows, dropout
 
 
 def joined(blocks: Float[Array, "rows C N D"], batch: int, length: int) -> Float[Array, "{batch} {length} N D"]:
@@ -56,19 +53,15 @@ def _size(window: int) -> int:
     return max(window, _MIN_BLOCK) if window else 0
 
 
-def _padded(x: Any, size: int) -> Any:
-    """`x` [B, S, ...] with zeros up to a multiple of `size`."""
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), *((0, 0),) * (x.ndim - 2)))
-
-
 def _own(x: Any, size: int) -> Any:
-    """The blocks [B n, C, ...] of [B, n C, ...]."""
+    """The blocks [B n, C, ...] of [B, S, ...], with zeros at the end of the last one."""
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size), *((0, 0),) * (x.ndim - 2)))
     return x.reshape(-1, size, *x.shape[2:])
 
 
 def _near(x: Any, size: int) -> Any:
-    """Each block with its neighbors [B n, 3 C, ...], with zeros beyond the ends of a row."""
-    blocks = x.reshape(x.shape[0], -1, size, *x.shape[2:])
+    """Each block with its two neighbors [B n, 3 C, ...], with zeros beyond the ends of a row."""
+    blocks = _own(x, size).reshape(x.shape[0], -1, size, *x.shape[2:])
     blocks = jnp.pad(blocks, ((0, 0), (1, 1), *((0, 0),) * (blocks.ndim - 2)))
     near = jnp.concatenate([blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], axis=2)
     return near.reshape(-1, 3 * size, *x.shape[2:])

@@ -38,6 +38,7 @@ FIXED = {
     "norm": "post",
     "direction": "both",
 }
+KNOWN = {**pretrained._DEFAULTS, **FIXED}  # in the description of a folder
 DESCRIBED = {
     "transformer": {"num_layers": 2, "scorer_layers": 2, "scorer_heads": 4, "scorer_intermediate": 10},
     "classifier": {"num_layers": 1},
@@ -300,7 +301,7 @@ def abstractive(path):
     values = {**presumm.describe(path), **CHOICES, "decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5}
     keys = [*BertConfig.__dataclass_fields__, *BertSumAbsConfig.__dataclass_fields__]
     values = {**values, "decoder_dropout": 0.0}
-    configs = build_all((BertConfig, BertSumAbsConfig), {key: values[key] for key in keys}, "model")
+    configs = build_all((BertConfig, BertSumAbsConfig), {key: values[key] for key in keys if key in values}, "model")
     model = BertSumAbs(*configs)
     init = functools.partial(model.init, deterministic=True, return_attention=False)
     return model, random_params(init, Seq2SeqInputs(*[np.zeros((1, 1), np.int32)] * 4))["params"]
@@ -427,7 +428,7 @@ def resolved(path, lowercase=True, **changes):
 def test_init_from_a_checkpoint():
     path, absent = GOLDEN / "transformer.pt", {"rnn_compat": False, "sentence_pooling": "cls"}
     found = resolved(path, num_heads=3, **absent)
-    expected = {**FIXED, "scorer": "transformer", **DESCRIBED["transformer"], "num_heads": 3, **absent}
+    expected = {**KNOWN, "scorer": "transformer", **DESCRIBED["transformer"], "num_heads": 3, **absent}
     assert found["model"] == expected
     assert found["data"]["vocab_file"] == "vocab.txt"
     with pytest.raises(UserError, match=r"model\.scorer: got classifier; expected transformer, as in init_from"):
@@ -457,7 +458,7 @@ def test_an_experiment_without_a_scorer():
     found = pretrained.resolve(
         {**config(GOLDEN / "rnn.pt"), "model": {"num_heads": 3}, "data": {"vocab_file": "a", "lowercase": True}}
     )
-    assert found["model"] == {**FIXED, "num_layers": 1, "num_heads": 3}
+    assert found["model"] == {**KNOWN, "num_layers": 1, "num_heads": 3}
 
 
 def fresh(model):
@@ -476,7 +477,7 @@ def test_a_warm_start_from_an_exported_folder(tmp_path):
     presumm.save(tmp_path, params, model.config, model.head, {})
     WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
     assert pretrained.describe(tmp_path).model == {
-        **FIXED, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
+        **KNOWN, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
     }  # fmt: skip
     equal(pretrained.warm_start(fresh(model), tmp_path), params)
 

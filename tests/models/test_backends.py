@@ -43,12 +43,14 @@ def rows(lengths, total):
 
 
 def masks():
-    """Masks of each kind: padded and packed, in all directions, and of another sequence."""
+    """Masks of each kind: padded and packed, in all directions, of local layers, and of another sequence."""
     padded, packed = rows([[100], [128]], QUERIES), rows([[60, 40, 28], [50, 30]], QUERIES)
     found = {}
     for direction in DIRECTIONS:
         found[f"padded, {direction}"] = make_mask(padded[0], direction)
         found[f"packed, {direction}"] = make_mask(packed[0], direction, packed[1])
+    found["padded, right_to_left, local"] = found["padded, right_to_left"].within(30)
+    found["packed, both, local"] = found["packed, both"].within(9)
     found["padded, cross"] = make_cross_mask(padded[0], rows([[256], [30]], KEYS)[0], is_packed=False)
     found["packed, cross"] = make_cross_mask(packed[0], rows([[100, 50, 30], [200, 20]], KEYS)[0], is_packed=True)
     return found
@@ -56,7 +58,7 @@ def masks():
 
 def arrays(mask, dtype="float32", size=SIZE):
     rng = np.random.default_rng(0)
-    lengths = QUERIES, mask.keys.segments.shape[1], mask.keys.segments.shape[1]
+    lengths = mask.queries.segments.shape[1], mask.keys.segments.shape[1], mask.keys.segments.shape[1]
     return [jnp.asarray(rng.standard_normal((ROWS, length, HEADS, size)), dtype) for length in lengths]
 
 
@@ -98,6 +100,12 @@ def test_rows_equals_plain_attention(name, size):
 def test_splash_with_several_blocks_of_keys(monkeypatch):
     monkeypatch.setattr(flash, "_MAX_BLOCK", 128)
     check(lambda *arguments: splash(*arguments), masks()["packed, cross"])
+
+
+@pytest.mark.parametrize("direction", ["both", "left_to_right"])
+def test_splash_skips_blocks_of_far_keys(direction):
+    segments, positions = rows([[100, 250], [384]], 384)
+    check(splash, make_mask(segments, direction, positions).within(9))
 
 
 @pytest.mark.parametrize(("platform", "rate"), [("tpu", 0.0), ("tpu", 0.3), ("cuda", 0.3)])
