@@ -63,8 +63,8 @@ def test_a_vocabulary_larger_than_the_embeddings():
 
 
 def test_an_unknown_key():
-    with pytest.raises(UserError, match=r"config key model\.zigzag: got an unknown key; .*classifier_dropout"):
-        models(99, zigzag=4)
+    with pytest.raises(UserError, match=r"config key model\.unheard_of_quantity: got an unknown key; .*classifier_dropout"):
+        models(99, unheard_of_quantity=4)
 
 
 def test_two_segments_need_two_token_types():
