@@ -247,6 +247,28 @@ class Task(Predicts):
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """Shape and dtype of each field of a global training batch, one mapping for each possible shape."""
 
+    def largest_spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """The one of `batch_specs` that plans use. Default: the one with the most elements."""
+        return max(self.batch_specs(), key=lambda spec: sum(field.size for field in spec.values()))
+
+    def stage(self, update: int, num_steps: int) -> int | None:
+        """Returns the index in `batch_specs` of the shapes of an update; None if they depend on the rows.
+
+        Args:
+          update: the number of the update, from 0 on.
+          num_steps: the number of updates of the run.
+        """
+        return 0 if len(self.batch_specs()) == 1 else None
+
+    def after_update(self, tree: Params, batch: Batch) -> Params:
+        """Returns parameters and the optimizer's state after an update on a batch; part of the compiled update.
+
+        Args:
+          tree: a pair of parameters and state.
+          batch: the batch, or the rows of it on a device.
+        """
+        return tree
+
     @abc.abstractmethod
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The divisor of each term of the loss, computed from the whole global batch."""

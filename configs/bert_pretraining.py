@@ -71,6 +71,7 @@ def _data() -> ConfigDict:
     data.prepared_dir = ""
     data.beam = {"runner": "", "options": ()}
     data.seq_len = placeholder(int)  # default: 128, or all positions of a model with fewer
+    data.stages = ()
     data.next_sentence = True
     data.short_seq_prob = 0.1
     data.random_next_prob = 0.5

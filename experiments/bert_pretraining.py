@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -51,7 +52,8 @@ class Config(Constrained):
         copies of these. 0 to take all positions unchanged.
       seed: seed of parameters, data order, masks and dropout.
       num_steps: number of updates.
-      batch_size: rows of an update, over all devices and micro-batches.
+      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens; see
+        `data.stages`.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
       model: fields of `BertConfig`.
       data: fields of `CorpusConfig`, `PairsConfig` and `RowsConfig`.
@@ -63,7 +65,7 @@ class Config(Constrained):
     init_from: str
     learned_positions: int
     seed: Seed
-    num_steps: Size
+    num_steps: int | None
     batch_size: Size
     objective: Annotated[str, one_of(*OBJECTIVES)]
     model: Mapping[str, Any]
@@ -95,8 +97,12 @@ def stand_in_facts(config: Config) -> BertFacts:
 
 def _batch_config(config: Config) -> BatchConfig:
     _, pairs, rows = build_all(_DATA, config.data, "data")
+    for key, value in (("masking.final_rate", config.masking.final_rate), ("data.stages", rows.stages)):
+        if value and config.num_steps is None:
+            got, expected = f"{value}, without num_steps", "a number of updates, which batches depend on"
+            raise UserError(f"config key {key}", got=got, expected=expected, fix="set --config.num_steps")
     direction = config.model.get("direction", BertConfig.direction)
-    sizes = config.batch_size, config.num_steps
+    sizes = config.batch_size, config.num_steps or 1
     return BatchConfig(pairs, config.masking, rows, config.objective, direction, config.seed, *sizes)
 
 
@@ -109,7 +115,8 @@ class PretrainingData(Data):
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
         self._config, self._preparation = config, Preparation(corpus, folder)
-        self._batches: dict[str, PretrainingBatches] = {}
+        self._batch_config = _batch_config(config)
+        self._batches: dict[tuple[str, BatchConfig], PretrainingBatches] = {}
         if config.minimal_pairs.source:
             minimal_pairs.check_source(config.minimal_pairs.source, "minimal_pairs.source")
 
@@ -139,13 +146,24 @@ class PretrainingData(Data):
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`."""
-        batches = self._split(split)
-        return batches.training(start, rows) if split == "train" else batches.evaluation(rows)
+        if split == "train":
+            return self._training(start, rows)
+        return self._of(split, self._batch_config.valid).evaluation(rows)
 
-    def _split(self, split: str) -> PretrainingBatches:
-        if split not in self._batches:
-            self._batches[split] = PretrainingBatches(self._corpus, split, _batch_config(self._config))
-        return self._batches[split]
+    def _training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
+        stages = self._batch_config.stages
+        for stage, after in itertools.zip_longest(stages, stages[1:]):
+            times = stage.batch_size // self._config.batch_size
+            first, own = max(start, stage.begin), (rows[:, None] * times + np.arange(times)).ravel()
+            if after is None:
+                yield from self._of("train", stage).training(first, own)
+            elif first < after.begin:
+                yield from self._of("train", stage).training(first, own, after.begin)
+
+    def _of(self, split: str, config: BatchConfig) -> PretrainingBatches:
+        if (split, config) not in self._batches:
+            self._batches[split, config] = PretrainingBatches(self._corpus, split, config)
+        return self._batches[split, config]
 
     def held_out(self) -> Iterator[Example]:
         """The minimal pairs; see `Data.held_out`."""
@@ -171,9 +189,10 @@ class PretrainingData(Data):
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
         if self._config.objective == "causal_lm":
             # Each instance also predicts its final special token: [SEP] or [CLS].
-            counts[[tokenizer.sep_id, tokenizer.cls_id]] += self._split("train").instances_per_epoch
+            batches = self._of("train", self._batch_config.valid)
+            counts[[tokenizer.sep_id, tokenizer.cls_id]] += batches.instances_per_epoch
         costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
-        for batch in self._split("valid").evaluation(np.arange(self._config.batch_size)):
+        for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
             total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
             count += float(batch["masked_weights"].sum())
         return {f"valid/{self._config.objective}_unigram_loss": total / count}
@@ -212,12 +231,34 @@ class BertPretraining(BertTask[Config]):
         return params
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
-        spec = {
-            name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
-            for name, shape in self._batch_config.shapes().items()
-        }
-        return [spec]
+        """The shapes of each stage; see `Task.batch_specs`."""
+        return [
+            {
+                name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
+                for name, shape in stage.shapes().items()
+            }
+            for stage in self._batch_config.stages
+        ]
+
+    def largest_spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """The shapes of the last stage, which has the longest rows; see `Task.largest_spec`."""
+        return self.batch_specs()[-1]
+
+    def stage(self, update: int, num_steps: int) -> int:
+        """See `Task.stage`."""
+        stages = dataclasses.replace(self._batch_config, num_steps=num_steps).stages
+        return sum(stage.begin <= update for stage in stages) - 1
+
+    def after_update(self, tree: Params, batch: Batch) -> Params:
+        """Copies the positions that stages have reached to those that they have not; see `Task.after_update`.
+
+        The last stage then begins with positions that are trained: in the first stages, attention learns which tokens
+        are near each other (docs/results.md). A model in `init_from` has learned `learned_positions`, or all of them.
+        """
+        longest, learned = self._batch_config.pairs.seq_len, batch["input_ids"].shape[1]
+        if self._config.init_from:
+            learned = max(learned, self._config.learned_positions or self._model_config.max_positions)
+        return tree if learned >= longest else pretrained.copy_positions(tree, learned, longest)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The numbers of predicted tokens and of pairs; google-research/bert takes the mean over each."""

@@ -14,7 +14,7 @@ from bertjax.training.optimizers import decay_of
 _LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps"})
 _BEFORE_DECAY = _LENGTHS | {"optimizer.decay_fraction"}
 # Keys that make an update depend on its position between the first and the last one.
-_BY_PROGRESS = ("masking.final_rate",)
+_BY_PROGRESS = ("masking.final_rate", "data.stages")
 
 
 def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:

@@ -73,7 +73,7 @@ def plan(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, A
             "config key parallel", got=settings.parallel, expected=expected, fix="set --config.parallel=jit"
         )
     assembled = steps.assemble(task, settings, target.devices)
-    spec = max(task.batch_specs(), key=lambda each: sum(x.size for x in each.values()))
+    spec = task.largest_spec()
     compiled = _compile(task, settings, assembled, spec, target.compiler_options)
     total = compiled.sizes["total"]
     plain = with_plain_attention(config)

@@ -162,7 +162,7 @@ def measure(config: Mapping[str, Any], build: Build, remat: str | None, target: 
     config = {**config, "model": model}
     task, settings = build(config)
     params = jax.eval_shape(task.init, jax.random.key(0))
-    spec = max(task.batch_specs(), key=lambda each: sum(x.size for x in each.values()))
+    spec = task.largest_spec()
     rows = next(iter(spec.values())).shape[0]
 
     def kept(params: Any, batch: Any, key: jax.Array) -> Any:

@@ -267,6 +267,24 @@ def extend_positions(params: Params, learned: int, max_positions: int, how: str)
     return _with_positions(params, _rows(_positions(params), rows))
 
 
+def copy_positions(tree: Params, learned: int, count: int) -> Params:
+    """Replaces rows of the position table, and of the optimizer's moments of it, by copies of the first rows, in order.
+
+    Args:
+      tree: parameters, the state of an optimizer, or both. Without a position table, nothing changes.
+      learned: the number of rows, from the first on, to keep and copy.
+      count: the number of rows that they fill. Later rows do not change.
+    """
+
+    def copied(path: tuple[Any, ...], leaf: Any) -> Any:
+        if getattr(path[-1], "key", None) != "position_embeddings":
+            return leaf
+        rows = jnp.tile(leaf[:learned], (-(-count // learned), 1))
+        return jnp.concatenate([rows[:count], leaf[count:]])
+
+    return jax.tree_util.tree_map_with_path(copied, tree)
+
+
 def _positions(params: Params) -> Any:
     return params["bert"]["embeddings"]["position_embeddings"]
 

@@ -112,7 +112,8 @@ def make_step(
 
         def updated() -> TrainState:
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params, gradient_norm=gradient_norm)
-            return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+            params = optax.apply_updates(state.params, updates)
+            return TrainState(state.step + 1, *task.after_update((params, opt_state), batch))
 
         with jax.named_scope("optimizer"):  # plans attribute costs by this name
             if meshes.platform() == "cpu":

@@ -1,10 +1,33 @@
-"""Pretraining as a task: the meaning of its predictions."""
+"""Pretraining as a task: the meaning of its predictions, and stages of row lengths."""
+
+import itertools
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from bertjax.tasks import pretrained
+from bertjax.training import loop
+from bertjax.training.compilation import Compilations
 from tests import tiny
+
+BATCH, UPDATES = 4, 6
+LENGTHS = (8, 8, 16, 16, 16, 32)  # of each update
+STAGES: dict[str, Any] = {
+    "num_steps": UPDATES,
+    "batch_size": BATCH,
+    "data__stages": ((0.4, 8), (0.45, 16)),
+    "masking__rate": 0.3,
+    "masking__final_rate": 0.15,
+    "masking__max_predictions": 10,
+    "model__num_layers": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return tiny.write_text(tmp_path_factory.mktemp("stages") / "text.txt", documents=80)
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -23,3 +46,98 @@ def test_is_next_probability_is_that_of_label_0(tmp_path, label):
     outputs = {name: np.asarray(value)[0] for name, value in task.infer(params, rows).items()}
     probability = task.record(example, [outputs])["is_next_probability"]
     assert probability == pytest.approx(1 - label, abs=0.01)
+
+
+ALL = np.arange(BATCH)
+
+
+def batches_from(data, start: int, rows: np.ndarray = ALL) -> list[dict[str, np.ndarray]]:
+    return list(itertools.islice(data.batches("train", start, rows), UPDATES + 1 - start))
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_each_stage_has_rows_of_its_length_and_equally_many_positions(text, packing):
+    task, data, *_ = tiny.pretraining(tiny.config(text, **STAGES, data__packing=packing))
+    specs = task.batch_specs()
+    assert task.largest_spec() == specs[-1]
+    made = batches_from(data, 0)
+    for update, (batch, length) in enumerate(zip(made, (*LENGTHS, 32), strict=True)):
+        expected = specs[task.stage(update, UPDATES)]
+        assert batch["input_ids"].shape == (BATCH * 32 // length, length)
+        assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
+            name: (x.shape, x.dtype) for name, x in expected.items()
+        }
+    predictions = [spec["masked_positions"].shape[1] for spec in specs]
+    assert predictions == ([3, 6, 11] if packing else [3, 5, 10])  # in proportion to the length
+    for start in (1, 2, 4, 5):
+        for batch, expected in zip(batches_from(data, start), made[start:], strict=True):
+            assert all((batch[name] == expected[name]).all() for name in batch)
+    halves = [batches_from(data, 0, half) for half in np.split(ALL, 2)]
+    for *parts, whole in zip(*halves, made, strict=True):
+        assert all((np.concatenate([part[name] for part in parts]) == whole[name]).all() for name in whole)
+    assert {batch["input_ids"].shape for batch in data.batches("valid", 0, ALL)} == {(BATCH, 32)}
+
+
+def test_stages_without_any_are_one_stage(text):
+    task, *_ = tiny.pretraining(tiny.config(text))
+    assert len(task.batch_specs()) == 1
+    assert task.stage(3, 6) == 0
+
+
+def test_positions_without_training_are_copies_of_those_with_it(text):
+    task, *_ = tiny.pretraining(tiny.config(text, **STAGES))
+    params = jax.jit(task.init)(jax.random.key(0))
+    state = {"moments": {"position_embeddings": np.arange(96.0).reshape(48, 2)}, "count": np.int32(3)}
+    before = params["bert"]["embeddings"]["position_embeddings"]
+    for length in (8, 16, 32):
+        after, moments = task.after_update((params, state), {"input_ids": np.zeros((1, length), np.int32)})
+        table = after["bert"]["embeddings"]["position_embeddings"]
+        rows = np.where(np.arange(48) < 32, np.arange(48) % length, np.arange(48))
+        np.testing.assert_array_equal(table, before[rows])
+        np.testing.assert_array_equal(
+            moments["moments"]["position_embeddings"], state["moments"]["position_embeddings"][rows]
+        )
+        assert moments["count"] == 3
+        after["bert"]["embeddings"]["position_embeddings"] = before
+        assert jax.tree.all(jax.tree.map(np.array_equal, after, params))
+
+
+def test_a_number_of_positions_that_does_not_divide_the_others_is_copied_in_part():
+    table = np.arange(10.0)[:, None]
+    copied = pretrained.copy_positions({"position_embeddings": table}, 3, 8)
+    assert copied["position_embeddings"][:, 0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 8, 9]
+
+
+def updates_from(trainer: loop.Trainer, data, state: Any) -> dict[int, Any]:
+    """Makes the remaining updates, and returns the state after each."""
+    with Compilations() as compiled:
+        return {each.done: jax.device_get(each.state) for each in trainer.updates(data, state, compiled)}
+
+
+def test_a_run_with_stages_resumes_exactly_in_each_stage(text):
+    """Each shape is compiled once: `tests/conftest.py` raises at any further program."""
+    with tiny.few_devices(1):
+        task, data, settings, _ = tiny.pretraining(tiny.config(text, **STAGES))
+        trainer = loop.Trainer(task, settings, jax.devices())
+        states = updates_from(trainer, data, trainer.fresh())
+        table = states[4].params["bert"]["embeddings"]["position_embeddings"]
+        np.testing.assert_array_equal(table[16:32], table[:16])
+        for killed in (1, 2, 4, 5):
+            trainer.settle(states[killed])
+            state = jax.device_put(states[killed], trainer._shardings)
+            resumed = updates_from(trainer, data, state)[UPDATES]
+            assert jax.tree.all(jax.tree.map(np.array_equal, resumed, states[UPDATES]))
+
+
+@pytest.mark.slow
+def test_stages_do_not_depend_on_the_devices(text):
+    losses = []
+    for count in (1, 4):
+        with tiny.few_devices(count):
+            values = {"model__dropout": 0.0, "model__attention_dropout": 0.0, "mesh__fsdp": max(count // 2, 1)}
+            task, data, settings, _ = tiny.pretraining(tiny.config(text, **STAGES, **values))
+            trainer = loop.Trainer(task, settings, jax.devices())
+            with Compilations() as compiled:
+                made = trainer.updates(data, trainer.fresh(), compiled)
+                losses.append([float(each.report.metrics["loss"][0]) for each in made])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

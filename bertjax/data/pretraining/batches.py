@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -11,7 +12,7 @@ from bertjax.config import Constrained, Count
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.data.pretraining.plan import Plan, PlannedRows
-from bertjax.data.pretraining.sentence_pairs import PairsConfig
+from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig
 from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
 from bertjax.errors import UserError
@@ -24,6 +25,7 @@ _SEGMENT_FIELDS = ("document", "start", "length")  # fields of `INSTANCE` that l
 _SPARE_PREDICTIONS = 0.05
 # Tokens of a packed row per pair that it has room for. Hardly any text has shorter pairs on average.
 _TOKENS_PER_PAIR = 8
+_SEED_STEP = 0x9E3779B9  # between the seeds of stages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +35,41 @@ class RowsConfig(Constrained, prefix="data"):
     Attributes:
       packing: whether a row holds several instances, each of which attends only to itself; otherwise one.
       valid_rows: the maximum number of validation rows per evaluation; 0 for all.
+      stages: stages with shorter rows, before one with rows of `seq_len`: pairs of a fraction of all updates and a
+        length, which must divide `seq_len`. Updates of all stages have equally many positions: the shorter the rows,
+        the more. `masking.max_predictions` is in proportion to the length. Positions that no stage has reached yet are
+        copies of the earlier ones. Example: `--config.data.stages="((0.5, 32), (0.3, 128))"` with `seq_len` 512.
     """
 
     packing: bool
     valid_rows: Count
+    stages: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for i, stage in enumerate(self.stages):
+            is_pair = isinstance(stage, (tuple, list)) and len(stage) == 2
+            if not (is_pair and 0 < _number(stage[0]) < 1 and type(stage[1]) is int and stage[1] >= MIN_SEQ_LEN):
+                raise UserError(
+                    f"config key data.stages[{i}]",
+                    got=repr(stage),
+                    expected=f"a fraction of all updates between 0 and 1, and a length of at least {MIN_SEQ_LEN}",
+                    fix="write stages=((0.9, 128),), with a comma after each stage",
+                )
+        total, lengths = sum(fraction for fraction, _ in self.stages), [length for _, length in self.stages]
+        if total >= 1 or lengths != sorted(set(lengths)):
+            raise UserError(
+                "config key data.stages",
+                got=f"{self.stages}",
+                expected="fractions whose sum is less than 1, since rows of data.seq_len have the rest, and increasing "
+                "lengths",
+                fix="change --config.data.stages",
+            )
+
+
+def _number(value: Any) -> float:
+    """Returns `value` if it is a number, or else 0."""
+    return value if type(value) in (int, float) else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +84,8 @@ class BatchConfig:
       direction: the direction of "causal_lm": "left_to_right" or "right_to_left".
       seed: the seed of all draws.
       batch_size: the rows of a global batch.
-      num_steps: the number of updates, over which the masking rate changes.
+      num_steps: the number of updates, over which the masking rate and the length of rows change.
+      begin: the first update of a stage.
     """
 
     pairs: PairsConfig
@@ -62,8 +96,17 @@ class BatchConfig:
     seed: int
     batch_size: int
     num_steps: int
+    begin: int = 0
 
     def __post_init__(self) -> None:
+        for _, length in self.rows.stages:
+            if length >= self.pairs.seq_len or self.pairs.seq_len % length:
+                raise UserError(
+                    "config key data.stages",
+                    got=f"rows of {length} tokens",
+                    expected=f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter",
+                    fix="change --config.data.stages or --config.data.seq_len",
+                )
         needed = round(self.masking.highest_rate * self.pairs.seq_len)
         if self.masking.final_rate and self.masking.max_predictions < needed:
             raise UserError(
@@ -73,6 +116,37 @@ class BatchConfig:
                 "because the masking rate changes",
                 fix=f"set --config.masking.max_predictions={needed}",
             )
+
+    @property
+    def stages(self) -> tuple["BatchConfig", ...]:
+        """The settings of each stage, in the order of training; one without `data.stages`.
+
+        Each stage has an order of documents and masks of its own.
+        """
+        found: list[BatchConfig] = []
+        fraction = 0.0
+        for share, length in (*self.rows.stages, (0.0, self.pairs.seq_len)):
+            times = self.pairs.seq_len // length
+            found.append(
+                dataclasses.replace(
+                    self,
+                    pairs=dataclasses.replace(self.pairs, seq_len=length),
+                    masking=dataclasses.replace(
+                        self.masking, max_predictions=math.ceil(self.masking.max_predictions / times)
+                    ),
+                    rows=dataclasses.replace(self.rows, stages=()),
+                    seed=(self.seed + len(found) * _SEED_STEP) % 2**32,
+                    batch_size=times * self.batch_size,
+                    begin=round(fraction * self.num_steps),
+                )
+            )
+            fraction += share
+        return tuple(found)
+
+    @property
+    def valid(self) -> "BatchConfig":
+        """The settings of validation batches, whose rows have the length of the last stage."""
+        return dataclasses.replace(self, rows=dataclasses.replace(self.rows, stages=()))
 
     def masking_at(self, step: int) -> MaskingConfig:
         """Returns the masking of a training step."""
@@ -149,9 +223,9 @@ class PretrainingBatches:
         """The number of instances in the first epoch; an estimate for large texts."""
         return self._plan.instances_per_epoch
 
-    def training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """Yields the rows `rows` of the global batch of each training step from `start` on, without end."""
-        return _in_background(lambda index: self.training_batch(start + index, rows), _ENDLESS)
+    def training(self, start: int, rows: RowIndices, stop: int = _ENDLESS) -> Iterator[Batch]:
+        """Yields the rows `rows` of the global batch of each training step from `start` to `stop` - 1."""
+        return _in_background(lambda index: self.training_batch(start + index, rows), stop - start)
 
     def evaluation(self, rows: RowIndices) -> Iterator[Batch]:
         """Yields the rows `rows` of each global batch of the first epoch, each row once. The last batch is padded."""
@@ -160,7 +234,7 @@ class PretrainingBatches:
 
     def training_batch(self, step: int, rows: RowIndices) -> Batch:
         """Returns the rows `rows` of the global batch of a training step."""
-        epoch, start = self._plan.locate(step, self._config.batch_size)
+        epoch, start = self._plan.locate(step - self._config.begin, self._config.batch_size)
         planned = self._plan.rows(epoch, start, start + self._config.batch_size)
         masking = self._config.masking_at(step)
         return self._assemble(planned.take(rows), masking, masking.epoch_of_draws(epoch))

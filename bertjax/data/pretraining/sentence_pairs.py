@@ -30,7 +30,7 @@ INSTANCE = np.dtype(
         ("is_random_next", np.bool_),
     ]
 )
-_MIN_SEQ_LEN = 8
+MIN_SEQ_LEN = 8
 # Token offsets are kept in memory for every 16th sentence.
 _STRIDE = 16
 # Chunks are converted to instances in parts of this size, whose arrays fit in the cache.
@@ -52,7 +52,7 @@ class PairsConfig(Constrained, prefix="data"):
         document (0.5). The second segment of a chunk of one sentence always does.
     """
 
-    seq_len: Annotated[int, at_least(_MIN_SEQ_LEN, below=1 << 15)]
+    seq_len: Annotated[int, at_least(MIN_SEQ_LEN, below=1 << 15)]
     next_sentence: bool
     whole_sentences: bool
     short_seq_prob: Annotated[float, at_least(0, at_most=1)]
