@@ -63,7 +63,8 @@ def test_a_vocabulary_larger_than_the_embeddings():
 
 
 def test_an_unknown_key():
-    with pytest.raises(UserError, match=r"config key model\.unheard_of_quantity: got an unknown key; .*classifier_dropout"):
+    message = r"config key model\.unheard_of_quantity: got an unknown key; .*classifier_dropout"
+    with pytest.raises(UserError, match=message):
         models(99, unheard_of_quantity=4)
 
 
