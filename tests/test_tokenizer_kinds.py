@@ -1,11 +1,13 @@
 """Every task trains, predicts and is exported with byte-level BPE, given or trained on its text."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 import bertjax
+from bertjax.data.text.vocabulary_config import load_saved
 from tests import test_configs as configs
 from tests import tiny
 from tests.data.text import byte_bpe
@@ -59,3 +61,49 @@ def test_vectors_of_words_and_tokens_of_a_pretraining_run(tmp_path):
         (record,) = tokens.predict(["the cat"])
         assert record["units"][0] == "the" and len(record["units"]) == len(record["features"])
         assert np.isfinite(model.encode(["the cat"])).all()
+
+
+@pytest.mark.slow
+def test_a_classifier_starts_from_a_pretraining_run(tmp_path):
+    """The run determines the tokenizer, and its casing."""
+    before = train("bert_pretraining", tmp_path, **{"data.lowercase": False, "num_steps": 1})
+    source = tiny.write_table(tmp_path / "table")["data.source"]
+    values = {"init_from": before, "data.source": source, "num_steps": 1, "batch_size": 8, "data.seq_len": 48}
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    outcome = tiny.run_on_one("--config=configs/classification.py", f"--workdir={tmp_path / 'classifier'}", *flags)
+    assert outcome.status is None, outcome.status
+    assert load_saved(tmp_path / "classifier") == load_saved(before)
+    config = json.loads((tmp_path / "classifier" / "config.json").read_text())
+    assert config["data"]["lowercase"] is False
+    shutil.rmtree(before)
+    command = ["--mode=predict", f"--workdir={tmp_path / 'classifier'}"]
+    predicted = tiny.run_on_one(*command, stdin=b"the cat sees .\n").stdout
+    assert json.loads(predicted)["label"] in ("yes", "no")
+
+
+def test_a_vocabulary_larger_than_the_model_is_an_error(tmp_path):
+    byte_bpe.trained(lowercase=True).save(tmp_path / "tokenizer")
+    flags = {"data.vocab_file": tmp_path / "tokenizer", "model.vocab_size": 319}
+    source = tiny.write_table(tmp_path / "table")["data.source"]
+    outcome = tiny.run_on_one(
+        "--config=configs/classification.py:tiny",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.data.source={source}",
+        *(f"--config.{key}={value}" for key, value in flags.items()),
+    )
+    tiny.check_message(outcome.error, what="data.vocab_file", got="320 tokens", expected="at most 319", fix="omit")
+
+
+@pytest.mark.parametrize(
+    ("flags", "what", "got", "expected"),
+    [
+        ({"data.tokenizer": "bpe"}, "data.tokenizer", "'bpe'", "wordpiece, byte_bpe"),
+        ({"data.tokenizer": "byte_bpe", "data.vocab_size": 260}, "data.vocab_size", "260", "at least 261.*all bytes"),
+    ],
+)
+@pytest.mark.parametrize("name", ["bert_pretraining", "bertsum_ext"])
+def test_bad_settings_of_a_trained_vocabulary_are_errors(flags, what, got, expected, name, tmp_path):
+    values = {**configs.small(name, tmp_path), "data.vocab_file": "", **flags}
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    outcome = tiny.run_on_one(f"--config=configs/{name}.py:tiny", f"--workdir={tmp_path / 'run'}", *flags)
+    tiny.check_message(outcome.error, what=what, got=got, expected=expected, fix="")

@@ -21,6 +21,7 @@ from bertjax.files import completed
 FILE = "tokenizer.json"
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of `SPECIALS`
 _USUAL = (SPECIALS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # names of BERT and RoBERTa
+_MAX_GAPS = 10  # ids per token of a vocabulary, above which the ids are considered wrong
 _SPACE = "\u2581"  # SentencePiece's symbol
 _UNDECODED = "\ufffd"
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -60,11 +61,8 @@ class LibraryTokenizer(Tokenizer):
         ids = tokenizer.get_vocab(with_added_tokens=True)
         self._special = _names(special, ids, where)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self._special)
-        self.vocab_size = max(ids.values()) + 1
-        vocab = [""] * self.vocab_size  # some vocabularies have unused ids
-        for token, number in ids.items():
-            vocab[number] = token
-        self.vocab = tuple(vocab)
+        self.vocab = _by_id(ids, where)
+        self.vocab_size = len(self.vocab)
         self.lowercase = any(
             step["type"] == "Lowercase" or step.get("lowercase", False)
             for step in _parts(steps["normalizer"], "normalizers")
@@ -114,8 +112,8 @@ class LibraryTokenizer(Tokenizer):
         tokenizer = Library.from_str(self._content)
         *_, cls, sep, _ = self._special
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+            single=[f"{cls}:0", "$A:0", f"{sep}:0"],
+            pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
             special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
         )
         with completed(folder / FILE) as path:
@@ -243,6 +241,22 @@ def _names(special: Sequence[str], ids: Mapping[str, int], where: str) -> tuple[
             '({"pad_token": ..., "mask_token": ...})',
         )
     return tuple(found)
+
+
+def _by_id(ids: Mapping[str, int], where: str) -> tuple[str, ...]:
+    """Returns the tokens in the order of their ids; "" for unused ids."""
+    size = max(ids.values()) + 1
+    if size > _MAX_GAPS * len(ids):
+        raise UserError(
+            where,
+            got=f"{len(ids)} tokens with ids up to {size - 1}",
+            expected="ids with few gaps, because each has an embedding",
+            fix="number the tokens from 0 on",
+        )
+    vocab = [""] * size
+    for token, number in ids.items():
+        vocab[number] = token
+    return tuple(vocab)
 
 
 def _text(token: str, is_byte_level: bool) -> str:

@@ -214,6 +214,7 @@ def test_unused_ids_have_no_name(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda values: values["model"]["vocab"].update({"naÃ¯ve": 2**31}), r"320 tokens with ids up to 2147483648"),
         (lambda values: values["model"]["vocab"].pop("Ġthe"), "expected a tokenizer.json"),
         (lambda values: values.update(model="BPE"), "expected a tokenizer.json"),
         (lambda values: values.update(pre_tokenizer=None), "type BPE with the pre-tokenizer none; expected byte-level"),
@@ -297,6 +298,61 @@ def test_a_saved_folder_opens_in_transformers(folder):
     assert split.word_ids() == [i for i, ids in enumerate(ours.encode_parts(words)) for _ in ids]
     ours.save(folder, token_types=False)
     assert "token_type_ids" not in transformers.AutoTokenizer.from_pretrained(folder)("a")
+
+
+def modernbert(folder):
+    """Writes a folder with the parts of ModernBERT's tokenizer, and returns transformers' tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    values = json.loads(byte_bpe.trained()._content)
+    values["pre_tokenizer"]["add_prefix_space"] = False
+    values["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    mask = next(token for token in values["added_tokens"] if token["content"] == "[MASK]")
+    others = ("|||IP_ADDRESS|||", "  ", "    ", "[unused0]", "<|endoftext|>")
+    values["added_tokens"] += [
+        {**mask, "id": 320 + i, "content": token, "lstrip": False, "special": token.startswith("<"), "normalized": True}
+        for i, token in enumerate(others)
+    ]
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(json.dumps(values)),
+        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+    )
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def roberta(folder):
+    """The same for RoBERTa, with the class of transformers."""
+    transformers = pytest.importorskip("transformers")
+    model = json.loads(byte_bpe.trained()._content)["model"]
+    renamed = dict(zip(SPECIALS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+    vocab = {renamed.get(token, token): number for token, number in model["vocab"].items()}
+    theirs = transformers.RobertaTokenizer(vocab=vocab, merges=[tuple(pair) for pair in model["merges"]])
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize("publish", [modernbert, roberta])
+def test_a_published_tokenizer_gives_the_ids_of_transformers(publish, tmp_path):
+    theirs = publish(tmp_path)
+    ours = load_tokenizer(tmp_path, lowercase=False)
+    special = (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id)
+    names = [getattr(theirs, f"{role}_token") for role in ("pad", "unk", "cls", "sep", "mask")]
+    assert theirs.convert_tokens_to_ids(names) == list(special)
+    rng = random.Random(0)
+    pieces = [*DIFFICULT, "|||IP_ADDRESS|||", "    ", "[unused0]"]
+    texts = ["".join(rng.choices(pieces, k=rng.randrange(20))) for _ in range(300)]
+    texts = [text.replace("[SEP]", "").replace("<s>", "") for text in texts]  # special tokens in transformers
+    assert ours.encode_batch(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    masked = "The [MASK] sings [MASK]."
+    expected = theirs(masked.replace("[MASK]", theirs.mask_token), add_special_tokens=False)["input_ids"]
+    assert ours.encode_with_masks(masked) == ours.encode_with_masks(masked.replace("[MASK]", names[-1])) == expected
+    for text in texts:
+        ids, starts, ends = ours.encode_with_offsets(text)
+        assert ids.tolist() == ours.encode_batch([text])[0]
+        assert (np.diff(starts) >= 0).all() and (np.diff(ends) >= 0).all(), text
+        assert all(text[start:end] == text[start:end].strip() for start, end in zip(starts, ends, strict=True))
+    ours.save(tmp_path / "again")
+    assert load_saved(tmp_path / "again") == ours
 
 
 @pytest.mark.slow
