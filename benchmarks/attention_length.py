@@ -1,4 +1,4 @@
-"""Time and memory of self-attention and of recurrent layers by length, forward and backward.
+"""Time and memory of self-attention, global and local, and of recurrent layers by length, forward and backward.
 
     python -m benchmarks.attention_length --output=runs/demo/attention_length.json
 
@@ -24,8 +24,10 @@ from bertjax.files import completed
 from bertjax.models.attention import MultiHeadAttention, make_mask
 from bertjax.models.dot_product import Mask
 from bertjax.models.recurrent import BiGRU, BiLSTM
+from bertjax.models.transformer_config import LayerKind, TransformerConfig
 
 _LENGTHS = (64, 128, 256, 512, 1024)
+_WINDOW = 64  # to each side, as in ModernBERT
 _HEADER = ["layer", "length", "ms", "MiB"]
 
 
@@ -62,18 +64,30 @@ def main() -> None:
 def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]]:
     """Returns functions that make a module and its arguments for rows [B, S, H], by the layer's name."""
 
-    def attention(x: jax.Array) -> tuple[nn.Module, tuple[Any, ...]]:
-        init = nn.initializers.xavier_uniform()
-        mask = make_mask(jnp.ones(x.shape[:2], jnp.int32), "both")
-        return _Attention(MultiHeadAttention(hidden_size, heads, hidden_size // heads, 0.0, "auto", init, "float32")), (
-            x,
-            mask,
-        )
+    config = TransformerConfig(
+        hidden_size=hidden_size,
+        num_layers=1,
+        num_heads=heads,
+        intermediate_size=hidden_size,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation="gelu",
+        norm_eps=1e-12,
+    )
+
+    def attention(kind: LayerKind) -> Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]:
+        layer = _Attention(MultiHeadAttention(config, kind))
+        return lambda x: (layer, (x, make_mask(jnp.ones(x.shape[:2], jnp.int32), "both")))
 
     def recurrent(kind: type[BiLSTM] | type[BiGRU]) -> Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]:
         return lambda x: (_Recurrent(kind(hidden_size // 2)), (x, jnp.ones(x.shape[:2], jnp.int32)))
 
-    return {"self-attention": attention, "LSTM": recurrent(BiLSTM), "GRU": recurrent(BiGRU)}
+    return {
+        "self-attention": attention(LayerKind()),
+        f"local attention, {2 * _WINDOW} tokens": attention(LayerKind(_WINDOW)),
+        "LSTM": recurrent(BiLSTM),
+        "GRU": recurrent(BiGRU),
+    }
 
 
 class _Attention(nn.Module):

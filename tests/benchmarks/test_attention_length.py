@@ -16,11 +16,12 @@ def test_each_layer_is_measured_at_each_length(tmp_path, monkeypatch, capsys):
     attention_length.main()
     rows = json.loads(path.read_text())["rows"]
     measured = {(row["layer"], row["length"]): row for row in rows}
-    assert measured.keys() == {(name, length) for name in ("self-attention", "LSTM", "GRU") for length in (4, 8)}
+    names = ["self-attention", "local attention, 128 tokens", "LSTM", "GRU"]
+    assert measured.keys() == {(name, length) for name in names for length in (4, 8)}
     assert all(row["seconds"] > 0 and row["bytes"] >= 0 for row in rows)
     # Weights [B, N, S, S] alone need four times as much.
     assert measured["self-attention", 8]["bytes"] > measured["self-attention", 4]["bytes"]
     assert "self-attention" in capsys.readouterr().out
     shown = lengths.read(tmp_path)
-    assert [run["name"] for run in shown["data"]["runs"]] == ["self-attention", "LSTM", "GRU"]
-    assert [point[0] for point in shown["data"]["panels"][1]["series"][2]["points"]] == [4, 8]
+    assert [run["name"] for run in shown["data"]["runs"]] == names
+    assert [point[0] for point in shown["data"]["panels"][1]["series"][3]["points"]] == [4, 8]

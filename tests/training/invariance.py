@@ -143,7 +143,7 @@ def expected_bytes(state: Any, mesh: tuple[int, int, int]) -> int:
     for name, leaf in zip(jax.tree.leaves(path_names(state)), jax.tree.leaves(state), strict=True):
         free, parts = list(leaf.shape), 1
         if tensor > 1 and re.search(
-            r"attention/(query|key|value)/|intermediate/|(attention|layers)/output/kernel$", name
+            r"attention/(query|key|value)/|(gate|intermediate)/|(attention|layers)/output/kernel$", name
         ):
             free.pop(-2 if "output" in name else -1)
             parts = tensor

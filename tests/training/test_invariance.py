@@ -96,6 +96,38 @@ def test_updates_with_muon_do_not_depend_on_the_mesh(data, folder, dtype, roundi
     check(f"muon, {dtype}", result, expected, rounding)
 
 
+MODERN = {
+    "batch_size": 8,
+    "model.num_layers": 3,
+    "model.max_positions": 256,
+    "model.positions": "rotary",
+    "model.local_attention": 16,
+    "model.gated": True,
+    "model.biases": False,
+    "model.norm": "pre",
+    "model.norm_type": "rms",
+    "model.qk_norm": True,
+    "model.first_attention_norm": False,
+    "model.tie_output": False,
+    "model.type_vocab_size": 0,
+    "model.scan_layers": True,
+    "data.seq_len": 256,
+    "data.packing": True,
+    "data.next_sentence": False,
+    "masking.max_predictions": 40,
+}
+
+
+@pytest.mark.slow
+def test_updates_of_a_modern_encoder_do_not_depend_on_the_mesh(data, folder):
+    """With all axes, micro-batches and rematerialization, against one device."""
+    values = {**data["bert_pretraining"], **MODERN}
+    expected = invariance.train("bert_pretraining", values, folder / "modern", (1, 1, 1), 1)
+    halved = {**values, "accumulation_steps": 2, "model.remat": "full"}
+    result = invariance.train("bert_pretraining", halved, folder / "modern", (2, 2, 2), 8)
+    check("modern", result, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sizes"), [("splash", {}), ("rows", {"model.hidden_size": 256, "model.num_heads": 4})]
