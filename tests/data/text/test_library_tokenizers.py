@@ -202,6 +202,14 @@ def test_special_tokens_are_those_that_the_folder_names(folder):
     assert found != tokenizer
 
 
+def test_merges_are_never_dropped(folder):
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["model"]["dropout"] = 0.9
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    assert load_saved(folder) == byte_bpe.trained()
+    assert load_saved(folder).encode_batch(["the birds"] * 9) == byte_bpe.trained().encode_batch(["the birds"] * 9)
+
+
 def test_unused_ids_have_no_name(folder):
     values = json.loads((folder / "tokenizer.json").read_text())
     values["model"]["vocab"]["naÃ¯ve"] = 350
