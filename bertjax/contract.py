@@ -223,6 +223,10 @@ class Data(abc.ABC):
         weight 0; it is empty if `Task.score` computes all validation metrics.
         """
 
+    def of_length(self, num_steps: int) -> "Data":
+        """Returns the data of a run of `num_steps` updates. Overridden if batches depend on this number."""
+        return self
+
     def held_out(self) -> Iterator[Example]:
         """Yields validation examples for `score`; none if `Task.loss` computes all validation metrics."""
         return iter(())

@@ -44,6 +44,15 @@ def show_lines(loggers: Iterable[str]) -> None:
         logging.getLogger(name).propagate = False
 
 
+def amount(name: str, value: float) -> str:
+    """Formats an amount such as tokens, flops or hours.
+
+    >>> amount("tokens", 1.5e6), amount("flops", 2e15), amount("hours", 0.25)
+    ('1.50M tokens', '2.00P flops', '0.25 hours')
+    """
+    return f"{value:.3g} {name}" if name == "hours" else f"{tqdm.format_sizeof(value)} {name}"
+
+
 @functools.cache
 def log_once(message: str, level: int = logging.INFO) -> None:
     """Logs a message, unless this process has already logged it."""

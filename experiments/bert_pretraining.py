@@ -1,5 +1,6 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -178,6 +179,12 @@ class PretrainingData(Data):
     def _pairs(self) -> Sequence[minimal_pairs.Pair]:
         pairs, on_bad_row = self._config.minimal_pairs, str(self._config.data["on_bad_row"])
         return minimal_pairs.read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
+
+    def of_length(self, num_steps: int) -> Data:
+        """See `Data.of_length`. The masking rate and stages may depend on the number."""
+        other = copy.copy(self)
+        other._batch_config, other._batches = dataclasses.replace(self._batch_config, num_steps=num_steps), {}
+        return other
 
     def baselines(self) -> Mapping[str, float]:
         """The loss of predicting validation tokens by their frequency in the training text."""

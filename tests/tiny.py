@@ -290,8 +290,8 @@ def ready(tree: Mapping[str, Any], folder: Path) -> Ready:
     resolved = Resolved(module, module.resolve(tree))
     data = resolved.data(folder)
     data.prepare()
-    complete = resolved.complete(data.facts)
-    return Ready(complete.task, data, complete.settings, complete.config)
+    complete = resolved.complete(data.facts, data)
+    return Ready(complete.task, data.of_length(complete.settings.num_steps), complete.settings, complete.config)
 
 
 def pretraining(tree: Mapping[str, Any]) -> Ready:

@@ -45,7 +45,7 @@ def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
     data, checked = text.checked(resolved, workdir)
     loop.check(checked.task, checked.settings, checked.config)
     text.prepare(data, workdir, is_of_run=False)
-    complete = resolved.complete(data.facts)
+    complete = resolved.complete(data.facts, data)
     return overfit_one_batch(complete.task, data, complete.settings)
 
 

@@ -11,10 +11,10 @@ from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
 from bertjax.training.optimizers import decay_of
 
-_LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps"})
+_LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps", "budget.tokens", "budget.flops"})
 _BEFORE_DECAY = _LENGTHS | {"optimizer.decay_fraction"}
 # Keys that make an update depend on its position between the first and the last one.
-_BY_PROGRESS = ("masking.final_rate", "data.stages")
+BY_PROGRESS = ("masking.final_rate", "data.stages")
 
 
 def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
@@ -29,9 +29,11 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
     """
     if not run_folder.has_begun(workdir):
         return frozenset()
+    before = run_folder.load_config(workdir)
+    if _has_hours(before) and _has_hours(config):
+        return frozenset({"num_steps", "budget.hours"})
     if config["num_steps"] is None:
         return _BEFORE_DECAY
-    before = run_folder.load_config(workdir)
     try:
         is_longer = config["num_steps"] > before["num_steps"]
         old, new = (decay_of(each["optimizer"], each["num_steps"]) for each in (before, config))
@@ -55,7 +57,7 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
 
 def _check_progress(workdir: Path, config: Mapping[str, Any], num_steps: int) -> None:
     values = traverse_util.flatten_dict(config, sep=".")
-    used = [key for key in _BY_PROGRESS if values.get(key)]
+    used = [key for key in BY_PROGRESS if values.get(key)]
     if used:
         raise UserError(
             "config key num_steps",
@@ -63,6 +65,12 @@ def _check_progress(workdir: Path, config: Mapping[str, Any], num_steps: int) ->
             expected=f"{num_steps}, because the batches of its updates depend on it",
             fix=f"start another run with --config.init_from={workdir}",
         )
+
+
+def _has_hours(config: Mapping[str, Any]) -> bool:
+    """Whether the length of a run is a time."""
+    budget = config.get("budget")
+    return isinstance(budget, Mapping) and bool(budget.get("hours"))
 
 
 def _check_warmup(old: int | None, new: int | None) -> None:

@@ -25,11 +25,13 @@ def plan(
     def build(config: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
         planned = Resolved(resolved.module, dict(config))
         complete = planned.rehearsed()
-        if config["num_steps"] is None and config["data"]["source"]:  # the number of updates depends on the rows
+        is_by_rows = "num_epochs" in config or complete.task.stage(0, 1) is None
+        if config["num_steps"] is None and config["data"]["source"] and is_by_rows:
+            # The number of updates depends on the rows.
             with tempfile.TemporaryDirectory() as folder:
                 data = planned.data(Path(folder))
                 data.prepare()
-                complete = planned.complete(data.facts)
+                complete = planned.complete(data.facts, data)
         return complete.task, complete.settings
 
     record = planner.run(topology, is_search, resolved.config, build)

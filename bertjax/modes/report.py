@@ -29,7 +29,7 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
         resolved = resolve()
         data, _ = text.checked(resolved, workdir)
         text.prepare(data, workdir, is_of_run=True)
-        complete = resolved.complete(data.facts)
+        complete = resolved.complete(data.facts, data)
         return complete.task, data, complete.settings
 
     if has_checkpoint(workdir):

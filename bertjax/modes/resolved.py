@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 from flax import traverse_util
 
-from bertjax.config import build_all, build_part, check_unresolved
-from bertjax.contract import Data, Evaluable, Experiment, Facts, ReadsSettings, Trainable
+from bertjax.config import build, build_all, build_part, check_unresolved
+from bertjax.contract import Data, Evaluable, Experiment, Facts, ReadsSettings, Task, Trainable
 from bertjax.errors import UserError
 from bertjax.modes import extension, init_from, overrides
 from bertjax.modes.request import Request, config_of
+from bertjax.planning.flops import with_plain_attention
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import has_checkpoint
 from bertjax.training import sharding
-from bertjax.training.config import InferenceConfig, TrainingConfig
+from bertjax.training.config import UNLIMITED, BudgetConfig, InferenceConfig, TrainingConfig
 
 # Keys that fine-tuning derives from the number of rows if they are None.
 _LENGTHS = ("num_steps", "evaluate_every", "checkpoint.save_every")
@@ -51,24 +52,59 @@ class Resolved(NamedTuple):
     record: Mapping[str, Any] | None = None
 
     def data(self, folder: Path) -> Data:
-        """The data; see `Trainable.build_data`. A vocabulary that is gone is read from the run's folder."""
+        """The data; see `Trainable.build_data`. A vocabulary that is gone is read from the run's folder.
+
+        If the config has no `num_steps`, `Data.of_length` must be called with that of the complete config.
+        """
         config = init_from.with_copies(self.config, self.run) if self.run else self.config
-        data: Data = self.module.build_data(build_part(self.module.Config, config), folder)
+        data: Data = self.module.build_data(self._part(config), folder)
         return data
 
-    def complete(self, facts: Facts) -> Complete:
-        """Completes the config by the facts and builds the task. Raises UserError for invalid values."""
-        config = facts.complete(self.config)
+    def _part(self, config: Mapping[str, Any]) -> Any:
+        """The `Config` of the experiment. An unknown number of updates is 1 here; see `Data.of_length`."""
+        known = {**config, "num_steps": 1} if config.get("num_steps", 0) is None else config
+        return build_part(self.module.Config, known)
+
+    def complete(self, facts: Facts, data: Data | None = None) -> Complete:
+        """Completes the config by the facts and builds the task.
+
+        Args:
+          facts: the facts.
+          data: the prepared data, from which a budget determines the number of updates. Without data, it is an estimate
+            if batches have several shapes.
+        Raises:
+          UserError: for invalid values.
+        """
+        config = facts.complete(self._with_length(facts, data))
         settings, experiment = build_all((_settings(self.module), self.module.Config), config, "")
         return Complete(config, settings, self.module.build_task(experiment, facts))
 
+    def _with_length(self, facts: Facts, data: Data | None) -> dict[str, Any]:
+        """The config with the number of updates of its budget, if it has one and no number of updates."""
+        config = self.config
+        limit = build(BudgetConfig, config.get("budget", {}), "budget").limit
+        if limit is None or config["num_steps"] is not None:
+            return config
+        if limit[0] == "hours":
+            _check_hours(config)
+            return {**config, "num_steps": UNLIMITED}
+        from bertjax.modes import budgets  # which takes time to import
+
+        return {**config, "num_steps": budgets.num_steps(*limit, self.counted(facts), data, config["batch_size"])}
+
+    def counted(self, facts: Facts) -> Task:
+        """The task to count operations of, on any device."""
+        config = {**with_plain_attention(self.config), "num_steps": 1}
+        task: Task = self._replace(config=config).complete(facts).task
+        return task
+
     def of_folder(self, folder: Path) -> Complete:
         """The task of the trained run or published weights in a folder."""
-        return self.complete(self.module.read_facts(build_part(self.module.Config, self.config), folder))
+        return self.complete(self.module.read_facts(self._part(self.config), folder))
 
     def rehearsed(self) -> Complete:
         """Builds the task with stand-in facts. Raises UserError for errors that show without rows or devices."""
-        complete = self.complete(self.module.stand_in_facts(build_part(self.module.Config, self.config)))
+        complete = self.complete(self.module.stand_in_facts(self._part(self.config)))
         values = traverse_util.flatten_dict(self.config, sep=".")
         if all(values[key] is not None for key in _LENGTHS):
             complete.settings.check_final()
@@ -103,6 +139,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Callable[[str]
     check_unresolved(
         (_settings(module), module.Config), config
     )  # `module.resolve` reads keys without checking that they exist
+    if given is not None and trains:
+        given = config = _without_length(config, request.overrides)
     run, record = _run_of(request), None
     if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         named = request.sources if request.mode == "evaluate" else ()
@@ -130,6 +168,41 @@ def _check_mode(mode: str, module: Experiment) -> None:
     if mode not in fixes:
         got, expected = "an experiment without training", " or ".join(f"--mode={name}" for name in fixes)
         raise UserError(f"--mode={mode}", got=got, expected=expected, fix=next(iter(fixes.values())))
+
+
+def _without_length(config: dict[str, Any], overridden: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without `num_steps` if it has a budget, which then determines the length.
+
+    Raises:
+      UserError: if the command line sets another length too, or if there are two budgets.
+    """
+    limit = build(BudgetConfig, config.get("budget", {}), "budget").limit
+    if limit is None:
+        return config
+    for key in ("num_steps", "num_epochs"):
+        if overridden.get(key) is not None:
+            raise UserError(
+                f"config key budget.{limit[0]}",
+                got=f"a value, and also {key}={overridden[key]}",
+                expected="either of them",
+                fix=f"omit --config.{key} or --config.budget.{limit[0]}",
+            )
+    return {**config, "num_steps": None}
+
+
+def _check_hours(config: Mapping[str, Any]) -> None:
+    """Raises UserError if the config needs the number of updates, which is not known."""
+    optimizer, values = config["optimizer"], traverse_util.flatten_dict(config, sep=".")
+    for key in (key for key in extension.BY_PROGRESS if values.get(key)):
+        fix = f"omit --config.{key}, or set budget.tokens or budget.flops"
+        raise UserError(f"config key {key}", got=f"{values[key]}, with budget.hours", expected="no value", fix=fix)
+    if optimizer["warmup_steps"] is None and not optimizer.get("schedule_steps"):
+        raise UserError(
+            "config key optimizer.warmup_steps",
+            got="no value, with budget.hours",
+            expected="a number of updates",
+            fix="set --config.optimizer.warmup_steps=100, or another number",
+        )
 
 
 def _run_of(request: Request) -> Path | None:

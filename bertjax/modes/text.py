@@ -17,7 +17,7 @@ def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     complete = resolved.rehearsed()
     data = resolved.data(workdir / "data")
     if data.is_prepared:
-        complete = resolved.complete(data.facts)
+        complete = resolved.complete(data.facts, data)
         complete.settings.check_final()
     return data, complete
 

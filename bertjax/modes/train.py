@@ -1,5 +1,6 @@
 """`--mode=train`."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from bertjax.modes import extension, init_from, report, text
 from bertjax.modes.request import Outcome
 from bertjax.modes.resolved import Resolved
 from bertjax.runs import run_folder
+from bertjax.runs.checkpoints import latest_step
 from bertjax.training import inference, loop, metric_log
 from bertjax.training.config import TrainingConfig
 
@@ -37,8 +39,9 @@ def train(
     with run_folder.locked(workdir):
         distributed.on_first_process(lambda: resolved.check_folder(workdir))
         text.prepare(data, workdir, is_of_run=True)
-        config, settings, task = resolved.complete(data.facts)
+        config, settings, task = resolved.complete(data.facts, data)
         settings.check_final()
+        data = data.of_length(settings.num_steps)
         size = loop.num_parameters(task)
         distributed.on_first_process(lambda: _save_config(workdir, config))
         if record := resolved.record:
@@ -46,13 +49,27 @@ def train(
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, {**started, "parameters": size}))
         distributed.on_first_process(lambda: data.facts.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
-        if loop.train(task, data, settings, workdir, profile):
+        if loop.train(task, data, settings, workdir, profile, _meter(resolved, data, settings)):
             return Outcome.STOPPED
+        if settings.budget.hours:
+            done = distributed.of_first_process(latest_step(workdir))
+            config, settings = {**config, "num_steps": done}, dataclasses.replace(settings, num_steps=done)
+            distributed.on_first_process(lambda: _save_config(workdir, config))
         _test(task, data, settings, workdir)
         if render_page:
             report.write_samples(workdir, lambda: (task, data, settings))
             report.write_page(workdir, render_page)
     return Outcome.DONE
+
+
+def _meter(resolved: Resolved, data: Data, settings: TrainingConfig) -> Callable[[int], dict[str, float]] | None:
+    """Measures what a run with a budget uses; None without a budget."""
+    if settings.budget.limit is None:
+        return None
+    from bertjax.modes.budgets import Meter  # which takes time to import
+
+    meter = Meter(resolved.counted(data.facts), data, settings.batch_size)
+    return lambda done: {name: meter.used(name, done, settings.num_steps) for name in ("tokens", "flops")}
 
 
 def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:

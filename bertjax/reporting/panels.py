@@ -27,7 +27,7 @@ _SECONDARY = (
     "gradient_norm",
     "learning_rate",
 )
-_SECONDARY_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations")
+_SECONDARY_PREFIXES = ("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations", "used_")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,9 @@ _TITLES = {
     "step_seconds": "Seconds per step",
     "data_wait_fraction": "Fraction of time waiting for data",
     "save_wait_seconds": "Seconds waiting for checkpoints",
+    "used_tokens": "Tokens used",
+    "used_flops": "FLOPs used",
+    "used_hours": "Hours of updates",
 }
 _BASELINES = {
     "unigram": "unigram baseline",

@@ -5,12 +5,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bertjax.progress import amount
 from bertjax.reporting import goodput, panels, titles
 from bertjax.reporting.comparison import difference, number
 from bertjax.reporting.results import Summary
 from bertjax.reporting.runs import Run
 
 _TILES = 5
+_USED = "train/used_"
 _REPEATED = re.compile(r"^(.+) \(\1\)$")
 
 
@@ -43,14 +45,15 @@ def main_metric(run: Run) -> _Main | None:
 def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the header of a run's page."""
     steps, planned, spent = run.num_steps, run.config.get("num_steps") or 0, goodput.breakdown(run)
-    status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,} of {planned:,} steps"
+    total = "" if (run.config.get("budget") or {}).get("hours") else f" of {planned:,}"
+    status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
     metrics, main = run.final_metrics(), main_metric(run)
     return {
         "status": status,
         "is_finished": run.is_finished,
         "main": main and _described(main, metrics[main.name]),
         "tiles": _tiles(metrics, main),
-        "facts": _facts([spent["seconds"]] if spent else [], [environment]),
+        "facts": [*_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
     }
 
 
@@ -115,6 +118,16 @@ def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) 
         "Commit": [one["commit"] for one in environments if one.get("commit")],
     }
     return [(name, ", ".join(dict.fromkeys(values))) for name, values in known.items() if values]
+
+
+def _used(run: Run) -> list[tuple[str, str]]:
+    """Returns what a run with a budget has used, and the budget."""
+    used = {
+        name.removeprefix(_USED): value for name, (_, value) in run.last_metrics().items() if name.startswith(_USED)
+    }
+    budget = {name: value for name, value in (run.config.get("budget") or {}).items() if value}
+    listed = (", ".join(amount(*each) for each in values.items()) for values in (used, budget))
+    return list(zip(("Used", "Budget"), listed, strict=True)) if used else []
 
 
 def devices(counts: Mapping[str, int]) -> str:

@@ -122,7 +122,9 @@ class Checkpoints:
             time.sleep(1)
         return found
 
-    def save(self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True) -> None:
+    def save(
+        self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True, trained_seconds: float = 0.0
+    ) -> None:
         """Starts to save a step. Returns when the arrays may be overwritten.
 
         Args:
@@ -130,12 +132,14 @@ class Checkpoints:
           params, opt_state: trees of arrays.
           scheduled: whether an uninterrupted run would save this step too. Unscheduled checkpoints serve only to
             resume: they are deleted after the next save, and never count among the last or best checkpoints.
+          trained_seconds: see `trained_seconds`.
         """
         began = time.perf_counter()
+        meta = {"step": step, "machine": _machine(), "scheduled": scheduled, "trained_seconds": trained_seconds}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             opt_state=ocp.args.StandardSave(opt_state),
-            meta=ocp.args.JsonSave({"step": step, "machine": _machine(), "scheduled": scheduled}),
+            meta=ocp.args.JsonSave(meta),
         )
         self._is_scheduled[step] = scheduled
         self._manager.save(step, args=items)
@@ -161,6 +165,10 @@ class Checkpoints:
             kept = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
             for old in set(_steps(self._folder)) - kept:
                 shutil.rmtree(self._folder / str(old))
+
+    def trained_seconds(self, step: int) -> float:
+        """Returns the time of the steps up to a saved one, over all starts of the run; 0 if it was not saved."""
+        return float(_meta(self._folder / str(step)).get("trained_seconds", 0.0))
 
     def restore(self, step: int, params: Any, opt_state: Any) -> tuple[Any, Any]:
         """Restores parameters and optimizer state of a step.

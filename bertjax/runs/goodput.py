@@ -39,6 +39,7 @@ class Ledger:
         self._workdir, self._is_writer, self._compile_seconds = workdir, is_writer, compile_seconds
         self._spent: dict[str, float] = defaultdict(float)
         self._since, self._compiled = time.perf_counter(), compile_seconds()
+        self._trained = 0.0
 
     def __enter__(self) -> "Ledger":
         if self._is_writer:
@@ -67,15 +68,27 @@ class Ledger:
         self._move("step", "data_wait", data_wait)
         self._move("step", "compile", compile_wait)
 
-    def begin(self, step: int) -> None:
-        """Writes the time of a start or resumption after `step`, and the lost time of later steps of a killed run."""
+    @property
+    def trained_seconds(self) -> float:
+        """The time of steps, waiting for batches included, over all starts of the run, without lost time."""
+        self._charge("step")
+        return self._trained + self._spent["step"] + self._spent["data_wait"]
+
+    def begin(self, step: int, trained_seconds: float) -> None:
+        """Writes the time of a start or resumption after `step`, and the lost time of later steps of a killed run.
+
+        Args:
+          step: the number of updates made.
+          trained_seconds: the value of `trained_seconds` after them.
+        """
         self._charge_but_compilation("init")
+        self._trained = trained_seconds
         self._spent["lost"] = sum(row["seconds"] for row in rows(self._workdir) if row["step"] > step)
         self.write(step)
 
     def write(self, step: int) -> None:
         """Writes the time spent since the last write."""
-        self._charge("step")
+        self._trained = self.trained_seconds
         spent = {kind: round(seconds, 3) for kind, seconds in self._spent.items()}
         lines = [{"step": step, "kind": kind, "seconds": spent[kind]} for kind in KINDS if spent.get(kind, 0) > 0]
         self._spent.clear()

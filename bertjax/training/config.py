@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Annotated
 
-from bertjax.config import Constrained, Seed, Size, one_of
+from bertjax.config import Constrained, Seed, Size, at_least, one_of
 from bertjax.errors import UserError
 from bertjax.runs.checkpoints import CheckpointConfig
 from bertjax.training.optimizers import OptimizerConfig
@@ -22,6 +22,45 @@ class InferenceConfig(Constrained):
     mesh: MeshConfig
 
 
+# The number of updates of a run with `budget.hours` until it has ended.
+UNLIMITED = 10**9
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetConfig(Constrained, prefix="budget"):
+    """What a run may use; it then ends with the last update within the budget. 0 for no budget.
+
+    At most one key may be set. It replaces `num_steps` and `num_epochs` of the config file.
+
+    Attributes:
+      tokens: positions of all training rows, padding included.
+      flops: operations of the matrix products of all updates, without those that rematerialization repeats.
+      hours: time of updates, over all starts of the run. It includes waiting for batches, but not start, compilation,
+        evaluation, saving, and updates that a killed run makes again. Schedules decay over the number of updates that
+        fit at the mean speed so far, renewed at each line of the log. Such a run cannot be repeated bit for bit.
+    """
+
+    tokens: Annotated[float, at_least(0, below=math.inf)] = 0.0
+    flops: Annotated[float, at_least(0, below=math.inf)] = 0.0
+    hours: Annotated[float, at_least(0, below=math.inf)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = [f"budget.{name}" for name, value in vars(self).items() if value]
+        if len(names) > 1:
+            raise UserError(
+                f"config key {names[0]}",
+                got=f"a value, and also {' and '.join(names[1:])}",
+                expected="at most one budget",
+                fix="omit the others",
+            )
+
+    @property
+    def limit(self) -> tuple[str, float] | None:
+        """The key that is set, with its value; None without a budget."""
+        return next(((name, value) for name, value in vars(self).items() if value), None)
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig(InferenceConfig):
     """The settings of training.
@@ -31,13 +70,14 @@ class TrainingConfig(InferenceConfig):
       rng: generator of dropout's random bits: "threefry2x32", which gives the same bits everywhere, or "rbg", which is
         faster on one TPU or GPU, but may differ between kinds of devices and versions of JAX. On several TPU chips,
         each chip draws the bits of the whole batch with "rbg", and only its own with "threefry2x32".
-      num_steps: number of updates. Default in fine-tuning: the updates of `num_epochs`.
+      num_steps: number of updates. Default in fine-tuning: the updates of `num_epochs`. With a budget: its updates.
       batch_size: rows of an update, over all devices and micro-batches.
       accumulation_steps: number of micro-batches of an update.
       log_every: updates between two lines of the log. The last update is always logged.
       evaluate_every: updates between two evaluations. There is always one after the last update. Default in
         fine-tuning: once per epoch.
       parallel: "jit", or "pmap" for comparison.
+      budget: what the run may use, instead of `num_steps` or `num_epochs`.
     """
 
     seed: Seed
@@ -50,6 +90,7 @@ class TrainingConfig(InferenceConfig):
     parallel: Annotated[str, one_of("jit", "pmap")]
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
+    budget: BudgetConfig = BudgetConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +111,7 @@ class TrainingConfig(InferenceConfig):
             expected = "a metric that defines the best checkpoint"
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         every, most = kept.save_every, kept.keep
-        saved = [*range(every, self.num_steps, every), self.num_steps][-most:]
+        saved = [*range(every, self.num_steps, every)[-most:], self.num_steps][-most:]
         if kind.isdecimal() and int(kind) not in saved:
             raise UserError(
                 "config key checkpoint.final",

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 from tqdm import tqdm
 
+from bertjax.progress import amount
+from bertjax.training.config import UNLIMITED
+
 _MOST = 5  # metrics in a line
 _DETAILS = ("_low", "_high", "_p")  # suffixes of confidence intervals and p-values
 
@@ -26,9 +29,12 @@ def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left
     parts = [f"{name} {own[name]:.4g}" for name in shown] + [f"lr {own['learning_rate']:.3g}"]
     if "tokens_per_second" in own:
         parts.append(f"{tqdm.format_sizeof(own['tokens_per_second'])} tokens/s")
+    used = [(name.removeprefix("used_"), value) for name, value in own.items() if name.startswith("used_")]
+    if used:
+        parts.append("used " + ", ".join(amount(*each) for each in used))
     if seconds_left:
         parts.append(f"{tqdm.format_interval(seconds_left)} left")
-    return "  ".join([f"step {step}/{num_steps}", *parts])
+    return "  ".join([_position(step, num_steps), *parts])
 
 
 def evaluation(
@@ -51,7 +57,11 @@ def evaluation(
     names = [name for name in own if not name.endswith(_DETAILS) and name not in _of_split(baselines)]
     names.sort(key=lambda name: name != best.partition("/")[2])
     parts = [f"{name} {own[name]:.4g}{_compared(name, _of_split(baselines))}" for name in names[:_MOST]]
-    return "  ".join([f"step {step}/{num_steps}  {split}: {parts[0]}", *parts[1:]])
+    return "  ".join([f"{_position(step, num_steps)}  {split}: {parts[0]}", *parts[1:]])
+
+
+def _position(step: int, num_steps: int) -> str:
+    return f"step {step}" if num_steps == UNLIMITED else f"step {step}/{num_steps}"
 
 
 def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The training loop of all tasks."""
 
 import logging
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,14 +34,29 @@ _log = logging.getLogger(__name__)
 _LESS_IS_BETTER = ("loss", "nll", "perplexity")  # suffixes of metrics
 
 
-def train(task: Task, data: Data, config: TrainingConfig, workdir: Path, profile: range = range(0)) -> bool:
+def train(
+    task: Task,
+    data: Data,
+    config: TrainingConfig,
+    workdir: Path,
+    profile: range = range(0),
+    meter: Callable[[int], dict[str, float]] | None = None,
+) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step or SIGTERM.
 
     The next update begins only after a checkpoint is durable, so a killed run loses at most the updates of one save
-    interval. A checkpoint is written during the evaluation of the same step. Updates with numbers in `profile` are
-    traced. Returns whether SIGTERM was received, possibly after the last update.
+    interval. A checkpoint is written during the evaluation of the same step.
+
+    Args:
+      task: the task.
+      data: the prepared data.
+      config: the settings.
+      workdir: the run's folder.
+      profile: the numbers of the updates to trace.
+      meter: returns what the first updates of a run with a budget cost, by name, to log it.
+    Returns:
+      whether SIGTERM was received, possibly after the last update.
     """
-    intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
     with (
         Compilations() as compiled,
         Preemption() as preempted,
@@ -50,52 +66,108 @@ def train(task: Task, data: Data, config: TrainingConfig, workdir: Path, profile
         trainer = Trainer(task, config, jax.devices())
         restored = trainer.restore_or_init(checkpoints)
         begun = int(restored.step)
-        ledger.begin(begun)
-        evaluate = ledger.spending("evaluation")(trainer.evaluate)
-        save = ledger.spending("checkpoint")(checkpoints.save)
-        finish = ledger.spending("checkpoint")(checkpoints.finish)
+        ledger.begin(begun, checkpoints.trained_seconds(begun))
         with MetricLog(workdir, config, resumed=begun) as log:
-            if not begun:
-                log.write(0, data.baselines())
-            elif _is_due(config, begun, config.evaluate_every) and not log.has_scores(begun, "valid/"):
-                scores = evaluate(restored.params, data, preempted)
-                log.write_scores(begun, scores)
-                finish(begun, scores)
-            window = Window(make_schedule(config.optimizer, config.num_steps), ledger)
-            for update in traced(trainer.updates(data, restored, compiled), begun, profile, workdir / "profile"):
-                done, state, scores = update.done, update.state, {}
-                window.add(update.report, update.data_wait, update.compile_wait)
-                stopping = preempted()
-                logs, evaluates, saves = (_is_due(config, done, interval) for interval in intervals)
-                if stopping or logs or evaluates or saves:
-                    trainer.settle(state)
-                    ledger.write(done)
-                if logs:
-                    waited = {"train/save_wait_seconds": checkpoints.seconds_waited}
-                    metrics = window.close(done) | waited | trainer.notices()
-                    log.write_update(done, metrics, window.seconds_left(config.num_steps - done))
-                with window.paused():
-                    if saves or stopping:
-                        save(done, state.params, state.opt_state, scheduled=saves)
-                    if evaluates and not stopping:
-                        scores = evaluate(state.params, data, preempted)
-                        log.write_scores(done, scores)
-                        stopping = preempted()
-                        if stopping and not saves:
-                            save(done, state.params, state.opt_state, scheduled=False)
-                    if saves or stopping:
-                        finish(done, scores)
-                if evaluates or saves or stopping:
-                    ledger.write(done)
-                if stopping:
-                    _log.info("stopped after step %d; run the same command again to resume", done)
-                    break
+            run = _Run(trainer, data, config, checkpoints, ledger, log, preempted, meter)
+            run.begin(restored)
+            if not run.is_last(begun):
+                for update in traced(trainer.updates(data, restored, compiled), begun, profile, workdir / "profile"):
+                    if run.end_update(update):
+                        break
         ledger.log_summary()
     return preempted()
 
 
-def _is_due(config: TrainingConfig, step: int, interval: int) -> bool:
-    return step % interval == 0 or step == config.num_steps
+class _Run:
+    """Logs, evaluates and saves the updates of a run, and decides when it ends."""
+
+    def __init__(
+        self,
+        trainer: "Trainer",
+        data: Data,
+        config: TrainingConfig,
+        checkpoints: Checkpoints,
+        ledger: Ledger,
+        log: MetricLog,
+        preempted: Preemption,
+        meter: Callable[[int], dict[str, float]] | None,
+    ) -> None:
+        self._trainer, self._data, self._config, self._checkpoints = trainer, data, config, checkpoints
+        self._ledger, self._log, self._preempted, self._meter = ledger, log, preempted, meter
+        self._intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
+        self._evaluate = ledger.spending("evaluation")(trainer.evaluate)
+        self._save = ledger.spending("checkpoint")(checkpoints.save)
+        self._finish = ledger.spending("checkpoint")(checkpoints.finish)
+        self._window = Window(lambda count: make_schedule(config.optimizer, trainer.length)(count), ledger)
+
+    def begin(self, state: steps.TrainState) -> None:
+        """Logs the baselines of a new run, or the validation metrics that an interrupted run lacks."""
+        begun = int(state.step)
+        if not begun:
+            self._log.write(0, self._data.baselines())
+        else:
+            self._expect_length(begun)
+            is_due = begun % self._config.evaluate_every == 0 or self.is_last(begun)
+            if is_due and not self._log.has_scores(begun, "valid/"):
+                scores = self._evaluate(state.params, self._data, self._preempted)
+                self._log.write_scores(begun, scores)
+                self._finish(begun, scores)
+
+    def is_last(self, done: int) -> bool:
+        """Returns whether the run ends after `done` updates."""
+        return done == self._config.num_steps or bool(distributed.of_first_process(self._seconds_left() <= 0))
+
+    def end_update(self, update: "Update") -> bool:
+        """Does what is due after an update. Returns whether to make no further update."""
+        done, state, scores = update.done, update.state, {}
+        self._window.add(update.report, update.data_wait, update.compile_wait)
+        stopping, is_last = self._preempted(), self.is_last(done)
+        logs, evaluates, saves = (is_last or done % interval == 0 for interval in self._intervals)
+        if stopping or logs or evaluates or saves:
+            self._trainer.settle(state)
+            self._ledger.write(done)
+        if logs:
+            self._log_window(done)
+            self._expect_length(done)
+        trained = self._ledger.trained_seconds
+        with self._window.paused():
+            if saves or stopping:
+                self._save(done, state.params, state.opt_state, scheduled=saves, trained_seconds=trained)
+            if evaluates and not stopping:
+                scores = self._evaluate(state.params, self._data, self._preempted)
+                self._log.write_scores(done, scores)
+                stopping = self._preempted()
+                if stopping and not saves:
+                    self._save(done, state.params, state.opt_state, scheduled=False, trained_seconds=trained)
+            if saves or stopping:
+                self._finish(done, scores)
+        if evaluates or saves or stopping:
+            self._ledger.write(done)
+        if stopping:
+            _log.info("stopped after step %d; run the same command again to resume", done)
+        return stopping or is_last
+
+    def _log_window(self, done: int) -> None:
+        waited = {"train/save_wait_seconds": self._checkpoints.seconds_waited}
+        metrics = self._window.close(done) | waited | self._trainer.notices()
+        if self._meter:
+            used = {**self._meter(done), "hours": self._ledger.trained_seconds / 3600}
+            metrics |= {f"train/used_{name}": value for name, value in used.items()}
+        left = self._window.seconds_left(self._config.num_steps - done)
+        self._log.write_update(done, metrics, self._seconds_left() if self._config.budget.hours else left)
+
+    def _seconds_left(self) -> float:
+        """What is left of `budget.hours`; infinite without it."""
+        hours = self._config.budget.hours
+        return 3600 * hours - self._ledger.trained_seconds if hours else math.inf
+
+    def _expect_length(self, done: int) -> None:
+        """Tells the trainer the number of updates that `budget.hours` will have, at the mean speed so far."""
+        if self._config.budget.hours:
+            seconds = max(self._ledger.trained_seconds, 1e-9)
+            self._trainer.expect_length(
+                distributed.of_first_process(round(done * (1 + self._seconds_left() / seconds)))
+            )
 
 
 def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None:
@@ -135,7 +207,11 @@ class Update(NamedTuple):
 
 
 class Trainer:
-    """The compiled update of a task on a mesh, with checks of its results."""
+    """The compiled update of a task on a mesh, with checks of its results.
+
+    Attributes:
+      length: the number of updates over which the learning rate decays; see `expect_length`.
+    """
 
     def __init__(self, task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> None:
         """Compiles nothing yet. Raises UserError if the task, its settings and the devices do not fit together."""
@@ -153,6 +229,7 @@ class Trainer:
         self._abstract_state = sharding.with_shardings(shapes, self._shardings)
         self._evaluate = Evaluation(task, Predictor(task, self._mesh), config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
+        self.length: float = math.inf if config.budget.hours else config.num_steps
         self._recompilations = Recompilations(task.batch_specs())
         self._loss_spikes = health.Spikes("loss", least=0.05)
         self._gradient_spikes = health.Spikes("gradient_norm", least=1.0, log_scale=True)
@@ -180,8 +257,12 @@ class Trainer:
         """
         indices = range(int(state.step), self._config.num_steps)
         batches = data.batches("train", indices.start, self._rows)
+        hours = self._config.budget.hours
         with Prefetch(batches, self.put) as prefetch:
-            for index in track(indices, "training", "step", len(indices)):
+            for index in track(indices, "training", "step", None if hours else len(indices)):
+                if hours:
+                    opt_state = state.opt_state._replace(num_steps=self._length())
+                    state = state._replace(opt_state=opt_state)
                 batch, waited = prefetch.take(self._last and self._last[1])
                 if self._recompilations.expects(batch):
                     if self._last:
@@ -197,6 +278,13 @@ class Trainer:
                 self.settle(state)
                 self._last = batch, report, index
                 yield Update(index + 1, state, report, waited, time.perf_counter() - began if new else 0.0)
+
+    def expect_length(self, num_steps: int) -> None:
+        """Sets the number of updates over which the learning rate of a run with `budget.hours` decays."""
+        self.length = num_steps
+
+    def _length(self) -> jax.Array:
+        return jax.device_put(np.float32(self.length), self._shardings.opt_state.num_steps)
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """Puts this process's rows of a global batch on its devices."""

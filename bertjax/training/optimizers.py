@@ -111,13 +111,41 @@ def _check_pattern(pattern: Any, where: str) -> None:
         ) from error
 
 
-def make_optimizer(config: OptimizerConfig, params: Params, num_steps: int) -> optax.GradientTransformation:
+class TimedState(NamedTuple):
+    """The state of an optimizer whose number of updates is not known in advance.
+
+    Attributes:
+      num_steps: the expected number of updates, float32. The host renews it.
+      inner: the state of `make_optimizer`.
+    """
+
+    num_steps: jax.Array
+    inner: Any
+
+
+def make_timed_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
+    """Returns `make_optimizer` with the number of updates in its state, at first infinite: then no rate decays."""
+
+    def init(params: Params) -> TimedState:
+        return TimedState(jnp.float32(math.inf), make_optimizer(config, params, 1).init(params))
+
+    def update(updates: Params, state: TimedState, params: Params | None = None, **others: Any) -> tuple[Params, Any]:
+        inner = optax.with_extra_args_support(make_optimizer(config, shapes, state.num_steps))
+        updates, inner_state = inner.update(updates, state.inner, params, **others)
+        return updates, TimedState(state.num_steps, inner_state)
+
+    shapes = params
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def make_optimizer(config: OptimizerConfig, params: Params, num_steps: Any) -> optax.GradientTransformation:
     """Returns the optimizer of a run.
 
     Args:
       config: the settings.
       params: the parameters or their shapes. Group patterns are matched with their paths.
-      num_steps: updates of the run, over which the schedule decays unless `schedule_steps` is set.
+      num_steps: updates of the run, a number or a scalar array, over which the schedule decays unless `schedule_steps`
+        is set.
     Raises:
       UserError: if a group matches no parameter or has an invalid override, if `frozen_layers` exceeds the number of
         layers, or if the optimizer is "muon" and the model has no matrices for it.
@@ -174,7 +202,7 @@ def _is_encoder_layer(name: str) -> bool:
     return "encoder/layers/" in name
 
 
-def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
+def make_schedule(config: OptimizerConfig, num_steps: Any) -> Schedule:
     """Returns the learning rate as a function of the number of previous updates.
 
     "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, including the warm-up, so
@@ -192,7 +220,7 @@ def make_schedule(config: OptimizerConfig, num_steps: int) -> Schedule:
         elif config.schedule == "sqrt_decay":
             after = jnp.sqrt(jnp.maximum(1 - step / num_steps, 0))
         elif config.schedule == "cosine":
-            after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / max(num_steps - warmup, 1), 0, 1)))
+            after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0, 1)))
         elif config.schedule == "trapezoidal":
             after = jnp.minimum((1 - step / num_steps) / config.decay_fraction, 1)
         elif config.schedule == "inverse_sqrt":
@@ -266,7 +294,7 @@ def _labels(config: OptimizerConfig, params: Params) -> Params:
 
 
 def _group_rule(
-    config: OptimizerConfig, overrides: dict[str, Any], index: int, num_steps: int
+    config: OptimizerConfig, overrides: dict[str, Any], index: int, num_steps: Any
 ) -> optax.GradientTransformation:
     if overrides == {"frozen": True}:
         return optax.set_to_zero()
@@ -285,7 +313,7 @@ def _group_rule(
     return _update_rule(dataclasses.replace(config, **overrides), num_steps)
 
 
-def _update_rule(config: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
+def _update_rule(config: OptimizerConfig, num_steps: Any) -> optax.GradientTransformation:
     def decays(params: Params) -> Params:
         return jax.tree.map(lambda name: not re.search(config.no_decay, name), path_names(params))
 

@@ -15,7 +15,7 @@ from bertjax.contract import Metrics, Params, Task
 from bertjax.errors import UserError
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
-from bertjax.training.optimizers import make_optimizer
+from bertjax.training.optimizers import make_optimizer, make_timed_optimizer
 
 Tree = Any
 
@@ -164,7 +164,10 @@ def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) 
     sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # models may depend on the kind of device
         params = jax.eval_shape(task.init, jax.random.key(0))
-        optimizer = make_optimizer(config.optimizer, params, config.num_steps)
+        if config.budget.hours:
+            optimizer = make_timed_optimizer(config.optimizer, params)
+        else:
+            optimizer = make_optimizer(config.optimizer, params, config.num_steps)
         init = partial(init_state, task, optimizer)
         shapes = jax.eval_shape(init, seed_of(config))
     shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())

@@ -32,7 +32,7 @@ def start(workdir, clock, begun, steps, save_every=4, log_every=2, is_writer=Tru
     """A run with steps of 1 s and saves of 0.5 s that is killed after the last of `steps`."""
     with ledger(workdir, clock, is_writer) as book:
         clock.spend(3.0, compiling=1.0)
-        book.begin(begun)
+        book.begin(begun, 0.0)
         save = book.spending("checkpoint")(lambda: clock.spend(0.5))
         for step in range(begun + 1, steps + 1):
             clock.spend(1.0)
@@ -50,7 +50,7 @@ def kinds(workdir):
 def test_time_is_charged_to_its_kind(tmp_path, clock):
     with ledger(tmp_path, clock) as book:
         clock.spend(5.0, compiling=2.0)
-        book.begin(0)
+        book.begin(0, 0.0)
         clock.spend(10.0, compiling=4.0)
         book.add_waits(data_wait=1.5, compile_wait=4.5)  # compile_wait includes tracing, which compile_seconds does not
         with book.spending("evaluation"):
@@ -65,6 +65,20 @@ def test_time_is_charged_to_its_kind(tmp_path, clock):
     assert all(row["step"] == 7 for row in rows[2:])
     assert kinds(tmp_path) == {"step": 5.0, "init": 3.0, "compile": 7.0, "data_wait": 1.5, "evaluation": 1.5}
     assert sum(kinds(tmp_path).values()) == clock.now
+
+
+def test_the_trained_time_continues_that_of_a_checkpoint(tmp_path, clock):
+    with ledger(tmp_path, clock) as book:
+        clock.spend(5.0)
+        book.begin(3, 20.0)
+        clock.spend(10.0)
+        book.add_waits(data_wait=1.5, compile_wait=4.5)
+        assert book.trained_seconds == 25.5
+        with book.spending("evaluation"):
+            clock.spend(2.0)
+        book.write(4)
+        clock.spend(1.0)
+        assert book.trained_seconds == 26.5
 
 
 def test_steps_repeated_after_a_kill_are_lost(tmp_path, clock):

@@ -1,6 +1,7 @@
 """Updates and schedules compared with the published algorithms in NumPy."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,13 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_schedule, path_names
+from bertjax.training.optimizers import (
+    OptimizerConfig,
+    make_optimizer,
+    make_schedule,
+    make_timed_optimizer,
+    path_names,
+)
 from tests.tiny import check_message
 
 BERT = OptimizerConfig(
@@ -299,6 +306,23 @@ def test_trapezoidal_schedule():
     np.testing.assert_allclose([float(longer(step)) for step in (200, 300, 350, 400)], [2.0, 2.0, 1.0, 0.0], atol=1e-6)
     only_decay = make_schedule(dataclasses.replace(config, warmup_steps=0, decay_fraction=1.0), 100)
     np.testing.assert_allclose([float(only_decay(step)) for step in (0, 50, 100)], [2.0, 1.0, 0.0], atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "sqrt_decay", "cosine", "trapezoidal"])
+def test_a_number_of_updates_in_the_state(schedule):
+    config = dataclasses.replace(MUON, schedule=schedule, groups=(("classifier", {"learning_rate": 0.5}),))
+    tree = jax.tree.map(jnp.asarray, deep_params())
+    timed = make_timed_optimizer(config, tree)
+    state = timed.init(tree)
+    for num_steps in (math.inf, 7):
+        known = make_optimizer(config, tree, num_steps)
+        inner = state.inner
+        state = state._replace(num_steps=jnp.float32(num_steps))
+        for _ in range(3):
+            expected, inner = known.update(tree, inner, tree)
+            updates, state = jax.jit(timed.update)(tree, state, tree)
+            for one, other in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
 
 
 def test_path_names():

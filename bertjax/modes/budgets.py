@@ -1,0 +1,109 @@
+"""Budgets: the number of updates that a number of tokens or FLOPs pays for, and what a run has used."""
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import numpy as np
+
+from bertjax.contract import Data, Task
+from bertjax.errors import UserError
+from bertjax.planning.flops import training_flops
+from bertjax.planning.plan import count_positions
+
+Spec = Mapping[str, jax.ShapeDtypeStruct]
+_COSTS: dict[str, Callable[[Task, Spec], float]] = {
+    "tokens": lambda task, spec: count_positions(spec),
+    "flops": training_flops,
+}
+
+
+def shapes_of_updates(task: Task, data: Data, batch_size: int) -> Iterator[int]:
+    """Yields the index in `Task.batch_specs` of each update's shapes, if they depend on the rows, without end.
+
+    Args:
+      task: the task.
+      data: the prepared data. Only the first row of each batch is read.
+      batch_size: rows of an update.
+    """
+    specs = [{name: field.shape for name, field in spec.items()} for spec in task.batch_specs()]
+    for batch in data.batches("train", 0, np.arange(1)):  # a batch has equally many rows for each row number
+        yield specs.index({name: (len(x) * batch_size, *x.shape[1:]) for name, x in batch.items()})
+
+
+class Meter:
+    """The cost of the first updates of a run.
+
+    Tokens are positions of rows, padding included. FLOPs are those of matrix products in training, without
+    recomputation; see `training_flops`.
+    """
+
+    def __init__(self, task: Task, data: Data | None, batch_size: int) -> None:
+        """Reads no rows yet.
+
+        Args:
+          task: the task.
+          data: the prepared data. Without them, shapes that depend on the rows are taken for the largest ones.
+          batch_size: rows of an update.
+        """
+        self._task, self._specs = task, task.batch_specs()
+        self._counts = [0] * len(self._specs)  # of the updates that were read, by shape
+        self._by_rows = task.stage(0, 1) is None
+        largest = itertools.repeat(self._specs.index(task.largest_spec()))
+        self._shapes = shapes_of_updates(task, data, batch_size) if data and self._by_rows else largest
+        self._costs: dict[tuple[str, int], float] = {}
+
+    def used(self, name: str, done: int, num_steps: int) -> float:
+        """Returns the cost of the first `done` updates of `num_steps`.
+
+        Args:
+          name: "tokens" or "flops".
+          done: a number of updates, not smaller than in earlier calls if the shapes depend on the rows.
+          num_steps: the number of updates of the run, which determines its stages.
+        """
+        counts = self._read(done) if self._by_rows else self._of_stages(done, num_steps)
+        return sum((count * self._cost(name, shape) for shape, count in enumerate(counts) if count), 0.0)
+
+    def _cost(self, name: str, shape: int) -> float:
+        """The cost of an update with a shape."""
+        if (name, shape) not in self._costs:
+            self._costs[name, shape] = float(_COSTS[name](self._task, self._specs[shape]))
+        return self._costs[name, shape]
+
+    def _read(self, done: int) -> list[int]:
+        """How many of the first updates have each shape, read from the rows."""
+        for shape in itertools.islice(self._shapes, done - sum(self._counts)):
+            self._counts[shape] += 1
+        return self._counts
+
+    def _of_stages(self, done: int, num_steps: int) -> list[int]:
+        """How many of the first updates have each shape, from the stages of the run, which are in this order."""
+
+        def begin(shape: int) -> int:
+            return bisect.bisect_left(range(done), shape, key=lambda update: self._task.stage(update, num_steps) or 0)
+
+        return list(np.diff([*map(begin, range(len(self._specs))), done]).tolist())
+
+
+def num_steps(name: str, most: float, task: Task, data: Data | None, batch_size: int) -> int:
+    """Returns the largest number of updates within a budget.
+
+    Args:
+      name: "tokens" or "flops".
+      most: the budget.
+      task, data, batch_size: see `Meter`.
+    Raises:
+      UserError: if the budget does not pay for one update.
+    """
+    meter = Meter(task, data, batch_size)
+    first = meter.used(name, 1, 1)
+    if first > most:
+        expected = f"at least {first:.10g}, the cost of one update"
+        raise UserError(f"config key budget.{name}", got=most, expected=expected, fix="raise it, or lower batch_size")
+    if data and task.stage(0, 1) is None:
+        return next(done for done in itertools.count(1) if meter.used(name, done + 1, 0) > most)
+    upper = 1
+    while meter.used(name, upper, upper) <= most:
+        upper *= 2
+    return bisect.bisect_right(range(upper), most, key=lambda done: meter.used(name, done, done)) - 1
