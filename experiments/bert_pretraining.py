@@ -38,7 +38,7 @@ FREE_AFTER_TRAINING = (
 _NO_PAIRS = MinimalPairsConfig()
 _TOP = 5
 _SEQ_LEN = 128  # the default
-_PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512)
+_PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,7 +412,7 @@ class BertPretraining(BertTask[Config]):
         row = text_row(segments, self._tokenizer)
         ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
-        limit, types = self._model_config.max_positions, min(self._model_config.type_vocab_size, 2)
+        limit, types = self._model_config.max_positions, 1 if self._model_config.type_vocab_size == 1 else 2
         if not positions or len(segments) > types or len(ids) > limit:
             raise RowError(
                 where,
@@ -443,11 +443,11 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             "because [CLS] would see only itself",
             fix="set --config.model.direction=left_to_right --config.data.next_sentence=False",
         )
-    if pairs.next_sentence and model.type_vocab_size < 2:
+    if pairs.next_sentence and model.type_vocab_size == 1:
         raise UserError(
             "config key data.next_sentence",
-            got=f"True with model.type_vocab_size={model.type_vocab_size}",
-            expected="at least 2, one for each segment of a pair",
+            got="True with model.type_vocab_size=1",
+            expected="at least 2, one for each segment of a pair, or 0",
             fix="set --config.data.next_sentence=False",
         )
     if pairs.seq_len > model.max_positions:
@@ -457,11 +457,13 @@ def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, token
             expected=f"at most model.max_positions={model.max_positions}",
             fix="lower data.seq_len, or train a model with more positions",
         )
-    if not 0 <= config.learned_positions <= (model.max_positions if config.init_from else 0):
+    has_table = bool(config.init_from) and model.positions == "learned"
+    if not 0 <= config.learned_positions <= (model.max_positions if has_table else 0):
         raise UserError(
             "config key learned_positions",
             got=f"{config.learned_positions} with init_from={config.init_from!r}",
-            expected=f"0, or up to model.max_positions={model.max_positions} if init_from names a model",
+            expected=f"0, or up to model.max_positions={model.max_positions} if init_from names a model with learned "
+            "positions",
             fix="set it to the data.seq_len that the model was trained with, or to 0",
         )
     if tokenizer.vocab_size > model.vocab_size:

@@ -25,6 +25,11 @@ _MODULES = {
     "bert/encoder/layers/intermediate": "bert.encoder.layer.{}.intermediate.dense",
     "bert/encoder/layers/output": "bert.encoder.layer.{}.output.dense",
     "bert/encoder/layers/output_norm": "bert.encoder.layer.{}.output.LayerNorm",
+    # transformers' BERT does not have these four. Other models' names are mapped to these names.
+    "bert/encoder/layers/gate": "bert.encoder.layer.{}.gate.dense",
+    "bert/encoder/final_norm": "bert.encoder.final_norm",
+    "transform": "head.dense",
+    "norm": "head.norm",
     "bert/pooler": "bert.pooler.dense",
     "masked_lm": "cls.predictions",
     "masked_lm/transform": "cls.predictions.transform.dense",
@@ -72,6 +77,8 @@ HEADS = (
     "bert/pooler",
     "masked_lm",
     "next_sentence",
+    "transform",
+    "norm",
     "classifier",
     "qa_outputs",
     "lstm",
@@ -175,7 +182,7 @@ def disassemble(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Converts parameters to float32 tensors with `canonical` names, the inverse of `assemble`.
 
     Raises:
-      UserError: for parameters that the BERT of transformers does not have.
+      UserError: for a BiLSTM, which transformers does not have.
     """
     leaves, tensors = _flat(params), {}
     for path, slot in _slots(params).items():
@@ -251,8 +258,6 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
     if path in _TENSORS:
         return Slot((_TENSORS[path],), shape, False, False)
     module, leaf = path.rsplit("/", 1)
-    if module == "bert/encoder/final_norm":
-        refuse("config key model.norm", "pre", "post, the only norm of Hugging Face's BERT")
     if _is_in(path, "lstm"):
         return Slot((), shape, False, False)
     theirs, of_leaf = _MODULES[module], _LEAVES.get(leaf, f"{leaf}.weight")

@@ -1,4 +1,6 @@
-"""Reads and writes BERT folders of Hugging Face `transformers`, and reads sentence-transformers, without torch.
+"""Reads and writes BERT and ModernBERT folders of Hugging Face `transformers` without torch.
+
+Also reads folders of sentence-transformers.
 
 >>> values = huggingface.read_config("bert-base-uncased")
 >>> config = BertConfig(**values, next_sentence=True)
@@ -9,8 +11,10 @@
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,7 @@ from safetensors.numpy import save_file
 
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop import json_files
+from bertjax.interop import json_files, modernbert
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
 from bertjax.models.bert import BertConfig
 
@@ -29,19 +33,25 @@ _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 
 # Fields of BertConfig, in the form of `json_files.SIZES`.
 _FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
-# Activations by transformers' names. Export writes the first name of an activation.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
 # Keys that older files omit, and their only supported values. transformers documents 1e-12 as the default of
 # layer_norm_eps.
 _FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True}
 _LAYER_NORM_EPS = 1e-12
+# Fields that every BERT of transformers has.
+_FIXED_FIELDS = {
+    "positions": "learned",
+    "direction": "both",
+    "norm": "post",
+    "norm_type": "layer",
+    "norm_biases": True,
+    "embedding_norm": True,
+    "qk_norm": False,
+    "gated": False,
+    "biases": True,
+    "local_attention": 0,
+    "tie_output": True,
+    "head": "pooler",
+}
 
 # The modules other than the encoder of each transformers class, by the names in our tree.
 _ARCHITECTURES = {
@@ -85,18 +95,22 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     The user chooses the others (dtype, initializer, scan_layers, remat, ...).
 
     Raises:
-      UserError: if config.json is unreadable, a key is missing, or the model is not a supported BERT.
+      UserError: if config.json is unreadable, a key is missing, or the model is not a supported BERT or ModernBERT.
     """
     path = model_folder(folder) / CONFIG_FILE
-    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **json_files.read_json(path, dict)}
-    json_files.fields(raw, {key: (key, str) for key in ("model_type", "hidden_act")}, path)
+    raw = json_files.read_json(path, dict)
+    kind = json_files.fields(raw, {"kind": ("model_type", str)}, path)["kind"]
+    if kind == modernbert.MODEL_TYPE:
+        return modernbert.read_config(raw, path)
+    if kind != "bert":
+        refuse(f"{path}: model_type", kind, f"'bert' or '{modernbert.MODEL_TYPE}'")
+    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **raw}
     values = json_files.fields(raw, _FIELDS, path)
-    for key, expected in {"model_type": "bert", **_FIXED}.items():
+    for key, expected in _FIXED.items():
         if raw[key] != expected:
             refuse(f"{path}: {key}", raw[key], repr(expected))
-    if raw["hidden_act"] not in tuple(ACTIVATIONS):
-        refuse(f"{path}: hidden_act", raw["hidden_act"], "one of " + ", ".join(ACTIVATIONS))
-    return {**values, "activation": ACTIVATIONS[raw["hidden_act"]], "norm": "post", "direction": "both"}
+    activation = json_files.read_activation(raw, "hidden_act", path)
+    return {**values, "activation": activation, "norm": "post", "direction": "both"}
 
 
 def read_labels(folder: str | Path) -> tuple[str, ...] | None:
@@ -187,8 +201,8 @@ def _sentence_modules(folder: str | Path) -> list[str]:
 def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
-    Reads files of any transformers version, of BertModel or any class that contains it: safetensors or, if there are
-    none, torch pickles; whole or sharded; float32, float16 or bfloat16.
+    Reads files of any transformers version, of BertModel, ModernBertModel or any class that contains them: safetensors
+    or, if there are none, torch pickles; whole or sharded; float32, float16 or bfloat16.
 
     Args:
       folder: a folder of transformers or sentence-transformers.
@@ -200,7 +214,10 @@ def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], R
         embeddings differ from the input's.
     """
     folder = model_folder(folder)
-    return assemble(canonical(read_tensors(folder), str(folder)), like, str(folder))
+    tensors, source = read_tensors(folder), str(folder)
+    if modernbert.is_modernbert(tensors):
+        tensors = modernbert.canonical(tensors, like, _architecture(folder), source)
+    return assemble(canonical(tensors, source), like, source)
 
 
 def save(
@@ -210,33 +227,41 @@ def save(
     architecture: str,
     labels: Sequence[str] | None = None,
     more: Mapping[str, Any] | None = None,
+    special: Mapping[str, int] = MappingProxyType({"pad": 0}),
 ) -> None:
     """Writes config.json and model.safetensors for `from_pretrained` of transformers.
 
-    Each file appears under its name only when it is complete.
+    A model with rotary positions is written as a ModernBERT, any other as a BERT. Each file appears under its name only
+    when it is complete.
 
     Args:
       folder: the folder; created if needed. Other files in it, such as vocab.txt, are kept.
-      params: the parameters of our class for `architecture`; for "BertModel", those of `Bert` with its pooler.
+      params: the parameters of our class for `architecture`; for "BertModel", those of `Bert` with its pooler, if it
+        has one.
       config: its configuration.
-      architecture: the class that opens it, one of `BertModel`, `BertForPreTraining`, `BertForMaskedLM`,
-        `BertForSequenceClassification`, `BertForTokenClassification`, `BertForMultipleChoice`,
-        `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
+      architecture: the class that opens it, without the prefix "Modern" of ModernBERT's classes: one of `BertModel`,
+        `BertForPreTraining`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
+        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
+      special: the ids of the tokens "pad" and, only used by ModernBERT, "cls" and "sep".
     Raises:
-      UserError: for an option that the BERT of transformers does not have.
+      UserError: for an option that neither model of transformers has.
     """
-    if config.direction != "both":
-        refuse("config key model.direction", config.direction, "both, the only direction of Hugging Face's BERT")
+    is_modern, found = config.positions == modernbert.FIXED["positions"], heads_of(params)
+    _check_fields(config, architecture, is_modern)
+    expected = (modernbert.ARCHITECTURES if is_modern else _ARCHITECTURES)[architecture]
+    assert found == expected, f"{architecture} with {found}"
     tensors = disassemble(params)
-    found = heads_of(params)
-    assert found == _ARCHITECTURES[architecture], f"{architecture} with {found}"
-    values = {**_config_json(config, architecture), **(more or {})}
+    values = modernbert.config_json(config) if is_modern else _config_json(config)
+    values |= {"architectures": [f"Modern{architecture}" if is_modern else architecture], "dtype": "float32"}
+    tokens = {"pad": "pad", **(modernbert.TOKENS if is_modern else {})}
+    values |= {f"{theirs}_token_id": special.get(name) for theirs, name in tokens.items()} | dict(more or {})
     if "classifier.bias" in tensors:
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
+    tensors = modernbert.fused(tensors) if is_modern else tensors
     if architecture == "BertModel":
-        tensors = {name.removeprefix("bert."): array for name, array in tensors.items()}
+        tensors = {re.sub(r"^(bert|model)\.", "", name): array for name, array in tensors.items()}
     write_tensors(folder, tensors)
     write_json(Path(folder) / CONFIG_FILE, values)
 
@@ -275,13 +300,28 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _config_json(config: BertConfig, architecture: str) -> dict[str, Any]:
+def _check_fields(config: BertConfig, architecture: str, is_modern: bool) -> None:
+    """Raises UserError for a value that BERT, or ModernBERT if `is_modern`, does not have in transformers."""
+    kind = "ModernBERT" if is_modern else "BERT"
+    if is_modern and architecture not in modernbert.ARCHITECTURES:
+        expected = "learned, because transformers has no ModernBERT with next-sentence prediction or for summaries"
+        refuse("config key model.positions", config.positions, expected)
+    for key, value in (modernbert.FIXED if is_modern else _FIXED_FIELDS).items():
+        if getattr(config, key) != value:
+            refuse(f"config key model.{key}", getattr(config, key), f"{value}, as in Hugging Face's {kind}")
+
+
+def _architecture(folder: Path) -> str:
+    """Returns the class in config.json; "" if there is none."""
+    path = folder / CONFIG_FILE
+    found = json_files.read_json(path, dict).get("architectures") if path.exists() else None
+    return str(found[0]) if isinstance(found, list) and found else ""
+
+
+def _config_json(config: BertConfig) -> dict[str, Any]:
     return {
-        "architectures": [architecture],
         "model_type": "bert",
-        "hidden_act": next(name for name, ours in ACTIVATIONS.items() if ours == config.activation),
-        "pad_token_id": 0,
-        "dtype": "float32",
+        "hidden_act": json_files.activation_name(config.activation),
         **_FIXED,
         **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},
     }

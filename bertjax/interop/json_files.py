@@ -1,4 +1,4 @@
-"""Reads the JSON files of published weights, and defines the sizes that all of them have."""
+"""Reads the JSON files of published weights, and defines the sizes and activations that all of them have."""
 
 import json
 from collections.abc import Mapping
@@ -20,6 +20,15 @@ SIZES: dict[str, tuple[str, type]] = {
     "vocab_size": ("vocab_size", int),
     "max_positions": ("max_position_embeddings", int),
     "type_vocab_size": ("type_vocab_size", int),
+}
+# Activations by transformers' names. Export writes the first name of an activation.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 _MAX_INT = 2**31 - 1  # the maximum of sizes and ids
@@ -55,3 +64,17 @@ def fields(raw: Mapping[str, Any], keys: Mapping[str, tuple[str, type]], path: P
             expected = f"a value of type {kind.__name__}" + (f", at most {_MAX_INT}" if is_large else "")
             raise UserError(f"{path}: {key}", got=got, expected=expected, fix="correct the key")
     return {field: raw[key] for field, (key, _) in keys.items()}
+
+
+def read_activation(raw: Mapping[str, Any], key: str, path: Path) -> str:
+    """Returns our name of the activation in `raw[key]`. Raises UserError for a missing or unsupported one."""
+    name = fields(raw, {"name": (key, str)}, path)["name"]
+    if name not in ACTIVATIONS:
+        expected = "one of " + ", ".join(ACTIVATIONS)
+        raise UserError(f"{path}: {key}", got=name, expected=expected, fix="use a model with that value")
+    return ACTIVATIONS[name]
+
+
+def activation_name(activation: str) -> str:
+    """Returns the name of an activation in transformers."""
+    return next(name for name, ours in ACTIVATIONS.items() if ours == activation)

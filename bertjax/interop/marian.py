@@ -14,7 +14,7 @@ import numpy as np
 
 from bertjax.interop import huggingface, json_files, marian_tensors
 from bertjax.interop.bert_tensors import refuse
-from bertjax.interop.huggingface import ACTIVATIONS, CONFIG_FILE
+from bertjax.interop.huggingface import CONFIG_FILE
 from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 
@@ -92,14 +92,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     for key, other in _ALIKE.items():
         if raw.get(key) != raw[other]:
             refuse(f"{path}: {key}", raw.get(key, "no value"), f"{raw[other]}, as in {other}")
-    if values["activation"] not in ACTIVATIONS:
-        refuse(f"{path}: activation_function", values["activation"], "one of " + ", ".join(ACTIVATIONS))
+    activation = json_files.read_activation(raw, "activation_function", path)
     # Without tied output, transformers has three tables, even if its config shares two of them.
     values["share_embeddings"] = values["share_embeddings"] and values["tie_output"]
     if values["share_embeddings"] and values["source_vocab_size"] != values["target_vocab_size"]:
         expected = f"{values['source_vocab_size']}, the vocab_size, because embeddings are shared"
         refuse(f"{path}: decoder_vocab_size", values["target_vocab_size"], expected)
-    return {**values, **_ALL, "activation": ACTIVATIONS[values["activation"]]}
+    return {**values, **_ALL, "activation": activation}
 
 
 def read_special_ids(folder: str | Path) -> SpecialIds:
@@ -204,7 +203,7 @@ def _config_json(config: EncoderDecoderConfig, special: SpecialIds) -> dict[str,
         **{key: values[other] for key, other in _ALIKE.items()},
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
-        "activation_function": next(name for name, ours in ACTIVATIONS.items() if ours == config.activation),
+        "activation_function": json_files.activation_name(config.activation),
         "share_encoder_decoder_embeddings": config.share_embeddings and config.tie_output,
         "is_encoder_decoder": True,
         "dtype": "float32",

@@ -81,12 +81,12 @@ def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[B
 
 
 def check_two_segments(config: BertConfig) -> None:
-    """Raises UserError if the model has fewer than two token types."""
-    if config.type_vocab_size < 2:
+    """Raises UserError if the model has only one token type. Without any, [SEP] alone separates two segments."""
+    if config.type_vocab_size == 1:
         raise UserError(
             "config key model.type_vocab_size",
             got=config.type_vocab_size,
-            expected="at least 2, a token type for each of two segments",
+            expected="at least 2, a token type for each of two segments, or 0",
             fix="use a BERT that has them",
         )
 
@@ -211,9 +211,11 @@ class BertTask(BertPredicts[C], Task):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
-        huggingface.save(folder, params, self._model_config, self.architecture, self.labels or None)
+        tokenizer, labels = self._tokenizer, self.labels or None
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special)
         has_types = self._model_config.type_vocab_size > 0
-        self._tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
+        tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 
 
 def batch_specs(

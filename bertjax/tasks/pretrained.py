@@ -110,7 +110,8 @@ def resolve(
     Args:
       config: the whole config.
       seq_len: the default of `data.seq_len` for models with at least that many positions; None for all positions.
-      extends_positions: whether `model.max_positions` may be larger than in the folder; see `extend_positions`.
+      extends_positions: whether `model.max_positions` may be larger than in the folder; see `extend_positions`. Without
+        learned positions, it always may.
       defaults: defaults of keys, such as "model.scorer", that neither the config nor the folder sets.
     Raises:
       UserError: if a size is missing or contradicts the folder, or a PreSumm file has no vocabulary.
@@ -119,7 +120,7 @@ def resolve(
     if config["init_from"]:
         found = describe(Path(config["init_from"]))
         known = {key: value for key, value in found.model.items() if key in _MODEL_KEYS or key in model}
-        if extends_positions:
+        if extends_positions or known["positions"] != "learned":
             known["max_positions"] = max(known["max_positions"], model.get("max_positions") or 0)
         values = {f"model.{key}": value for key, value in known.items()}
         if presumm.is_checkpoint(config["init_from"]):
@@ -214,7 +215,7 @@ def warm_start(params: Params, folder: Path, reinitialized: Sequence[str] = (), 
       UserError: if weights are missing, damaged, or have other shapes.
     """
     wanted = {name: tree for name, tree in params.items() if name not in reinitialized}
-    if positions:
+    if positions and "position_embeddings" in params["bert"]["embeddings"]:
         learned = min(describe(folder).model["max_positions"], len(_positions(params)))
         wanted = _with_positions(wanted, _rows(_positions(wanted), jnp.arange(learned)))
         started = {**params, **_load(wanted, folder, reinitialized)}
@@ -225,7 +226,7 @@ def warm_start(params: Params, folder: Path, reinitialized: Sequence[str] = (), 
 def _load(wanted: Params, folder: Path, reinitialized: Sequence[str]) -> Params:
     """Returns the wanted parameters, with the folder's weights where it has them."""
     if checkpoints.has_checkpoint(folder):
-        found, paths = checkpoints.restore_shared(folder, wanted)
+        found, paths = _restore(folder, wanted)
         missing = tuple(dict.fromkeys(path.rsplit("/", 1)[0] for path in paths))
     else:
         if presumm.is_checkpoint(folder):
@@ -239,6 +240,17 @@ def _load(wanted: Params, folder: Path, reinitialized: Sequence[str]) -> Params:
     for name in (*missing, *reinitialized):
         _log.warning("module %s keeps its random initialization: %s has no weights for it in this task", name, folder)
     return dict(found)
+
+
+def _restore(folder: Path, wanted: Params) -> tuple[Params, Sequence[str]]:
+    """`checkpoints.restore_shared`, except that a task's `transform` may start from that of the masked-LM head."""
+    head = {name: wanted[name] for name in ("transform", "norm") if name in wanted}
+    found, unchanged = checkpoints.restore_shared(folder, {**({"masked_lm": head} if head else {}), **wanted})
+    paths = list(unchanged)
+    is_missing = {name: any(path.startswith(f"{name}/") for path in paths) for name in ("masked_lm", *head)}
+    if any(is_missing[name] for name in head) and not is_missing["masked_lm"]:
+        found, paths = {**found, **found["masked_lm"]}, [path for path in paths if path.split("/")[0] not in head]
+    return {name: found[name] for name in wanted}, [path for path in paths if path.split("/")[0] in wanted]
 
 
 def extend_positions(params: Params, learned: int, max_positions: int, how: str) -> Params:

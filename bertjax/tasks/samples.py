@@ -77,8 +77,9 @@ def positions(table: Float[Array, "P H"] | Float[np.ndarray, "P H"]) -> Iterator
 
 
 def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
-    """Yields the images of `positions` for a model with a BERT named `bert`."""
-    return positions(params["bert"]["embeddings"]["position_embeddings"])
+    """Yields the images of `positions` for a model with a BERT named `bert`; none without learned positions."""
+    table = params["bert"]["embeddings"].get("position_embeddings")
+    return iter(()) if table is None else positions(table)
 
 
 def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:

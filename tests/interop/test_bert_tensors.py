@@ -174,14 +174,6 @@ def test_an_lstm_is_always_missing_and_cannot_be_written(tensors):
         bert_tensors.disassemble(params)
 
 
-def test_pre_norm_has_no_counterpart(tensors):
-    like = shapes("pretraining", norm="pre")
-    with pytest.raises(UserError, match=r"model\.norm: got pre; expected post"):
-        bert_tensors.assemble(tensors, like, "here")
-    with pytest.raises(UserError, match=r"model\.norm: got pre; expected post"):
-        bert_tensors.disassemble(jax.tree.map(lambda leaf: np.zeros(leaf.shape), like))
-
-
 def break_missing(tensors):
     del tensors["bert.encoder.layer.1.output.dense.bias"]
 
