@@ -6,9 +6,13 @@
     python launch.py --config=configs/bert_pretraining.py:phase2 --workdir=runs/base512 \\
         --config.init_from=runs/base --config.data.source='wiki/*.txt'
 
-The variant, after the colon, is any of a size, `lamb` and `phase2`, separated by commas:
+The variant, after the colon, is any of a size, `modern`, `lamb` and `phase2`, separated by commas:
 
 - Sizes: tiny, mini, small, medium, base, large. Without a size, `init_from` determines it.
+- `modern` has the structure of ModernBERT (Warner et al. 2024) with a size of BERT: rotary positions, pre-norm, GeGLU,
+  no biases, no token types. There is no next-sentence prediction and no dropout.
+- `modernbert_base` and `modernbert_large` are the published sizes, with local and global layers. Rows have 1,024
+  tokens, of which 30 % are masked. The optimizer is BERT's. `modern` without a size is `modernbert_base`.
 - `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then
   1,563 of 32,768. The default is BERT's AdamW: 900,000 updates of 256 rows, then 100,000.
@@ -22,14 +26,15 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
-from bertjax.configs.sizes import SIZES
+from bertjax.configs.sizes import MODERNBERT_SIZES, SIZES
 
-VARIANTS = (tuple(SIZES), ("lamb",), ("phase2",))
+VARIANTS = ((*SIZES, *MODERNBERT_SIZES), ("modern",), ("lamb",), ("phase2",))
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    """Returns the config of a variant such as `base`, `large,lamb` or `lamb,phase2`."""
-    size, lamb, phase2 = parts.chosen(variant, VARIANTS)
+    """Returns the config of a variant such as `base`, `large,lamb`, `tiny,modern` or `lamb,phase2`."""
+    size, modern, lamb, phase2 = parts.chosen(variant, VARIANTS)
+    size = size or ("modernbert_base" if modern and not phase2 else "")
     config = parts.training("bert_pretraining")
     config.learned_positions = 0
     config.num_steps = 900_000
@@ -37,7 +42,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.log_every = 100
     config.evaluate_every = 10_000
     config.objective = "masked_lm"
-    config.model = parts.model(size)
+    is_published = size in MODERNBERT_SIZES
+    config.model = parts.modernbert(size) if is_published else parts.model(size, is_modern=bool(modern))
     config.data = _data()
     config.data.lowercase = True if size else placeholder(bool)
     config.masking = _masking()
@@ -49,6 +55,10 @@ def get_config(variant: str = "") -> ConfigDict:
     config.checkpoint.final = "latest"
     if size == "tiny":
         _shorten(config)
+    if modern or is_published:
+        _modernize(config)
+    if is_published:
+        _use_long_rows(config)
     if phase2:
         _lengthen(config)
     if lamb:
@@ -94,6 +104,22 @@ def _masking() -> ConfigDict:
     masking.mode = "dynamic"
     masking.dupe_factor = 10
     return masking
+
+
+def _modernize(config: ConfigDict) -> None:
+    """Sets what ModernBERT's pretraining changes for every size."""
+    config.data.next_sentence = False
+    config.model.dropout = config.model.attention_dropout = 0.0
+    config.model.depth_scaled_init = True
+
+
+def _use_long_rows(config: ConfigDict) -> None:
+    """Sets the rows of the first phase of ModernBERT's pretraining (Warner et al. 2024, section 2.2)."""
+    config.data.seq_len = 1024
+    config.data.packing = True
+    config.data.vocab_size = config.model.vocab_size
+    config.masking.rate = 0.3
+    config.masking.max_predictions = 308  # 30 % of 1,024
 
 
 def _lengthen(config: ConfigDict) -> None:

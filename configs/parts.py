@@ -1,11 +1,12 @@
 """Parts that several configs share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from bertjax.configs.sizes import SIZES
+from bertjax.configs.sizes import MODERNBERT_SIZES, SIZES
 from bertjax.errors import UserError, did_you_mean
 
 
@@ -58,8 +59,13 @@ def training(experiment: str) -> ConfigDict:
     return config
 
 
-def model(size: str) -> ConfigDict:
-    """Returns the model keys of a BERT size in `SIZES`. Without a size, `init_from` fills in the keys that are None."""
+def model(size: str, *, is_modern: bool = False) -> ConfigDict:
+    """Returns the model keys. Without a size, `init_from` fills in the keys that are None.
+
+    Args:
+      size: a name in `SIZES`, or "".
+      is_modern: whether the model has the structure of ModernBERT instead of BERT's.
+    """
     layers, hidden = SIZES[size or "tiny"]
     model = ConfigDict()
     model.num_layers = layers
@@ -87,6 +93,8 @@ def model(size: str) -> ConfigDict:
     model.head = "pooler"
     model.pooling = "cls"
     model.direction = "both"
+    if is_modern:
+        model.update(_modern(hidden))
     if not size:
         model.update({key: placeholder(type(value)) for key, value in model.items()})
     model.vocab_size = placeholder(int)  # default: from the vocabulary
@@ -110,6 +118,36 @@ def inference_model() -> ConfigDict:
     for key in of_training:
         del config[key]
     return config
+
+
+def _modern(hidden: int) -> dict[str, Any]:
+    """Returns the keys in which ModernBERT's structure differs from BERT's (Warner et al. 2024, section 2.1)."""
+    return {
+        # A gate is a third matrix, so matrices with 2/3 of BERT's size have as many parameters; a multiple of 128.
+        "intermediate_size": round(8 / 3 * hidden / 128) * 128,
+        "type_vocab_size": 0,
+        "positions": "rotary",
+        "gated": True,
+        "biases": False,
+        "norm": "pre",
+        "norm_biases": False,
+        "norm_eps": 1e-5,
+        "first_attention_norm": False,
+        "head": "transform",
+        "pooling": "mean",
+    }
+
+
+def modernbert(size: str) -> ConfigDict:
+    """Returns the model keys of a published ModernBERT, a name in `MODERNBERT_SIZES`."""
+    keys = model("base", is_modern=True)
+    keys.num_layers, keys.hidden_size, keys.intermediate_size = MODERNBERT_SIZES[size]
+    keys.num_heads = keys.hidden_size // 64
+    keys.max_positions = 8192
+    keys.rotary_base = 160_000.0
+    keys.local_attention = 128
+    keys.vocab_size = 50_368
+    return keys
 
 
 def adamw() -> ConfigDict:

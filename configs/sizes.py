@@ -1,6 +1,7 @@
-"""The sizes of the published BERT models (Devlin et al. 2019; Turc et al. 2019 for those below Base)."""
+"""The sizes of the published models."""
 
-# name: (layers, hidden size); heads are hidden / 64 and the feed-forward layer is 4 * hidden.
+# BERT (Devlin et al. 2019; Turc et al. 2019 for sizes below Base): layers and hidden size. The number of heads is
+# hidden / 64, the size of the feed-forward layer is 4 * hidden.
 SIZES = {
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -8,4 +9,9 @@ SIZES = {
     "medium": (8, 512),
     "base": (12, 768),
     "large": (24, 1024),
+}
+# ModernBERT (Warner et al. 2024, appendix A): layers, hidden size and size of the feed-forward layer.
+MODERNBERT_SIZES = {
+    "modernbert_base": (22, 768, 1152),
+    "modernbert_large": (28, 1024, 2624),
 }

@@ -35,6 +35,7 @@ for name in UNTRAINED:
 SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}
 SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
+VARIANTS += [("bert_pretraining", variant) for variant in ("tiny,modern", "modernbert_base")]
 # The values that each config needs in addition to a size.
 NEEDED = {
     "bert_pretraining": {},
@@ -132,9 +133,18 @@ def test_a_config_builds_task_and_settings(name, size):
         loop.Trainer(task, settings, jax.devices()[:1])
 
 
-@pytest.mark.parametrize(("size", "published"), [("base", 109_482_240), ("large", 335_141_888)])
-def test_published_sizes_have_the_published_number_of_parameters(size, published):
-    tree = changed(tree_of("bert_pretraining", size), ("model", "vocab_size"), 30_522)
+@pytest.mark.parametrize(
+    ("size", "vocab_size", "published"),
+    [
+        ("base", 30_522, 109_482_240),
+        ("large", 30_522, 335_141_888),
+        # Ours also have a norm before the first attention, which is not used.
+        ("modern", 50_368, 149_014_272 + 768),
+        ("modernbert_large", 50_368, 394_781_696 + 1024),
+    ],
+)
+def test_published_sizes_have_the_published_number_of_parameters(size, vocab_size, published):
+    tree = changed(tree_of("bert_pretraining", size), ("model", "vocab_size"), vocab_size)
     shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))["bert"]
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
 
@@ -352,11 +362,39 @@ def test_a_run_starts_from_a_run_with_other_heads(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODULES)
-def test_each_config_trains_at_its_smallest_size(name, tmp_path):
+def test_a_task_starts_from_the_head_of_a_modern_run(tmp_path):
+    """The map and norm of the masked-LM head become those of the task, from a run and from its exported folder."""
+    text, runs, trees = small("bert_pretraining", tmp_path), tmp_path / "0", []
+    text |= {**SMALLER, "data.seq_len": 32, "optimizer.warmup_steps": 0}
+    table = {**small("classification", tmp_path / "rows"), "data.vocab_file": "", "optimizer.learning_rate": 0.0}
+    commands = (
+        ("bert_pretraining.py:tiny,modern", text),
+        ("classification.py", {**table, "init_from": runs}),
+        ("classification.py", {**table, "init_from": tmp_path / "exported"}),
+    )
+    for number, (name, values) in enumerate(commands):
+        flags = [f"--config.{key}={value}" for key, value in values.items()]
+        outcome = tiny.run_on_one(f"--config=configs/{name}", f"--workdir={tmp_path / str(number)}", *flags)
+        assert outcome.status is None, outcome.status
+        trees.append(restore_params(tmp_path / str(number), "latest", None))
+        if not number:
+            outcome = tiny.run_on_one("--mode=export", f"--workdir={runs}", f"--output={tmp_path / 'exported'}")
+            assert outcome.status is None, outcome.status
+    words = trees[0]
+    for tree in trees[1:]:
+        assert (
+            tree.keys() == {"bert", "transform", "norm", "classifier"} and tree["bert"].keys() == words["bert"].keys()
+        )
+        same = {"bert": words["bert"], **{name: words["masked_lm"][name] for name in ("transform", "norm")}}
+        jax.tree.map(np.testing.assert_array_equal, same, {name: tree[name] for name in same})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variant"), [*((name, SIZES[name][0]) for name in MODULES), VARIANTS[-2]])
+def test_each_config_trains_at_its_smallest_size(name, variant, tmp_path):
     workdir = tmp_path / "run"
     outcome = tiny.run_on_one(
-        f"--config=configs/{name}.py:{SIZES[name][0]}",
+        f"--config=configs/{name}.py:{variant}",
         f"--workdir={workdir}",
         *(f"--config.{key}={value}" for key, value in small(name, tmp_path).items()),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.planning.flops import matrix_flops, training_flops, with_plain_attention
-from tests.planning.plans import build, config
+from tests.planning.plans import HIDDEN, ROWS, build, config
 
 
 def test_matrix_flops_of_traced_functions():
@@ -27,3 +27,23 @@ def test_all_backends_of_attention_have_the_same_operations(backend):
     task, _ = build(with_plain_attention(config(**able)))
     (spec,) = task.batch_specs()
     assert training_flops(task, spec) == training_flops(build(config())[0], spec)
+
+
+def test_local_layers_count_the_products_that_they_compute():
+    """A query of a local layer has the keys of its block of 64 tokens and of the two neighboring blocks."""
+    size, layers, length = {"model__num_layers": 5, "model__max_positions": 512, "data__seq_len": 512}, 5, 512
+    modern = {**size, "model__positions": "rotary", "model__local_attention": 128, "model__norm": "pre"}
+
+    def flops(**changes):
+        task, _ = build(config(**{**modern, **changes}))
+        (spec,) = task.batch_specs()
+        return training_flops(task, spec)
+
+    def attention(keys):
+        """A loss has two products per pair of query and key; an update has three times as many operations."""
+        return 3 * 2 * 2 * ROWS * length * keys * HIDDEN
+
+    whole = flops(model__local_attention=0)
+    assert whole - flops() == 3 * (attention(length) - attention(3 * 64))
+    assert whole - flops(model__global_every=0) == layers * (attention(length) - attention(3 * 64))
+    assert whole == flops(model__global_every=1)
