@@ -10,17 +10,21 @@ import random
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
 import bertjax
+from bertjax.config import build_part
 from bertjax.configs import minimal_pairs as config_file
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
-from bertjax.experiments import minimal_pairs
+from bertjax.experiments import bert_pretraining, minimal_pairs
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertForMaskedLM
+from bertjax.modes.overrides import override
 from bertjax.modes.resolved import Resolved
 from bertjax.reporting import page
 from bertjax.reporting.runs import read_run
+from bertjax.runs import run_folder
 from bertjax.sweeps.evaluations import evaluation
 from bertjax.tasks.minimal_pairs import init
 from bertjax.training.inference import Inference
@@ -230,6 +234,16 @@ def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
     assert json.loads(every.stdout)["valid/pairs/accuracy"] == scores(run, pairs)["valid/pairs/accuracy"]
     html = page.of_run(run)
     assert html.count('class="track"') == 3 and "Minimal pairs" in html
+
+
+def test_a_run_older_than_the_pairs_can_be_used_and_resumed(tmp_path):
+    config = tiny.config(tiny.write_text(tmp_path / "t.txt"))
+    older = {key: value for key, value in config.items() if key != "minimal_pairs"}
+    flat = (traverse_util.flatten_dict(each, sep=".") for each in (older, config))
+    assert run_folder.differences(*flat) == []
+    assert build_part(bert_pretraining.Config, older).minimal_pairs.source == ""
+    with_pairs = override(older, {"minimal_pairs.source": "a.txt"}, bert_pretraining.FREE_AFTER_TRAINING)
+    assert build_part(bert_pretraining.Config, with_pairs).minimal_pairs.source == "a.txt"
 
 
 def test_pretraining_reports_bad_pairs_before_it_starts(tmp_path):
