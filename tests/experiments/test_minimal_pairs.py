@@ -15,7 +15,9 @@ from flax import traverse_util
 import bertjax
 from bertjax.config import build_part
 from bertjax.configs import minimal_pairs as config_file
+from bertjax.data.text import byte_bpe_trainer
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabulary_config import KINDS
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, minimal_pairs
 from bertjax.interop import huggingface
@@ -34,9 +36,10 @@ from tests.random_params import random_params
 FLAGS = ("--config=configs/minimal_pairs.py", "--mode=evaluate")
 
 
-def write_model(folder, tokenizer=published.TOKENIZER, scale=0.5):
+def write_model(folder, tokenizer=published.TOKENIZER, scale=0.5, max_positions=32):
     """Writes a folder for transformers' BertForMaskedLM. With scale 0, all logits are 0."""
-    config = dataclasses.replace(published.CONFIG, vocab_size=tokenizer.vocab_size)
+    sizes = {"vocab_size": tokenizer.vocab_size, "max_positions": max_positions}
+    config = dataclasses.replace(published.CONFIG, **sizes)
     params = random_params(functools.partial(init, BertForMaskedLM(config)), scale=scale)
     huggingface.save(folder, params, config, "BertForMaskedLM")
     tokenizer.save(folder)
@@ -265,12 +268,17 @@ def blimp(data_folder, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", minimal_pairs.METHODS)
-def test_scores_equal_those_of_transformers(tmp_path, data_folder, method):
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_equal_those_of_transformers(tmp_path, data_folder, method, kind):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    tokenizer = WordPiece.from_file(data_folder / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
-    folder = write_model(tmp_path, tokenizer, scale=0.3)
+    torch.set_num_threads(1)
     rows = blimp(data_folder, 200)
     texts = list(itertools.chain.from_iterable((row["good"], row["bad"]) for row in rows))
+    if kind == "wordpiece":
+        tokenizer = WordPiece.from_file(data_folder / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
+    else:
+        tokenizer = byte_bpe_trainer.train(byte_bpe_trainer.count_words(texts, False), 600, lowercase=False)
+    folder = write_model(tmp_path, tokenizer, scale=0.3, max_positions=64)
     model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     expected = []
@@ -281,10 +289,13 @@ def test_scores_equal_those_of_transformers(tmp_path, data_folder, method):
         for row, place in enumerate(range(1, len(ids) - 1)):
             later = [i for i in range(place, len(ids) - 1) if words[i] == words[place]]
             copies[row, later if method == "within_word_l2r" else place] = theirs.mask_token_id
-        with torch.no_grad():
-            log_probs = model(input_ids=copies).logits.log_softmax(-1)
         places = torch.arange(len(copies))
-        expected.append(log_probs[places, places + 1, ids[1:-1]].double().sum().item())
+        with torch.no_grad():
+            hidden = model.bert(input_ids=copies).last_hidden_state[places, places + 1]
+            log_probs = model.cls(hidden).log_softmax(-1)
+        expected.append(log_probs[places, ids[1:-1]].double().sum().item())
     found = [record["score"] for record in records(folder, texts, method=method)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert np.std(expected) > 1  # the scores differ between sentences
+    pieces = tokenizer.encode_batch(texts)
+    assert any(tokenizer.is_continuation[ids[1:]].any() for ids in pieces)  # some words have several tokens
