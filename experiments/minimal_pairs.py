@@ -69,7 +69,9 @@ class RowsConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(len(self.pair_columns) in (0, 2), "pair_columns", "two columns, or none for those of BLiMP")
+        columns = self.pair_columns
+        is_pair = len(columns) == len(set(columns)) == 2
+        self.check(is_pair or not columns, "pair_columns", "two different columns, or none for those of BLiMP")
 
 
 _DATA = (RowsConfig, VocabularyConfig)

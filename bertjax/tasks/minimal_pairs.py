@@ -6,6 +6,7 @@ are not counted.
 """
 
 import dataclasses
+import itertools
 import logging
 import re
 from collections import Counter
@@ -24,7 +25,7 @@ from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.data.rows.text_rows import text_row
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
 from bertjax.errors import UserError
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.losses import cross_entropy
@@ -59,12 +60,16 @@ class MinimalPairsConfig(Constrained, prefix="minimal_pairs"):
     method: Annotated[str, one_of(*METHODS)] = "original"
 
 
+Words = list[list[int]]  # the tokens of each word of a sentence
+
+
 class Pair(NamedTuple):
-    """A minimal pair, as word pieces."""
+    """A minimal pair."""
 
     groups: tuple[str, str]  # the phenomenon and the paradigm; "" for none
-    good: list[int]
-    bad: list[int]
+    good: Words
+    bad: Words
+    where: str  # "file:line"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,38 +95,46 @@ class Sentences:
         direction = model.get("direction", BertConfig.direction) if objective == "causal_lm" else "both"
         return cls(tokenizer, model["max_positions"], method, direction)
 
-    def encode(self, text: str, where: str) -> list[int]:
-        """Returns the word pieces of a sentence. Raises RowError if there are none or too many."""
-        (ids,) = self.tokenizer.encode_batch([text])
-        most = self.max_positions - 2
-        if not 1 <= len(ids) <= most:
-            expected = f"a sentence of 1 to {most} tokens, the positions of the model without [CLS] and [SEP]"
-            raise RowError(where, f"{len(ids)} tokens", expected, "correct or delete the sentence")
-        return ids
+    def encode(self, text: str, where: str) -> Words:
+        """Returns the tokens of a sentence by word. A word also ends at punctuation, as in BERT's tokenizer.
 
-    def rows(self, ids: Sequence[int]) -> Sequence[Mapping[str, np.ndarray]]:
+        Raises:
+          RowError: if there is no token, or there are too many.
+        """
+        pieces, words, most = self.tokenizer.encode_with_offsets(text), Words(), self.max_positions - 2
+        if not 1 <= len(pieces.ids) <= most:
+            expected = f"a sentence of 1 to {most} tokens, the positions of the model without [CLS] and [SEP]"
+            raise RowError(where, f"{len(pieces.ids)} tokens", expected, "correct or delete the sentence")
+        for token, start in zip(pieces.ids.tolist(), pieces.starts.tolist(), strict=True):
+            before = text[max(start - 1, 0) : start]
+            if words and self.tokenizer.is_continuation[token] and separate_punctuation(before) == before:
+                words[-1].append(token)
+            else:
+                words.append([token])
+        return words
+
+    def rows(self, words: Words) -> Sequence[Mapping[str, np.ndarray]]:
         """Returns the rows of a sentence: one per token, or a single one for causal models.
 
         Returns:
           rows of BERT's inputs, with the masked_labels and their masked_positions: scalars, or a pair of arrays in a
           causal model, whose positions are those of the tokens before (or after) the labels.
         """
-        row = to_example([text_row([ids], self.tokenizer)], None).rows[0]
-        tokens, last = row["input_ids"], len(ids)
+        row = to_example([text_row([list(itertools.chain(*words))], self.tokenizer)], None).rows[0]
+        tokens = row["input_ids"]
         if self.direction != "both":
             shift = -1 if self.direction == "left_to_right" else 1
-            positions = np.arange(1, last + 1, dtype=np.int32)
+            positions = np.arange(1, len(tokens) - 1, dtype=np.int32)
             return [{**row, "masked_positions": positions + np.int32(shift), "masked_labels": tokens[positions]}]
-        rows, stop = [], last + 1
-        for place in range(last, 0, -1):  # backwards, so that `stop` is the end of the token's word
-            end = stop if self.method == "within_word_l2r" else place + 1
-            masked = tokens.copy()
-            masked[place:end] = self.tokenizer.mask_id
-            if not self.tokenizer.is_continuation[tokens[place]]:
-                stop = place
-            scalars = {"masked_positions": np.int32(place), "masked_labels": tokens[place]}
-            rows.append({**row, "input_ids": masked, **scalars})
-        return rows[::-1]
+        rows: list[Mapping[str, np.ndarray]] = []
+        for word in words:
+            first, stop = len(rows) + 1, len(rows) + 1 + len(word)
+            for place in range(first, stop):
+                masked = tokens.copy()
+                masked[place : stop if self.method == "within_word_l2r" else place + 1] = self.tokenizer.mask_id
+                scalars = {"masked_positions": np.int32(place), "masked_labels": tokens[place]}
+                rows.append({**row, "input_ids": masked, **scalars})
+        return rows
 
 
 def check_objective(objective: str | None, init_from: str) -> str:
@@ -152,7 +165,7 @@ def check_source(source: str, key: str) -> None:
 def read(
     source: str, key: str, sentences: Sentences, per_paradigm: int, on_bad_row: str, columns: Sequence[str] = ()
 ) -> list[Pair]:
-    """Reads minimal pairs.
+    """Reads minimal pairs. Logs the number of those whose sentences have the same tokens.
 
     Files are tables, or lines of two sentences separated by a tab; see docs/reference/inputs.md.
 
@@ -164,8 +177,8 @@ def read(
       on_bad_row: see `BadRows`.
       columns: the columns of the good and the bad sentence in a table; empty for those of BLiMP.
     Raises:
-      UserError: if there is no pair, or for a bad row, with file and line: without two sentences, with equal ones, or
-        with one that `Sentences.encode` refuses.
+      UserError: if there is no pair, or for a bad row, with file and line: without two sentences, or with one that
+        `Sentences.encode` refuses.
     """
     known = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
     check_source(source, key)
@@ -180,6 +193,8 @@ def read(
         got = f"no rows{bad_rows.skipped()}"
         raise UserError(f"config key {key}={source}", got=got, expected=expected, fix="name other files")
     _log.info("read %s: %d of %d pairs%s", source, len(pairs), counts.total(), bad_rows.skipped())
+    if equal := [pair.where for pair in pairs if pair.good == pair.bad]:  # BLiMP has a few
+        _log.warning("%d pairs are ties: their sentences have the same tokens, first in %s", len(equal), equal[0])
     return pairs
 
 
@@ -210,10 +225,9 @@ def _pair(known: Sequence[Sequence[str]], sentences: Sentences, row: tables.Row)
         got, expected = f"the columns {', '.join(row.values)}", f"the columns {' and '.join(known[0][:2])}"
         raise RowError(row.where, got, expected, "rename the columns, or name them in data.pair_columns")
     good, bad = (tables.text_of(row, name, "data.pair_columns") for name in names[:2])
-    if good == bad:
-        raise RowError(row.where, "two equal sentences", "a good and a bad sentence", "correct or delete the row")
     phenomenon, paradigm = (_NOT_IN_NAMES.sub("_", str(row.values.get(name) or "")) for name in names[2:])
-    return Pair((phenomenon, paradigm), sentences.encode(good, row.where), sentences.encode(bad, row.where))
+    first, second = (sentences.encode(text, row.where) for text in (good, bad))
+    return Pair((phenomenon, paradigm), first, second, row.where)
 
 
 def examples(pairs: Iterable[Pair], sentences: Sentences) -> Iterator[Example]:
@@ -261,7 +275,7 @@ def score(results: Iterable[tuple[Example, Sequence[Output]]]) -> dict[str, floa
     pairs = []
     for example, outputs in results:
         pair, values = example.source, log_probabilities(example.rows, outputs)
-        counts = len(pair.good), len(pair.bad)
+        counts = sum(map(len, pair.good)), sum(map(len, pair.bad))
         sums = float(values[: counts[0]].sum()), float(values[counts[0] :].sum())
         pairs.append(ScoredPair(pair.groups, sums, counts))
     return accuracies(pairs)

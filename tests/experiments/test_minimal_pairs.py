@@ -148,6 +148,12 @@ def test_the_command_line_evaluates_and_predicts(tmp_path):
     assert json.loads(outcome.stdout)["tokens"] == ["the", "cat"]
 
 
+@pytest.mark.parametrize("columns", [("good",), ("good", "good"), ("good", "bad", "other")])
+def test_a_pair_has_two_columns(tmp_path, columns):
+    with pytest.raises(UserError, match=r"data\.pair_columns: got .*; expected two different columns"):
+        inference(write_model(tmp_path), **{"data.pair_columns": columns})
+
+
 @pytest.mark.parametrize("line", ["", "the " * 31])
 def test_a_sentence_without_tokens_or_with_too_many_is_bad(tmp_path, line):
     with pytest.raises(UserError, match=r"input line 2: got \d+ tokens; expected a sentence of 1 to 30 tokens"):
