@@ -40,8 +40,30 @@ _MAY_CHANGE = (
     "selection.min_words",
     "minimal_pairs",
 )
-# Keys added later whose defaults are not off, with the values of runs without them.
-_ADDED_LATER = {"optimizer.decay_fraction": 0.2, "optimizer.muon_beta": 0.95, "optimizer.muon_ns_steps": 5}
+# Keys added later whose defaults are not off, or which configs may leave unset, with the values of runs without them.
+_ADDED_LATER = {
+    "optimizer.decay_fraction": 0.2,
+    "optimizer.muon_beta": 0.95,
+    "optimizer.muon_ns_steps": 5,
+    "model.positions": "learned",
+    "model.rotary_base": 10_000.0,
+    "model.local_rotary_base": 10_000.0,
+    "model.local_attention": 0,
+    "model.global_every": 3,
+    "model.gated": False,
+    "model.qk_norm": False,
+    "model.biases": True,
+    "model.norm_type": "layer",
+    "model.norm_biases": True,
+    "model.embedding_norm": True,
+    "model.first_attention_norm": True,
+    "model.tie_output": True,
+    "model.head": "pooler",
+    "model.pooling": "cls",
+    "data.tokenizer": "wordpiece",
+}
+# Those that an experiment always had.
+_NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
 # Packages that results may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
 
@@ -112,14 +134,19 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a config by dotted key, except those that may change when a run resumes.
 
-    Keys added later are omitted if they have the value of runs without them.
+    Keys added later are omitted if they are unset or have the value of runs without them.
     """
     values = traverse_util.flatten_dict(config, sep=".")
+    added = {
+        key: value
+        for key, value in _ADDED_LATER.items()
+        if key not in _NOT_ADDED.get(str(config.get("experiment")), ())
+    }
     return {
         key: value
         for key, value in values.items()
         if not any((key + ".").startswith(free + ".") for free in _MAY_CHANGE)
-        and (key not in _ADDED_LATER or value != _ADDED_LATER[key])
+        and not (key in added and value in (None, added[key]))
     }
 
 

@@ -1,17 +1,17 @@
 """The lock, text fingerprint and environment of a run's folder, and differences of configs."""
 
-import dataclasses
 import errno
 import fcntl
+import importlib
 import json
 import subprocess
 
 import pytest
+from flax import traverse_util
 
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
 from bertjax.runs.run_folder import check_text, differences, lasting, locked, save_environment, source_commit
-from bertjax.training.optimizers import OptimizerConfig
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path, monkeypatch):
@@ -89,10 +89,18 @@ def test_a_key_added_later_has_its_earlier_value_in_older_runs():
         subtree, _, name = key.rpartition(".")
         old, same, other = {subtree: {"old": 1}}, {subtree: {"old": 1, name: value}}, {subtree: {"old": 1, name: 0.5}}
         assert differences(old, same) == differences(same, old) == []
-        assert differences(old, other) == differences(same, other) == [f"{key}: {value} before, 0.5 now"]
+        assert differences(old, other) == differences(same, other) == [f"{key}: {value!r} before, 0.5 now"]
         assert lasting(same) == lasting(old)
-    defaults = {f"optimizer.{field.name}": field.default for field in dataclasses.fields(OptimizerConfig)}
-    assert run_folder._ADDED_LATER.items() <= defaults.items()
+    for name in ("bert_pretraining", "bertsum_abs"):
+        tree = importlib.import_module(f"bertjax.configs.{name}").get_config("tiny").to_dict()
+        values = traverse_util.flatten_dict(tree, sep=".")
+        assert run_folder._ADDED_LATER.items() <= values.items()
+        assert not lasting(tree).keys() & run_folder._ADDED_LATER.keys()
+
+
+def test_translation_always_had_positions_and_tied_output():
+    tree = importlib.import_module("bertjax.configs.translation").get_config("tiny").to_dict()
+    assert {"model.positions", "model.tie_output"} <= lasting(tree).keys()
 
 
 def test_parallel_must_not_change():
