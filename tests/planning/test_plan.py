@@ -77,6 +77,13 @@ def test_the_plan_of_a_data_parallel_run():
     assert record["per_device"]["flops"] * 8 == pytest.approx(formula, rel=1e-6)
 
 
+def test_a_run_with_stages_is_planned_at_its_last_length():
+    whole, stages = planned(), planned(data__stages=((0.5, 8),))
+    # The shorter rows have more elements: their number of predictions is rounded up.
+    for name in ("flops_per_step", "tokens_per_step", "bytes_per_device", "step_seconds"):
+        assert stages[name] == whole[name]
+
+
 def test_the_plan_counts_one_moment_of_the_matrices_of_muon():
     values = {"optimizer__name": "muon", "model__num_layers": 1}
     record = planned(**values)
