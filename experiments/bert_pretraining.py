@@ -66,7 +66,7 @@ class Config(Constrained):
     init_from: str
     learned_positions: int
     seed: Seed
-    num_steps: int | None
+    num_steps: Size
     batch_size: Size
     objective: Annotated[str, one_of(*OBJECTIVES)]
     model: Mapping[str, Any]
@@ -98,12 +98,8 @@ def stand_in_facts(config: Config) -> BertFacts:
 
 def _batch_config(config: Config) -> BatchConfig:
     _, pairs, rows = build_all(_DATA, config.data, "data")
-    for key, value in (("masking.final_rate", config.masking.final_rate), ("data.stages", rows.stages)):
-        if value and config.num_steps is None:
-            got, expected = f"{value}, without num_steps", "a number of updates, which batches depend on"
-            raise UserError(f"config key {key}", got=got, expected=expected, fix="set --config.num_steps")
     direction = config.model.get("direction", BertConfig.direction)
-    sizes = config.batch_size, config.num_steps or 1
+    sizes = config.batch_size, config.num_steps
     return BatchConfig(pairs, config.masking, rows, config.objective, direction, config.seed, *sizes)
 
 
