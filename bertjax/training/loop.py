@@ -125,10 +125,11 @@ class _Run:
         logs, evaluates, saves = (is_last or done % interval == 0 for interval in self._intervals)
         if stopping or logs or evaluates or saves:
             self._trainer.settle(state)
-            self._ledger.write(done)
         if logs:
             self._log_window(done)
             self._expect_length(done)
+        if stopping or logs or evaluates or saves:
+            self._ledger.write(done)  # before the save, so that a kill during it leaves file and checkpoint consistent
         trained = self._ledger.trained_seconds
         with self._window.paused():
             if saves or stopping:
