@@ -115,7 +115,9 @@ class _Run:
 
     def is_last(self, done: int) -> bool:
         """Returns whether the run ends after `done` updates."""
-        return done == self._config.num_steps or bool(distributed.of_first_process(self._seconds_left() <= 0))
+        if done == self._config.num_steps or not self._config.budget.hours:
+            return done == self._config.num_steps
+        return bool(distributed.of_first_process(self._seconds_left() <= 0))
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""
