@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -151,10 +151,14 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: Any) -> o
         layers, or if the optimizer is "muon" and the model has no matrices for it.
     """
     if config.name == "muon":
-        _check_has_matrices(params)
+        _check_has_matrices(jax.tree.leaves(path_names(params)), "optimizer.name")
     labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
     for i, (_, overrides) in enumerate(config.groups):
         optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
+        if overrides.get("name") == "muon":
+            pairs = zip(*map(jax.tree.leaves, (path_names(params), labels)), strict=True)
+            names = [name for name, label in pairs if label == f"group {i}"]
+            _check_has_matrices(names, f"optimizer.groups[{i}]")
     factors = _depth_factors(config, params)
     trained = _not_frozen(config, labels, factors)
     clip = clip_by_global_norm(config.clip_norm, trained) if config.clip_norm else optax.identity()
@@ -335,13 +339,13 @@ def _muon_labels(params: Params) -> Params:
     return jax.tree.map(lambda name: "muon" if _HIDDEN_MATRIX.search(name) else "adamw", path_names(params))
 
 
-def _check_has_matrices(params: Params) -> None:
-    if "muon" not in jax.tree.leaves(_muon_labels(params)):
+def _check_has_matrices(names: Sequence[str], where: str) -> None:
+    if not any(map(_HIDDEN_MATRIX.search, names)):
         raise UserError(
-            "config key optimizer.name",
-            got="'muon', for a model without matrices that it would update",
-            expected="a model with Transformer layers",
-            fix="set --config.optimizer.name=adamw",
+            f"config key {where}",
+            got="'muon', for parameters without matrices that it would update",
+            expected="parameters of Transformer layers",
+            fix="use adamw",
         )
 
 

@@ -201,15 +201,24 @@ def test_muon_in_a_group_and_a_group_without_muon():
     assert np.abs(plain["bert/pooler/kernel"] - adamw["bert/pooler/kernel"]).min() > 1e-5
 
 
-def test_muon_without_matrices_is_an_error():
+@pytest.mark.parametrize(
+    ("config", "params", "key"),
+    [
+        (MUON, {"encoder": {"input_kernel": np.zeros((2, 3))}}, "optimizer.name"),
+        (dataclasses.replace(BERT, groups=(("word", {"name": "muon"}),)), None, r"optimizer\.groups\[0\]"),
+    ],
+    ids=["model", "group"],
+)
+def test_muon_without_matrices_is_an_error(config, params, key):
+    embeddings = {"word_embeddings": np.zeros((5, 3)), "layers": {"output": {"kernel": np.zeros((1, 3, 3))}}}
     with pytest.raises(UserError) as error:
-        make_optimizer(MUON, {"encoder": {"input_kernel": np.zeros((2, 3))}}, 10)
+        make_optimizer(config, params or embeddings, 10)
     check_message(
         f"error: {error.value}",
-        what="config key optimizer.name",
-        got="'muon', for a model without matrices",
+        what=f"config key {key}",
+        got="'muon', for parameters without matrices",
         expected="Transformer layers",
-        fix="optimizer.name=adamw",
+        fix="use adamw",
     )
 
 
