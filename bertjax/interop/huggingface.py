@@ -10,6 +10,7 @@ Also reads folders of sentence-transformers.
 >>> params, report = huggingface.load("bert-base-uncased", shapes)
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -252,6 +253,10 @@ def save(
     _check_fields(config, architecture, is_modern)
     expected = (modernbert.ARCHITECTURES if is_modern else _ARCHITECTURES)[architecture]
     assert found == expected, f"{architecture} with {found}"
+    if not is_modern and not config.type_vocab_size:  # transformers adds an embedding of token types in any case
+        config = dataclasses.replace(config, type_vocab_size=1)
+        zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
+        params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     tensors = disassemble(params)
     values = modernbert.config_json(config) if is_modern else _config_json(config)
     values |= {"architectures": [f"Modern{architecture}" if is_modern else architecture], "dtype": "float32"}

@@ -253,6 +253,19 @@ def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidde
     assert huggingface.read_config(tmp_path)["activation"] == activation
 
 
+def test_a_model_without_token_types_is_saved_with_zeros(tmp_path):
+    """Because BERT of transformers always adds an embedding of token types."""
+    config = dataclasses.replace(NO_NEXT_SENTENCE, type_vocab_size=0)
+    params = random_params(lambda _: shapes(config))
+    assert "token_type_embeddings" not in params["bert"]["embeddings"]
+    huggingface.save(tmp_path, params, config, "BertForMaskedLM")
+    assert huggingface.read_config(tmp_path)["type_vocab_size"] == 1
+    loaded, _ = huggingface.load(tmp_path, shapes(dataclasses.replace(config, type_vocab_size=1)))
+    table = loaded["bert"]["embeddings"].pop("token_type_embeddings")
+    np.testing.assert_array_equal(table, np.zeros((1, config.hidden_size)))
+    assert_equal(loaded, params)
+
+
 def test_a_failed_save_keeps_the_old_files(tmp_path, params, monkeypatch):
     huggingface.save(tmp_path, params, CONFIG, "BertForPreTraining")
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
