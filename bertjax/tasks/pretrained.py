@@ -42,6 +42,8 @@ _FIXED = [field for field in dataclasses.fields(BertConfig) if field.name not in
 _MODEL_KEYS = tuple(field.name for field in _FIXED)
 # Their values in folders without them: runs that are older than the field, and formats that have only one value.
 _DEFAULTS = {field.name: field.default for field in _FIXED if field.default is not dataclasses.MISSING}
+# Fields whose values in the folder are only defaults, because they do not concern the encoder.
+_DEFAULTS_OF_HEADS = ("model.head", "model.pooling")
 # The same for BertSum's scorers and decoder. Experiments without these ignore them.
 _DECODER_KEYS = ("decoder_layers", "decoder_heads", "decoder_intermediate")
 _SCORER_KEYS: dict[str, tuple[str, ...]] = {
@@ -132,6 +134,8 @@ def resolve(
         for name, value in values.items():
             subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
             given = subtree.get(key)
+            if name in _DEFAULTS_OF_HEADS and given is not None:
+                continue
             if given not in (None, "", value):
                 raise UserError(
                     f"config key {name}",

@@ -185,6 +185,13 @@ def test_contradictions_are_reported(huggingface_folder, model, data, message):
         pretrained.resolve(config(huggingface_folder, model, **data))
 
 
+def test_what_heads_read_may_differ_from_the_folder(huggingface_folder):
+    resolved = pretrained.resolve(config(huggingface_folder, {"head": "transform", "pooling": "mean"}))
+    assert (resolved["model"]["head"], resolved["model"]["pooling"]) == ("transform", "mean")
+    resolved = pretrained.resolve(config(huggingface_folder, {"head": None, "pooling": None}))
+    assert (resolved["model"]["head"], resolved["model"]["pooling"]) == ("pooler", "cls")
+
+
 def test_equal_values_are_no_contradiction(huggingface_folder):
     given = config(huggingface_folder, {"num_layers": 4}, lowercase=True, vocab_file=str(huggingface_folder))
     assert pretrained.resolve(given) == pretrained.resolve(config(huggingface_folder))
