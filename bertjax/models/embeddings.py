@@ -9,14 +9,16 @@ from bertjax.errors import UserError
 from bertjax.models.layers import Dropout
 from bertjax.models.transformer_config import TransformerConfig, make_norm
 
+_SINUSOID_SCALE = 0.02
+
 
 class BertEmbeddings(nn.Module):
     """Sum of word, position and token type embeddings, normalized unless `is_normalized` is False, with dropout.
 
     Parameters: the tables `word_embeddings` [V, H], `position_embeddings` [max_positions, H] if `positions` is
     "learned" and `token_type_embeddings` [type_vocab_size, H] if there are any, and `norm`. An id outside its table
-    gives NaN, not the embedding of another word. Sinusoids are multiplied by the initializer range, which makes them as
-    large in comparison with the initial word embeddings as in Vaswani et al. (2017).
+    gives NaN, not the embedding of another word. Sinusoids are multiplied by BERT's initializer range, which makes them
+    as large in comparison with the initial word embeddings as in Vaswani et al. (2017).
     """
 
     config: TransformerConfig
@@ -33,7 +35,7 @@ class BertEmbeddings(nn.Module):
             self.position_embeddings = embedding_table(self, self.config, "position_embeddings", self.max_positions)
         elif self.positions == "sinusoidal":
             waves = sinusoids(self.max_positions, self.config.hidden_size, "interleaved")
-            self.position_embeddings = jnp.asarray(waves * self.config.initializer_range)
+            self.position_embeddings = jnp.asarray(waves * _SINUSOID_SCALE)
         if self.type_vocab_size:
             self.type_embeddings = embedding_table(self, self.config, "token_type_embeddings", self.type_vocab_size)
         if self.is_normalized:
