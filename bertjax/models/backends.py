@@ -97,7 +97,8 @@ BACKENDS = {
         cudnn,
         _obstacles_of_cudnn,
         "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, model.dtype=bfloat16, "
-        "heads of 8, 16, ... 128, data.packing=False, and model.direction both or left_to_right",
+        "heads of 8, 16, ... 128, data.packing=False, model.local_attention=0, and model.direction both or "
+        "left_to_right",
     ),
     "rows": Backend(
         rows,
@@ -186,5 +187,5 @@ def _by_blocks(
 ) -> tuple[Context, None]:
     """`xla` for local attention, without scores of far keys."""
     arguments = local.in_blocks(query, key, value, mask, dropout)
-    context, _ = _compiled(Request(*arguments, return_weights=False))(*arguments)
-    return local.joined(context, *query.shape[:2]), None
+    attend = _compiled(Request(*arguments, return_weights=False)) if meshes.platform() == "cpu" else compact
+    return local.joined(attend(*arguments)[0], *query.shape[:2]), None
