@@ -71,7 +71,9 @@ class LibraryTokenizer(Tokenizer):
         self._texts = [
             token if number in added else _text(token, is_byte_level) for number, token in enumerate(self.vocab)
         ]
-        self.is_continuation = np.array([_continues(text) for text in self._texts])
+        self.is_continuation = np.array(
+            [_continues(token, text) for token, text in zip(self.vocab, self._texts, strict=True)]
+        )
         self._is_blank: Bool[np.ndarray, " V"] = np.array([text.isspace() for text in self._texts])
         self._masks = _mask_pattern(self._special[ROLES.index("mask")], steps["added_tokens"])
 
@@ -282,8 +284,13 @@ _BYTES = _byte_table()
 BYTE_CHARS = tuple(sorted(_BYTES))
 
 
-def _continues(text: str) -> bool:
-    """Returns whether a token continues a word: it starts with no space, punctuation mark or Chinese character."""
+def _continues(token: str, text: str) -> bool:
+    """Returns whether a token continues a word: it starts with no space, punctuation mark or Chinese character.
+
+    A token of bytes may be the beginning of a character. From U+4000 to U+9FFF, most characters are Chinese.
+    """
+    if text[:1] == _UNDECODED and 0xE4 <= _BYTES.get(token[:1], 0) <= 0xE9:
+        return False
     return bool(text) and " " not in normalize(text[0], lowercase=False)
 
 
