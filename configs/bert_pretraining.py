@@ -13,7 +13,8 @@ The variant, after the colon, is any of a size, `modern`, `lamb` and `phase2`, s
   no biases, no token types. There is no next-sentence prediction and no dropout.
 - `modernbert_base` and `modernbert_large` are the published sizes, with local and global layers. Rows have 1,024
   tokens, of which 30 % are masked. The optimizer is BERT's. `modern` without a size is `modernbert_base`.
-- `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule.
+- `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule;
+  `modern,phase2` continues a run of `modern`.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then
   1,563 of 32,768. The default is BERT's AdamW: 900,000 updates of 256 rows, then 100,000.
 
