@@ -80,6 +80,7 @@ def casing(path: Path) -> bool | None:
     Raises:
       UserError: if a file is unreadable.
     """
+    path = _folder(path)
     library = _library(path)
     if library is not None:
         return LibraryTokenizer.from_file(library).lowercase
@@ -106,7 +107,12 @@ def count_words(kind: str, texts: Iterable[str], lowercase: bool) -> Counter[str
 
 
 def _folder(path: Path) -> Path:
-    """Returns the folder of a checkpoint of google-research/bert, or the inner one of older sentence-transformers."""
+    """Returns the folder of a checkpoint of google-research/bert, or the inner one of older sentence-transformers.
+
+    WordPiece is read from several files of a folder, so for its tokenizer.json this is the folder too.
+    """
+    if path.suffix == ".json" and path.is_file() and library_model(path) == "WordPiece":
+        return path.parent
     path = path.parent if Path(f"{path}.index").is_file() else path
     inside = path / "0_Transformer"
     return inside if inside.is_dir() else path

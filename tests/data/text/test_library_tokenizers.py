@@ -171,6 +171,12 @@ def test_saving_replaces_the_vocabulary_of_the_other_kind(folder):
     assert load_saved(folder) == byte_bpe.trained()
 
 
+def test_a_tokenizer_json_of_wordpiece_opens(tmp_path):
+    tokenizer = WordPiece([*SPECIALS, "a", "##b"], lowercase=True)
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path / "tokenizer.json", lowercase=True) == tokenizer
+
+
 def test_parts_of_chinese_characters_begin_words():
     """Characters without a token of their own are not joined to the word before them."""
     tokenizer = byte_bpe.trained(270)
