@@ -250,6 +250,17 @@ def test_without_positions_the_order_of_tokens_does_not_matter():
         assert np.abs(run(config, shuffled) - run(config, inputs)[:, order]).max() > 1e-2
 
 
+def test_bfloat16_rounds_the_output_only():
+    inputs = of_lengths(150, 70)
+    exact, rounded = (
+        run(MODERN, inputs),
+        hidden(dataclasses.replace(MODERN, dtype="bfloat16"), (), params_of(MODERN), inputs),
+    )
+    assert rounded.dtype == jnp.bfloat16
+    error = np.linalg.norm(np.float32(rounded) - exact) / np.linalg.norm(exact)
+    assert 1e-4 < error < 0.05
+
+
 def test_sinusoids_do_not_depend_on_the_initializer():
     config = dataclasses.replace(MODERN, positions="sinusoidal")
     other, params = dataclasses.replace(config, initializer_range=0.1), params_of(config)
