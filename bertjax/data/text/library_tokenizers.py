@@ -82,7 +82,7 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def from_file(cls, path: Path) -> "LibraryTokenizer":
-        """Reads a tokenizer.json. tokenizer_config.json and special_tokens_map.json beside it may name special tokens.
+        """Reads a tokenizer.json. Files of transformers in its folder may name the special tokens.
 
         Raises:
           UserError: if a file cannot be read, or the constructor raises it.
