@@ -137,11 +137,7 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     Keys added later are omitted if they are unset or have the value of runs without them.
     """
     values = traverse_util.flatten_dict(config, sep=".")
-    added = {
-        key: value
-        for key, value in _ADDED_LATER.items()
-        if key not in _NOT_ADDED.get(str(config.get("experiment")), ())
-    }
+    added = _added_to(config)
     return {
         key: value
         for key, value in values.items()
@@ -150,14 +146,25 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_off(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the lasting values of a config without those that are off, unless another value is the default."""
+    added = _added_to(config)
+    return {key: value for key, value in lasting(config).items() if value or value is None or added.get(key)}
+
+
+def _added_to(config: Mapping[str, Any]) -> dict[str, Any]:
+    always = _NOT_ADDED.get(str(config.get("experiment")), ())
+    return {key: value for key, value in _ADDED_LATER.items() if key not in always}
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns descriptions of the differences between the lasting values of two configs.
 
-    A key that one config lacks was added after that run. It counts as equal to a value that is off (False, 0, "", ())
-    or to its value in `_ADDED_LATER`.
+    A key that one config lacks was added after that run. It counts as equal to its value in `_ADDED_LATER`, or else to
+    a value that is off (False, 0, "", ()).
     """
     one, two = lasting(old), lasting(new)
-    off = {key for key in one.keys() ^ two.keys() if not one.get(key) and not two.get(key)}
+    off = {key for key in one.keys() ^ two.keys() if not (one.get(key) or two.get(key) or _ADDED_LATER.get(key))}
     return [
         f"{key}: {one.get(key, _ADDED_LATER.get(key))!r} before, {two.get(key, _ADDED_LATER.get(key))!r} now"
         for key in sorted((one.keys() | two.keys()) - off)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bertjax.errors import UserError, did_you_mean
-from bertjax.runs.run_folder import lasting
+from bertjax.runs.run_folder import without_off
 from bertjax.sweeps.definition import Row, Stage, Sweep
 
 # Makes the config from arguments of `launch.py`.
@@ -279,7 +279,7 @@ def _with_recorded(config: dict[str, Any], before: Mapping[str, Any]) -> dict[st
 def _digest_of(stage: str, config: Mapping[str, Any], before: str, lengths: Mapping[str, Any]) -> str:
     # The seed is excluded. Averaging of checkpoints affects the metrics, so it is included. Keys that are off are left
     # out, as in `run_folder.differences`: sweeps from before a key was added keep their digests.
-    on = {key: value for key, value in lasting(config).items() if value or value is None}
+    on = without_off(config)
     if "attention_backend" in config.get("model", _NONE):
         on["model.attention_backend"] = "xla"  # the default when this key was part of every digest
     parts = {**on, **lengths, "checkpoint": config.get("checkpoint"), "seed": None}

@@ -11,7 +11,15 @@ from flax import traverse_util
 
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
-from bertjax.runs.run_folder import check_text, differences, lasting, locked, save_environment, source_commit
+from bertjax.runs.run_folder import (
+    check_text,
+    differences,
+    lasting,
+    locked,
+    save_environment,
+    source_commit,
+    without_off,
+)
 
 
 def test_one_training_at_a_time_in_a_folder(tmp_path, monkeypatch):
@@ -91,6 +99,10 @@ def test_a_key_added_later_has_its_earlier_value_in_older_runs():
         assert differences(old, same) == differences(same, old) == []
         assert differences(old, other) == differences(same, other) == [f"{key}: {value!r} before, 0.5 now"]
         assert lasting(same) == lasting(old)
+        if value:  # then a value that is off is a change
+            off = {subtree: {"old": 1, name: type(value)()}}
+            assert len(differences(old, off)) == len(differences(off, old)) == len(differences(same, off)) == 1
+            assert without_off(off) != without_off(old) == without_off(same)
     for name in ("bert_pretraining", "bertsum_abs"):
         tree = importlib.import_module(f"bertjax.configs.{name}").get_config("tiny").to_dict()
         values = traverse_util.flatten_dict(tree, sep=".")
