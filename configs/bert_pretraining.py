@@ -89,6 +89,7 @@ def _data() -> ConfigDict:
     data.whole_sentences = False
     data.packing = False
     data.valid_rows = 0
+    data.valid_single_segments = False
     return data
 
 
@@ -96,6 +97,7 @@ def _masking() -> ConfigDict:
     masking = ConfigDict()
     masking.rate = 0.15
     masking.final_rate = 0.0
+    masking.valid_rate = 0.0
     masking.max_predictions = 20
     masking.mask_fraction = 0.8
     masking.random_fraction = 0.1

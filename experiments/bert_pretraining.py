@@ -33,7 +33,7 @@ from bertjax.tasks.minimal_pairs import OBJECTIVES, MinimalPairsConfig, Sentence
 _DATA = (CorpusConfig, PairsConfig, RowsConfig)
 FREE_AFTER_TRAINING = (
     *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
-    *("data.valid_rows", "minimal_pairs"),
+    *("data.valid_rows", "data.valid_single_segments", "masking.valid_rate", "minimal_pairs"),
 )
 _NO_PAIRS = MinimalPairsConfig()
 _TOP = 5
@@ -272,7 +272,7 @@ class BertPretraining(BertTask[Config]):
         """Cross-entropies of the predicted tokens and of the next sentence; see `Task.loss`."""
         output = self._apply(params, batch, rng)
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
-        if output.next_sentence_logits is not None:
+        if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
             labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
             terms["next_sentence"] = (output.next_sentence_logits, labels, weights)
         sums, metrics = {}, {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
@@ -287,7 +287,7 @@ class BertPretraining(BertTask[Config]):
         """With minimal pairs, the metrics of `loss` and theirs; see `Task.score_names`."""
         if not self._config.minimal_pairs.source:
             return ()
-        terms = [self._config.objective, *(["next_sentence"] if self._model_config.next_sentence else [])]
+        terms = [self._config.objective, *(["next_sentence"] if self._batch_config.valid.pairs.next_sentence else [])]
         return (*(f"{term}_{kind}" for term in terms for kind in ("loss", "accuracy")), *METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:

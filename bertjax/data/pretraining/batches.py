@@ -35,6 +35,8 @@ class RowsConfig(Constrained, prefix="data"):
     Attributes:
       packing: whether a row holds several instances, each of which attends only to itself; otherwise one.
       valid_rows: the maximum number of validation rows per evaluation; 0 for all.
+      valid_single_segments: whether validation instances are single segments even if those of training are pairs, so
+        that losses with and without next-sentence prediction compare.
       stages: stages with shorter rows, before one with rows of `seq_len`: pairs of a fraction of all updates and a
         length, which must divide `seq_len`. Updates of all stages have equally many positions: the shorter the rows,
         the more. `masking.max_predictions` is in proportion to the length. Positions that no stage has reached yet are
@@ -43,6 +45,7 @@ class RowsConfig(Constrained, prefix="data"):
 
     packing: bool
     valid_rows: Count
+    valid_single_segments: bool = False
     stages: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,13 +110,15 @@ class BatchConfig:
                     expected=f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter",
                     fix="change --config.data.stages or --config.data.seq_len",
                 )
-        needed = round(self.masking.highest_rate * self.pairs.seq_len)
-        if self.masking.final_rate and self.masking.max_predictions < needed:
+        changing = self.masking.highest_rate if self.masking.final_rate else 0.0
+        highest = max(changing, self.masking.valid_rate)
+        needed = round(highest * self.pairs.seq_len)
+        if self.masking.max_predictions < needed:
             raise UserError(
                 "config key masking.max_predictions",
                 got=self.masking.max_predictions,
-                expected=f"at least {needed}, a fraction {self.masking.highest_rate} of {self.pairs.seq_len} tokens, "
-                "because the masking rate changes",
+                expected=f"at least {needed}, a fraction {highest} of {self.pairs.seq_len} tokens, because the masking "
+                "rate changes",
                 fix=f"set --config.masking.max_predictions={needed}",
             )
 
@@ -146,7 +151,13 @@ class BatchConfig:
     @property
     def valid(self) -> "BatchConfig":
         """The settings of validation batches, whose rows have the length of the last stage."""
-        return dataclasses.replace(self, rows=dataclasses.replace(self.rows, stages=()))
+        are_pairs = self.pairs.next_sentence and not self.rows.valid_single_segments
+        return dataclasses.replace(
+            self,
+            pairs=dataclasses.replace(self.pairs, next_sentence=are_pairs),
+            masking=self.masking.valid,
+            rows=dataclasses.replace(self.rows, stages=()),
+        )
 
     def masking_at(self, step: int) -> MaskingConfig:
         """Returns the masking of a training step."""
@@ -243,7 +254,7 @@ class PretrainingBatches:
         """Returns the rows `rows` of the global batch `index` of the first epoch. Rows that pad the last are empty."""
         start = index * self._config.batch_size
         planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
-        return self._assemble(planned.take(rows), self._config.masking.at(1.0), 0)
+        return self._assemble(planned.take(rows), self._config.masking.valid, 0)
 
     def _held_out(self) -> int:
         """Returns the number of rows of an evaluation."""

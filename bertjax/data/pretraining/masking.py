@@ -24,8 +24,9 @@ class MaskingConfig(Constrained, prefix="masking"):
 
     Attributes:
       rate: the fraction of an instance's tokens, including [CLS] and [SEP], that are predicted (0.15).
-      final_rate: the rate of the last update and of evaluations, to which the rate changes linearly from `rate` (Ankner
-        et al. 2024: 0.3 to 0.15); 0 for a constant rate. Only in dynamic masking.
+      final_rate: the rate of the last update, to which the rate changes linearly from `rate` (Ankner et al. 2024: 0.3
+        to 0.15); 0 for a constant rate. Only in dynamic masking.
+      valid_rate: the rate of evaluations; 0 for the rate of the last update. Losses at different rates do not compare.
       max_predictions: the maximum number of predicted tokens in an instance (20 at length 128, 77 at 512).
       mask_fraction: the fraction of predicted tokens replaced by [MASK] (0.8).
       random_fraction: the fraction of predicted tokens replaced by a random token of the whole vocabulary (0.1).
@@ -47,6 +48,7 @@ class MaskingConfig(Constrained, prefix="masking"):
     mode: Annotated[str, one_of("dynamic", "static")]
     dupe_factor: Size
     final_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
+    valid_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
     max_span: Count = 0
 
     def __post_init__(self) -> None:
@@ -72,11 +74,16 @@ class MaskingConfig(Constrained, prefix="masking"):
         """The highest rate of all updates."""
         return max(self.rate, self.final_rate)
 
+    @property
+    def valid(self) -> "MaskingConfig":
+        """The same settings with the constant rate of evaluations."""
+        return dataclasses.replace(self.at(1.0), rate=self.valid_rate or self.at(1.0).rate, valid_rate=0.0)
+
     def at(self, progress: float) -> "MaskingConfig":
         """Returns the same settings with the constant rate of an update.
 
         Args:
-          progress: 0 for the first update, 1 for the last update and for evaluations.
+          progress: 0 for the first update, 1 for the last.
         """
         rate = (1 - progress) * self.rate + progress * self.final_rate if self.final_rate else self.rate
         return dataclasses.replace(self, rate=rate, final_rate=0.0)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.pretraining import plan
+from bertjax.data.pretraining.batches import PretrainingBatches
 from bertjax.errors import UserError
 from tests.data.batches import (
     ALL,
@@ -166,10 +167,28 @@ def test_the_masking_rate_changes_from_step_to_step_in_batches_of_one_shape(corp
         assert abs(batch["masked_weights"].sum() / (batch["segment_ids"] > 0).sum() - rate) < 0.03
 
 
-def test_predictions_must_have_room_for_the_highest_masking_rate(corpus):
-    masking = dataclasses.replace(MASKING, rate=0.1, final_rate=0.3, max_predictions=9)
+@pytest.mark.parametrize("rate", ["final_rate", "valid_rate"])
+def test_predictions_must_have_room_for_the_highest_masking_rate(corpus, rate):
+    masking = dataclasses.replace(MASKING, rate=0.1, max_predictions=9, **{rate: 0.3})
     with pytest.raises(UserError, match=r"masking\.max_predictions: got 9; expected at least 10"):
         make_batches(corpus, masking=masking)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_validation_rows_do_not_depend_on_the_objectives_of_training(corpus, packing):
+    """With `valid_rate` and `valid_single_segments`, masks and instances are those of a plain masked LM."""
+    rows = dataclasses.replace(CONFIG.rows, packing=packing, valid_single_segments=True)
+    plain = dataclasses.replace(CONFIG, pairs=ONE_SEGMENT, rows=dataclasses.replace(rows, valid_single_segments=False))
+    expected = list(PretrainingBatches(corpus, "valid", plain.valid).evaluation(ALL))
+    for changes in ({"rate": 0.3}, {"rate": 0.4, "final_rate": 0.2}):
+        masking = dataclasses.replace(MASKING, valid_rate=MASKING.rate, max_predictions=13, **changes)
+        other = dataclasses.replace(CONFIG, pairs=PAIRS, rows=rows, masking=masking)
+        made = list(PretrainingBatches(corpus, "valid", other.valid).evaluation(ALL))
+        for batch, alike in zip(made, expected, strict=True):
+            for name in batch:
+                assert (batch[name][:, : alike[name].shape[1]] == alike[name]).all()
+                assert not batch[name][:, alike[name].shape[1] :].any()  # unpacked rows have max_predictions
+        assert "cls_positions" in PretrainingBatches(corpus, "train", other).training_batch(0, ALL)
 
 
 @pytest.mark.parametrize("whole_word", [False, True])

@@ -428,6 +428,7 @@ def test_static_masks_are_repeated_after_dupe_factor_epochs():
         ({"max_predictions": 0}, "masking.max_predictions"),
         ({"dupe_factor": 0}, "masking.dupe_factor"),
         ({"final_rate": 1.1}, "masking.final_rate"),
+        ({"valid_rate": -0.1}, "masking.valid_rate"),
         ({"final_rate": 0.1, "mode": "static"}, "masking.final_rate: .*dynamic"),
         ({"max_span": -1}, "masking.max_span"),
     ],
@@ -445,6 +446,14 @@ def test_the_rate_changes_linearly_to_the_final_rate():
     masked = [row.masked(config.at(progress)).weights.sum() for progress in (0.0, 0.2, 0.5, 1.0)]
     assert masked == [20, 20, 20, 15]  # at most max_predictions
     assert CONFIG.at(0.5) == CONFIG
+
+
+def test_evaluations_have_the_last_rate_or_one_of_their_own():
+    changing = dataclasses.replace(CONFIG, rate=0.3, final_rate=0.2)
+    assert [config.valid.rate for config in (CONFIG, changing)] == [CONFIG.rate, 0.2]
+    own = dataclasses.replace(changing, valid_rate=0.15)
+    assert (own.valid.rate, own.at(1.0).rate, own.highest_rate) == (0.15, 0.2, 0.3)
+    assert own.valid.valid == own.valid
 
 
 def test_neighbors_worked_example():
