@@ -64,7 +64,7 @@ class Metric(Constrained, prefix="metrics"):
       name: the heading.
       stage: the stage whose runs have the metric.
       figure: the metric in `metrics.jsonl`: "valid/..." at the best checkpoint, or at the last evaluation if no metric
-        selects the best; "test/..." at the end of the run.
+        selects the best; "test/..." at the end of the run; "train/..." the median over the log lines of the run.
       form: "plain"; "percent" for a metric between 0 and 1; "exponential" for a loss, to show a perplexity.
       direction: "max" if higher is better, "min" if lower is better.
       digits: the number of decimals.
@@ -166,8 +166,9 @@ def _check(sweep: Sweep) -> None:
             _check_name(f"row {row.name!r}: paper", name, metrics)
     for metric in sweep.metrics:
         _check_name(f"metric {metric.name!r}: stage", metric.stage, stages)
-        if not metric.figure.startswith(("valid/", "test/")):
-            raise _wrong(f"metric {metric.name!r}", repr(metric.figure), '"valid/..." or "test/..."', "correct it")
+        if not metric.figure.startswith(("valid/", "test/", "train/")):
+            expected = '"valid/...", "test/..." or "train/..."'
+            raise _wrong(f"metric {metric.name!r}", repr(metric.figure), expected, "correct it")
     for key in sweep.needs:
         _check_name("needs", key.partition(".")[0], stages)
     if not sweep.seeds or len(set(sweep.seeds)) < len(sweep.seeds):

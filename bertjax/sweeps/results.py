@@ -121,7 +121,7 @@ def _read(folder: Path) -> Finished:
 
 def _value(metric: Metric, run: Finished) -> float:
     """Returns a run's score in the form that the table shows."""
-    metrics = evaluation(run).metrics if metric.figure.startswith("valid/") else _tested(run)
+    metrics = _FIGURES[metric.figure.partition("/")[0]](run)
     if metric.figure not in metrics:
         raise UserError(
             f"metric {metric.name!r}",
@@ -134,6 +134,22 @@ def _value(metric: Metric, run: Finished) -> float:
 
 def _tested(run: Finished) -> Mapping[str, float]:
     return {name: value for name, (_, value) in run.last_metrics().items() if name.startswith("test/")}
+
+
+def _logged(run: Finished) -> Mapping[str, float]:
+    """Returns the median of each training metric, over its log lines."""
+    values: dict[str, list[float]] = {}
+    for record in run.records:
+        for name in filter(lambda name: name.startswith("train/"), record):
+            values.setdefault(name, []).append(record[name])
+    return {name: float(np.median(logged)) for name, logged in values.items()}
+
+
+_FIGURES: dict[str, Callable[[Finished], Mapping[str, float]]] = {
+    "valid": lambda run: evaluation(run).metrics,
+    "test": _tested,
+    "train": _logged,
+}
 
 
 def _lines(

@@ -96,6 +96,19 @@ def test_metrics_of_the_test_split(tmp_path):
     assert line.cells[0].score.mean == 28.0
 
 
+def test_training_metrics_are_medians_over_log_lines(tmp_path):
+    speed = parts.metric("tokens/s", "task", "train/tokens_per_second")
+    sweep = made.sweep(metrics=[speed], rows=[parts.row("base")], seeds=(0,))
+    runs = runs_of(sweep, tmp_path)
+    for run in runs:
+        made.write_run(run.folder, {"valid/f1": 1.0})
+        with (run.folder / "metrics.jsonl").open("a") as log:
+            for step, value in enumerate((900.0, 7.0, 8.0)):
+                log.write(json.dumps({"step": 5 + step, "train/tokens_per_second": value}) + "\n")
+    (line,) = results.collect(sweep, runs, (0,), frozenset()).lines
+    assert line.cells[0].score.mean == 9.0  # of 10, 900, 7 and 8
+
+
 # Problems of a run's folder are reported, and the rest of the table is complete.
 
 
