@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+_NONE: Mapping[str, object] = {}
 _ENGLISH = ("the", "a", "cat", "dog", "bird", "fish", "sees", "likes", "finds", "small", "big", "red", "old", "house")
 WORDS = [*_ENGLISH, "größe", "東京", "İn"]
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -212,10 +213,14 @@ def write_vocabulary(path: Path) -> Path:
     return path
 
 
-def environment(cache: Path) -> dict[str, str]:
-    """Returns environment variables of processes that share a folder of compiled programs."""
+def environment(cache: Path, platform: str = "cpu") -> dict[str, str]:
+    """Returns environment variables of processes that share a folder of compiled programs.
+
+    Accelerators too multiply float32 numbers in full precision. Several processes may share one.
+    """
     quick = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu", **quick}
+    accelerator = {"JAX_DEFAULT_MATMUL_PRECISION": "highest", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": platform, **quick, **accelerator}
 
 
 def command(*arguments: str) -> list[str]:
@@ -223,19 +228,19 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "launch.py", "--noreport", "--distributed=off", *arguments]
 
 
-def train(name: str, folder: Path, seed: int) -> Path:
+def train(name: str, folder: Path, seed: int, changes: Mapping[str, object] = _NONE, platform: str = "cpu") -> Path:
     """Trains a small model, and replaces an existing one in the folder. Returns the run."""
     kind, run = KINDS[name], folder / name
     shutil.rmtree(run, ignore_errors=True)
     sources = write(folder / f"{name}-text", kind.source(random.Random(0), 40))
-    values = {**kind.values, **dict(zip(kind.keys, sources, strict=True)), "seed": seed}
+    values = {**kind.values, **dict(zip(kind.keys, sources, strict=True)), "seed": seed, **changes}
     if name == "masks":
         values["data.prepared_dir"] = folder / f"{name}-text" / "prepared"
     if name != "translation":
         values["data.vocab_file"] = write_vocabulary(folder / "vocab.txt")
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     full = command(f"--config=configs/{kind.config}", f"--workdir={run}", *flags)
-    done = subprocess.run(full, cwd=ROOT, env=environment(folder / "cache"), capture_output=True, text=True)
+    done = subprocess.run(full, cwd=ROOT, env=environment(folder / "cache", platform), capture_output=True, text=True)
     assert done.returncode == 0, f"{name}: {done.stderr[-3000:]}"
     return run
 
