@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from flax import traverse_util
 
 from bertjax import launch
 from bertjax.config import build
+from bertjax.configs import bert_pretraining
 from bertjax.sweeps import expansion
 from bertjax.sweeps.definition import Sweep
 from tests import tiny
@@ -41,9 +43,11 @@ def file_for(need: str, folder: Path) -> Path:
         return tiny_bert(folder, large="large" in need)
     kind = stage.partition("_")[0].removesuffix("512")
     path = folder / f"{kind}.{key}"
-    if kind == "pretrain":
+    if key == "minimal_pairs.source":
+        path.write_text("the cat sees a dog\tthe cat see a dog\n")
+    elif kind == "pretrain":
         return tiny.write_text(path)
-    if kind == "train":
+    elif kind == "train":
         path.write_text("one\ntwo\nthree\n")
     elif kind == "ner":
         return Path(str(tiny.write_sentences(folder)["data.source"]))
@@ -91,7 +95,7 @@ def needed(spec, folder):
 
 def test_the_files_are_found():
     published = {"bert_pretraining_tasks", "bert_model_size", "bert_masking", "bert_features", "bert_steps"}
-    assert published | {"transformer", "recurrent_attention", "bertsum", "seeds"} == set(NAMES)
+    assert published | {"transformer", "recurrent_attention", "bertsum", "modern_encoder", "seeds"} == set(NAMES)
 
 
 @pytest.mark.parametrize("spec", FILES)
@@ -104,12 +108,31 @@ def test_needs_and_metrics_of_a_sweep(spec):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_base_row_has_published_scores(name):
-    if name in ("bert_steps", "recurrent_attention"):  # their papers publish no numbers
+    if name in ("bert_steps", "recurrent_attention", "modern_encoder"):  # no paper publishes their numbers
         return
     sweep = sweep_of(name)
     (base,) = (row for row in sweep.rows if row.name == sweep.base)
     assert base.paper
     assert set(base.paper) <= {metric.name for metric in sweep.metrics}
+
+
+@pytest.mark.parametrize("size", ["base", "tiny"])
+def test_all_changes_to_bert_make_the_modern_encoder(size):
+    sweep = sweep_of("modern_encoder" + (":tiny" if size == "tiny" else ""))
+    last = [row for row in sweep.rows if row.name.startswith("+")][-1]
+    of_all_rows = sweep.stage("pretrain").overrides
+    bert, modern = (
+        traverse_util.flatten_dict(bert_pretraining.get_config(variant).to_dict(), sep=".")
+        for variant in (size, f"{size},modern")
+    )
+    made = {**bert, **{key.removeprefix("pretrain."): value for key, value in last.overrides.items()}}
+    assert {key for key in modern if made[key] != modern[key]} <= set(of_all_rows) | {"masking.max_predictions"}
+    without = [row for row in sweep.rows if row.name.startswith("without ")]
+    for row in without:
+        name = row.name.removeprefix("without ")
+        (change,) = (other for other in sweep.rows if other.name == f"+ {name}")
+        assert row.overrides.items() < last.overrides.items()
+        assert (last.overrides.keys() - row.overrides.keys()) <= change.overrides.keys()
 
 
 def test_published_scores():
