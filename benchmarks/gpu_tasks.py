@@ -4,9 +4,10 @@
 
 The models are the Transformer, base and big, on sentences of Python's documentation, each with the next one as its
 translation; BertSum with the Transformer scorer on whole documents, in windows of 512 tokens; and BertSumAbs on the
-beginnings of documents. BERT has the size Base. Outputs have a fixed number of tokens, independent of the weights. The
-table also has what a plan predicts of each training case. The output file is updated after each case. Cases for which
-no time is left are listed. `--smoke` runs everything on small shapes, in minutes on a CPU.
+beginnings of documents. BERT has the size Base. Training takes the batches of the longest rows, so that each case is
+one program. Outputs have a fixed number of tokens, independent of the weights. The table also has what a plan predicts
+of each training case. All cases compile at the same time, each in a process of its own, and are then timed one after
+another. The output file is updated after each case. `--smoke` runs everything on small shapes, in minutes on a CPU.
 """
 
 import argparse
@@ -24,8 +25,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks import common, prediction
-from benchmarks.gpu import Clock
+from benchmarks import common, prediction, turns
 from bertjax.configs import bertsum_abs as bertsum_abs_config
 from bertjax.configs import bertsum_ext as bertsum_ext_config
 from bertjax.configs import translation as translation_config
@@ -39,6 +39,7 @@ from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 
 _PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
+_WARMUP = 4  # updates
 _WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50
 _HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in", *prediction.HEADER]
 
@@ -70,27 +71,37 @@ class Case(NamedTuple):
     count: Callable[[Batch], int]
     written: int  # tokens of an output; 0 for extractive summaries
 
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self.name.split(",")[0]
+
 
 def main() -> None:
     """Runs all cases for which there is time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--seconds", type=float, default=510.0, help="no case starts after this time")
+    parser.add_argument("--cases", default="", help="only cases with one of these texts in their names: A;B")
+    parser.add_argument("--jobs", type=int, default=8, help="how many cases compile at the same time")
+    parser.add_argument("--seconds", type=float, default=510.0, help="no case goes on after this time")
     parser.add_argument("--peak", type=float, default=_PEAK, help="operations per second that count as 100 %%")
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
-    clock, results, scale = Clock(args.seconds), [], SMOKE if args.smoke else FULL
+    clock, scale, wanted = turns.Clock(args.seconds), SMOKE if args.smoke else FULL, args.cases.split(";")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder)
-        for case in cases(scale, folder):
-            result = {"error": "no time left"} if clock.left() < 45 else attempt(case, scale, folder)
+        found = [case for case in cases(scale, folder) if any(text in case.name for text in wanted)]
+        for case in found:
+            common.open_task(case.experiment, case.config, folder / case.model)  # prepares the data
+        results: list[dict[str, Any]] = []
+        for result in turns.take_turns(run, [(case.name, scale, folder) for case in found], args.jobs, clock):
+            case = found[len(results)]
             results.append({"name": case.name, "batch_size": case.config.batch_size, "unit": case.unit, **result})
             print(f"{clock.used():4.0f} s  {results[-1]}", flush=True)
-            args.output.write_text(
-                json.dumps({"machine": common.describe_machine(), "peak": args.peak, "results": results}, indent=1)
-            )
-    print(f"\n{common.describe_machine()}; bfloat16\n\n" + common.table(_HEADER, [row(r, args.peak) for r in results]))
+            args.output.write_text(json.dumps({"peak": args.peak, "results": results}, indent=1))
+    machine = next((result["machine"] for result in results if "machine" in result), "no case has run")
+    print(f"\n{machine}; bfloat16\n\n" + common.table(_HEADER, [row(r, args.peak) for r in results]))
     if args.smoke and any("error" in result for result in results):
         sys.exit("error: a case failed")
 
@@ -115,7 +126,7 @@ def cases(scale: Scale, folder: Path) -> Iterator[Case]:
         yield from _both(f"translation {size}", translation, config, scale, count_targets, _WRITTEN)
     config = bertsum_ext_config.get_config(f"{scale.bert},transformer")
     config = _read(config, scale, folder)
-    yield from _both(f"BertSum {scale.bert}", bertsum_ext, config, scale, count_articles, 0)
+    yield from _both(f"BertSum {scale.bert}", bertsum_ext, config, scale, common.real_tokens, 0)
     config = bertsum_abs_config.get_config(scale.bert)
     config.decoding.max_extra = config.decoding.min_extra + 1
     config = _read(config, scale, folder)
@@ -133,33 +144,56 @@ def _both(name: str, experiment: Any, config: ConfigDict, scale: Scale, count: A
     config.model.dtype = "bfloat16"
     config.num_steps = 10**6  # more than the benchmark makes
     config.batch_size = scale.pairs if experiment is translation else scale.rows
-    unit = "target tokens" if written else "articles"
+    unit = "target tokens" if written else "tokens"
     yield Case(f"{name}, training", experiment, config, True, unit, count, written)
     unit = "tokens written" if written else "articles"
     yield Case(f"{name}, prediction", experiment, config, False, unit, count, written)
 
 
-def attempt(case: Case, scale: Scale, folder: Path) -> dict[str, Any]:
-    """Runs a case. Returns its results, or its error, so that the other cases continue."""
-    try:
-        opened = common.open_task(case.experiment, case.config, folder / case.name.split(",")[0])
-        return (train if case.trains else predict)(case, scale, opened)
-    except Exception as error:
-        return {"error": (" ".join(str(error).split()) or type(error).__name__)[:300]}
+def run(name: str, scale: Scale, folder: Path, turn: turns.Wait) -> dict[str, Any]:
+    """Runs a case. Returns its results."""
+    case = next(case for case in cases(scale, folder) if case.name == name)
+    opened = common.open_task(case.experiment, case.config, folder / case.model)
+    if case.trains:
+        opened = opened._replace(data=LongRows(opened))
+        seconds = turns.compile_ahead(opened.task, opened.settings, folder / "programs", opened.data.spec)
+        turn()
+        found = train(case, scale, opened, seconds)
+    else:
+        turn()
+        found = predict(case, scale, opened)
+    return {"machine": common.describe_machine(), **found}
 
 
-def train(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
-    """Times updates on the task's own batches, after all their shapes are compiled."""
+class LongRows:
+    """The training batches of the longest rows.
+
+    Attributes:
+      spec: the shapes of their arrays.
+    """
+
+    def __init__(self, opened: common.Opened) -> None:
+        self._data = opened.data
+        self.spec = max(opened.task.batch_specs(), key=lambda spec: spec["input_ids"].shape[1])
+
+    def batches(self, split: str, start: int, rows: np.ndarray) -> Iterator[Batch]:
+        """Yields those of the data's batches that have the shapes."""
+        every = self._data.batches(split, start, rows)
+        return (batch for batch in every if batch["input_ids"].shape == self.spec["input_ids"].shape)
+
+
+def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: float) -> dict[str, Any]:
+    """Times updates on the task's own batches, whose program is compiled."""
     task, data, settings, _ = opened
-    warmup, peak = 4 * len(task.batch_specs()), prediction.peak_bytes()
-    ours = common.OurTraining(opened, scale.updates, warmup)
-    batches = data.batches("train", warmup, np.arange(settings.batch_size))
+    peak = prediction.peak_bytes()
+    ours = common.OurTraining(opened, scale.updates, _WARMUP)
+    batches = itertools.islice(data.batches("train", 0, np.arange(settings.batch_size)), _WARMUP, None)
     taken = list(itertools.islice(batches, scale.updates))
     seconds = _seconds(ours)
     return {
         "per_second": sum(map(case.count, taken)) / seconds,
         "flops_per_second": flops(task, taken) / seconds,
-        "compile_seconds": ours.compile_seconds,
+        "compile_seconds": compile_seconds,
         **prediction.compare(taken, seconds, peak),
     }
 
@@ -192,11 +226,6 @@ def count_targets(batch: Batch) -> int:
     return int(np.count_nonzero(batch["target_segment_ids"]))
 
 
-def count_articles(batch: Batch) -> int:
-    """Returns the number of articles that start in a batch."""
-    return int(np.count_nonzero(batch["segment_ids"].any(axis=1) & (batch["first_sentences"] == 0)))
-
-
 def flops(task: Task, batches: Iterable[Batch]) -> float:
     """Returns the operations of an update on each of the batches, including padding; see `training_flops`."""
     specs = Counter(
@@ -209,8 +238,8 @@ def flops(task: Task, batches: Iterable[Batch]) -> float:
 def row(result: Mapping[str, Any], peak: float) -> list[str]:
     """Returns a table row."""
     label = [result["name"], str(result["batch_size"]), result["unit"]]
-    if "error" in result:
-        return [*label, result["error"][:60], *[""] * (len(_HEADER) - 4)]
+    if "per_second" not in result:
+        return [*label, str(result.get("error") or result.get("skipped"))[:60], *[""] * (len(_HEADER) - 4)]
     flops = result.get("flops_per_second")
     share = ["", ""] if flops is None else [f"{flops / 1e12:.3g}", f"{flops / peak:.1%}"]
     return [

@@ -28,7 +28,7 @@ def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> floa
       spec: the shapes of a batch, see `Task.batch_specs`.
     """
     with jax.sharding.use_abstract_mesh(_CPUS):
-        params = jax.eval_shape(task.init, jax.random.key(0))
+        params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
         return 3 * matrix_flops(jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr)
 
 
@@ -39,7 +39,7 @@ def update_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
         return sum(task.loss(params, batch, None)[0].values(), jnp.zeros(()))
 
     with jax.sharding.use_abstract_mesh(_CPUS):
-        params = jax.eval_shape(task.init, jax.random.key(0))
+        params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
         return matrix_flops(jax.make_jaxpr(jax.grad(loss))(params, dict(spec)).jaxpr)
 
 

@@ -165,12 +165,13 @@ def measure(config: Mapping[str, Any], build: Build, remat: str | None, target: 
     spec = task.largest_spec()
     rows = next(iter(spec.values())).shape[0]
 
-    def kept(params: Any, batch: Any, key: jax.Array) -> Any:
+    def kept(params: Any, batch: Any) -> Any:
+        key = jax.random.key(0, impl=settings.rng)
         return jax.vjp(lambda p: sum(task.loss(p, batch, key)[0].values()), params)[1]
 
     device = make_mesh(MeshConfig(1, 1, 1), target.devices[:1]).abstract_mesh
     with jax.sharding.use_abstract_mesh(device):
-        residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec), jax.random.key(0, impl=settings.rng)))
+        residuals = jax.tree.leaves(jax.eval_shape(kept, params, dict(spec)))
     parameter_bytes = _bytes(jax.tree.leaves(params))
     row_bytes = max(_bytes(residuals) - parameter_bytes, 0) / rows
     flops = update_flops(build(with_plain_attention(config))[0], spec)

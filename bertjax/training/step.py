@@ -163,7 +163,7 @@ def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) 
     sharding.check_rows(mesh, config.batch_size)
     sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # models may depend on the kind of device
-        params = jax.eval_shape(task.init, jax.random.key(0))
+        params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
         if config.budget.hours:
             optimizer = make_timed_optimizer(config.optimizer, params)
         else:

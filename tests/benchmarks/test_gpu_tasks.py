@@ -1,9 +1,11 @@
 import json
+import types
 
+import jax
 import numpy as np
 import pytest
 
-from benchmarks import gpu_tasks
+from benchmarks import common, gpu_tasks, turns
 from benchmarks.common import flops_per_token
 from bertjax.configs import bertsum_abs, bertsum_ext, translation
 from tests.test_configs import make
@@ -51,12 +53,6 @@ def test_operations_of_rows_are_those_of_bert_and_the_scorer():
     assert 11 / 12 * bert < gpu_tasks.flops(task, [batch]) < 0.97 * bert
 
 
-def test_articles_are_counted_in_their_first_row():
-    segment_ids = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]])  # the last row is padding
-    first_sentences = np.array([0, 5, 0, 0])
-    assert gpu_tasks.count_articles({"segment_ids": segment_ids, "first_sentences": first_sentences}) == 2
-
-
 def test_cases_cover_all_comparisons(tmp_path):
     names = [case.name for case in gpu_tasks.cases(gpu_tasks.FULL, tmp_path)]
     models = ("translation base", "translation big", "BertSum base", "BertSumAbs base")
@@ -65,8 +61,23 @@ def test_cases_cover_all_comparisons(tmp_path):
 
 def test_a_failed_case_is_reported(tmp_path):
     case = next(gpu_tasks.cases(gpu_tasks.SMOKE, tmp_path))  # the text does not exist
-    result = gpu_tasks.attempt(case, gpu_tasks.SMOKE, tmp_path)
+    (result,) = turns.take_turns(gpu_tasks.run, [(case.name, gpu_tasks.SMOKE, tmp_path)], 1, turns.Clock(100))
     assert "source.txt" in result["error"]
     line = gpu_tasks.row({"name": case.name, "batch_size": 4, "unit": "x", **result}, 1e12)
     assert line[:3] == ["translation tiny, training", "4", "x"]
     assert len(line) == len(gpu_tasks._HEADER)
+
+
+def test_only_the_longest_rows_are_timed():
+    specs = [{"input_ids": jax.ShapeDtypeStruct((64 // length, length), np.int32)} for length in (8, 32)]
+
+    class Data:
+        def batches(self, split, start, rows):
+            return (
+                {"input_ids": np.full((64 // length, length), number)} for number, length in enumerate((8, 32, 8, 32))
+            )
+
+    task = types.SimpleNamespace(batch_specs=lambda: specs)
+    found = gpu_tasks.LongRows(common.Opened(task, Data(), None, None))
+    assert found.spec == specs[1]
+    assert [batch["input_ids"][0, 0] for batch in found.batches("train", 0, np.arange(2))] == [1, 3]

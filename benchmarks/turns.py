@@ -1,0 +1,138 @@
+"""Runs the cases of a benchmark in processes of their own: they compile at the same time, and are timed in turn."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.contract import Task
+from bertjax.training import step as steps
+from bertjax.training.config import TrainingConfig
+
+Wait = Callable[[], None]
+_POLL = 0.2  # seconds
+
+
+class Clock:
+    """The used and the remaining time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._began, self._seconds = time.monotonic(), seconds
+
+    def used(self) -> float:
+        """Returns the seconds since the start."""
+        return time.monotonic() - self._began
+
+    def left(self) -> float:
+        """Returns the remaining seconds."""
+        return self._seconds - self.used()
+
+
+def take_turns(
+    run: Callable[..., dict[str, Any]], cases: Sequence[tuple[Any, ...]], jobs: int, clock: Clock
+) -> Iterator[dict[str, Any]]:
+    """Yields the result of each case, in order.
+
+    The cases of a group of `jobs` compile at the same time. When all of them have compiled, they are timed one after
+    another, so that no measurement is disturbed.
+
+    Args:
+      run: a function of a module, called in a new process with a case's arguments and a function that it must call
+        before it measures, which waits for the case's turn.
+      cases: the arguments of each case.
+      jobs: the number of processes.
+      clock: the processes are ended when no time is left.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes share the device
+    for first in range(0, len(cases), jobs):
+        group = [_Worker(run, case) for case in cases[first : first + jobs]] if clock.left() > 0 else []
+        for worker in group:
+            worker.wait(clock)
+        for worker in group:
+            yield worker.result(clock)
+        yield from ({"skipped": "no time left"} for _ in cases[first : first + jobs][len(group) :])
+
+
+class _Worker:
+    """The process of a case."""
+
+    def __init__(self, run: Callable[..., dict[str, Any]], case: tuple[Any, ...]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(run, case, other), daemon=True)
+        self._process.start()
+        other.close()
+
+    def wait(self, clock: Clock) -> None:
+        """Waits until the case waits for its turn, has failed, or no time is left."""
+        while clock.left() > 0 and not self._pipe.poll(_POLL):
+            pass
+
+    def result(self, clock: Clock) -> dict[str, Any]:
+        """Gives the case its turn, and returns its result."""
+        try:
+            while clock.left() > 0:
+                if self._pipe.poll(_POLL):
+                    found: dict[str, Any] | None = self._pipe.recv()
+                    if found is not None:
+                        return found
+                    self._pipe.send(None)
+            return {"skipped": "no time left"}
+        except (EOFError, ConnectionError):
+            self._process.join()
+            return {"error": f"the process ended with status {self._process.exitcode}"}
+        finally:
+            self._process.terminate()
+            self._process.join()
+
+
+def _work(
+    run: Callable[..., dict[str, Any]], case: tuple[Any, ...], pipe: multiprocessing.connection.Connection
+) -> None:
+    waited = False
+
+    def wait() -> None:
+        nonlocal waited
+        if not waited:
+            waited = True
+            pipe.send(None)
+            pipe.recv()
+
+    try:
+        found = run(*case, wait)
+    except Exception as error:  # any library can fail; the other cases continue
+        found = {"error": message(error)}
+    pipe.send(found)
+
+
+def message(error: Exception) -> str:
+    """Returns the beginning of an error's message, as one line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
+def compile_ahead(
+    task: Task, settings: TrainingConfig, cache: Path, spec: Mapping[str, jax.ShapeDtypeStruct] | None = None
+) -> float:
+    """Compiles the update on the first device. Returns the seconds.
+
+    Args:
+      task: the task.
+      settings: its settings.
+      cache: the folder in which the program is kept, from which training in this process then reads it.
+      spec: the shapes of the batch, one of `Task.batch_specs`; default: the first.
+    """
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    began = time.perf_counter()
+    mesh, optimizer, _, shapes, shardings = steps.assemble(task, settings, jax.devices()[:1])
+    update = steps.jit_update(task, optimizer, mesh, shardings, settings)
+    with jax.set_mesh(mesh):
+        update.lower(shapes, dict(spec or task.batch_specs()[0]), np.int32(0), steps.seed_of(settings)).compile()
+    return time.perf_counter() - began

@@ -1,0 +1,47 @@
+import os
+import time
+
+from benchmarks import turns
+
+
+def measure(name, folder, wait):
+    (folder / f"{name} compiled").touch()
+    wait()
+    found = sorted(path.name for path in folder.iterdir())
+    (folder / f"{name} measured").touch()
+    wait()  # does nothing from the second time on
+    return {"seen": found}
+
+
+def fail_or_die(name, wait):
+    if name == "fails":
+        raise ValueError("no\nmemory")
+    wait()
+    os._exit(3)
+
+
+def hang(seconds, wait):
+    if not seconds:
+        wait()
+    time.sleep(seconds)
+    return {"seconds": seconds}
+
+
+def test_cases_of_a_group_compile_before_any_is_measured_and_are_measured_in_turn(tmp_path):
+    cases = [(name, tmp_path) for name in "abc"]
+    found = [result["seen"] for result in turns.take_turns(measure, cases, 2, turns.Clock(100))]
+    assert found[0] == ["a compiled", "b compiled"]
+    assert found[1] == ["a compiled", "a measured", "b compiled"]
+    assert found[2] == ["a compiled", "a measured", "b compiled", "b measured", "c compiled"]
+
+
+def test_errors_end_only_their_case():
+    found = list(turns.take_turns(fail_or_die, [("fails",), ("dies",), ("fails",)], 3, turns.Clock(100)))
+    assert found == [{"error": "no memory"}, {"error": "the process ended with status 3"}, {"error": "no memory"}]
+
+
+def test_cases_without_time_are_skipped():
+    began = time.monotonic()
+    found = list(turns.take_turns(hang, [(0,), (1000,), (1000,)], 2, turns.Clock(5)))
+    assert found[1:] == [{"skipped": "no time left"}] * 2
+    assert time.monotonic() - began < 30
