@@ -13,8 +13,9 @@ import jax
 from bertjax.contract import Batch
 from bertjax.planning import gpus, hlo
 from bertjax.planning.costs import step_costs
+from bertjax.planning.roofline import seconds_in_turn
 
-HEADER = ["ms an update (bound)", "GB moved (predicted)", "GiB used (predicted)"]
+HEADER = ["ms an update (bounds)", "GB moved (predicted)", "GiB used (predicted)"]
 _UPDATE = "jit_step"  # the name of the compiled update
 
 
@@ -25,13 +26,15 @@ class Prediction(NamedTuple):
       batch: the shapes of the batch's arrays by name.
       hbm_bytes: bytes read from and written to main memory.
       memory_bytes: arguments, temporary arrays and results.
-      seconds: the lower bound of the time; None if the specification of this device is unknown.
+      seconds: the lower bound of the time if all instructions overlap; None if this device's specification is unknown.
+      seconds_in_turn: the lower bound of the time if they run one after another; None likewise.
     """
 
     batch: Mapping[str, tuple[int, ...]]
     hbm_bytes: int
     memory_bytes: int
     seconds: float | None
+    seconds_in_turn: float | None
 
 
 def predictions() -> list[Prediction]:
@@ -50,6 +53,7 @@ def _predict(program: Any) -> Prediction:
         hbm_bytes=costs.hbm_bytes,
         memory_bytes=sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + results,
         seconds=chip and max(costs.flops / chip.peak_flops, costs.hbm_bytes / chip.hbm_bandwidth),
+        seconds_in_turn=chip and seconds_in_turn(costs, chip),
     )
 
 
@@ -88,6 +92,7 @@ def compare(batches: Sequence[Batch], seconds: float, peak_before: int) -> dict[
     return {
         **found,
         "predicted_seconds": statistics.mean(p.seconds for p in each) if each[0].seconds else None,
+        "predicted_seconds_in_turn": statistics.mean(p.seconds_in_turn for p in each) if each[0].seconds else None,
         "predicted_hbm_bytes": statistics.mean(p.hbm_bytes for p in each),
         "predicted_memory_bytes": max(p.memory_bytes for p in each),
     }
@@ -103,9 +108,11 @@ def cells(result: Mapping[str, Any]) -> list[str]:
         return [""] * len(HEADER)
     if "prediction_error" in result:
         return [f"{1e3 * result['update_seconds']:.1f}", "", result["prediction_error"][:60]]
-    bound, memory = result["predicted_seconds"], result["memory_bytes"]
+    bound, in_turn, memory = (
+        result[name] for name in ("predicted_seconds", "predicted_seconds_in_turn", "memory_bytes")
+    )
     return [
-        f"{1e3 * result['update_seconds']:.1f}" + (f" ({1e3 * bound:.1f})" if bound else ""),
+        f"{1e3 * result['update_seconds']:.1f}" + (f" ({1e3 * bound:.1f}, {1e3 * in_turn:.1f})" if bound else ""),
         f"{result['predicted_hbm_bytes'] / 1e9:.3g}",
         (f"{memory / 2**30:.2f}" if memory else "-") + f" ({result['predicted_memory_bytes'] / 2**30:.2f})",
     ]

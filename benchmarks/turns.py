@@ -65,7 +65,7 @@ class _Worker:
     def __init__(self, run: Callable[..., dict[str, Any]], case: tuple[Any, ...]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(run, case, other), daemon=True)
+        self._process = context.Process(target=_work, args=(run, case, other))
         self._process.start()
         other.close()
 
@@ -119,19 +119,20 @@ def message(error: Exception) -> str:
 def compile_ahead(
     task: Task, settings: TrainingConfig, cache: Path, spec: Mapping[str, jax.ShapeDtypeStruct] | None = None
 ) -> float:
-    """Compiles the update on the first device. Returns the seconds.
+    """Compiles the initialization and the update on the first device. Returns the seconds.
 
     Args:
       task: the task.
       settings: its settings.
-      cache: the folder in which the program is kept, from which training in this process then reads it.
+      cache: the folder in which the programs are kept, from which training in this process then reads them.
       spec: the shapes of the batch, one of `Task.batch_specs`; default: the first.
     """
     jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     began = time.perf_counter()
-    mesh, optimizer, _, shapes, shardings = steps.assemble(task, settings, jax.devices()[:1])
+    mesh, optimizer, init, shapes, shardings = steps.assemble(task, settings, jax.devices()[:1])
+    jax.jit(init, out_shardings=shardings).lower(steps.seed_of(settings)).compile()
     update = steps.jit_update(task, optimizer, mesh, shardings, settings)
     with jax.set_mesh(mesh):
         update.lower(shapes, dict(spec or task.batch_specs()[0]), np.int32(0), steps.seed_of(settings)).compile()

@@ -16,7 +16,7 @@ from bertjax.planning import breakdown
 from bertjax.planning.chips import Target
 from bertjax.planning.costs import Costs, step_costs
 from bertjax.planning.flops import Build, training_flops, with_plain_attention
-from bertjax.planning.roofline import collective_table, roofline
+from bertjax.planning.roofline import collective_table, roofline, seconds_in_turn
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
 
@@ -57,7 +57,7 @@ def plan(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, A
       - memory: `hbm_bytes` of a device, and `bytes_per_device` by part;
       - costs per device and step: `per_device`, and `collectives` by kind and link;
       - lower bounds of times: `seconds` by resource; the largest is `step_seconds`, and its resource is `bound`;
-      - `step_seconds_in_turn`, the step time without overlap of computation and communication;
+      - `step_seconds_in_turn`, a larger lower bound: that of a step whose instructions and collectives do not overlap;
       - `compiler_seconds`, the TPU compiler's estimate without communication;
       - `breakdown`, bytes, operations and the compiler's estimate by part of the model and kind of computation;
       - `utilization` of the peak, `tokens_per_second`, `days`, `device_hours`;
@@ -173,7 +173,7 @@ def _times(record: Mapping[str, Any], costs: Costs | None, target: Target, mesh:
         "collectives": collective_table(costs, target, mesh),
         "seconds": seconds,
         "step_seconds": step_seconds,
-        "step_seconds_in_turn": max(seconds["compute"], seconds["memory"]) + seconds["interconnect"],
+        "step_seconds_in_turn": seconds_in_turn(costs, target.chip) + seconds["interconnect"],
         "compiler_seconds": breakdown.compiler_seconds(costs, target.chip),
         "breakdown": breakdown.break_down(costs, target.chip),
         "bound": bound,
@@ -226,6 +226,7 @@ def describe(record: Mapping[str, Any]) -> list[str]:
         f"a step takes at least {1e3 * record['step_seconds']:.1f} ms, bound by {record['bound']} ({times} ms); "
         f"{record['utilization']:.0%} of peak"
     )
+    lines.append(f"without any overlap, at least {1e3 * record['step_seconds_in_turn']:.1f} ms")
     if record["compiler_seconds"]:
         lines.append(f"the compiler's own estimate, without communication: {1e3 * record['compiler_seconds']:.1f} ms")
     for kind, rows in record["collectives"].items():

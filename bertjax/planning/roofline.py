@@ -4,7 +4,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.planning.chips import Link, Target
+from bertjax.planning.chips import Chip, Link, Target
 from bertjax.planning.costs import Collective, Costs
 
 Table = dict[str, dict[str, dict[str, Any]]]
@@ -21,6 +21,16 @@ def roofline(costs: Costs, target: Target, mesh: Mesh) -> dict[str, float]:
         "memory": costs.hbm_bytes / target.chip.hbm_bandwidth,
         "interconnect": sum(row["seconds"] for rows in table.values() for row in rows.values()),
     }
+
+
+def seconds_in_turn(costs: Costs, chip: Chip) -> float:
+    """Returns the seconds of a step's computation if its instructions do not overlap, as on a GPU.
+
+    Each takes the longer of two times: its products at the peak, and its bytes at full bandwidth.
+    """
+    return sum(
+        work.times * max(work.flops / chip.peak_flops, work.hbm_bytes / chip.hbm_bandwidth) for work in costs.works
+    )
 
 
 def collective_table(costs: Costs, target: Target, mesh: Mesh) -> Table:

@@ -33,6 +33,7 @@ def test_the_time_of_a_known_gpu(step, monkeypatch):
     monkeypatch.setattr(prediction, "_kind", lambda: known)
     (found,) = prediction.predictions()
     assert found.seconds == pytest.approx(found.hbm_bytes / 3350e9)  # such a small model is bound by memory
+    assert found.seconds_in_turn >= 0.999 * found.seconds
 
 
 def test_measured_and_predicted_values(step, monkeypatch):
@@ -44,7 +45,8 @@ def test_measured_and_predicted_values(step, monkeypatch):
     time, moved, memory = prediction.cells(result)
     assert time == "250.0" and float(moved) == pytest.approx(predicted.hbm_bytes / 1e9, rel=0.01)
     assert memory == f"3.00 ({predicted.memory_bytes / 2**30:.2f})"
-    assert prediction.cells({**result, "predicted_seconds": 0.1})[0] == "250.0 (100.0)"
+    both = {"predicted_seconds": 0.1, "predicted_seconds_in_turn": 0.15}
+    assert prediction.cells({**result, **both})[0] == "250.0 (100.0, 150.0)"
     unchanged = prediction.compare(step.batches, 0.5, 3 * 2**30)  # an earlier case used as much
     assert prediction.cells(unchanged)[2].startswith("- (")
 

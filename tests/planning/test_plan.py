@@ -104,7 +104,8 @@ def test_times_follow_from_the_costs():
     assert seconds["interconnect"] == pytest.approx(sent / BANDWIDTH)
     assert record["step_seconds"] == max(seconds.values()) == seconds[record["bound"]]
     assert record["bound"] == "interconnect"
-    assert record["step_seconds_in_turn"] == seconds["interconnect"] + max(seconds["compute"], seconds["memory"])
+    overlapping, in_turn = max(seconds["compute"], seconds["memory"]), record["step_seconds_in_turn"]
+    assert overlapping <= in_turn - seconds["interconnect"] <= seconds["compute"] + seconds["memory"]
     assert record["days"] == pytest.approx(1000 * record["step_seconds"] / 86400)
     assert record["device_hours"] == pytest.approx(record["days"] * 24 * 8)
     assert record["tokens_per_second"] == ROWS * LENGTH / record["step_seconds"]

@@ -8,7 +8,7 @@ import pytest
 from bertjax.planning import gpus
 from bertjax.planning.chips import Chip
 from bertjax.planning.costs import Collective, Costs, Work
-from bertjax.planning.roofline import collective_table, roofline
+from bertjax.planning.roofline import collective_table, roofline, seconds_in_turn
 from tests.planning.plans import target_of
 
 GPU = Chip(1e3, 2**30, 1e2, {"NVLink": 400.0, "network": 50.0}, 0.0, "nowhere")
@@ -72,3 +72,9 @@ def test_groups_are_positions_in_the_mesh(mesh):
 def test_compute_and_memory(mesh):
     seconds = roofline(Costs([Work("", "", 1e9, 1_500_000_000, None, 2)], {}, 0), target_of(), mesh)
     assert seconds == {"compute": 2.0, "memory": 3.0, "interconnect": 0}
+
+
+def test_without_overlap_each_instruction_takes_the_longer_of_its_two_times():
+    product = Work("attention", "matrix products", 10 * GPU.peak_flops, int(GPU.hbm_bandwidth), None, times=2)
+    norm = Work("attention", "norm", 0.0, 3 * int(GPU.hbm_bandwidth), None, times=1)
+    assert seconds_in_turn(Costs([product, norm], {}, 0), GPU) == 2 * 10 + 3
