@@ -59,7 +59,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
             parts.metric("BLiMP", "pretrain", "valid/pairs/accuracy", "percent", digits=1),
             parts.task_metric("sst2", "SST-2"),
         ],
-        "source": "no table has these rows; docs/results.md has those of `tiny`.",
+        "source": "no paper has these rows.",
         "needs": {
             "pretrain.data.source": "the text to pretrain on",
             "pretrain.minimal_pairs.source": "the file of minimal pairs",
