@@ -104,8 +104,8 @@ def main() -> None:
         )
         common.read_config(common.Shape("tiny", 1, 32, runner.vocab_size), runner.data).data(Path(folder)).prepare()
         results: list[dict[str, Any]] = []
-        for result in turns.take_turns(runner.run, [(case,) for case in found], args.jobs, clock):
-            results.append({**dataclasses.asdict(found[len(results)]), **result})
+        for index, result in turns.take_turns(runner.run, [(case,) for case in found], args.jobs, clock):
+            results.append({**dataclasses.asdict(found[index]), **result})
             print(f"{clock.used():4.0f} s  {describe(results[-1], args.peak)}", flush=True)
             args.output.write_text(json.dumps({"peak": args.peak, "results": results}, indent=1))
     machine = next((result["machine"] for result in results if "machine" in result), "no case has run")

@@ -95,8 +95,8 @@ def main() -> None:
         for case in found:
             common.open_task(case.experiment, case.config, folder / case.model)  # prepares the data
         results: list[dict[str, Any]] = []
-        for result in turns.take_turns(run, [(case.name, scale, folder) for case in found], args.jobs, clock):
-            case = found[len(results)]
+        for index, result in turns.take_turns(run, [(case.name, scale, folder) for case in found], args.jobs, clock):
+            case = found[index]
             results.append({"name": case.name, "batch_size": case.config.batch_size, "unit": case.unit, **result})
             print(f"{clock.used():4.0f} s  {results[-1]}", flush=True)
             args.output.write_text(json.dumps({"peak": args.peak, "results": results}, indent=1))

@@ -36,11 +36,12 @@ class Clock:
 
 def take_turns(
     run: Callable[..., dict[str, Any]], cases: Sequence[tuple[Any, ...]], jobs: int, clock: Clock
-) -> Iterator[dict[str, Any]]:
-    """Yields the result of each case, in order.
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the index and the result of each case.
 
     The cases of a group of `jobs` compile at the same time. When all of them have compiled, they are timed one after
-    another, so that no measurement is disturbed.
+    another, so that no measurement is disturbed. When half of the time is gone, those that have compiled no longer wait
+    for the others; such results have `disturbed`.
 
     Args:
       run: a function of a module, called in a new process with a case's arguments and a function that it must call
@@ -51,12 +52,22 @@ def take_turns(
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes share the device
     for first in range(0, len(cases), jobs):
-        group = [_Worker(run, case) for case in cases[first : first + jobs]] if clock.left() > 0 else []
-        for worker in group:
-            worker.wait(clock)
-        for worker in group:
-            yield worker.result(clock)
-        yield from ({"skipped": "no time left"} for _ in cases[first : first + jobs][len(group) :])
+        group = list(range(first, min(first + jobs, len(cases))))
+        workers = {index: _Worker(run, cases[index]) for index in group if clock.left() > 0}
+        half = clock.left() / 2
+        try:
+            while workers and clock.left() > 0:
+                ready = [index for index, worker in workers.items() if worker.is_ready()]
+                if ready and (len(ready) == len(workers) or clock.left() < half):
+                    disturbed = {"disturbed": True} if len(ready) < len(workers) else {}
+                    group.remove(ready[0])
+                    yield ready[0], {**workers.pop(ready[0]).result(clock), **disturbed}
+                else:
+                    time.sleep(_POLL)
+        finally:
+            for worker in workers.values():
+                worker.end()
+        yield from ((index, {"skipped": "no time left"}) for index in group)
 
 
 class _Worker:
@@ -69,10 +80,9 @@ class _Worker:
         self._process.start()
         other.close()
 
-    def wait(self, clock: Clock) -> None:
-        """Waits until the case waits for its turn, has failed, or no time is left."""
-        while clock.left() > 0 and not self._pipe.poll(_POLL):
-            pass
+    def is_ready(self) -> bool:
+        """Returns whether the case waits for its turn, or has failed."""
+        return self._pipe.poll()
 
     def result(self, clock: Clock) -> dict[str, Any]:
         """Gives the case its turn, and returns its result."""
@@ -88,8 +98,12 @@ class _Worker:
             self._process.join()
             return {"error": f"the process ended with status {self._process.exitcode}"}
         finally:
-            self._process.terminate()
-            self._process.join()
+            self.end()
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._process.terminate()
+        self._process.join()
 
 
 def _work(

@@ -61,7 +61,7 @@ def test_cases_cover_all_comparisons(tmp_path):
 
 def test_a_failed_case_is_reported(tmp_path):
     case = next(gpu_tasks.cases(gpu_tasks.SMOKE, tmp_path))  # the text does not exist
-    (result,) = turns.take_turns(gpu_tasks.run, [(case.name, gpu_tasks.SMOKE, tmp_path)], 1, turns.Clock(100))
+    ((_, result),) = turns.take_turns(gpu_tasks.run, [(case.name, gpu_tasks.SMOKE, tmp_path)], 1, turns.Clock(100))
     assert "source.txt" in result["error"]
     line = gpu_tasks.row({"name": case.name, "batch_size": 4, "unit": "x", **result}, 1e12)
     assert line[:3] == ["translation tiny, training", "4", "x"]
