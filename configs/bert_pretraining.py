@@ -24,6 +24,8 @@ validation masked-LM loss about 0.9 nat below the unigram baseline. The other si
 accelerators. In the paper, the average on GLUE's test sets is 79.6 (base) and 82.1 (large).
 """
 
+import math
+
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -145,7 +147,7 @@ def _lengthen(config: ConfigDict) -> None:
     config.init_from = placeholder(str)  # required: the run of the first phase
     config.num_steps = 100_000
     config.data.seq_len = 512
-    config.masking.max_predictions = 77  # 15 % of 512
+    config.masking.max_predictions = math.ceil(512 * config.masking.rate)
 
 
 def _enlarge_batches(config: ConfigDict, second_phase: bool) -> None:

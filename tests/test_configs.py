@@ -16,6 +16,7 @@ from flax import traverse_util
 import bertjax
 from bertjax import config as config_module
 from bertjax.config import check_unresolved
+from bertjax.configs import bert_pretraining
 from bertjax.errors import UserError
 from bertjax.modes.resolved import Resolved
 from bertjax.runs.checkpoints import restore_params
@@ -147,6 +148,14 @@ def test_published_sizes_have_the_published_number_of_parameters(size, vocab_siz
     tree = changed(tree_of("bert_pretraining", size), ("model", "vocab_size"), vocab_size)
     shapes = jax.eval_shape(make(tree)[0].init, jax.random.key(0))["bert"]
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
+
+
+@pytest.mark.parametrize(
+    "variant", ["base", "phase2", "tiny,modern", "base,modern", "modern,phase2", "modernbert_base"]
+)
+def test_rows_have_room_for_all_masked_tokens(variant):
+    config = bert_pretraining.get_config(variant)
+    assert config.masking.max_predictions >= config.masking.rate * (config.data.seq_len or 128)
 
 
 @pytest.mark.parametrize("name", MODULES)
