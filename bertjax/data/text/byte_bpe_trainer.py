@@ -1,6 +1,7 @@
 """Trains byte-level BPE from word counts; the result is the same on every run and machine."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -16,6 +17,7 @@ from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 
 MIN_VOCAB_SIZE = len(SPECIALS) + len(BYTE_CHARS)
+_RUN = re.compile(r"\s\s")
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
@@ -23,8 +25,8 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
 
     A word includes the space before it. Its characters stand for bytes.
     """
-    # Each different string between spaces is split once, which takes a tenth of the time. Only a run of several spaces
-    # depends on what surrounds it.
+    # Each different string between spaces is split once, which takes a tenth of the time. Only a run of several
+    # characters of white space depends on what surrounds it.
     chunks = Counter(itertools.chain.from_iterable(map(_chunks, texts)))
     normalize, split = byte_normalizer(lowercase).normalize_str, byte_splitter().pre_tokenize_str
     counts: Counter[str] = Counter()
@@ -60,4 +62,4 @@ def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Seq
 
 
 def _chunks(text: str) -> Iterator[str]:
-    return iter([text] if "  " in text else text.split(" "))
+    return iter([text] if _RUN.search(text) else text.split(" "))

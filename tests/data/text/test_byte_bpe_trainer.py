@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertjax.data.parts import Parts
@@ -26,9 +26,11 @@ def whole_words(text, lowercase):
 
 @given(
     st.lists(
-        st.sampled_from(["a", "bc", " ", "  ", "\t", "한", "é", "e\u0301", "\u0301", "'s", "1", ".", "É"]), max_size=12
+        st.sampled_from(["a", "bc", " ", "  ", "\t", "\u3000", "한", "é", "e\u0301", "\u0301", "'s", "1", ".", "É"]),
+        max_size=12,
     )
 )
+@example(["\t", " ", "\t"])
 def test_words_between_spaces_are_counted_as_in_the_whole_text(pieces):
     text = "".join(pieces).strip(" ")
     for lowercase in (False, True):
