@@ -33,7 +33,7 @@ _CHANGES = {
 }
 
 _MAX_PREDICTIONS = 20  # 15 % of 128
-_TINY_TASK = {"data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 5e-4}
+_TINY_TASK = {"num_epochs": 1.0, "data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 5e-4}
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
@@ -45,6 +45,8 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     cumulative = [parts.row("BERT")]
     cumulative += [parts.row(f"+ {name}", _join(changes, names[: i + 1])) for i, name in enumerate(names)]
     without = [parts.row(f"without {name}", _join(changes, set(names) - {name})) for name in names]
+    if tiny:
+        without.append(parts.row("without short rows", {**_join(changes, names), "pretrain.data.stages": ()}))
     return {
         "stages": [
             parts.stage("pretrain", f"configs/bert_pretraining.py:{size}", _pretraining(tiny)),
