@@ -8,7 +8,8 @@
 Each row pretrains BERT-Base on 10 G tokens and fine-tunes it on SST-2. A row "+ CHANGE" has the changes of all rows
 above it too, so the last of them is `configs/bert_pretraining.py:modern`. A row "without CHANGE" has all the others.
 All rows have the same tokens, vocabulary and validation text; the validation rows are single segments of which 15 % is
-masked, whatever the rows of training are. All rows of `tiny` have 15 M tokens, no dropout and a trapezoidal schedule.
+masked, whatever the rows of training are. All rows of `tiny` have 15 M tokens, no dropout and a trapezoidal schedule,
+and start with short rows of text, except "without short rows".
 """
 
 import functools
