@@ -177,27 +177,27 @@ class OurStep:
       state: the state after the last update.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        overrides: Mapping[str, Any],
-        batches: Sequence[Batch] | None = None,
-    ) -> None:
+    def __init__(self, task: Any, config: TrainingConfig, batches: Sequence[Batch]) -> None:
         """Compiles the step and makes one update.
 
         Args:
-          shape: the model and its batch.
-          overrides: config values by dotted key.
-          batches: batches with the shapes of the task's `batch_specs`; default: a synthetic one.
+          task: the task.
+          config: the training settings.
+          batches: batches with shapes of the task's `batch_specs`.
         """
-        _, config, task = read_config(shape, overrides).rehearsed()
         mesh, optimizer, init, _, shardings = steps.assemble(task, config, jax.devices()[:1])
         self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
-        self.batches = batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)]
+        self.batches = batches
         self._on_device = [sharding.put_batch(batch, mesh) for batch in self.batches]
         self.state = jax.jit(init, out_shardings=shardings)(steps.seed_of(config))
         self._index = 0
         self()
+
+    @classmethod
+    def of(cls, shape: Shape, overrides: Mapping[str, Any], batches: Sequence[Batch] | None = None) -> "OurStep":
+        """Makes the step of a shape, with config values by dotted key; by default, on a synthetic batch."""
+        _, config, task = read_config(shape, overrides).rehearsed()
+        return cls(task, config, batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)])
 
     def __call__(self, times: int = 1) -> None:
         """Makes `times` updates, and waits for the last."""

@@ -189,7 +189,7 @@ class Runner:
         _, config, task = common.read_config(shape, overrides).rehearsed()
         seconds = turns.compile_ahead(task, config, self._folder / "programs")
         turn()
-        return common.OurStep(shape, overrides, batches), seconds
+        return common.OurStep.of(shape, overrides, batches), seconds
 
     def _profile(self, case: Case, step: Callable[[int], None]) -> None:
         if self._profiles and not case.torch:

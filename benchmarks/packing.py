@@ -101,7 +101,7 @@ def measure(
     real, padding = {}, {}
     for name, overrides in layouts.items():
         batches = common.real_batches(shape, overrides, folder, _TIMED)
-        contenders[f"ours, {name}"] = common.OurStep(shape, overrides, batches)
+        contenders[f"ours, {name}"] = common.OurStep.of(shape, overrides, batches)
         real[f"ours, {name}"] = statistics.mean(map(common.real_tokens, batches))
         counted = common.real_batches(shape, overrides, folder, _COUNTED // shape.tokens)
         padding[f"ours, {name}"] = 1 - statistics.mean(map(common.real_tokens, counted)) / shape.tokens

@@ -60,7 +60,7 @@ def profile(shapes: Sequence[str], variants: Mapping[str, Any]) -> None:
         print(f"{common.describe_machine()}; float32")
         for shape in map(common.Shape.parse, shapes):
             for name, settings in variants.items():
-                seconds, wall = step_profile.trace(common.OurStep(shape, settings))
+                seconds, wall = step_profile.trace(common.OurStep.of(shape, settings))
                 shares = step_profile.report(step_profile.kinds(newest_program()), seconds)
                 print(f"\n### {name}: {shape}, {wall * 1e3:,.0f} ms a step\n\n{shares}", flush=True)
 
@@ -80,7 +80,7 @@ def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
 
 def compare(shape: common.Shape, variants: Mapping[str, Any], peers: Sequence[str], rounds: int) -> str:
     """Times all contenders on one shape. Returns the results as text."""
-    ours = {name: common.OurStep(shape, settings) for name, settings in variants.items()}
+    ours = {name: common.OurStep.of(shape, settings) for name, settings in variants.items()}
     contenders: dict[str, Callable[[], None]] = dict(ours)
     if peers:
         from benchmarks.torch_peer import TorchStep

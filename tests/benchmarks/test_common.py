@@ -57,7 +57,7 @@ def test_an_unknown_override_is_an_error():
 def test_our_step_cycles_through_its_batches():
     shape = common.Shape("tiny", 2, 8, 50)
     batches = [common.made_up_batch(batch_specs(shape, {}), 50)] * 2
-    step = common.OurStep(shape, {"model.scan_layers": True, "rng": "rbg"}, batches)
+    step = common.OurStep.of(shape, {"model.scan_layers": True, "rng": "rbg"}, batches)
     step()
     assert int(step.state.step) == 2
 

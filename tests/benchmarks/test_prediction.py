@@ -16,7 +16,7 @@ SHAPE = common.Shape.parse("tiny:4x32:1000")
 def step():
     gc.collect()
     jax.clear_caches()  # of programs of other tests
-    return common.OurStep(SHAPE, {"model.scan_layers": True})
+    return common.OurStep.of(SHAPE, {"model.scan_layers": True})
 
 
 def test_predictions_of_the_compiled_update(step):
