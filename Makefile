@@ -15,7 +15,7 @@ DEMO := runs/demo
 DATES := runs/demo-translation
 SUMMARIES := runs/demo-summarization
 DEMO_TEXT := --config.data.prepared_dir=$(DEMO)/data
-DEMO_SENTENCES := Return the [MASK] of the object.\nThis function returns [MASK] if the file exists.\nIf the argument is omitted , the default [MASK] is used.\n
+DEMO_SENTENCES := A subclass should [MASK] this method.\nThis function returns [MASK] if the file exists.\nIf the argument is omitted , the default [MASK] is used.\n
 
 define ARTICLE
 A cache keeps results of a function that is expensive to call. Each result is stored under the arguments of its call. When the function is called again with the same arguments, the stored result is returned and the function does not run. The cache holds a limited number of results, and the one that was used longest ago is dropped first. Arguments have to be hashable, because results are looked up in a dictionary. A cache that never forgets may fill the memory of a program that runs for weeks.
@@ -58,17 +58,20 @@ lock: $(BIN)/python  ## renew locks/ after a change of requirements; UPGRADE=1 a
 	$(LOCK) --extra report --constraint locks/dev.txt --output-file locks/runtime.txt pyproject.toml
 	$(LOCK) --no-deps --output-file locks/encoder.txt locks/encoder.in
 
-demo: setup  ## pretrain a tiny BERT and fill masks, in six minutes
+demo: setup  ## pretrain a tiny BERT and a tiny modern encoder, and fill masks
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/untrained --config.num_steps=1 $(DEMO_TEXT)
-	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO) $(DEMO_TEXT)
-	@echo "Validation metrics, with those of the unigram baseline:"
-	@$(LAUNCH) --mode=evaluate --workdir=$(DEMO)
-	@echo "Filled masks before training:"
-	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)/untrained
-	@echo "Filled masks after training:"
-	@printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)
-	@echo "The run is in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
-	@echo "Its page: $(DEMO)/report.html"
+	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/bert $(DEMO_TEXT)
+	$(LAUNCH) --config=configs/bert_pretraining.py:tiny,modern --workdir=$(DEMO)/modern $(DEMO_TEXT)
+	@for run in bert modern; do \
+		echo "Validation metrics of $$run, with those of the unigram baseline:"; \
+		$(LAUNCH) --mode=evaluate --workdir=$(DEMO)/$$run || exit; \
+	done
+	@for run in untrained bert modern; do \
+		echo "Masks filled by $$run:"; \
+		printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)/$$run || exit; \
+	done
+	@echo "The runs are in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
+	@echo "Their pages: $(DEMO)/bert/report.html, $(DEMO)/modern/report.html"
 
 demo-translation: setup  ## train a translator of dates and draw its attention
 	$(LAUNCH) --config=configs/translation.py:dates --workdir=$(DATES)

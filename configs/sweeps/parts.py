@@ -139,6 +139,7 @@ def tiny() -> list[dict[str, Any]]:
         "log_every": 100,
         "model.dropout": 0.0,
         "model.attention_dropout": 0.0,
+        "data.stages": (),
         "data.packing": True,
         "data.prepared_dir": "{workdir}/prepared",
         "optimizer.learning_rate": 1e-3,

@@ -25,6 +25,9 @@ def shipped_tiny(prepared):
     config.optimizer.bias_correction = True
     config.num_steps = STEPS
     config.optimizer.warmup_steps = 4
+    config.optimizer.schedule = "linear"
+    config.data.stages = ()
+    config.data.packing = False
     config.data.prepared_dir = str(prepared)
     return experiment.resolve(json.loads(config.to_json()))
 

@@ -26,7 +26,11 @@ VALUES = {
     "model.max_positions": 48,
     "model.scan_layers": True,
     "data.source": "/there/is/no/such/file",
+    "model.dropout": 0.1,
+    "model.attention_dropout": 0.1,
     "data.seq_len": LENGTH,
+    "data.stages": (),
+    "data.packing": False,
     "data.vocab_size": VOCAB,
     "masking.max_predictions": PREDICTED,
 }

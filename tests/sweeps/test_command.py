@@ -30,8 +30,8 @@ MODEL = {
     "model.max_positions": 16,
 }
 TEXT = {
-    "data.seq_len": 16, "data.lines": "sentence", "data.vocab_size": 120, "data.workers": 1, "data.valid_fraction": 0.2,
-    "data.prepared_dir": "{workdir}/prepared", "masking.max_predictions": 3,
+    "data.seq_len": 16, "data.stages": (), "data.lines": "sentence", "data.vocab_size": 120, "data.workers": 1,
+    "data.valid_fraction": 0.2, "data.prepared_dir": "{workdir}/prepared", "masking.max_predictions": 3,
 }
 ROWS = {"data.seq_len": 16, "data.valid_fraction": 0.3}
 

@@ -39,7 +39,15 @@ _SMALL = {
     "optimizer.learning_rate": 1e-3,
 }
 _OF_TASKS = {
-    "bert_pretraining": {"data.seq_len": 32, "data.lines": "sentence", "data.vocab_size": 128, "data.workers": 1},
+    "bert_pretraining": {
+        "data.seq_len": 32,
+        "data.stages": (),
+        "data.packing": False,
+        "data.lines": "sentence",
+        "data.vocab_size": 128,
+        "data.workers": 1,
+        "optimizer.schedule": "linear",
+    },
     "classification": {"data.seq_len": 16, "model.classifier_dropout": 0.0},
     # The gradient of key biases is only rounding error, which Adam would scale to full updates at the paper's eps of
     # 1e-9.
