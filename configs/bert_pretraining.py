@@ -166,7 +166,7 @@ def _enlarge_batches(config: ConfigDict, second_phase: bool) -> None:
 
 def _shorten(config: ConfigDict) -> None:
     """Reduces the cost to minutes on a laptop: shorter rows, a smaller vocabulary, fewer updates at a higher rate."""
-    config.num_steps = 1_600
+    config.num_steps = 2_000
     config.batch_size = 32
     config.log_every = 50
     config.evaluate_every = 400
@@ -178,6 +178,7 @@ def _shorten(config: ConfigDict) -> None:
     config.data.valid_fraction = 0.05
     config.masking.max_predictions = 10
     config.optimizer.learning_rate = 1e-3
+    config.optimizer.bias_correction = True
     config.optimizer.warmup_steps = 100
     config.optimizer.schedule = "trapezoidal"
     config.optimizer.decay_fraction = 0.4

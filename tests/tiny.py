@@ -258,6 +258,7 @@ def values(text: Path, **overrides: object) -> dict[str, object]:
         "masking__max_predictions": 6,
         "optimizer__warmup_steps": 2,
         "optimizer__schedule": "linear",
+        "optimizer__bias_correction": False,
         "checkpoint__save_every": 2,
         **overrides,
     }

@@ -95,6 +95,7 @@ def _pretraining(tiny: bool) -> dict[str, Any]:
             "data.stages": ((0.57, 32),),
             "model.dropout": 0.0,
             "model.attention_dropout": 0.0,
+            "optimizer.bias_correction": False,
             "optimizer.warmup_steps": 200,
             "optimizer.schedule": "trapezoidal",
             "optimizer.decay_fraction": 0.43,

@@ -143,6 +143,7 @@ def tiny() -> list[dict[str, Any]]:
         "data.packing": True,
         "data.prepared_dir": "{workdir}/prepared",
         "optimizer.learning_rate": 1e-3,
+        "optimizer.bias_correction": False,
     }
     short = {
         "num_steps": 3000,

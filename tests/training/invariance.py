@@ -47,6 +47,7 @@ _OF_TASKS = {
         "data.vocab_size": 128,
         "data.workers": 1,
         "optimizer.schedule": "linear",
+        "optimizer.bias_correction": False,
     },
     "classification": {"data.seq_len": 16, "model.classifier_dropout": 0.0},
     # The gradient of key biases is only rounding error, which Adam would scale to full updates at the paper's eps of
