@@ -111,6 +111,11 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
         "data.seq_len": shape.length,
         "model.vocab_size": shape.vocab_size,
         "masking.max_predictions": shape.predicted,
+        # The same for all sizes: `tiny` has a recipe of its own.
+        "data.stages": (),
+        "data.packing": False,
+        "model.dropout": 0.1,
+        "model.attention_dropout": 0.1,
         **overrides,
     }
     for key, value in values.items():
