@@ -128,7 +128,7 @@ def _speed_up(config: ConfigDict, size: str) -> None:
     config.masking.valid_rate = 0.15  # as BERT
     config.masking.max_predictions = 2 * config.masking.max_predictions
     config.optimizer.name = "muon"
-    config.optimizer.learning_rate = 1e-2 if size == "tiny" else 1e-3
+    config.optimizer.learning_rate = {"tiny": 1e-2, "mini": 5e-3}.get(size, 1e-3)
     config.optimizer.bias_correction = True
     config.optimizer.schedule = "trapezoidal"
     config.optimizer.decay_fraction = 0.4

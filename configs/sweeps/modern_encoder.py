@@ -8,8 +8,10 @@
 Each row pretrains BERT-Base on 10 G tokens and fine-tunes it on SST-2. A row "+ CHANGE" has the changes of all rows
 above it too, so the last of them is `configs/bert_pretraining.py:modern`. A row "without CHANGE" has all the others.
 All rows have the same tokens, vocabulary and validation text; the validation rows are single segments of which 15 % is
-masked, whatever the rows of training are. All rows of `tiny` have 15 M tokens, no dropout and a trapezoidal schedule,
-and start with short rows of text, except "without short rows".
+masked, whatever the rows of training are.
+
+All rows of `tiny` have 15 M tokens, and those of `mini` 20 M. They have no dropout and a trapezoidal schedule, and
+start with short rows of text, except "without short rows".
 """
 
 import functools
@@ -18,6 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bertjax.configs import bert_pretraining
+from bertjax.configs import parts as config_parts
 from bertjax.configs.sweeps import parts
 
 # The keys of each change. Their values are those of the variant `modern`.
@@ -34,24 +37,41 @@ _CHANGES = {
 }
 
 _MAX_PREDICTIONS = 20  # 15 % of 128
-_TINY_TASK = {"num_epochs": 1.0, "data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 5e-4}
+_SMALL_TASK = {"num_epochs": 1.0, "data.seq_len": parts.TINY_LENGTH, "optimizer.learning_rate": 5e-4}
+# Rows of 32 tokens first: with longer ones, learned positions do not get below the unigram loss in this number of
+# updates (docs/results.md). The learning rate falls after that: with a low one, BERT does not learn longer rows.
+_SMALL = {
+    "tiny": {
+        "budget.tokens": 15e6,
+        "data.stages": ((0.57, 32),),
+        "optimizer.warmup_steps": 200,
+        "optimizer.decay_fraction": 0.43,
+    },
+    "mini": {
+        "budget.tokens": 20e6,
+        "data.stages": ((0.7, 32),),
+        "optimizer.warmup_steps": 400,
+        "optimizer.decay_fraction": 0.3,
+    },
+}
 
 
 def get_sweep(variant: str = "") -> dict[str, Any]:
-    """Returns the sweep at the scale of BERT-Base, or `tiny`."""
-    tiny = parts.is_tiny(variant)
-    size = "tiny" if tiny else "base"
-    changes = _changes(size, skipped=("no dropout", "trapezoidal schedule") if tiny else ())
+    """Returns the sweep of BERT-Base, or of `tiny` or `mini`."""
+    (size,) = config_parts.chosen(variant, (("tiny", "mini", "base"),))
+    size = size or "base"
+    is_small = size in _SMALL
+    changes = _changes(size, skipped=("no dropout", "trapezoidal schedule") if is_small else ())
     names = list(changes)
     cumulative = [parts.row("BERT")]
     cumulative += [parts.row(f"+ {name}", _join(changes, names[: i + 1])) for i, name in enumerate(names)]
     without = [parts.row(f"without {name}", _join(changes, set(names) - {name})) for name in names]
-    if tiny:
+    if is_small:
         without.append(parts.row("without short rows", {**_join(changes, names), "pretrain.data.stages": ()}))
     return {
         "stages": [
-            parts.stage("pretrain", f"configs/bert_pretraining.py:{size}", _pretraining(tiny)),
-            parts.task("sst2", "pretrain", _TINY_TASK if tiny else {}),
+            parts.stage("pretrain", f"configs/bert_pretraining.py:{size}", _pretraining(size)),
+            parts.task("sst2", "pretrain", _SMALL_TASK if is_small else {}),
         ],
         "rows": [*cumulative, *without],
         "base": "BERT",
@@ -71,10 +91,10 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     }
 
 
-def _pretraining(tiny: bool) -> dict[str, Any]:
+def _pretraining(size: str) -> dict[str, Any]:
     """Returns the values of all rows."""
     values = {
-        "budget.tokens": 15e6 if tiny else 10e9,
+        "budget.tokens": 10e9,
         "data.source": "",
         "data.prepared_dir": "{workdir}/prepared",
         "data.packing": True,
@@ -83,22 +103,19 @@ def _pretraining(tiny: bool) -> dict[str, Any]:
         "masking.valid_rate": 0.15,
         "masking.max_predictions": _MAX_PREDICTIONS,
     }
-    if tiny:
-        # Rows of 32 tokens first: with longer ones, learned positions do not get below the unigram loss in this number
-        # of updates (docs/results.md). The rate falls after that: with a low rate, BERT does not learn longer rows.
+    if size in _SMALL:
         values |= {
             "batch_size": 32,
             "log_every": 100,
             "evaluate_every": 1_000,
             "checkpoint.save_every": 1_000,
             "data.vocab_size": 8_192,
-            "data.stages": ((0.57, 32),),
             "model.dropout": 0.0,
             "model.attention_dropout": 0.0,
+            "optimizer.learning_rate": 1e-3,
             "optimizer.bias_correction": False,
-            "optimizer.warmup_steps": 200,
             "optimizer.schedule": "trapezoidal",
-            "optimizer.decay_fraction": 0.43,
+            **_SMALL[size],
         }
     return values
 

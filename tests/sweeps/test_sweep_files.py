@@ -116,9 +116,9 @@ def test_the_base_row_has_published_scores(name):
     assert set(base.paper) <= {metric.name for metric in sweep.metrics}
 
 
-@pytest.mark.parametrize("size", ["base", "tiny"])
+@pytest.mark.parametrize("size", ["base", "mini", "tiny"])
 def test_all_changes_to_bert_make_the_modern_encoder(size):
-    sweep = sweep_of("modern_encoder" + (":tiny" if size == "tiny" else ""))
+    sweep = sweep_of(f"modern_encoder:{size}")
     last = [row for row in sweep.rows if row.name.startswith("+")][-1]
     of_all_rows = sweep.stage("pretrain").overrides
     bert, modern = (
@@ -128,7 +128,7 @@ def test_all_changes_to_bert_make_the_modern_encoder(size):
     made = {**bert, **{key.removeprefix("pretrain."): value for key, value in last.overrides.items()}}
     assert {key for key in modern if made[key] != modern[key]} <= set(of_all_rows) | {"masking.max_predictions"}
     without = {row.name: row for row in sweep.rows if row.name.startswith("without ")}
-    if size == "tiny":  # all rows, BERT too, start with short rows
+    if size != "base":  # all rows, BERT too, start with short rows
         long = without.pop("without short rows")
         assert long.overrides == {**last.overrides, "pretrain.data.stages": ()}
     for row in without.values():
