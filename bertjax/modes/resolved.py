@@ -194,7 +194,7 @@ def _check_hours(config: Mapping[str, Any]) -> None:
     """Raises UserError if the config needs the number of updates, which is not known."""
     optimizer, values = config["optimizer"], traverse_util.flatten_dict(config, sep=".")
     for key in (key for key in extension.BY_PROGRESS if values.get(key)):
-        fix = f"omit --config.{key}, or set budget.tokens or budget.flops"
+        fix = f"add {extension.BY_PROGRESS[key]}, or set budget.tokens or budget.flops"
         raise UserError(f"config key {key}", got=f"{values[key]}, with budget.hours", expected="no value", fix=fix)
     if optimizer["warmup_steps"] is None and not optimizer.get("schedule_steps"):
         raise UserError(

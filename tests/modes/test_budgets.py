@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from unittest import mock
 
 import jax
@@ -195,6 +196,26 @@ def test_hours_need_a_warm_up_in_updates(labeled):
     )
     stated = {**config, "optimizer": {**config["optimizer"], "warmup_steps": 3}}
     assert of_budget(stated, data, hours=1.0)["num_steps"] == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "fix"),
+    [
+        ({"data__stages": ((0.5, 8),)}, "data.stages", "add --config.data.stages='()'"),
+        ({"masking__final_rate": 0.3}, "masking.final_rate", "add --config.masking.final_rate=0.0"),
+    ],
+)
+def test_hours_exclude_keys_that_depend_on_the_number_of_updates(text, overrides, key, fix):
+    _, data, _, _ = tiny.pretraining(tiny.config(text, model__num_layers=1))
+    with pytest.raises(UserError) as error:
+        pretraining(text, {"hours": 1.0}, **overrides).complete(data.facts, data)
+    tiny.check_message(
+        f"error: {error.value}",
+        what=f"config key {key}",
+        got="with budget.hours",
+        expected="no value",
+        fix=re.escape(fix),
+    )
 
 
 @pytest.mark.parametrize("flops_of", [7, 40])
