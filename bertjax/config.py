@@ -6,6 +6,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from bertjax.errors import UserError, did_you_mean
@@ -22,13 +23,13 @@ class Constraint(NamedTuple):
       expected: the allowed values in words, for messages and `docs/reference/keys.md`.
       allows: whether a value is allowed.
       choices: the allowed strings, if they are listed.
-      formerly: the present names of values that earlier versions wrote, by the earlier value in lower case.
+      formerly: pairs of a value that earlier versions wrote, in lower case, and its present name.
     """
 
     expected: str
     allows: Callable[[Any], bool]
     choices: Sequence[str] = ()
-    formerly: Mapping[str, str] = types.MappingProxyType({})
+    formerly: tuple[tuple[str, str], ...] = ()
 
 
 def at_least(least: int | float, *, below: int | float | None = None, at_most: int | float | None = None) -> Constraint:
@@ -43,7 +44,7 @@ def above(bound: int | float, *, below: int | float | None = None, at_most: int 
 
 def one_of(*choices: str, formerly: Mapping[str, str] = types.MappingProxyType({})) -> Constraint:
     """Allows only the strings in `choices`; configs may also contain the earlier values in `formerly`."""
-    return Constraint(_listed(choices), lambda value: value in choices, choices, formerly)
+    return Constraint(_listed(choices), lambda value: value in choices, choices, tuple(formerly.items()))
 
 
 def each(constraint: Constraint) -> Constraint:
@@ -73,8 +74,12 @@ DropoutRate = Annotated[float, at_least(0, below=1)]
 
 def constraints(cls: type) -> dict[str, Constraint]:
     """Returns the constraints of a dataclass's fields, by name. Fields without a constraint are omitted."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {key: hint.__metadata__[0] for key, hint in hints.items() if typing.get_origin(hint) is Annotated}
+    found = {}
+    for key, hint in typing.get_type_hints(cls, include_extras=True).items():
+        for kind in (hint, *typing.get_args(hint)):  # `Size | None` has the constraint of `Size`
+            if typing.get_origin(kind) is Annotated:
+                found[key] = kind.__metadata__[0]
+    return found
 
 
 class Constrained:
@@ -101,20 +106,34 @@ class Constrained:
 
     def __post_init__(self) -> None:
         for key, constraint in constraints(type(self)).items():
-            self.check(constraint.allows(getattr(self, key)), key, constraint.expected, constraint.choices)
+            value = getattr(self, key)
+            self.check(value is None or constraint.allows(value), key, constraint.expected, constraint.choices)
 
-    def check(self, ok: bool, key: str, expected: str, choices: Sequence[str] = ()) -> None:
-        """Raises UserError about the field `key` unless `ok`, with the closest of `choices`."""
+    def check(
+        self, ok: Any, key: str, expected: str, choices: Sequence[str] = (), *, got: Any = None, fix: str = ""
+    ) -> None:
+        """Raises UserError about a field unless `ok`.
+
+        Args:
+          ok: whether the value is allowed.
+          key: the field, or several as in "{a,b}".
+          expected: the allowed values in words.
+          choices: the allowed strings; the message names the closest one.
+          got: what the message says of the value; None for the value.
+          fix: how to correct it. Default: to change the key.
+        """
         if not ok:
-            value, name = getattr(self, key), self._prefix + key
-            got = repr(value) if isinstance(value, str) else value
+            name = self._prefix + key
+            value = getattr(self, key, None)
+            if got is None:
+                got = repr(value) if isinstance(value, str) else value
             values = value if isinstance(value, tuple) else (value,)
             wrong = next(each for each in values if each not in choices) if choices else ""
-            fix = did_you_mean(str(wrong), choices, f"change --config.{name}")
-            raise UserError(f"config key {name}", got=got, expected=expected, fix=fix)
+            fix = fix or did_you_mean(str(wrong), choices, f"change --config.{name}")
+            raise UserError(f"config key{'s' * ('{' in key)} {name}", got=got, expected=expected, fix=fix)
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Makes the dataclass `cls` from a config subtree.
 
     Defaults of fields are for library users and for runs that are older than a key. The files of `configs/` set every
@@ -127,14 +146,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     Raises:
       UserError: for a key that is not a field, a missing key whose field has no default, or a value of a wrong type.
     """
-    return build_all((cls,), values, where)[0]
-
-
-def build_all(classes: tuple[type, ...], values: Mapping[str, Any], where: str) -> tuple[Any, ...]:
-    """Makes several dataclasses from one config subtree, like `build`. Each key must be a field of at least one."""
-    checked = _checked_fields(classes, values, where, unresolved=False)
-    hints = [typing.get_type_hints(cls) for cls in classes]
-    return tuple(cls(**{key: checked[key] for key in each}) for cls, each in zip(classes, hints, strict=True))
+    return cls(**_checked_fields((cls,), values, where, is_open=False))
 
 
 def build_part(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
@@ -142,13 +154,21 @@ def build_part(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     return build(cls, {key: values[key] for key in typing.get_type_hints(cls) if key in values}, where)
 
 
-def check_unresolved(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:
-    """Raises UserError like `build_all` of a whole config, but allows None for values that are not known yet."""
-    _checked_fields(classes, config, "", unresolved=True)
+def check_keys(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:
+    """Raises UserError like `build` of a config that several dataclasses read, but allows None for any value.
+
+    None stands for a value that is not known yet. Each key must be a field of at least one of the classes.
+    """
+    _checked_fields(classes, config, "", is_open=True)
+
+
+def part(cls: type[T], config: Any) -> T:
+    """Returns the fields of `cls` in a dataclass that extends it, such as the `BertConfig` in `config.model`."""
+    return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})  # type: ignore[arg-type]
 
 
 def _checked_fields(
-    classes: tuple[type, ...], values: Mapping[str, Any], where: str, *, unresolved: bool
+    classes: tuple[type, ...], values: Mapping[str, Any], where: str, *, is_open: bool
 ) -> dict[str, Any]:
     """Returns the value of every field, converted to the field's type."""
     fields = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
@@ -168,9 +188,9 @@ def _checked_fields(
                 expected=f"a value of type {_name(hint)}",
                 fix=f"set --config.{prefix}{key}=...",
             )
-    renamed = {key: constraint.formerly for cls in classes for key, constraint in constraints(cls).items()}
+    renamed = {key: dict(constraint.formerly) for cls in classes for key, constraint in constraints(cls).items()}
     values = {key: renamed.get(key, {}).get(str(value).lower(), value) for key, value in values.items()}
-    return {key: _checked(values[key], hint, prefix + key, unresolved) for key, hint in fields.items()}
+    return {key: _checked(values[key], hint, prefix + key, is_open) for key, hint in fields.items()}
 
 
 def dotted(values: Mapping[str, Any]) -> Iterator[str]:
@@ -220,18 +240,21 @@ def _listed(choices: Iterable[str]) -> str:
     return "one of " + ", ".join(each or "''" for each in choices)
 
 
-def _checked(value: Any, hint: Any, where: str, unresolved: bool) -> Any:
+def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
     """Returns `value` as the type `hint`. An int is converted to a float and a list to a tuple, and nothing else."""
-    if unresolved and value is None:
+    if is_open and value is None:
         return None
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return _checked_fields((hint,), value, where, unresolved=True) if unresolved else build(hint, value, where)
+    subtrees = [kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)]
+    if subtrees and isinstance(value, Mapping):
+        # Of several dataclasses, the one with the most keys of the subtree.
+        cls = max(subtrees, key=lambda kind: sum(field.name in value for field in dataclasses.fields(kind)))
+        return _checked_fields((cls,), value, where, is_open=True) if is_open else build(cls, value, where)
     origin = typing.get_origin(hint) or hint
     if origin is tuple and isinstance(value, (list, tuple)):
         element = typing.get_args(hint)[0]  # tuple[element, ...]
         if element is Any:
             return tuple(value)
-        return tuple(_checked(item, element, f"{where}[{i}]", unresolved) for i, item in enumerate(value))
+        return tuple(_checked(item, element, f"{where}[{i}]", is_open) for i, item in enumerate(value))
     allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
     is_large = type(value) is int and abs(value) >= _TOO_LARGE
     if type(value) is int and float in allowed and int not in allowed and not is_large:

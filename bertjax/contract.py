@@ -1,6 +1,8 @@
 """The contract between an experiment and the packages that run it.
 
-These packages depend on no specific task, and tasks do not depend on the mesh.
+These packages depend on no specific task, and tasks do not depend on the mesh. An experiment is a module of
+`experiments/` with the names of `Experiment`. The class that its `Task` inherits says what it can do: `PredictionTask`,
+`ScoringTask` or `TrainingTask`.
 """
 
 import abc
@@ -19,18 +21,18 @@ from bertjax.errors import UserError
 
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 Params = Any  # a nested dict of float32 arrays
-Batch = Mapping[str, Any]  # NumPy arrays from `Data`, JAX arrays in `Task`
+Batch = Mapping[str, Any]  # NumPy arrays from `Data`, JAX arrays in `TrainingTask`
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
 
 
-Output = Mapping[str, np.ndarray]  # the outputs of `Predicts.infer` for one row
+Output = Mapping[str, np.ndarray]  # the outputs of `PredictionTask.infer` for one row
 
 
 class BadInput(NamedTuple):
     """The source of an example that represents a bad line, row or record of the input.
 
-    Such an example has no rows. Its record is `{"error": error}`; `Predicts.record` is not called.
+    Such an example has no rows. Its record is `{"error": error}`; `PredictionTask.record` is not called.
     """
 
     error: str  # one line: the position, the value that was read, and the expected value
@@ -66,7 +68,7 @@ class Attended(NamedTuple):
 Infer = Callable[[Iterable[Example]], Iterator[tuple[Example, Sequence[Output]]]]
 
 
-class Predicts(abc.ABC):
+class PredictionTask(abc.ABC):
     """A task that predicts. Methods that are not abstract are optional.
 
     Attributes:
@@ -99,8 +101,9 @@ class Predicts(abc.ABC):
     def init(self, rng: jax.Array) -> Params:
         """Returns random initial parameters. A pure function that reads no file, so `jax.eval_shape` and `jit` work."""
 
-    def warm_start(self, params: Params) -> Params:
-        """Returns parameters initialized from `init_from`, or `params` unchanged if `init_from` is not set."""
+    def warm_start(self, params: Params, published: Any) -> Params:
+        """Returns parameters initialized from the weights in `init_from`, a `Published`; called only if it is set."""
+        del published
         return params
 
     @abc.abstractmethod
@@ -156,7 +159,7 @@ class Predicts(abc.ABC):
         """
 
 
-class Scores(Predicts):
+class ScoringTask(PredictionTask):
     """A task that is evaluated without training, on the validation and test examples of its `Data`."""
 
     @abc.abstractmethod
@@ -172,19 +175,12 @@ def _line(value: Any, number: int) -> str:
     raise UserError(f"input {number}", got=got, expected=expected, fix="convert it to a str or a tuple of str")
 
 
-class Facts(abc.ABC):
-    """Properties of the data that a task needs: the vocabulary and, if there are any, the classes.
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What a run's folder stores of its data: a tokenizer, or the pair of them of a translation model."""
 
-    A trained run's facts are restored from its config and the vocabulary in its folder.
-    """
-
-    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the config with its unset values filled in from these facts."""
-        return dict(config)
-
-    @abc.abstractmethod
     def save(self, folder: Path) -> None:
-        """Writes the vocabulary into a run's folder, from which `Experiment.read_facts` reads it."""
+        """Writes the vocabulary into a run's folder, from which `Experiment.open_vocabulary` reads it."""
 
 
 class Data(abc.ABC):
@@ -210,8 +206,18 @@ class Data(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def facts(self) -> Facts:
-        """The facts. May read rows."""
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that the rows are encoded with."""
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the config with the values that rows determine: classes, tag scheme, lengths in updates.
+
+        May read rows.
+
+        Raises:
+          UserError: for rows that are bad or contradict the config.
+        """
+        return dict(config)
 
     @abc.abstractmethod
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
@@ -220,19 +226,15 @@ class Data(abc.ABC):
         Indices are below `batch_size`. A batch of short rows may hold m * `batch_size` rows; each index then selects m.
 
         The "train" split is infinite. The "valid" split yields each row once and fills the last batch with rows of
-        weight 0; it is empty if `Task.score` computes all validation metrics.
+        weight 0; it is empty if `TrainingTask.score` computes all validation metrics.
         """
 
-    def of_length(self, num_steps: int) -> "Data":
-        """Returns the data of a run of `num_steps` updates. Overridden if batches depend on this number."""
-        return self
-
-    def held_out(self) -> Iterator[Example]:
-        """Yields validation examples for `score`; none if `Task.loss` computes all validation metrics."""
+    def validation_examples(self) -> Iterator[Example]:
+        """Yields validation examples for `score`; none if `TrainingTask.loss` computes all validation metrics."""
         return iter(())
 
-    def tested(self) -> Iterator[Example]:
-        """Yields test examples for `Task.score`; none without a test split."""
+    def test_examples(self) -> Iterator[Example]:
+        """Yields test examples for `TrainingTask.score`; none without a test split."""
         return iter(())
 
     def report(self) -> Mapping[str, Any]:
@@ -244,34 +246,12 @@ class Data(abc.ABC):
         return {}
 
 
-class Task(Predicts):
+class TrainingTask(PredictionTask):
     """A task that also trains, evaluates and exports. Only `samples` is passed the `Data`."""
 
     @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """Shape and dtype of each field of a global training batch, one mapping for each possible shape."""
-
-    def largest_spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """The one of `batch_specs` that plans use. Default: the one with the most elements."""
-        return max(self.batch_specs(), key=lambda spec: sum(field.size for field in spec.values()))
-
-    def stage(self, update: int, num_steps: int) -> int | None:
-        """Returns the index in `batch_specs` of the shapes of an update; None if they depend on the rows.
-
-        Args:
-          update: the number of the update, from 0 on.
-          num_steps: the number of updates of the run.
-        """
-        return 0 if len(self.batch_specs()) == 1 else None
-
-    def after_update(self, tree: Params, batch: Batch) -> Params:
-        """Returns parameters and the optimizer's state after an update on a batch; part of the compiled update.
-
-        Args:
-          tree: a pair of parameters and state.
-          batch: the batch, or the rows of it on a device.
-        """
-        return tree
 
     @abc.abstractmethod
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
@@ -309,44 +289,66 @@ class Task(Predicts):
         """Writes a folder that other libraries, such as transformers, can open."""
 
 
-@runtime_checkable
-class Experiment(Protocol):
-    """A module of `experiments/`."""
+class StagedTask(TrainingTask):
+    """A task whose updates depend on their position in the run, such as pretraining on short rows first."""
 
-    Config: type
-
-    def resolve(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Fills in what `init_from` determines; reads no rows. Values that depend on rows stay None."""
-
-    def read_facts(self, config: Any, folder: Path) -> Any:
-        """The facts of a run or of published weights, from a `Config` and the vocabulary in the folder."""
-
-    def build_task(self, config: Any, facts: Any) -> Predicts:
-        """The task, from a `Config` completed by `Facts.complete`.
-
-        Raises:
-          UserError: if config and facts contradict each other.
-        """
-
-
-@runtime_checkable
-class Evaluable(Experiment, Protocol):
-    """An experiment that can be evaluated. Experiments that are not `Evaluable` only predict."""
-
-    def build_data(self, config: Any, folder: Path) -> Data:
-        """The data of a `Config`. Values that depend on rows may be None.
+    @abc.abstractmethod
+    def stage(self, update: int, num_steps: int) -> int:
+        """Returns the index in `batch_specs` of the shapes of an update.
 
         Args:
-          config: the settings.
-          folder: the folder that `Data.prepare` writes the vocabulary to.
-        Raises:
-          UserError: for invalid settings or missing sources.
+          update: the number of the update, from 0 on.
+          num_steps: the number of updates of the run.
+        """
+
+    @abc.abstractmethod
+    def after_update(self, tree: Params, batch: Batch) -> Params:
+        """Returns parameters and the optimizer's state after an update on a batch; part of the compiled update.
+
+        Args:
+          tree: a pair of parameters and state.
+          batch: the batch, or the rows of it on a device.
         """
 
 
 @runtime_checkable
+class Experiment(Protocol):
+    """A module of `experiments/`.
+
+    Attributes:
+      Config: the config keys that it reads in addition to those of `TrainingConfig` or `InferenceConfig`.
+      Task: a subclass of `PredictionTask`, made from a complete `Config` and a `Vocabulary`. Raises UserError if they
+        contradict each other.
+    """
+
+    Config: type
+    Task: type[PredictionTask]
+
+    def resolve(self, config: Mapping[str, Any], published: Any) -> dict[str, Any]:
+        """Fills in what `init_from` determines; reads no rows. Values that depend on rows stay None.
+
+        Args:
+          config: the whole config.
+          published: the weights in `init_from`, a `Published`; None without them.
+        """
+
+    def open_vocabulary(self, config: Any, published: Any) -> Vocabulary:
+        """Returns the vocabulary of a trained run or of published weights, from a `Config` and a `Published`."""
+
+
+class Evaluable(Experiment, Protocol):
+    """An experiment whose task is a `ScoringTask` or a `TrainingTask`.
+
+    Attributes:
+      Data: a subclass of `contract.Data`, made from a `Config`, the folder that `Data.prepare` writes the vocabulary
+        to, and the `Published` in `init_from`, or None. Raises UserError for invalid settings or missing sources.
+    """
+
+    Data: type[Data]
+
+
 class Trainable(Evaluable, Protocol):
-    """An experiment that trains. The task of one that is only `Evaluable` is a `Scores`.
+    """An experiment whose task is a `TrainingTask`.
 
     Attributes:
       FREE_AFTER_TRAINING: config keys that may differ when a trained run is used. A key includes all keys below it.
@@ -354,16 +356,5 @@ class Trainable(Evaluable, Protocol):
 
     FREE_AFTER_TRAINING: tuple[str, ...]
 
-    def stand_in_facts(self, config: Any) -> Any:
-        """Placeholder facts, for checks and plans that read no data."""
-
-    def build_task(self, config: Any, facts: Any) -> Task:
-        """See `Experiment.build_task`."""
-
-
-@runtime_checkable
-class ReadsSettings(Protocol):
-    """An experiment whose published folders contain settings, for example in generation_config.json."""
-
-    def published_settings(self, folder: Path) -> Mapping[str, Any]:
-        """The settings in a folder, as config keys and values."""
+    def example_config(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], Vocabulary]:
+        """Returns an example of a complete config and a vocabulary, for plans and checks that read no data."""

@@ -45,22 +45,22 @@ def load(
     """
     from bertjax import modes
     from bertjax.experiments import find
+    from bertjax.interop.published import open_weights
     from bertjax.model import Model
-    from bertjax.tasks import folders
     from bertjax.training import platforms
 
     platforms.leave_out_tpu()
     path = Path(folder)
-    found = folders.describe(path)
-    is_run = found.is_run and experiment in ("", found.experiment)
-    name = experiment or found.experiment
-    settings = found.settings if name == found.experiment else {}
-    given = None if is_run else _config(name, {**settings, **config, "init_from": str(path)})
+    published = open_weights(path)
+    name = experiment or published.experiment
+    is_run = published.family == "run" and name == published.experiment
+    required = published.required if name == published.experiment else {}
+    given = None if is_run else _config(name, {**required, **config, "init_from": str(path)})
     workdir = str(path) if is_run else ""
     request = modes.Request(mode="predict", workdir=workdir, checkpoint=checkpoint, overrides=config)
-    resolved = modes.resolve(request, given, find)
-    used = resolved.of_folder(path)
-    return Model(used.task, used.settings, used.config, path if is_run else None, checkpoint)
+    resolved = modes.resolve(request, given, find, published)
+    used = resolved.to_predict()
+    return Model(used.task, used.settings, used.config, path if is_run else None, checkpoint, published)
 
 
 def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:

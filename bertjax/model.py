@@ -11,15 +11,16 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float32
 
-from bertjax.contract import Example, Params, Predicts
+from bertjax.contract import Example, Params, PredictionTask
 from bertjax.errors import UserError
+from bertjax.interop.published import Published, open_weights
 from bertjax.progress import track
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference, Predictor
 
 
 class _Encoder(NamedTuple):
-    task: Predicts
+    task: PredictionTask
     params: Params
     predictor: Predictor
 
@@ -36,11 +37,12 @@ class Model(Inference):
 
     def __init__(
         self,
-        task: Predicts,
+        task: PredictionTask,
         settings: InferenceConfig,
         config: Mapping[str, Any],
         workdir: Path | None,
         checkpoint: str,
+        published: Published | None = None,
     ) -> None:
         """Reads the parameters.
 
@@ -50,10 +52,11 @@ class Model(Inference):
           config: the complete config.
           workdir: a run; None for the weights in `init_from`.
           checkpoint: which checkpoint of the run; "final" without a run.
+          published: the weights in `init_from`; None for a run.
         """
-        super().__init__(task, settings, workdir, checkpoint)
+        super().__init__(task, settings, workdir, checkpoint, published)
         self.config = config
-        self._folder = workdir or Path(config["init_from"])
+        self._published, self._folder = published, workdir or Path(config["init_from"])
         self._encoders: dict[tuple[Any, ...], _Encoder] = {}
 
     @property
@@ -112,15 +115,15 @@ class Model(Inference):
             if "bert" not in self.params:
                 got, expected = f"a model of the task {self.config['experiment']}", "a model with a BERT"
                 raise UserError("encode", got=got, expected=expected, fix="load another folder")
-            task = _features(self.config, self._folder, *options)
+            task = _features(self.config, self._published or open_weights(self._folder), *options)
             shapes = jax.eval_shape(task.init, jax.random.key(0))
             self._encoders[options] = _Encoder(task, _subtree(self.params, shapes), Predictor(task, self.mesh))
         return self._encoders[options]
 
 
 def _features(
-    config: Mapping[str, Any], folder: Path, layer: int, pooling: str | None, normalize: bool | None
-) -> Predicts:
+    config: Mapping[str, Any], published: Published, layer: int, pooling: str | None, normalize: bool | None
+) -> PredictionTask:
     """The task "features" for the encoder of another task's model."""
     from bertjax.config import build_part
     from bertjax.configs.features import get_config
@@ -129,18 +132,18 @@ def _features(
     default = json.loads(get_config("sentence").to_json())
     model = {key: config["model"].get(key, value) for key, value in default["model"].items()}
     data = {key: config["data"].get(key, default["data"][key]) for key in ("lowercase", "on_bad_row")}
-    if folder.is_file():  # weights without a vocabulary
+    if published.family == "presumm":  # weights without a vocabulary
         data["vocab_file"] = config["data"]["vocab_file"]
     given = {
         **default,
-        "init_from": str(folder),
+        "init_from": str(published.path),
         "model": {**model, "layers": (layer,)},
         "data": {**default["data"], **data},
         "sentence_pooling": pooling,
         "normalize": normalize,
     }
-    settings = build_part(features.Config, features.resolve(given))
-    return features.build_task(settings, features.read_facts(settings, folder))
+    settings = build_part(features.Config, features.resolve(given, published))
+    return features.Task(settings, features.open_vocabulary(settings, published))
 
 
 def _subtree(params: Params, like: Params) -> Params:

@@ -2,9 +2,8 @@
 
     python -m docs.build_keys
 
-Meanings come from the docstrings of the dataclasses that read the keys. If an experiment takes a subtree as a mapping,
-the dataclasses in its reach that share the most keys with the subtree describe it. If an experiment and the training
-package both read a key, the description of the experiment counts.
+Meanings come from the docstrings of the dataclasses that read the keys. If an experiment and the training package both
+read a key, the description of the experiment counts.
 """
 
 import dataclasses
@@ -12,7 +11,6 @@ import importlib
 import inspect
 import itertools
 import re
-import sys
 import types
 import typing
 from collections import defaultdict
@@ -182,7 +180,7 @@ def keys(name: str) -> list[Key]:
         config = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
         module = importlib.import_module(f"bertjax.experiments.{config['experiment']}")
         training = TrainingConfig if "optimizer" in config else InferenceConfig
-        for key in _keys(config, [module.Config, training], _reach(module), ""):
+        for key in _keys(config, [module.Config, training], ""):
             found.setdefault(key.name, key._replace(published=published.get(key.name)))
     return list(found.values())
 
@@ -205,14 +203,14 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def _keys(tree: Mapping[str, Any], readers: list[type], reach: list[type], prefix: str) -> Iterator[Key]:
+def _keys(tree: Mapping[str, Any], readers: list[type], prefix: str) -> Iterator[Key]:
     """Those of a subtree, which `readers` read."""
     for key, value in tree.items():
         of_key = [reader for reader in readers if key in _fields(reader)]
         if isinstance(value, Mapping):
             hints = [typing.get_type_hints(reader)[key] for reader in of_key]
-            typed = [hint for hint in hints if dataclasses.is_dataclass(hint)]
-            yield from _keys(value, typed or _fitting(value, reach), reach, f"{prefix}{key}.")
+            typed = [cls for hint in hints for cls in _of_subtree(hint, value)]
+            yield from _keys(value, typed, f"{prefix}{key}.")
         else:
             reader = next((reader for reader in of_key if key in _attributes(reader)), None)
             constraint = constraints(reader).get(key) if reader else None
@@ -220,23 +218,11 @@ def _keys(tree: Mapping[str, Any], readers: list[type], reach: list[type], prefi
             yield Key(prefix + key, value, None, constraint.expected if constraint else "", meaning)
 
 
-def _reach(module: types.ModuleType) -> list[type]:
-    """The dataclasses of an experiment, and of the modules that it takes something from."""
-    near = {module.__name__}
-    for value in vars(module).values():
-        near.add(value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", ""))
-    ours = [sys.modules[name] for name in sorted(filter(None, near)) if name.startswith(("bertjax.", "experiments."))]
-    found = {id(value): value for each in ours for value in vars(each).values() if isinstance(value, type)}
-    return [value for value in found.values() if dataclasses.is_dataclass(value)]
-
-
-def _fitting(tree: Mapping[str, Any], reach: list[type]) -> list[type]:
-    """Those that have keys of the subtree, the ones first of which the most fields are keys of it."""
-
-    def share(reader: type) -> float:
-        return len(_fields(reader) & set(tree)) / len(_fields(reader))
-
-    return sorted((reader for reader in reach if share(reader)), key=share, reverse=True)
+def _of_subtree(hint: Any, tree: Mapping[str, Any]) -> Iterator[type]:
+    """The dataclass of a subtree; of a union, the one with the most keys of it."""
+    classes = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
+    if classes:
+        yield max(classes, key=lambda cls: len(_fields(cls) & set(tree)))
 
 
 def _fields(reader: type) -> set[str]:

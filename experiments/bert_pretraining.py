@@ -1,6 +1,5 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -12,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, Seed, Size, build, build_all, one_of
-from bertjax.contract import Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums
+from bertjax import contract
+from bertjax.config import Constrained, Seed, Size, build_part, one_of, part
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
@@ -22,23 +22,26 @@ from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import saved_file
-from bertjax.errors import UserError
-from bertjax.models.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
+from bertjax.interop.published import Published
+from bertjax.models.bert import BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring.minimal_pairs import METRICS
-from bertjax.tasks import bert, inputs, minimal_pairs, pretrained, samples
-from bertjax.tasks.bert import BertFacts, BertTask
+from bertjax.tasks import bert, completion, inputs, minimal_pairs, pretrained, samples
+from bertjax.tasks.bert import BertTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES, MinimalPairsConfig, Sentences
 
-_DATA = (CorpusConfig, PairsConfig, RowsConfig)
 FREE_AFTER_TRAINING = (
     *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
     *("data.valid_rows", "data.valid_single_segments", "masking.valid_rate", "minimal_pairs"),
 )
 _NO_PAIRS = MinimalPairsConfig()
 _TOP = 5
-_SEQ_LEN = 128  # the default
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(CorpusConfig, PairsConfig, RowsConfig):
+    """The keys of `data`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +55,12 @@ class Config(Constrained):
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
         copies of these. 0 to take all positions unchanged.
       seed: seed of parameters, data order, masks and dropout.
-      num_steps: number of updates.
+      num_steps: number of updates. Default: those of the budget.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens; see
         `data.stages`.
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
-      model: fields of `BertConfig`.
-      data: fields of `CorpusConfig`, `PairsConfig` and `RowsConfig`.
+      model: the encoder.
+      data: the text, and how it becomes rows.
       masking: see `MaskingConfig`.
       minimal_pairs: see `MinimalPairsConfig`.
     """
@@ -66,53 +69,71 @@ class Config(Constrained):
     init_from: str
     learned_positions: int
     seed: Seed
-    num_steps: Size
+    num_steps: Size | None
     batch_size: Size
     objective: Annotated[str, one_of(*OBJECTIVES)]
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
+    model: bert.ModelConfig
+    data: DataConfig
     masking: MaskingConfig
     minimal_pairs: MinimalPairsConfig = _NO_PAIRS
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model, data, most = self.model, self.data, self.model.max_positions
+        ok = self.objective != "causal_lm" or not (model.direction == "both" or data.next_sentence)
+        got = f"causal_lm with model.direction={model.direction} and data.next_sentence={data.next_sentence}"
+        expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
+        fix = "set --config.model.direction=left_to_right --config.data.next_sentence=False"
+        self.check(ok, "objective", expected, got=got, fix=fix)
+        ok, got = not data.next_sentence or model.type_vocab_size != 1, "True with model.type_vocab_size=1"
+        expected, fix = "at least 2, one for each segment of a pair, or 0", "set --config.data.next_sentence=False"
+        data.check(ok, "next_sentence", expected, got=got, fix=fix)
+        data.check(data.seq_len <= most, "seq_len", f"at most model.max_positions={most}", fix="lower data.seq_len")
+        has_table = bool(self.init_from) and model.positions == "learned"
+        ok, got = 0 <= self.learned_positions <= most * has_table, f"{self.learned_positions} with {self.init_from!r}"
+        expected = f"0, or up to model.max_positions={most} if init_from names a model with learned positions"
+        fix = "set it to the data.seq_len that the model was trained with, or to 0"
+        self.check(ok, "learned_positions", expected, got=got, fix=fix)
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def batches(self) -> BatchConfig:
+        """Everything that determines a batch except the text and the step."""
+        pairs, rows, direction = part(PairsConfig, self.data), part(RowsConfig, self.data), self.model.direction
+        sizes = self.batch_size, self.num_steps
+        return BatchConfig(pairs, self.masking, rows, self.objective, direction, self.seed, *sizes)
+
+
+def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in the sizes, casing and vocabulary that `init_from` determines.
 
     Raises:
       UserError: if a size is missing, or a key contradicts the folder.
     """
-    if config["init_from"]:
-        minimal_pairs.check_objective(config["objective"], config["init_from"])
-    return pretrained.resolve(config, seq_len=_SEQ_LEN)
+    if published:
+        minimal_pairs.check_objective(config["objective"], published)
+    return completion.bert(config, published, seq_len=128)
 
 
-read_facts = bert.read_facts
+open_vocabulary = bert.open_vocabulary
 
 
-def stand_in_facts(config: Config) -> BertFacts:
-    """See `Trainable.stand_in_facts`. Raises UserError if the config names no text."""
-    corpus, *_ = build_all(_DATA, config.data, "data")
-    corpus.check_source()
-    return bert.stand_in_facts(config)
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`. Raises UserError if the config names no text."""
+    build_part(Config, config).data.check_source()
+    return bert.example_config(config)
 
 
-def _batch_config(config: Config) -> BatchConfig:
-    _, pairs, rows = build_all(_DATA, config.data, "data")
-    direction = config.model.get("direction", BertConfig.direction)
-    sizes = config.batch_size, config.num_steps
-    return BatchConfig(pairs, config.masking, rows, config.objective, direction, config.seed, *sizes)
-
-
-class PretrainingData(Data):
+class Data(contract.Data):
     """See `bertjax.contract.Data`. The prepared text is in `data.prepared_dir`, by default in the folder."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        corpus, *_ = build_all(_DATA, config.data, "data")
+    def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`."""
+        corpus = part(CorpusConfig, config.data)
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
+        corpus.check_source()
         self._config, self._preparation = config, Preparation(corpus, folder)
-        self._batch_config = _batch_config(config)
+        self._batch_config = config.batches
         self._batches: dict[tuple[str, BatchConfig], PretrainingBatches] = {}
         if config.minimal_pairs.source:
             minimal_pairs.check_source(config.minimal_pairs.source, "minimal_pairs.source")
@@ -130,16 +151,16 @@ class PretrainingData(Data):
     def prepare(self) -> None:
         """Tokenizes the text; see `Preparation.run`. Checks the minimal pairs."""
         self._preparation.run()
-        self.held_out()
+        self.validation_examples()
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
         return Corpus(self._preparation.folder)
 
     @property
-    def facts(self) -> BertFacts:
-        """See `Data.facts`."""
-        return BertFacts(self._corpus.tokenizer)
+    def vocabulary(self) -> Tokenizer:
+        """See `Data.vocabulary`."""
+        return self._corpus.tokenizer
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`."""
@@ -162,8 +183,8 @@ class PretrainingData(Data):
             self._batches[split, config] = PretrainingBatches(self._corpus, split, config)
         return self._batches[split, config]
 
-    def held_out(self) -> Iterator[Example]:
-        """The minimal pairs; see `Data.held_out`."""
+    def validation_examples(self) -> Iterator[Example]:
+        """The minimal pairs; see `Data.validation_examples`."""
         return minimal_pairs.examples(self._pairs, self._sentences) if self._config.minimal_pairs.source else iter(())
 
     @property
@@ -173,14 +194,8 @@ class PretrainingData(Data):
 
     @functools.cached_property
     def _pairs(self) -> Sequence[minimal_pairs.Pair]:
-        pairs, on_bad_row = self._config.minimal_pairs, str(self._config.data["on_bad_row"])
+        pairs, on_bad_row = self._config.minimal_pairs, self._config.data.on_bad_row
         return minimal_pairs.read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
-
-    def of_length(self, num_steps: int) -> Data:
-        """See `Data.of_length`. The masking rate and stages may depend on the number."""
-        other = copy.copy(self)
-        other._batch_config, other._batches = dataclasses.replace(self._batch_config, num_steps=num_steps), {}
-        return other
 
     def baselines(self) -> Mapping[str, float]:
         """The loss of predicting validation tokens by their frequency in the training text."""
@@ -188,7 +203,7 @@ class PretrainingData(Data):
             return {}
         # Add-one smoothing, so that a token unseen in training has a finite loss.
         tokenizer = self._corpus.tokenizer
-        counts = np.zeros(self._config.model.get("vocab_size") or tokenizer.vocab_size) + 1
+        counts = np.zeros(self._config.model.vocab_size or tokenizer.vocab_size) + 1
         counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
         if self._config.objective == "causal_lm":
             # Each instance also predicts its final special token: [SEP] or [CLS].
@@ -201,40 +216,33 @@ class PretrainingData(Data):
         return {f"valid/{self._config.objective}_unigram_loss": total / count}
 
 
-build_data = PretrainingData
+class Task(BertTask[Config], StagedTask):
+    """See `bertjax.contract.TrainingTask`."""
 
-
-class BertPretraining(BertTask[Config]):
-    """See `bertjax.contract.Task`."""
-
-    def __init__(self, config: Config, facts: BertFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._text, pairs, _ = build_all(_DATA, config.data, "data")
-        self._batch_config = _batch_config(config)
-        vocab_size = config.model.get("vocab_size") or facts.tokenizer.vocab_size
-        values = {**config.model, "vocab_size": vocab_size, "next_sentence": pairs.next_sentence}
-        model = build(BertConfig, values, "model")
-        _check_together(config, model, pairs, facts.tokenizer)
-        super().__init__(config, facts.tokenizer, model, BertForPreTraining(model), model.max_positions)
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        self._text, self._batch_config = config.data, config.batches
+        model, predicts_next = config.model.encoder(vocabulary.vocab), config.data.next_sentence
+        super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next), model.max_positions)
         # In float32, whatever the training's dtype. The kernels of cuDNN are for bfloat16 alone.
         self._scorer = BertForMaskedLM(dataclasses.replace(model, dtype="float32", attention_backend="auto"))
-        self.architecture = "BertForPreTraining" if model.next_sentence else "BertForMaskedLM"
+        self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
 
     def init(self, rng: jax.Array) -> Params:
-        """See `Task.init`."""
+        """See `TrainingTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = BertInputs(ids, ids, ids)
         return self._model.init(rng, inputs, ids, deterministic=True, return_attention=False)["params"]
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`."""
-        params = super().warm_start(params)
+    def warm_start(self, params: Params, published: Published) -> Params:
+        """See `TrainingTask.warm_start`."""
+        params = super().warm_start(params, published)
         if learned := self._config.learned_positions:
             params = pretrained.extend_positions(params, learned, self._model_config.max_positions, "tile")
         return params
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """The shapes of each stage; see `Task.batch_specs`."""
+        """The shapes of each stage; see `TrainingTask.batch_specs`."""
         return [
             {
                 name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
@@ -243,17 +251,13 @@ class BertPretraining(BertTask[Config]):
             for stage in self._batch_config.stages
         ]
 
-    def largest_spec(self) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """The shapes of the last stage, which has the longest rows; see `Task.largest_spec`."""
-        return self.batch_specs()[-1]
-
     def stage(self, update: int, num_steps: int) -> int:
-        """See `Task.stage`."""
+        """See `StagedTask.stage`."""
         stages = dataclasses.replace(self._batch_config, num_steps=num_steps).stages
         return sum(stage.begin <= update for stage in stages) - 1
 
     def after_update(self, tree: Params, batch: Batch) -> Params:
-        """Copies the positions that stages have reached to those that they have not; see `Task.after_update`.
+        """Copies the positions that stages have reached to those that they have not; see `StagedTask.after_update`.
 
         The last stage then begins with positions that are trained: in the first stages, attention learns which tokens
         are near each other (docs/results.md). A model in `init_from` has learned `learned_positions`, or all of them.
@@ -269,7 +273,7 @@ class BertPretraining(BertTask[Config]):
         return {term: jnp.maximum(jnp.sum(batch[name]), 1) for term, name in weights.items() if name in batch}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """Cross-entropies of the predicted tokens and of the next sentence; see `Task.loss`."""
+        """Cross-entropies of the predicted tokens and of the next sentence; see `TrainingTask.loss`."""
         output = self._apply(params, batch, rng)
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
         if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
@@ -284,7 +288,7 @@ class BertPretraining(BertTask[Config]):
         return sums, metrics
 
     def score_names(self) -> Sequence[str]:
-        """With minimal pairs, the metrics of `loss` and theirs; see `Task.score_names`."""
+        """With minimal pairs, the metrics of `loss` and theirs; see `TrainingTask.score_names`."""
         if not self._config.minimal_pairs.source:
             return ()
         terms = [self._config.objective, *(["next_sentence"] if self._batch_config.valid.pairs.next_sentence else [])]
@@ -300,12 +304,12 @@ class BertPretraining(BertTask[Config]):
         return inputs.of_lines(lines, self._example, self._text.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """An example for each text in `data.text_field` of a table; see `Task.examples_of`."""
+        """An example for each text in `data.text_field` of a table; see `TrainingTask.examples_of`."""
         columns, on_bad_row = (self._text.text_field,), self._text.on_bad_row
         return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `Task.predict_lengths`."""
+        """See `TrainingTask.predict_lengths`."""
         limit = self._model_config.max_positions
         return [*(length for length in _PREDICT_LENGTHS if length < limit), limit]
 
@@ -347,8 +351,8 @@ class BertPretraining(BertTask[Config]):
         # A published table may have a few more rows than its vocabulary has tokens.
         return self._tokenizer.names([token])[0] if token < self._tokenizer.vocab_size else f"[row {token}]"
 
-    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """An attention mask, and the samples of `BertTask`; see `Task.samples`."""
+    def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """An attention mask, and the samples of `BertTask`; see `TrainingTask.samples`."""
         segments = self._held_out_batch(data)["segment_ids"]
         lengths = np.sum(segments == 1, axis=1)  # 0 for rows that pad the batch
         # The row with the shortest first instance has the most room for others.
@@ -365,10 +369,10 @@ class BertPretraining(BertTask[Config]):
         follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
         return {"kind": "masks", "masks": masks, "words": words, **follows}
 
-    def _held_out_batch(self, data: Data) -> Batch:
+    def _held_out_batch(self, data: contract.Data) -> Batch:
         return next(data.batches("valid", 0, np.arange(self._config.batch_size)))
 
-    def shown(self, data: Data) -> Iterator[Example]:
+    def shown(self, data: contract.Data) -> Iterator[Example]:
         """The first instance of each row of a validation batch, the shortest first; skips those without masks."""
         batch = self._held_out_batch(data)
         lengths = np.sum(batch["segment_ids"] == 1, axis=1)
@@ -424,48 +428,3 @@ class BertPretraining(BertTask[Config]):
             "masked_positions": asked.astype(np.int32),
         }
         return Example([inputs], (text, positions))
-
-
-build_task = BertPretraining
-
-
-def _check_together(config: Config, model: BertConfig, pairs: PairsConfig, tokenizer: Tokenizer) -> None:
-    """Raises UserError for values that are valid one by one, but contradict each other."""
-    if config.objective == "causal_lm" and (model.direction == "both" or pairs.next_sentence):
-        raise UserError(
-            "config key objective",
-            got=f"causal_lm with model.direction={model.direction} and data.next_sentence={pairs.next_sentence}",
-            expected="one direction, as otherwise each token would see its label, and no next-sentence prediction, "
-            "because [CLS] would see only itself",
-            fix="set --config.model.direction=left_to_right --config.data.next_sentence=False",
-        )
-    if pairs.next_sentence and model.type_vocab_size == 1:
-        raise UserError(
-            "config key data.next_sentence",
-            got="True with model.type_vocab_size=1",
-            expected="at least 2, one for each segment of a pair, or 0",
-            fix="set --config.data.next_sentence=False",
-        )
-    if pairs.seq_len > model.max_positions:
-        raise UserError(
-            "config key data.seq_len",
-            got=pairs.seq_len,
-            expected=f"at most model.max_positions={model.max_positions}",
-            fix="lower data.seq_len, or train a model with more positions",
-        )
-    has_table = bool(config.init_from) and model.positions == "learned"
-    if not 0 <= config.learned_positions <= (model.max_positions if has_table else 0):
-        raise UserError(
-            "config key learned_positions",
-            got=f"{config.learned_positions} with init_from={config.init_from!r}",
-            expected=f"0, or up to model.max_positions={model.max_positions} if init_from names a model with learned "
-            "positions",
-            fix="set it to the data.seq_len that the model was trained with, or to 0",
-        )
-    if tokenizer.vocab_size > model.vocab_size:
-        raise UserError(
-            "config key model.vocab_size",
-            got=model.vocab_size,
-            expected=f"at least {tokenizer.vocab_size}, the size of the vocabulary",
-            fix="omit model.vocab_size, which follows from the vocabulary",
-        )

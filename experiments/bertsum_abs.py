@@ -3,39 +3,33 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import at_least, build
+from bertjax.config import at_least, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, RowIndices, Sums
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import summary_rows
+from bertjax.data.summarization.article_rows import ArticleRowsConfig
+from bertjax.data.summarization.article_text import LabelsConfig
 from bertjax.data.summarization.limits import LimitedArticle
 from bertjax.data.summarization.prepared_articles import AbstractiveRows
 from bertjax.data.summarization.summary_rows import SummaryRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
-from bertjax.errors import UserError
+from bertjax.interop.published import Published
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
 from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.progress import log_once
-from bertjax.tasks import pretrained, seq2seq, summarization
-from bertjax.tasks.bert import BertFacts, batch_specs, stand_in_tokenizer
+from bertjax.tasks import bert, seq2seq, summarization
+from bertjax.tasks.bert import batch_specs
 from bertjax.tasks.seq2seq import TargetIds
-from bertjax.tasks.summarization import (
-    ArticleDataConfig,
-    Encoding,
-    Source,
-    SummarizationConfig,
-    SummarizationData,
-    SummarizationTask,
-)
+from bertjax.tasks.summarization import Encoding, Source, SummarizationConfig, SummarizationData, SummarizationTask
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
@@ -48,6 +42,11 @@ _DEFAULTS = {
 
 
 @dataclasses.dataclass(frozen=True)
+class ModelConfig(bert.ModelConfig, BertSumAbsConfig):
+    """The encoder and the decoder."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     """The config keys that this experiment reads.
 
@@ -55,41 +54,29 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
       copy_embeddings: whether the decoder's embeddings start as BERT's, if `init_from` has no decoder (PreSumm's
         `-use_bert_emb`).
       target_len: the maximum number of tokens of a training summary, including separators of sentences and the end.
-      decoding: fields of `DecodingConfig`.
+      decoding: how summaries are generated.
       num_scored: the number of validation articles that are summarized at each evaluation, at least 2; 0 for all. The
         loss is always that of all articles.
     """
 
+    model: ModelConfig
     copy_embeddings: bool
     target_len: Annotated[int, at_least(2)]
-    decoding: Mapping[str, Any]
+    decoding: DecodingConfig
     num_scored: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(self.num_scored == 0 or self.num_scored >= 2, "num_scored", "at least 2, or 0 for all")
-        if self.data["long_articles"] != "cut":
-            raise UserError(
-                "config key data.long_articles",
-                got=self.data["long_articles"],
-                expected="cut, because the decoder sees only one row",
-                fix="set --config.data.long_articles=cut, and raise --config.data.seq_len to keep more of an article",
-            )
+        seq2seq.check_generates(self.decoding)
+        is_cut, expected = self.data.long_articles == "cut", "cut, because the decoder sees only one row"
+        fix = "set --config.data.long_articles=cut, and raise --config.data.seq_len to keep more of an article"
+        self.data.check(is_cut, "long_articles", expected, fix=fix)
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
-    return summarization.resolve(config, _DEFAULTS)
-
-
-def read_facts(config: Config, folder: Path) -> BertFacts:
-    """See `Experiment.read_facts`."""
-    return BertFacts(summarization.read_tokenizer(config, folder))
-
-
-def stand_in_facts(config: Config) -> BertFacts:
-    """See `Trainable.stand_in_facts`."""
-    return BertFacts(stand_in_tokenizer(summary_rows.TARGET_TOKENS))
+resolve = functools.partial(summarization.resolve, defaults=_DEFAULTS)
+open_vocabulary = summarization.open_vocabulary
+example_config = functools.partial(bert.example_config, more=summary_rows.TARGET_TOKENS)
 
 
 def _rules(article: LimitedArticle) -> SelectionConfig:
@@ -110,9 +97,7 @@ class _AbstractiveEncoding(Encoding):
     @classmethod
     def of(cls, config: Config, tokenizer: Tokenizer) -> "_AbstractiveEncoding":
         """The encoding of a config. Raises UserError for invalid settings."""
-        decoding = build(DecodingConfig, config.decoding, "decoding")
-        seq2seq.check_generates(decoding)
-        return cls(tokenizer, ArticleDataConfig.of(config.data).rows, _INPUTS, decoding)
+        return cls(tokenizer, part(ArticleRowsConfig, config.data), _INPUTS, config.decoding)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, then logs how many articles were truncated."""
@@ -125,23 +110,25 @@ class _AbstractiveEncoding(Encoding):
             log_once(f"truncated {cut} of {count} articles to data.seq_len={self.config.seq_len} tokens")
 
 
-class AbstractiveData(SummarizationData[Config]):
+class Data(SummarizationData[Config]):
     """See `bertjax.contract.Data`."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        super().__init__(config, folder, _rules, summary_rows.TARGET_TOKENS)
+    more = summary_rows.TARGET_TOKENS
+
+    def rules(self, article: LimitedArticle) -> SelectionConfig:
+        """See `SummarizationData.rules`."""
+        return _rules(article)
 
     @functools.cached_property
     def encoding(self) -> Encoding:
         """See `SummarizationData.encoding`."""
-        return _AbstractiveEncoding.of(self._config, self.tokenizer)
+        return _AbstractiveEncoding.of(self._config, self.vocabulary)
 
     @functools.cached_property
     def recipe(self) -> AbstractiveRows:
         """See `SummarizationData.recipe`."""
-        articles, labels, rows, *_ = self._parts
-        return AbstractiveRows(articles, labels, rows, self.tokenizer, _INPUTS, self._config.target_len)
+        parts = self.articles, part(LabelsConfig, self._config.data), part(ArticleRowsConfig, self._config.data)
+        return AbstractiveRows(*parts, self.vocabulary, _INPUTS, self._config.target_len)
 
     def padded(self, fields: Fields) -> SummaryRows:
         """See `SummarizationData.padded`."""
@@ -161,34 +148,29 @@ class AbstractiveData(SummarizationData[Config]):
         return {**self.scored, "valid": self.scored["valid"][: self._config.num_scored or None]}
 
 
-build_data = AbstractiveData
+class Task(SummarizationTask[Config]):
+    """See `bertjax.contract.TrainingTask`."""
 
-
-class AbstractiveSummarization(SummarizationTask[Config]):
-    """See `bertjax.contract.Task`."""
-
-    def __init__(self, config: Config, facts: BertFacts) -> None:
-        """See `Experiment.build_task`."""
-        encoding = _AbstractiveEncoding.of(config, facts.tokenizer)
-        super().__init__(config, encoding, BertSumAbsConfig, BertSumAbs)
-        self._decoding = encoding.decoding
-        start, end, _ = summary_rows.target_ids(facts.tokenizer)
-        self._ids = TargetIds(start, end, facts.tokenizer.pad_id, facts.tokenizer.unk_id)
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        super().__init__(config, _AbstractiveEncoding.of(config, vocabulary), BertSumAbsConfig, BertSumAbs)
+        self._decoding = config.decoding
+        start, end, _ = summary_rows.target_ids(vocabulary)
+        self._ids = TargetIds(start, end, vocabulary.pad_id, vocabulary.unk_id)
 
     def init(self, rng: jax.Array) -> Params:
-        """See `Task.init`."""
+        """See `TrainingTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = Seq2SeqInputs(ids, ids, ids, ids)
         return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
-    def warm_start(self, params: Params) -> Params:
+    def warm_start(self, params: Params, published: Published) -> Params:
         """See `SummarizationTask.warm_start` and `Config.copy_embeddings`."""
-        found, folder = super().warm_start(params), self._config.init_from
-        is_new = bool(folder) and "decoder_layers" not in pretrained.describe(Path(folder)).model
+        found, is_new = super().warm_start(params, published), "decoder_layers" not in published.fields
         return copy_embeddings(found) if is_new and self._config.copy_embeddings else found
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
+        """See `TrainingTask.batch_specs`."""
         target = self._config.target_len
         return [
             {
@@ -203,23 +185,23 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         return {"summary": jnp.maximum(seq2seq.count(batch["target_segment_ids"] != 0), 1)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The label-smoothed cross-entropy, and the metrics of `seq2seq.loss`; see `Task.loss`."""
+        """The label-smoothed cross-entropy, and the metrics of `seq2seq.loss`; see `TrainingTask.loss`."""
         output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
         total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
         return {"summary": total}, metrics
 
     def score_names(self) -> Sequence[str]:
         """The names of `summarization.metric_names`, and those of the loss on reference summaries."""
-        return (*summarization.metric_names(self._rouge), *seq2seq.METRICS)
+        return (*summarization.metric_names(self._config.rouge), *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `summarization.metrics`."""
         texts = [self._sentences(outputs) for _, outputs in results]
         found = [example.source.article for example, _ in results]
-        return summarization.metrics(texts, found, _rules, self._rouge)
+        return summarization.metrics(texts, found, _rules, self._config.rouge)
 
     def width(self) -> int:
-        """See `Task.width`."""
+        """See `TrainingTask.width`."""
         return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -245,6 +227,3 @@ class AbstractiveSummarization(SummarizationTask[Config]):
         """See `BertTask.sample`; adds the article."""
         sentences = list(example.source.article.article.sentences)
         return {**self.record(example, outputs), "kind": "summary", "article": sentences}
-
-
-build_task = AbstractiveSummarization

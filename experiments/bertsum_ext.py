@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -13,31 +12,26 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax.config import build, one_of
+from bertjax.config import one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.limits import ArticleLimits
+from bertjax.data.summarization.article_rows import ArticleRowsConfig
+from bertjax.data.summarization.article_text import LabelsConfig
+from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle
 from bertjax.data.summarization.prepared_articles import ExtractiveRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
+from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
-from bertjax.tasks import fine_tuning, summarization
-from bertjax.tasks.bert import BertFacts, batch_specs
-from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningFacts
-from bertjax.tasks.summarization import (
-    ArticleDataConfig,
-    Encoding,
-    Rules,
-    SummarizationConfig,
-    SummarizationData,
-    SummarizationTask,
-)
+from bertjax.tasks import bert, completion, fine_tuning, summarization
+from bertjax.tasks.fine_tuning import EpochsConfig
+from bertjax.tasks.summarization import Encoding, SummarizationConfig, SummarizationData, SummarizationTask
 
 _log = logging.getLogger(__name__)
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
@@ -56,95 +50,91 @@ _DEFAULTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(FineTuningConfig, SummarizationConfig):
+class ModelConfig(bert.ModelConfig, BertSumConfig):
+    """The encoder and the scorer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(EpochsConfig, SummarizationConfig):
     """The config keys that this experiment reads.
 
     Attributes:
       loss_reduction: "mean" over the sentences of a batch, or "sum", as in the published code.
-      selection: fields of `SelectionConfig`.
+      selection: how sentences are selected.
       match_reference: replaces the length limits of `selection` in scoring, for comparisons at equal length:
         "sentences", as many sentences as the reference; "words", at most as many words; "" to keep the limits.
     """
 
+    model: ModelConfig
     loss_reduction: Annotated[str, one_of("mean", "sum")]
-    selection: Mapping[str, Any]
+    selection: SelectionConfig
     match_reference: Annotated[str, one_of(*selection.MATCHES)]
 
+    def rules(self, article: LimitedArticle) -> SelectionConfig:
+        """The selection rules for a summary that is compared with the reference."""
+        return selection.rules_for_reference(self.selection, article.article.summary or (), self.match_reference)
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+
+def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
-    return summarization.resolve(config, {**_DEFAULTS, "model.sentence_pooling": _pooling(config["init_from"])})
+    return summarization.resolve(config, published, {**_DEFAULTS, "model.sentence_pooling": _pooling(published)})
 
 
-def _pooling(init_from: str) -> str:
+def _pooling(published: Published | None) -> str:
     """The default of `model.sentence_pooling`: "mean" if the encoder was trained for mean pooling, else "cls"."""
     try:
-        pooling = huggingface.read_pooling(init_from) if init_from and Path(init_from).is_dir() else None
+        pooling = huggingface.read_pooling(published.path) if published and published.path.is_dir() else None
     except UserError:  # an unsupported pooling; the encoder can still be used
         pooling = None
     return "mean" if pooling == "mean" else "cls"
 
 
-def read_facts(config: Config, folder: Path) -> FineTuningFacts:
-    """See `Experiment.read_facts`."""
-    return FineTuningFacts(summarization.read_tokenizer(config, folder))
-
-
-stand_in_facts = fine_tuning.stand_in_facts
+open_vocabulary, example_config = summarization.open_vocabulary, fine_tuning.example_config
 
 
 def _encoding(config: Config, tokenizer: Tokenizer) -> Encoding:
-    return Encoding(tokenizer, ArticleDataConfig.of(config.data).rows, article_rows.INPUTS)
+    return Encoding(tokenizer, part(ArticleRowsConfig, config.data), article_rows.INPUTS)
 
 
-def _rules(config: Config) -> Rules:
-    """The selection rules for summaries that are compared with the reference."""
-    rules = build(SelectionConfig, config.selection, "selection")
-    return lambda article: selection.rules_for_reference(rules, article.article.summary or (), config.match_reference)
-
-
-class ExtractiveData(SummarizationData[Config]):
+class Data(SummarizationData[Config]):
     """See `bertjax.contract.Data`."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        super().__init__(config, folder, _rules(config))
+    def rules(self, article: LimitedArticle) -> SelectionConfig:
+        """See `SummarizationData.rules`."""
+        return self._config.rules(article)
 
-    @property
-    def facts(self) -> FineTuningFacts:
-        """See `Data.facts`."""
-        return FineTuningFacts(super().facts.tokenizer, count_rows=self._count_rows)
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `SummarizationData.complete`; fills in the lengths in updates."""
+        config = super().complete(config)
+        return completion.lengths(config, self._count_rows) if self._trains else config
 
     def _count_rows(self) -> int:
         """The updates of an epoch times `batch_size`: batches of short rows hold more than `batch_size` rows."""
-        return self._config.batch_size * self.train.steps_per_epoch if self._trains else 1
+        return self._config.batch_size * self.train.steps_per_epoch
 
     @functools.cached_property
     def encoding(self) -> Encoding:
         """See `SummarizationData.encoding`."""
-        return _encoding(self._config, self.tokenizer)
+        return _encoding(self._config, self.vocabulary)
 
     @functools.cached_property
     def recipe(self) -> ExtractiveRows:
         """See `SummarizationData.recipe`."""
-        articles, labels, rows, *_ = self._parts
-        return ExtractiveRows(articles, labels, rows, self.tokenizer, article_rows.INPUTS)
+        parts = self.articles, part(LabelsConfig, self._config.data), part(ArticleRowsConfig, self._config.data)
+        return ExtractiveRows(*parts, self.vocabulary, article_rows.INPUTS)
 
     def padded(self, fields: Fields) -> Rows:
         """See `SummarizationData.padded`."""
         return Rows(fields)
 
 
-build_data = ExtractiveData
+class Task(SummarizationTask[Config]):
+    """See `bertjax.contract.TrainingTask`."""
 
-
-class ExtractiveSummarization(SummarizationTask[Config]):
-    """See `bertjax.contract.Task`."""
-
-    def __init__(self, config: Config, facts: BertFacts) -> None:
-        """See `Experiment.build_task`."""
-        super().__init__(config, _encoding(config, facts.tokenizer), BertSumConfig, BertSum)
-        self._selection, self._rules = build(SelectionConfig, config.selection, "selection"), _rules(config)
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        super().__init__(config, _encoding(config, vocabulary), BertSumConfig, BertSum)
+        self._selection, self._rules = config.selection, config.rules
 
     @property
     def limits(self) -> ArticleLimits:
@@ -152,13 +142,13 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return dataclasses.replace(super().limits, min_words=self._selection.min_words)
 
     def init(self, rng: jax.Array) -> Params:
-        """See `Task.init`."""
+        """See `TrainingTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return self._model.init(rng, BertInputs(ids, ids, ids, cls_positions=ids), ids, deterministic=True)["params"]
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
-        return batch_specs(self.shapes(), _OF_TOKENS, _OF_ROWS)
+        """See `TrainingTask.batch_specs`."""
+        return bert.batch_specs(self.shapes(), _OF_TOKENS, _OF_ROWS)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of sentences, each counted in the row that owns it; 1 if the loss is a sum."""
@@ -166,17 +156,14 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         return {"sentences": number if self._config.loss_reduction == "mean" else jnp.ones_like(number)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The binary cross-entropy of each sentence's label; see `Task.loss`."""
+        """The binary cross-entropy of each sentence's label; see `TrainingTask.loss`."""
         # Sentences whose words normalize to nothing may be shorter; a full row then drops some from the loss.
-        shortest = _SHORTEST + self._parts.labels.limits.min_words
+        shortest = _SHORTEST + self._config.data.limits.min_words
         count = batch["input_ids"].shape[1] // shortest + 1
         logits, positions = self._logits(params, batch, count + count % 2, rng)  # cuDNN trains on even lengths only
         labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "label_weights"))
         each = optax.sigmoid_binary_cross_entropy(logits, labels)
-        metrics = {
-            "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
-            "accuracy": (jnp.sum(((logits > 0) == (labels > 0)) * weights), jnp.sum(weights)),
-        }
+        metrics = fine_tuning.metrics(batch, (logits > 0) == (labels > 0), weights)
         return {"sentences": jnp.sum(each * weights)}, metrics
 
     def _logits(
@@ -196,13 +183,13 @@ class ExtractiveSummarization(SummarizationTask[Config]):
 
     def score_names(self) -> Sequence[str]:
         """The names of `summarization.metric_names`, and the loss."""
-        return (*summarization.metric_names(self._rouge), "loss")
+        return (*summarization.metric_names(self._config.rouge), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `summarization.metrics`. The loss is the mean over articles of the sum over sentences."""
         pairs = [(example.source.article, _merged(example, outputs)) for example, outputs in results]
         summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
-        metrics = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._rouge)
+        metrics = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._config.rouge)
         return {**metrics, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -241,9 +228,6 @@ class ExtractiveSummarization(SummarizationTask[Config]):
         article = example.source.article
         oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
         return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}
-
-
-build_task = ExtractiveSummarization
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:

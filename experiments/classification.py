@@ -3,65 +3,34 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import build_all, each, one_of
+from bertjax.config import each, one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
-from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
-from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_row, truncate
-from bertjax.data.text.vocabulary_config import VocabularyConfig
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
+from bertjax.interop.published import Published
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
-from bertjax.tasks import fine_tuning, inputs, pretrained, samples
-from bertjax.tasks.bert import BertTask, check_two_segments, model_configs, stand_in_tokenizer, to_example
-from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
+from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained, samples
+from bertjax.tasks.bert import to_example
 
 _CORRELATIONS = ("pearson", "spearman")
-_SEQ_LEN = 128  # the default
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(FineTuningConfig):
-    """The config keys that this experiment reads.
-
-    Attributes:
-      objective: "classification", or "regression": one number for each row.
-      class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each.
-      metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
-        "pearson", "spearman". See `bertjax.scoring.glue`.
-    """
-
-    objective: Annotated[str, one_of("classification", "regression")]
-    class_weights: tuple[float, ...]
-    metrics: Annotated[tuple[str, ...], each(one_of(*glue.METRICS))]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for metric in self.metrics:
-            if (metric in _CORRELATIONS) != (self.objective == "regression"):
-                raise UserError(
-                    "config key metrics",
-                    got=f"{metric} with objective={self.objective}",
-                    expected="pearson and spearman for regression, the others for classification",
-                    fix="set --config.metrics, or correct --config.objective",
-                )
-
-
-@dataclasses.dataclass(frozen=True)
-class RowsConfig:
-    """How texts become rows.
+class DataConfig(LabeledTextConfig, fine_tuning.DataConfig):
+    """The keys of `data`.
 
     Attributes:
       labels: the classes, in order. Default: those of the training rows, or of `init_from` without training rows.
@@ -71,35 +40,96 @@ class RowsConfig:
     """
 
     labels: tuple[str, ...]
-    seq_len: int
     packing: bool = False
 
 
-_DATA = (LabeledTextConfig, RowsConfig, VocabularyConfig, PreparationConfig)
+@dataclasses.dataclass(frozen=True)
+class Config(fine_tuning.FineTuningConfig):
+    """The config keys that this experiment reads.
+
+    Attributes:
+      objective: "classification", or "regression": one number for each row.
+      class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each.
+      metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
+        "pearson", "spearman". See `bertjax.scoring.glue`.
+    """
+
+    model: fine_tuning.ClassifierConfig
+    data: DataConfig
+    objective: Annotated[str, one_of("classification", "regression")]
+    class_weights: tuple[float, ...]
+    metrics: Annotated[tuple[str, ...], each(one_of(*glue.METRICS))]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expected = "pearson and spearman for regression, the others for classification"
+        fix = "set --config.metrics, or correct --config.objective"
+        for metric in self.metrics:
+            got = f"{metric} with objective={self.objective}"
+            self.check((metric in _CORRELATIONS) == self.is_numeric, "metrics", expected, got=got, fix=fix)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows have two texts."""
+        return len(self.data.text_columns) == 2
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether labels are numbers."""
+        return self.objective == "regression"
+
+    def check_weights(self, labels: Sequence[str]) -> None:
+        """Raises UserError unless there are no class weights, or a valid one for each class."""
+        weights, fix = self.class_weights, "give the weights in that order"
+        ok = not weights or (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf)
+        expected = f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0, or no weights"
+        self.check(ok, "class_weights", expected, fix=fix)
+
+    def check_labels(self) -> None:
+        """Raises UserError unless there are two or more distinct classes that fit the metrics; none in regression."""
+        labels, data = self.data.labels, self.data
+        if self.is_numeric:
+            got = f"regression with {len(labels)} labels and {len(self.class_weights)} class_weights"
+            expected = "no labels and no class_weights, because regression predicts a number"
+            fix = "omit them, or set --config.objective=classification"
+            self.check(not labels and not self.class_weights, "objective", expected, got=got, fix=fix)
+            return
+        got, expected = "no value, and no classes in data.labels or init_from", "training rows, or a classifier"
+        fix = "set --config.data.source=FILE, or --config.init_from to the folder of a classifier; if its classes have "
+        fix += "no names, also set --config.data.labels in their order"
+        data.check(labels, "source", f"{expected} in init_from for prediction", got=got, fix=fix)
+        fix = "omit it to use the classes of the training rows, or name each class once"
+        are_distinct = len(set(labels)) >= max(2, len(labels))
+        data.check(are_distinct, "labels", "two or more different classes", got=", ".join(labels), fix=fix)
+        ok, got = "f1" not in self.metrics or len(labels) == 2, f"f1 with {len(labels)} classes"
+        expected = "two classes, because f1 is the F1 of the second class"
+        self.check(ok, "metrics", expected, got=got, fix="use macro_f1")
+
+
 FREE_AFTER_TRAINING = (
     *("metrics", "data.text_columns", "data.label_column", "data.header", "data.separator"),
     "data.seq_len",
 )
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in what `init_from` determines. This includes the classes if there are no training rows.
 
     Raises:
       UserError: if config keys contradict each other or the model in `init_from`.
     """
-    config = pretrained.resolve(config, seq_len=_SEQ_LEN)
+    config = completion.bert(config, published, seq_len=128)
     data = config["data"]
-    if config["init_from"] and not data.get("source"):
-        known = _known_classes(config)
+    if published and not data.get("source"):
+        known = _known_classes(config, published)
         config = {**config, "data": {**data, "labels": data.get("labels") or known}}
     return config
 
 
-def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str, ...]:
     """The class names of the model in `init_from`. Raises UserError unless it is a single-label classifier."""
-    found, numeric = pretrained.describe(Path(config["init_from"])), config["objective"] == "regression"
-    if found.num_classes == 1 and not numeric:
+    numeric = config["objective"] == "regression"
+    if published.num_classes == 1 and not numeric:
         raise UserError(
             f"config key init_from={config['init_from']}",
             got="a model with one output: for regression or multiple choice",
@@ -107,14 +137,14 @@ def _known_classes(config: Mapping[str, Any]) -> tuple[str, ...]:
             fix="set --config.objective=regression and its --config.metrics, use configs/multiple_choice.py, or name "
             "another folder",
         )
-    if found.is_multi_label:
+    if published.is_multi_label:
         raise UserError(
             f"config key init_from={config['init_from']}",
             got="a multi-label or multi-output model (problem_type in its config.json)",
             expected="a single-label classifier",
             fix="name another, or set data.source to train with only the encoder of this model",
         )
-    return () if numeric else found.labels
+    return () if numeric else published.labels
 
 
 def _class_names(facts: Mapping[str, Any], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -130,50 +160,46 @@ def _class_names(facts: Mapping[str, Any], text: LabeledTextConfig, known: tuple
     return known if set(known) in (set(names), by_default) else names
 
 
-read_facts = fine_tuning.read_facts
+open_vocabulary = bert.open_vocabulary
 
 
-def stand_in_facts(config: Config) -> FineTuningFacts:
-    """See `Trainable.stand_in_facts`. Uses two placeholder classes if the classes come from the training rows."""
-    is_open = config.objective == "classification" and config.data["source"] and not config.data["labels"]
-    return FineTuningFacts(stand_in_tokenizer(), ("0", "1") if is_open else ())
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`. Has two classes if the classes come from the training rows."""
+    data = config["data"]
+    if config["objective"] == "classification" and data["source"] and not data["labels"]:
+        config = {**config, "data": {**data, "labels": ("0", "1")}}
+    return fine_tuning.example_config(config)
 
 
-class ClassificationData(FineTuningData[Config, LabeledText]):
+class Data(fine_tuning.FineTuningData[Config, LabeledText]):
     """See `bertjax.contract.Data`."""
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        self._text, self._columns, *_ = build_all(_DATA, config.data, "data")
-        super().__init__(config, folder, self._columns.seq_len, self._columns.packing)
-        self._numeric = config.objective == "regression"
 
     @functools.cached_property
     def recipe(self) -> LabeledRows:
         """See `FineTuningData.recipe`."""
-        return LabeledRows(self._text, self._numeric, self.tokenizer, self._seq_len)
+        text = part(LabeledTextConfig, self._config.data)
+        return LabeledRows(text, self._config.is_numeric, self.vocabulary, self._seq_len)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """See `FineTuningData.labels`; from the config, or else from the training rows."""
-        labels = self._columns.labels
-        if labels or self._numeric or not self._text.source:
-            return labels
-        init_from = self._config.init_from
-        return _class_names(self.read.facts, self._text, pretrained.class_names(init_from) if init_from else ())
+        data, published = self._config.data, self._published
+        if data.labels or self._config.is_numeric or not data.source:
+            return data.labels
+        known = published.labels if published and not published.is_multi_label else ()
+        return _class_names(self.read.facts, data, known)
 
-    @property
-    def facts(self) -> FineTuningFacts:
-        """See `Data.facts`. Raises UserError for labels or class weights that do not fit the classes."""
-        if not self._numeric:
-            _check_weights(self._config, self.labels)
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`. Raises UserError for labels or class weights that do not fit the classes."""
+        if not self._config.is_numeric:
+            self._config.check_weights(self.labels)
             labeled_text.check_labels(self.read.facts, self.labels)
-        return super().facts
+        return super().complete(config)
 
     def fields(self) -> Fields:
         """See `FineTuningData.fields`; "labels" are numbers to predict, or places in `labels`."""
         fields = self.prepared.train
-        if self._numeric:
+        if self._config.is_numeric:
             return fields
         classes = self.read.facts["classes"]["train"]
         return {**fields, "labels": np.array([self._place(name) for name in classes], np.int32)[fields["labels"]]}
@@ -182,72 +208,61 @@ class ClassificationData(FineTuningData[Config, LabeledText]):
         return self.labels.index(labeled_text.with_default_name(name, self.labels))
 
     @functools.cached_property
-    def _held_out(self) -> list[Example]:
+    def valid(self) -> list[Example]:
+        """See `FineTuningData.valid`; the texts are encoded together, because that is faster."""
         rows = list(self.read.valid())
-        places = {name: np.int32(self._place(name)) for name in self.read.facts["classes"]["valid"]}
-        labels = (np.float32(row.label) if self._numeric else places[str(row.label)] for row in rows)
-        return [to_example([row], label) for row, label in zip(self.recipe.inputs(rows), labels, strict=True)]
+        pairs = zip(self.recipe.inputs(rows), map(self._label, rows), strict=True)
+        return [to_example([row], label) for row, label in pairs]
 
-    def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; the source is the label."""
-        return iter(self._held_out)
+    def example(self, row: LabeledText) -> Example:
+        """See `FineTuningData.example`; the source is the label."""
+        return to_example(list(self.recipe.inputs([row])), self._label(row))
+
+    def _label(self, row: LabeledText) -> np.float32 | np.int32:
+        return np.float32(row.label) if self._config.is_numeric else np.int32(self._place(str(row.label)))
 
     def baselines(self) -> Mapping[str, float]:
         """Metrics of always predicting the mean of the validation labels or, in classification, the majority class."""
-        labels = np.array([example.source for example in self._held_out])
-        if self._numeric:
+        labels = np.array([example.source for example in self.valid])
+        if self._config.is_numeric:
             return {"valid/mean_loss": float(labels.var())}
         return {"valid/majority_accuracy": float(np.bincount(labels).max() / len(labels))}
 
 
-build_data = ClassificationData
-
-
-class Classification(BertTask[Config]):
-    """See `bertjax.contract.Task`."""
+class Task(fine_tuning.FineTuningTask[Config]):
+    """See `bertjax.contract.TrainingTask`."""
 
     architecture = "BertForSequenceClassification"
 
-    def __init__(self, config: Config, facts: FineTuningFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._text, self._rows, *_ = build_all(_DATA, config.data, "data")
-        bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
-        check_seq_len(self._rows.seq_len, bert.max_positions)
-        if len(self._text.text_columns) == 2:
-            check_two_segments(bert)
-        fine_tuning.check_packing(self._rows.packing, config.model)
-        self._numeric, self.labels = config.objective == "regression", self._rows.labels
-        if self._numeric:
-            _check_no_labels(config, self.labels)
-        else:
-            _check_labels(config, self.labels)
-        num_labels = 1 if self._numeric else len(self.labels)
-        model = BertForSequenceClassification(bert, num_labels, head.classifier_dropout, head.lstm_size)
-        super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
+        self._numeric, self.term, self.labels = config.is_numeric, config.objective, config.data.labels
+        config.check_labels()
+        num_labels, head = 1 if self._numeric else len(self.labels), config.model
+        options = num_labels, head.classifier_dropout, head.lstm_size
+        super().__init__(
+            config,
+            vocabulary,
+            lambda encoder: BertForSequenceClassification(encoder, *options),
+            of_examples={"labels": np.float32 if self._numeric else np.int32},
+        )
 
-    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
-        """The classifier, unless the folder's classes match: the same names, or as many classes without names."""
-        return () if pretrained.has_classes(folder, self.labels) else ("classifier",)
-
-    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
-        label, rows = np.float32 if self._numeric else np.int32, self._rows
-        return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, {}, {"labels": label})
+    def reinitialized_modules(self, published: Published) -> Sequence[str]:
+        """The classifier, unless the classes match: the same names, or as many classes without names."""
+        return () if pretrained.has_classes(published, self.labels) else ("classifier",)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The sum of the weights of the texts."""
-        return {self._config.objective: jnp.maximum(jnp.sum(self._row_weights(batch)), 1e-6)}
+        return {self.term: jnp.maximum(jnp.sum(self._row_weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy, or the squared error, of each text; see `Task.loss`."""
+        """The cross-entropy, or the squared error, of each text; see `TrainingTask.loss`."""
         logits = self.apply(params, batch, rng)
         labels = batch["labels"]
-        weights, count = batch["weights"], jnp.sum(batch["weights"])
         each = squared_error(logits[..., 0], labels) if self._numeric else cross_entropy(logits, labels)
-        metrics = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
-        if not self._numeric:
-            metrics["accuracy"] = jnp.sum(is_best(logits, labels) * weights), count
-        return {self._config.objective: jnp.sum(each * self._row_weights(batch))}, metrics
+        right = None if self._numeric else is_best(logits, labels)
+        metrics = fine_tuning.metrics(batch, right, batch["weights"])
+        return {self.term: jnp.sum(each * self._row_weights(batch))}, metrics
 
     def _row_weights(self, batch: Batch) -> jax.Array:
         """The weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
@@ -274,17 +289,17 @@ class Classification(BertTask[Config]):
         """An example for each line: a text, or two texts separated by a tab if `data.text_columns` has two columns."""
 
         def make(line: Sequence[str], where: str) -> Example:
-            return self._example(labeled_text.texts_of_line(line[0], where, self._text.text_columns), where)
+            return self._example(labeled_text.texts_of_line(line[0], where, self._config.data.text_columns), where)
 
-        return inputs.of_lines(lines, make, self._text.on_bad_row)
+        return inputs.of_lines(lines, make, self._config.data.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_columns` of a table; see `Task.examples_of`."""
-        text, key = self._text, "data.text_columns"
+        """The texts in `data.text_columns` of a table; see `TrainingTask.examples_of`."""
+        text, key = self._config.data, "data.text_columns"
         return inputs.of_table(path, key, text.text_columns, self._example, text.on_bad_row, text.header)
 
     def _example(self, texts: Sequence[str], where: str) -> Example:
-        ids = truncate(self._tokenizer.encode_batch(texts), self._rows.seq_len)
+        ids = truncate(self._tokenizer.encode_batch(texts), self._seq_len)
         return to_example([text_row(ids, self._tokenizer)], None)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -308,58 +323,6 @@ class Classification(BertTask[Config]):
         return {**shown, **self.record(example, outputs), "reference": right}
 
 
-build_task = Classification
-
-
 def _softmax(logits: np.ndarray) -> np.ndarray:
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
-
-
-def _check_no_labels(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError if classes or class weights are set in regression."""
-    if labels or config.class_weights:
-        raise UserError(
-            "config key objective",
-            got=f"regression with {len(labels)} labels and {len(config.class_weights)} class_weights",
-            expected="no labels and no class_weights, because regression predicts a number",
-            fix="omit them, or set --config.objective=classification",
-        )
-
-
-def _check_weights(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError unless there are no class weights, or a valid one for each class."""
-    weights = config.class_weights
-    if weights and not (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf):
-        raise UserError(
-            "config key class_weights",
-            got=weights,
-            expected=f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0, or no weights",
-            fix="give the weights in that order",
-        )
-
-
-def _check_labels(config: Config, labels: Sequence[str]) -> None:
-    """Raises UserError unless there are two or more distinct classes, and the metrics fit them."""
-    if not labels:
-        raise UserError(
-            "config key data.source",
-            got="no value, and no classes in data.labels or init_from",
-            expected="training rows, or a classifier in init_from for prediction",
-            fix="set --config.data.source=FILE, or --config.init_from to the folder of a classifier; if its classes "
-            "have no names, also set --config.data.labels in their order",
-        )
-    if len(set(labels)) < max(2, len(labels)):
-        raise UserError(
-            "config key data.labels",
-            got=", ".join(labels),
-            expected="two or more different classes",
-            fix="omit it to use the classes of the training rows, or name each class once",
-        )
-    if "f1" in config.metrics and len(labels) > 2:
-        raise UserError(
-            "config key metrics",
-            got=f"f1 with {len(labels)} classes",
-            expected="two classes, because f1 is the F1 of the second class",
-            fix="use macro_f1",
-        )

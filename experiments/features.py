@@ -11,25 +11,55 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, build_all, one_of
+from bertjax.config import Constrained, one_of
 from bertjax.contract import Batch, Example, Output, Params
-from bertjax.data.fine_tuning.labeled_text import check_text_columns, split_pair
+from bertjax.data.fine_tuning.labeled_text import TextColumns, split_pair
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.interop import huggingface
+from bertjax.interop.published import Published
 from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
-from bertjax.tasks import bert, inputs, pretrained
-from bertjax.tasks.bert import BertFacts, BertPredicts
+from bertjax.tasks import bert, completion, inputs
+from bertjax.tasks.bert import BertPredictionTask
 
 _log = logging.getLogger(__name__)
 
-# Keys of `model` that only training needs.
-_NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}
 _BEST_LAYERS = 4  # the last four are best in table 7
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(bert.InferenceModelConfig):
+    """The encoder, and the layers that the features come from, and how they are combined into one vector per token.
+
+    Attributes:
+      layers: numbers of layers: 0 is the embeddings, -1 the last. Default: the last four; for vectors of sentences the
+        last.
+      mixing: "concatenation", or "sum".
+    """
+
+    layers: tuple[int, ...]
+    mixing: Annotated[str, one_of("concatenation", "sum")]  # "weighted" would need training
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(VocabularyConfig):
+    """How texts become rows.
+
+    Attributes:
+      seq_len: the maximum number of tokens of a row, including special tokens. Default: the model's number
+        of positions, or the length that sentence-transformers uses.
+      text_columns: in a table, the column of the text, or the two columns of a pair.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+    """
+
+    seq_len: int
+    text_columns: TextColumns
+    on_bad_row: OnBadRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +75,7 @@ class Config(Constrained):
       sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.heads.pool`.
       normalize: whether vectors are scaled to length 1.
       dtype_out: "float32", or "float16", which halves the size.
-      model: fields of `FeaturesConfig`, and of `BertConfig` except those that only training needs.
+      model: the encoder, and the layers to read.
       data: how texts are encoded.
     """
 
@@ -56,42 +86,13 @@ class Config(Constrained):
     sentence_pooling: Annotated[str, one_of(*POOLINGS)]
     normalize: bool
     dtype_out: Annotated[str, one_of("float16", "float32")]
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class FeaturesConfig(Constrained, prefix="model"):
-    """The layers that the features come from, and how they are combined into one vector per token.
-
-    Attributes:
-      layers: numbers of layers: 0 is the embeddings, -1 the last. Default: the last four; for vectors of sentences the
-        last.
-      mixing: "concatenation", or "sum".
-    """
-
-    layers: tuple[int, ...]
-    mixing: Annotated[str, one_of("concatenation", "sum")]  # "weighted" would need training
-
-
-@dataclasses.dataclass(frozen=True)
-class RowsConfig(Constrained, prefix="data"):
-    """How texts become rows.
-
-    Attributes:
-      seq_len: the maximum number of tokens of a row, including special tokens. Default: the model's number
-        of positions, or the length that sentence-transformers uses.
-      text_columns: in a table, the column of the text, or the two columns of a pair.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
-    """
-
-    seq_len: int
-    text_columns: tuple[str, ...]
-    on_bad_row: OnBadRow
+    model: ModelConfig
+    data: DataConfig
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_text_columns(self.text_columns)
+        check_seq_len(self.data.seq_len, self.model.max_positions)
+        check_layers(self.model.layers, self.model.num_layers, "model.layers")
 
 
 class _Source(NamedTuple):
@@ -100,13 +101,11 @@ class _Source(NamedTuple):
     is_cut: bool = False  # whether the text is longer than its row
 
 
-_DATA = (RowsConfig, VocabularyConfig)
-
-
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and sentence pooling. Raises UserError if it is invalid."""
-    folder, of_sentence = Path(config["init_from"]), config["pooling"] == "sentence"
-    config = pretrained.resolve(config, seq_len=huggingface.read_sentence_length(folder) if of_sentence else None)
+    folder, of_sentence = published.path, config["pooling"] == "sentence"
+    seq_len = huggingface.read_sentence_length(folder) if of_sentence else None
+    config = completion.bert(config, published, seq_len=seq_len)
     model = dict(config["model"])
     if not model["layers"]:
         model["layers"] = (-1,) if of_sentence else tuple(range(-min(_BEST_LAYERS, model["num_layers"]), 0))
@@ -118,21 +117,17 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "model": model, "sentence_pooling": pooling, "normalize": normalize}
 
 
-read_facts = bert.read_facts
+open_vocabulary = bert.open_vocabulary
 
 
-class Features(BertPredicts[Config]):
-    """See `bertjax.contract.Predicts`."""
+class Task(BertPredictionTask[Config]):
+    """See `bertjax.contract.PredictionTask`."""
 
-    def __init__(self, config: Config, facts: BertFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
-        whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
-        encoder, head = bert.model_configs(whole, FeaturesConfig, facts.tokenizer.vocab)
-        check_seq_len(self._rows.seq_len, encoder.max_positions)
-        check_layers(head.layers, encoder.num_layers, "model.layers")
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        encoder, head, self._rows = config.model.encoder(vocabulary.vocab), config.model, config.data
         model = BertFeatures(encoder, head.layers, head.mixing)
-        super().__init__(config, facts.tokenizer, encoder, model, self._rows.seq_len)
+        super().__init__(config, vocabulary, encoder, model, config.data.seq_len)
         joined = len(head.layers) if head.mixing == "concatenation" else 1
         self._size = encoder.hidden_size * joined
 
@@ -145,7 +140,7 @@ class Features(BertPredicts[Config]):
         return self._logged(inputs.of_lines(lines, make, self._rows.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_columns` of a table; see `Predicts.examples_of`."""
+        """The texts in `data.text_columns` of a table; see `PredictionTask.examples_of`."""
         columns, on_bad_row = self._rows.text_columns, self._rows.on_bad_row
         found = inputs.of_table(path, "data.text_columns", columns, self._example, on_bad_row)
         return found and self._logged(found)
@@ -210,11 +205,8 @@ class Features(BertPredicts[Config]):
 
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """See `Predicts.open_folder` and `readers.feature_files`. A bad input is a text without units."""
+        """See `PredictionTask.open_folder` and `readers.feature_files`. A bad input is a text without units."""
         made_with = {**dataclasses.asdict(self._config), "size": self._size}
         none = {"units": [], "features": np.zeros((0, self._size), self._config.dtype_out)}
         with feature_files.writing(folder, made_with) as writer:
             yield lambda record: writer.add({**none, **record})
-
-
-build_task = Features

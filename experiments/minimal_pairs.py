@@ -1,6 +1,7 @@
 """Scores minimal pairs and single sentences by a language model (Warstadt et al. 2020; Salazar et al. 2020)."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,17 +10,19 @@ from typing import Annotated, Any
 
 import jax
 
-from bertjax.config import Constrained, Count, build_all, one_of
-from bertjax.contract import Batch, Data, Example, Output, Params, RowIndices, Scores
+from bertjax import contract
+from bertjax.config import Constrained, Count, one_of, part
+from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.lines import OnBadRow
-from bertjax.data.text.vocabulary_config import VocabularyConfig
-from bertjax.models.bert import BertConfig, BertForMaskedLM
-from bertjax.tasks import bert, inputs, minimal_pairs, pretrained
-from bertjax.tasks.bert import BertFacts, BertPredicts
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
+from bertjax.interop.published import Published
+from bertjax.models.bert import BertForMaskedLM
+from bertjax.tasks import bert, completion, inputs, minimal_pairs
+from bertjax.tasks.bert import BertPredictionTask
 from bertjax.tasks.minimal_pairs import METHODS, OBJECTIVES, Sentences, check_objective
 
-_NOT_TRAINED = {"dropout": 0.0, "attention_dropout": 0.0}  # keys of `model` that only training needs
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 
 
@@ -34,7 +37,7 @@ class Config(Constrained):
       objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm".
       method: how a masked language model scores a token. "original" masks this token (Salazar et al. 2020),
         "within_word_l2r" also the later tokens of its word, which would give it away (Kauf and Ivanova 2023).
-      model: fields of `BertConfig`, except those that only training needs.
+      model: the encoder.
       data: which pairs to read, and how to encode them.
     """
 
@@ -42,8 +45,8 @@ class Config(Constrained):
     init_from: str
     objective: Annotated[str, one_of(*OBJECTIVES)]
     method: Annotated[str, one_of(*METHODS)]
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
+    model: bert.InferenceModelConfig
+    data: "DataConfig"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,29 +77,30 @@ class RowsConfig(Constrained, prefix="data"):
         self.check(is_pair or not columns, "pair_columns", "two different columns, or none for those of BLiMP")
 
 
-_DATA = (RowsConfig, VocabularyConfig)
+@dataclasses.dataclass(frozen=True)
+class DataConfig(RowsConfig, VocabularyConfig):
+    """The keys of `data`."""
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and objective. Raises UserError if they are contradicted."""
-    config = pretrained.resolve(config)
-    return {**config, "objective": check_objective(config["objective"], config["init_from"])}
+    config = completion.bert(config, published)
+    return {**config, "objective": check_objective(config["objective"], published)}
 
 
-read_facts = bert.read_facts
+open_vocabulary = bert.open_vocabulary
 
 
-def _sentences(config: Config, facts: BertFacts) -> Sentences:
-    return Sentences.of(facts.tokenizer, config.model, config.objective, config.method)
+def _sentences(config: Config, tokenizer: Tokenizer) -> Sentences:
+    return Sentences.of(tokenizer, config.model, config.objective, config.method)
 
 
-class PairsData(Data):
+class Data(contract.Data):
     """See `bertjax.contract.Data`. The pairs of `data.valid_source` are its validation examples."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Evaluable.build_data`; the folder has the vocabulary."""
-        self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
-        self._config, self._folder = config, folder
+    def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`; the folder has the vocabulary."""
+        self._config, self._folder, self._rows = config, folder, part(RowsConfig, config.data)
         minimal_pairs.check_source(self._rows.valid_source, "data.valid_source")
 
     @property
@@ -108,45 +112,40 @@ class PairsData(Data):
     def fingerprint(self) -> str:
         """See `Data.fingerprint`."""
         files = tables.find_files(self._rows.valid_source, "data.valid_source")
-        key = [dataclasses.asdict(self._rows), *map(lines.fingerprint, files), self.facts.tokenizer.key]
+        key = [dataclasses.asdict(self._rows), *map(lines.fingerprint, files), self.vocabulary.key]
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
     def prepare(self) -> None:
         """See `Data.prepare`."""
 
-    @property
-    def facts(self) -> BertFacts:
-        """See `Data.facts`."""
-        return read_facts(self._config, self._folder)
+    @functools.cached_property
+    def vocabulary(self) -> Tokenizer:
+        """See `Data.vocabulary`."""
+        return load_tokenizer(self._folder, self._config.data.lowercase)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`; there are none."""
         return iter(())
 
-    def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`. Reads and checks all pairs first."""
-        rows, sentences = self._rows, _sentences(self._config, self.facts)
+    def validation_examples(self) -> Iterator[Example]:
+        """See `Data.validation_examples`. Reads and checks all pairs first."""
+        rows, sentences = self._rows, _sentences(self._config, self.vocabulary)
         source, key = rows.valid_source, "data.valid_source"
         pairs = minimal_pairs.read(source, key, sentences, rows.per_paradigm, rows.on_bad_row, rows.pair_columns)
         return minimal_pairs.examples(pairs, sentences)
 
 
-build_data = PairsData
+class Task(BertPredictionTask[Config], ScoringTask):
+    """See `bertjax.contract.ScoringTask`."""
 
-
-class MinimalPairs(BertPredicts[Config], Scores):
-    """See `bertjax.contract.Scores`."""
-
-    def __init__(self, config: Config, facts: BertFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._rows: RowsConfig = build_all(_DATA, config.data, "data")[0]
-        whole = dataclasses.replace(config, model={**config.model, **_NOT_TRAINED})
-        model, _ = bert.model_configs(whole, BertConfig, facts.tokenizer.vocab)
-        super().__init__(config, facts.tokenizer, model, BertForMaskedLM(model), model.max_positions)
-        self._sentences = _sentences(config, facts)
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        model = config.model.encoder(vocabulary.vocab)
+        super().__init__(config, vocabulary, model, BertForMaskedLM(model), model.max_positions)
+        self._sentences, self._rows = _sentences(config, vocabulary), config.data
 
     def init(self, rng: jax.Array) -> Params:
-        """See `Predicts.init`."""
+        """See `PredictionTask.init`."""
         return minimal_pairs.init(self._model, rng)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
@@ -154,7 +153,7 @@ class MinimalPairs(BertPredicts[Config], Scores):
         return inputs.of_lines(lines, self._example, self._rows.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The sentences in `data.text_field` of a table; see `Predicts.examples_of`."""
+        """The sentences in `data.text_field` of a table; see `PredictionTask.examples_of`."""
         columns, on_bad_row = (self._rows.text_field,), self._rows.on_bad_row
         return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
 
@@ -163,7 +162,7 @@ class MinimalPairs(BertPredicts[Config], Scores):
         return Example(self._sentences.rows(self._sentences.encode(text, where)), text)
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `Predicts.predict_lengths`."""
+        """See `PredictionTask.predict_lengths`."""
         return (*(length for length in _LENGTHS if length < self._seq_len), self._seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -185,6 +184,3 @@ class MinimalPairs(BertPredicts[Config], Scores):
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The accuracies; see `scoring.minimal_pairs.accuracies`."""
         return minimal_pairs.score(results)
-
-
-build_task = MinimalPairs

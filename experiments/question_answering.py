@@ -5,14 +5,13 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, Count, build_all
+from bertjax.config import Count, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.question_rows import QuestionRows
 from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions
@@ -24,52 +23,52 @@ from bertjax.data.fine_tuning.spans import (
     null_score,
     windows,
 )
-from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
-from bertjax.tasks import fine_tuning, inputs, pretrained
-from bertjax.tasks.bert import BertTask, check_two_segments, model_configs, to_example
-from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts
+from bertjax.tasks import bert, completion, fine_tuning, inputs
 
-_SEQ_LEN = 384  # the default
-
-
-Config = FineTuningConfig  # no additional keys
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadConfig(Constrained, prefix="model"):
-    """The head on top of the encoder; see `BertForQuestionAnswering`."""
-
-    lstm_size: Count
-
-
-_DATA = (QuestionsConfig, SpanConfig, VocabularyConfig, PreparationConfig)
 FREE_AFTER_TRAINING = (
     *("data.null_threshold", "data.max_answer_length", "data.n_best", "data.doc_stride", "data.max_query_length"),
     "data.seq_len",
 )
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
-    return pretrained.resolve(config, seq_len=_SEQ_LEN)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(bert.ModelConfig):
+    """The encoder, and the head on top of it; see `BertForQuestionAnswering`.
+
+    Attributes:
+      lstm_size: width of each direction of a BiLSTM on top of the encoder; 0 for none.
+    """
+
+    lstm_size: Count
 
 
-read_facts = fine_tuning.read_facts
-stand_in_facts = fine_tuning.stand_in_facts
+@dataclasses.dataclass(frozen=True)
+class DataConfig(QuestionsConfig, SpanConfig, fine_tuning.DataConfig):
+    """The keys of `data`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(fine_tuning.FineTuningConfig):
+    """The config keys that this experiment reads."""
+
+    model: ModelConfig
+    data: DataConfig
+
+
+resolve = functools.partial(completion.bert, seq_len=384)
+open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_config
 
 
 def _example(question: Question, tokenizer: Tokenizer, spans: SpanConfig) -> Example:
     """The example of a question, with one row per window of its context."""
     rows = windows(question, tokenizer, spans)
-    return to_example([row.inputs for row in rows], (question, rows))
+    return bert.to_example([row.inputs for row in rows], (question, rows))
 
 
 def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
@@ -77,67 +76,44 @@ def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
 
-class QuestionAnsweringData(FineTuningData[Config, Question]):
+class Data(fine_tuning.FineTuningData[Config, Question]):
     """See `bertjax.contract.Data`."""
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        self._text, self._spans, *_ = build_all(_DATA, config.data, "data")
-        super().__init__(config, folder, self._spans.seq_len, self._spans.packing)
 
     @functools.cached_property
     def recipe(self) -> QuestionRows:
         """See `FineTuningData.recipe`."""
-        return QuestionRows(self._text, self._spans, self.tokenizer)
+        data = self._config.data
+        return QuestionRows(part(QuestionsConfig, data), part(SpanConfig, data), self.vocabulary)
 
-    @functools.cached_property
-    def _held_out(self) -> list[Example]:
-        return [_example(question, self.tokenizer, self._spans) for question in self.read.valid()]
-
-    def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; one row per window."""
-        return iter(self._held_out)
+    def example(self, row: Question) -> Example:
+        """See `FineTuningData.example`; one row per window."""
+        return _example(row, self.vocabulary, self._config.data)
 
     def baselines(self) -> Mapping[str, float]:
         """F1 of answering with the whole context or, if there are unanswerable questions, of never answering."""
         questions = list(self.read.valid())
-        if self._spans.null_answers:
+        if self._config.data.null_answers:
             unanswerable = [question.is_impossible for question in questions]
             return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
         texts = {question.id: question.context for question in questions}
         return {"valid/whole_text_f1": squad.score_v1(texts, _references(questions))["f1"]}
 
 
-build_data = QuestionAnsweringData
+class Task(fine_tuning.FineTuningTask[Config]):
+    """See `bertjax.contract.TrainingTask`."""
 
+    architecture, term = "BertForQuestionAnswering", "span"
 
-class QuestionAnswering(BertTask[Config]):
-    """See `bertjax.contract.Task`."""
-
-    architecture = "BertForQuestionAnswering"
-
-    def __init__(self, config: Config, facts: FineTuningFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._text, self._spans, *_ = build_all(_DATA, config.data, "data")
-        bert, head = model_configs(config, HeadConfig, facts.tokenizer.vocab)
-        check_seq_len(self._spans.seq_len, bert.max_positions)
-        check_two_segments(bert)
-        fine_tuning.check_packing(self._spans.packing, config.model)
-        model = BertForQuestionAnswering(bert, head.lstm_size)
-        super().__init__(config, facts.tokenizer, bert, model, self._spans.seq_len)
-
-    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
-        of_rows = {"start_positions": np.int32, "end_positions": np.int32}
-        spans = self._spans
-        return fine_tuning.training_specs(self._config.batch_size, spans.seq_len, spans.packing, {}, of_rows)
-
-    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The number of windows."""
-        return {"span": jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `FineTuningTask`."""
+        size, of_examples = config.model.lstm_size, {"start_positions": np.int32, "end_positions": np.int32}
+        super().__init__(
+            config, vocabulary, lambda encoder: BertForQuestionAnswering(encoder, size), of_examples=of_examples
+        )
+        self._spans = config.data
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The mean of the cross-entropies of start and end, for each window; see `Task.loss`.
+        """The mean of the cross-entropies of start and end, for each window; see `TrainingTask.loss`.
 
         The softmax excludes padding and, in packed rows, other windows, so the loss of a window does not depend on its
         batch. `run_squad.py` includes padding, because it pads all rows to one length.
@@ -147,13 +123,9 @@ class QuestionAnswering(BertTask[Config]):
         if self._spans.packing:
             start, end = (_of_each(logits, batch) for logits in (start, end))
             starts, ends = (batch["cls_positions"] + places for places in (starts, ends))
-        weights, count = batch["weights"], jnp.sum(batch["weights"])
-        each = span_cross_entropy(start, end, starts, ends)
-        metrics = {
-            "accuracy": (jnp.sum(is_best(start, starts) * is_best(end, ends) * weights), count),
-            "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
-        }
-        return {"span": jnp.sum(each * weights)}, metrics
+        each, weights = span_cross_entropy(start, end, starts, ends), batch["weights"]
+        metrics = fine_tuning.metrics(batch, is_best(start, starts) * is_best(end, ends), weights)
+        return {self.term: jnp.sum(each * weights)}, metrics
 
     def score_names(self) -> Sequence[str]:
         """The metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
@@ -182,12 +154,12 @@ class QuestionAnswering(BertTask[Config]):
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An example for each question of a SQuAD file. Answers in the file are ignored."""
-        bad_rows = BadRows(self._text.on_bad_row)
+        bad_rows = BadRows(self._spans.on_bad_row)
         make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._spans)
         return inputs.examples(parse_questions("\n".join(lines), bad_rows), make, bad_rows)
 
     def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
-        """An example for each {"question": ..., "context": ...}, optionally with "id"; see `Predicts.examples_in`.
+        """An example for each {"question": ..., "context": ...}, optionally with "id".
 
         Default ids are the numbers from 1 on.
         """
@@ -250,9 +222,6 @@ def _as_article(value: Any, number: int) -> dict[str, Any]:
         )
     question = {"id": str(value.get("id", number)), "question": value["question"]}
     return {"paragraphs": [{"context": value["context"], "qas": [question]}]}
-
-
-build_task = QuestionAnswering
 
 
 def _of_each(logits: jax.Array, batch: Batch) -> jax.Array:

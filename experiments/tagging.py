@@ -12,39 +12,32 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax.config import Constrained, build_all, build_part, one_of
+from bertjax.config import one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import tag_schemes, tagged_words
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.fine_tuning.tagged_words import BIO, Columns, Sentence, SentencesConfig, TaggedRows
-from bertjax.data.prepared import VALID, PreparationConfig
+from bertjax.data.prepared import VALID
 from bertjax.data.readers.lines import RowError
-from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
-from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
+from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring import tags
-from bertjax.tasks import fine_tuning, inputs, pretrained
-from bertjax.tasks.bert import BertTask, model_configs, read_tokenizer, stand_in_tokenizer, to_example
-from bertjax.tasks.fine_tuning import FineTuningConfig, FineTuningData, FineTuningFacts, HeadConfig
+from bertjax.tasks import bert, completion, fine_tuning, inputs
 
 _AUTO = "auto"
 _FROZEN = ("^bert/", {"frozen": True})
 _ENTITY_SCORES = ("precision", "recall", "f1")
 _INPUTS = ("input_ids", "token_type_ids")
-_LABELS = {"labels": np.int32, "label_weights": np.float32}
-_SEQ_LEN = 128  # the default
-
-Config = FineTuningConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggerConfig(HeadConfig):
-    """The head on top of the encoder; see `BertForTokenClassification`, or `BertFeatureTagger` with `feature_layers`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(fine_tuning.ClassifierConfig):
+    """The encoder and its head: `BertForTokenClassification`, or `BertFeatureTagger` with `feature_layers`.
 
     Attributes:
       feature_layers: layers of a frozen BERT whose vectors the tagger reads; empty to train BERT.
@@ -58,8 +51,8 @@ class TaggerConfig(HeadConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig(Constrained, prefix="data"):
-    """How sentences become rows.
+class DataConfig(SentencesConfig, Columns, fine_tuning.DataConfig):
+    """The keys of `data`.
 
     Attributes:
       scheme: the scheme of entity tags in the files: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single words;
@@ -75,13 +68,24 @@ class RowsConfig(Constrained, prefix="data"):
 
     scheme: Annotated[str, one_of(_AUTO, *SCHEMES, PLAIN)]
     labels: tuple[str, ...]
-    seq_len: int
     split_punctuation: bool
     packing: bool = False
     text_field: str = ""
 
 
-_DATA = (SentencesConfig, Columns, RowsConfig, VocabularyConfig, PreparationConfig)
+@dataclasses.dataclass(frozen=True)
+class Config(fine_tuning.FineTuningConfig):
+    """The config keys that this experiment reads."""
+
+    model: ModelConfig
+    data: DataConfig
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows have two texts."""
+        return False
+
+
 FREE_AFTER_TRAINING = (
     "data.word_column",
     "data.tag_column",
@@ -92,7 +96,7 @@ FREE_AFTER_TRAINING = (
 )
 
 
-def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in what `init_from` determines. This includes the tags if there are no training sentences.
 
     With `model.feature_layers`, BERT is frozen by a parameter group before those of the config.
@@ -100,19 +104,14 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: if config keys contradict each other or the model in `init_from`.
     """
-    config = pretrained.resolve(config, seq_len=_SEQ_LEN)
+    config = completion.bert(config, published, seq_len=128)
     data, optimizer = dict(config["data"]), dict(config["optimizer"])
-    if config["init_from"] and not data.get("source"):
-        data["labels"] = data.get("labels") or _known_tags(config["init_from"])
+    if published and not data.get("source"):
+        data["labels"] = data.get("labels") or published.labels
     if config["model"].get("feature_layers"):  # weight decay would change it even without gradients
         others = [group for group in optimizer["groups"] if group not in (_FROZEN, list(_FROZEN))]
         optimizer["groups"] = (_FROZEN, *others)
     return {**config, "data": data, "optimizer": optimizer}
-
-
-def _known_tags(init_from: str) -> tuple[str, ...]:
-    """The tags of the model in `init_from`; empty if there are none."""
-    return pretrained.describe(Path(init_from)).labels if init_from else ()
 
 
 class _Words(NamedTuple):
@@ -127,62 +126,52 @@ def _example(words: Sequence[str], known: Sequence[str], tokenizer: Tokenizer, s
     """The example of a sentence; `known` are its tags, if any."""
     windows = tagged_words.sentence_rows(words, tokenizer, seq_len)
     rows = [{name: row[name] for name in _INPUTS} for row in windows]
-    return to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known))
+    return bert.to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known))
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggingFacts(FineTuningFacts):
-    """The facts of tagged sentences.
+open_vocabulary = bert.open_vocabulary
 
-    Attributes:
+
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`. Has entity tags if the tags come from the training sentences."""
+    labels = ("O", "B-X", "I-X") if config["data"]["source"] and not config["data"]["labels"] else ()
+    return fine_tuning.example_config(_with_tags(config, config["data"]["scheme"], labels))
+
+
+def _with_tags(config: Mapping[str, Any], scheme: str, labels: Sequence[str]) -> dict[str, Any]:
+    """Fills in the tags, their scheme and `checkpoint.best_metric`.
+
+    Args:
+      config: the whole config.
       scheme: the scheme of the tags in the files; "auto" if there are no files.
+      labels: the tags; empty to keep those of the config.
     """
-
-    scheme: str = _AUTO
-
-    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Facts.complete`; fills in tags, scheme, `checkpoint.best_metric` and lengths in updates."""
-        rows, checkpoint = build_part(RowsConfig, config["data"], "data"), dict(config["checkpoint"])
-        scheme = self.scheme if rows.scheme == _AUTO else rows.scheme
-        if scheme == _AUTO:
-            scheme = tag_schemes.recognize([self.labels or rows.labels])
-        if checkpoint["best_metric"] is None:
-            checkpoint["best_metric"] = "valid/accuracy" if scheme == PLAIN else "valid/f1"
-        return super().complete({**config, "checkpoint": checkpoint, "data": {**config["data"], "scheme": scheme}})
+    data, checkpoint = dict(config["data"]), dict(config["checkpoint"])
+    data["labels"] = labels or data["labels"]
+    if data["scheme"] == _AUTO:
+        data["scheme"] = tag_schemes.recognize([data["labels"]]) if scheme == _AUTO else scheme
+    if checkpoint["best_metric"] is None:
+        checkpoint["best_metric"] = "valid/accuracy" if data["scheme"] == PLAIN else "valid/f1"
+    return {**config, "checkpoint": checkpoint, "data": data}
 
 
-def read_facts(config: Config, folder: Path) -> TaggingFacts:
-    """See `Experiment.read_facts`."""
-    return TaggingFacts(read_tokenizer(config, folder))
-
-
-def stand_in_facts(config: Config) -> TaggingFacts:
-    """See `Trainable.stand_in_facts`. Uses placeholder entity tags if the tags come from the training sentences."""
-    is_open = config.data["source"] and not config.data["labels"]
-    return TaggingFacts(stand_in_tokenizer(), ("O", "B-X", "I-X") if is_open else ())
-
-
-class TaggingData(FineTuningData[Config, Sentence]):
+class Data(fine_tuning.FineTuningData[Config, Sentence]):
     """See `bertjax.contract.Data`."""
-
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        self._text, self._columns, self._settings, *_ = build_all(_DATA, config.data, "data")
-        super().__init__(config, folder, self._settings.seq_len, self._settings.packing)
 
     @functools.cached_property
     def recipe(self) -> TaggedRows:
         """See `FineTuningData.recipe`."""
-        return TaggedRows(self._text, self._columns, self.tokenizer, self._seq_len)
+        data = self._config.data
+        return TaggedRows(part(SentencesConfig, data), part(Columns, data), self.vocabulary, self._seq_len)
 
     @property
     def _has_files(self) -> bool:
-        return bool(self._text.source or self._text.valid_source)
+        return bool(self._config.data.source or self._config.data.valid_source)
 
     @functools.cached_property
     def _scheme(self) -> str:
         """The scheme of the tags in the files; "auto" if there are no files to detect it from."""
-        stated = self._settings.scheme
+        stated = self._config.data.scheme
         if not self._has_files:
             return stated
         scheme = tagged_words.detected_scheme(self.read.facts) if stated == _AUTO else stated
@@ -197,19 +186,18 @@ class TaggingData(FineTuningData[Config, Sentence]):
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """See `FineTuningData.labels`; the tags of the config, or else of the training sentences."""
-        labels = self._settings.labels
-        if labels or not self._text.source:
+        labels = self._config.data.labels
+        if labels or not self._config.data.source:
             return labels
-        return tagged_words.label_names(self.read.facts, self._target, _known_tags(self._config.init_from))
+        known = self._published.labels if self._published else ()
+        return tagged_words.label_names(self.read.facts, self._target, known)
 
-    @functools.cached_property
-    def facts(self) -> TaggingFacts:
-        """See `Data.facts`. Raises UserError for tags that do not fit the scheme or the tags to learn."""
-        facts = TaggingFacts(**vars(super().facts), scheme=self._scheme)
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`. Raises UserError for tags that do not fit the scheme or the tags to learn."""
         if self._has_files:
             tagged_words.check_tags(self.read.facts, self._target, self.labels)
             tagged_words.check_held_out(self.read.facts, self._target, self.labels)
-        return facts
+        return super().complete(_with_tags(config, self._scheme, self.labels))
 
     def report(self) -> Mapping[str, Any]:
         """See `Data.report`; "classes" are the words of each tag."""
@@ -223,17 +211,10 @@ class TaggingData(FineTuningData[Config, Sentence]):
         """See `FineTuningData.fields`; with "labels" and "label_weights"."""
         return tagged_words.with_labels(self.prepared.train, self.read.facts, self._target, self.labels)
 
-    @functools.cached_property
-    def _held_out(self) -> list[Example]:
-        return [self._example(sentence) for sentence in self.read.valid()]
-
-    def _example(self, sentence: Sentence) -> Example:
-        known = tuple(tagged_words.in_scheme(sentence.tags, self._target))
-        return _example(sentence.words, known, self.tokenizer, self._seq_len)
-
-    def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; an example is a sentence."""
-        return iter(self._held_out)
+    def example(self, row: Sentence) -> Example:
+        """See `FineTuningData.example`."""
+        known = tuple(tagged_words.in_scheme(row.tags, self._target))
+        return _example(row.words, known, self.vocabulary, self._seq_len)
 
     def baselines(self) -> Mapping[str, float]:
         """The accuracy of tagging every word with the most frequent validation tag."""
@@ -241,54 +222,37 @@ class TaggingData(FineTuningData[Config, Sentence]):
         return {"valid/majority_accuracy": max(counts) / sum(counts)}
 
 
-build_data = TaggingData
+class Task(fine_tuning.FineTuningTask[Config]):
+    """See `bertjax.contract.TrainingTask`."""
 
+    architecture, term = "BertForTokenClassification", "tagging"
 
-class Tagging(BertTask[Config]):
-    """See `bertjax.contract.Task`."""
-
-    architecture = "BertForTokenClassification"
-
-    def __init__(self, config: Config, facts: TaggingFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._text, _, self._rows, *_ = build_all(_DATA, config.data, "data")
-        bert, self._head = model_configs(config, TaggerConfig, facts.tokenizer.vocab)
-        check_seq_len(self._rows.seq_len, bert.max_positions)
-        fine_tuning.check_packing(self._rows.packing, config.model)
-        self.labels = self._rows.labels
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `FineTuningTask`."""
+        self._head, self._rows, self.labels = config.model, config.data, config.data.labels
         tagged_words.check_labels(self.labels)
-        model = _model(bert, len(self.labels), self._head)
-        super().__init__(config, facts.tokenizer, bert, model, self._rows.seq_len)
+        of_tokens = {"labels": np.int32, "label_weights": np.float32}
+        super().__init__(config, vocabulary, lambda encoder: _model(encoder, len(self.labels), self._head), of_tokens)
 
-    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
-        """The classifier or tagger, unless the one in the folder has the same tags and features."""
-        found = pretrained.describe(folder)
-        is_same = found.labels == self.labels and found.task in ("", "tagging")
+    def reinitialized_modules(self, published: Published) -> Sequence[str]:
+        """The classifier or tagger, unless the published one has the same tags and features."""
+        is_same = published.labels == self.labels and published.experiment in ("tagging", "features")
         if self._head.feature_layers:
-            theirs = found.config.get("model", {})
-            of_tagger = {key: theirs.get(key) for key in ("feature_layers", "mixing", "lstm_layers", "lstm_size")}
-            of_tagger["feature_layers"] = tuple(of_tagger["feature_layers"] or ())
-            is_same = is_same and of_tagger.items() <= dataclasses.asdict(self._head).items()
+            ours = {key: getattr(self._head, key) for key in ("mixing", "lstm_layers", "lstm_size")}
+            ours["feature_layers"] = list(self._head.feature_layers)  # as in config.json
+            is_same &= ours.items() <= published.config.get("model", {}).items()
         return () if is_same else ("tagger" if self._head.feature_layers else "classifier",)
-
-    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
-        rows = self._rows
-        return fine_tuning.training_specs(self._config.batch_size, rows.seq_len, rows.packing, _LABELS, {})
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of words, each counted in the row that owns it."""
-        return {"tagging": jnp.maximum(jnp.sum(batch["label_weights"]), 1)}
+        return {self.term: jnp.maximum(jnp.sum(batch["label_weights"]), 1)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy of each word's tag; see `Task.loss`."""
+        """The cross-entropy of each word's tag; see `TrainingTask.loss`."""
         logits, labels = self.apply(params, batch, rng), batch["labels"]
         weights = batch["label_weights"]
-        metrics = {
-            "tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(())),
-            "accuracy": (jnp.sum(is_best(logits, labels) * weights), jnp.sum(weights)),
-        }
-        return {"tagging": jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
+        metrics = fine_tuning.metrics(batch, is_best(logits, labels), weights)
+        return {self.term: jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
 
     def score_names(self) -> Sequence[str]:
         """The accuracy and mean loss of words; for entity tags also precision, recall and F1 over all types."""
@@ -310,11 +274,11 @@ class Tagging(BertTask[Config]):
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An example for each line: a sentence, split at spaces and, with `data.split_punctuation`, at punctuation."""
-        return inputs.of_lines(lines, self._of_text, self._text.on_bad_row)
+        return inputs.of_lines(lines, self._of_text, self._rows.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """An example for each sentence in `data.text_field` of a table; see `Task.examples_of`."""
-        return inputs.of_table(path, "data.text_field", (self._rows.text_field,), self._of_text, self._text.on_bad_row)
+        """An example for each sentence in `data.text_field` of a table; see `TrainingTask.examples_of`."""
+        return inputs.of_table(path, "data.text_field", (self._rows.text_field,), self._of_text, self._rows.on_bad_row)
 
     def _of_text(self, texts: Sequence[str], where: str) -> Example:
         (text,) = texts
@@ -353,10 +317,7 @@ class Tagging(BertTask[Config]):
         super().export(params, folder)
 
 
-build_task = Tagging
-
-
-def _model(config: BertConfig, num_labels: int, head: TaggerConfig) -> nn.Module:
+def _model(config: BertConfig, num_labels: int, head: ModelConfig) -> nn.Module:
     if not head.feature_layers:
         return BertForTokenClassification(config, num_labels, head.classifier_dropout, head.lstm_size)
     return BertFeatureTagger(

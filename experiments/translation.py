@@ -16,36 +16,61 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import Count, Seed, Size, build, build_all, each, one_of
-from bertjax.contract import Attended, Batch, Data, Example, Infer, Metrics, Output, Params, RowIndices, Sums, Task
+from bertjax import contract
+from bertjax.config import Count, Seed, Size, build_part, each, one_of, part
+from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, TrainingTask
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows
+from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
-from bertjax.data.text import subword_vocabularies
+from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.text.subwords import Subwords
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
 from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.translation.rows import RowsConfig, TranslationRows, join_parts
-from bertjax.data.translation.text import DATES, DateCounts, TranslationText
+from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import marian
 from bertjax.interop.marian import SpecialIds
+from bertjax.interop.published import Published
+from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import log_once
 from bertjax.scoring import translation as scoring
-from bertjax.tasks import inputs, samples, seq2seq, translators
-from bertjax.tasks.translators import TranslationFacts
+from bertjax.tasks import completion, inputs, pretrained, samples, seq2seq
+from bertjax.tasks.seq2seq import TargetIds
 
-_log = logging.getLogger(__name__)
 _DONE = "vocabularies.json"  # written last
 _EXAMPLES = 10  # the number of unknown characters in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig, PreparationConfig):
+    """The keys of `data`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerKeys(EncoderDecoderConfig):
+    """The keys of `model` with `architecture=transformer`; sizes that are not set are those of the vocabularies."""
+
+    source_vocab_size: Size | None  # type: ignore[assignment]
+    target_vocab_size: Size | None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentKeys(RecurrentConfig):
+    """The keys of `model` with `architecture=recurrent`; sizes that are not set are those of the vocabularies."""
+
+    source_vocab_size: Size | None  # type: ignore[assignment]
+    target_vocab_size: Size | None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +85,11 @@ class Config(seq2seq.SmoothingConfig):
         shorter rows hold a multiple of this, for about as many tokens. Batches of packed rows and of dates always hold
         this many rows.
       architecture: "transformer" or "recurrent".
-      model: fields of `EncoderDecoderConfig` or of `RecurrentConfig`.
+      model: the sizes and options of either.
       data: which pairs to read, and how to encode them.
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
         "begin") or "end" (as in fairseq).
-      decoding: fields of `DecodingConfig`.
+      decoding: how translations are generated.
       metrics: validation and test metrics: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match". The
         target's vocabulary first normalizes the references, like all text; the log reports this with each metric.
       num_scored: the number of validation pairs that are translated at each evaluation; 0 for all. The loss is always
@@ -76,15 +101,38 @@ class Config(seq2seq.SmoothingConfig):
     seed: Seed
     batch_size: Size
     architecture: Annotated[str, one_of("transformer", "recurrent")]
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
+    model: TransformerKeys | RecurrentKeys
+    data: DataConfig
     start_token: Annotated[str, one_of("begin", "pad", "end")]
-    decoding: Mapping[str, Any]
+    decoding: DecodingConfig
     metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES))]
     num_scored: Count
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_recurrent = isinstance(self.model, RecurrentKeys)
+        self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
+        self._check_positions("decoding.max_length", self.decoding.max_length)
 
-_DATA = (ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig, PreparationConfig)
+    def check_training(self) -> None:
+        """Raises UserError for values that only prediction may have."""
+        self._check_positions("data.seq_len", self.data.seq_len)
+        seq2seq.check_generates(self.decoding)
+
+    def _check_positions(self, key: str, tokens: int) -> None:
+        """Raises UserError if `tokens` exceeds the model's positions. Recurrent models have no limit."""
+        if isinstance(self.model, TransformerKeys) and tokens > (limit := self.model.max_positions):
+            fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
+            raise UserError(f"config key {key}", got=tokens, expected=f"at most model.max_positions={limit}", fix=fix)
+
+    @property
+    def text(self) -> TranslationText:
+        """The parallel text. Raises UserError for sources that are missing or contradict each other."""
+        data = self.data
+        parts = part(ParallelTextConfig, data), part(DatesConfig, data), part(DateCounts, data)
+        return TranslationText(*parts, self.seed)
+
+
 FREE_AFTER_TRAINING = (
     *("decoding", "metrics", "num_scored", "data.seq_len", "data.on_long_line"),
     *("data.source_column", "data.target_column"),
@@ -92,34 +140,19 @@ FREE_AFTER_TRAINING = (
 )
 
 
-resolve, read_facts = translators.resolve, translators.read_facts
+resolve = completion.translator
 
 
-def published_settings(folder: Path) -> dict[str, Any]:
-    """The decoding settings in the generation_config.json of a published folder, as config keys and values."""
-    values = marian.read_generation(folder)
-    if not values:
-        return {}
-    if others := generation.unsupported(values):
-        _log.warning("%s/%s has %s, which bertjax ignores", folder, marian.GENERATION_FILE, ", ".join(others))
-    forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
-    unk_id = translators.open_vocabularies(folder).target.unk_id if forbids else None
-    where = str(folder / marian.GENERATION_FILE)
-    return {"decoding": generation.from_generation(values, unk_id=unk_id, where=where)}
+def open_vocabulary(config: Config, published: Published) -> SavedVocabularies:
+    """See `Experiment.open_vocabulary`."""
+    return published.vocabularies
 
 
-def _text(config: Config) -> TranslationText:
-    """The parallel text. Raises UserError for sources that are missing or contradict each other."""
-    files, dates, counts, *_ = build_all(_DATA, config.data, "data")
-    return TranslationText(files, dates, counts, config.seed)
-
-
-def _check_positions(config: Config, key: str, tokens: int) -> None:
-    """Raises UserError if `tokens` exceeds the model's positions. Recurrent models have no limit."""
-    limit = config.model.get("max_positions")
-    if isinstance(limit, int) and tokens > limit:
-        fix = "lower it" if config.init_from else "lower it, or raise --config.model.max_positions"
-        raise UserError(f"config key {key}", got=tokens, expected=f"at most model.max_positions={limit}", fix=fix)
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], SavedVocabularies]:
+    """See `Trainable.example_config`; the vocabulary has a few characters. Raises UserError for missing sources."""
+    _ = build_part(Config, config).text
+    joint = subwords.characters("abcd")
+    return dict(config), SavedVocabularies(joint, joint)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +171,11 @@ class Encoding:
     limit: int
 
     @classmethod
-    def of(cls, config: Config, facts: TranslationFacts) -> "Encoding":
-        """The encoding of a config. Raises UserError for invalid settings."""
-        files, *_, rows, _ = build_all(_DATA, config.data, "data")
-        decoding = build(DecodingConfig, config.decoding, "decoding")
-        _check_positions(config, "decoding.max_length", decoding.max_length)
-        limit = rows.seq_len if config.architecture == "recurrent" else config.model["max_positions"]
-        return cls(TranslationRows(facts.vocabularies, rows, files), decoding, limit)
+    def of(cls, config: Config, vocabularies: Vocabularies) -> "Encoding":
+        """The encoding of a config."""
+        limit = config.model.max_positions if isinstance(config.model, TransformerKeys) else config.data.seq_len
+        rows, files = part(RowsConfig, config.data), part(ParallelTextConfig, config.data)
+        return cls(TranslationRows(vocabularies, rows, files), config.decoding, limit)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, then logs how many were split."""
@@ -157,30 +188,23 @@ class Encoding:
             log_once(f"{told}; their parts are translated separately")
 
 
-def stand_in_facts(config: Config) -> TranslationFacts:
-    """See `Trainable.stand_in_facts`. Raises UserError for sources that are missing or contradict each other."""
-    _text(config)
-    return translators.stand_in_facts()
-
-
-class TranslationData(Data):
+class Data(contract.Data):
     """See `bertjax.contract.Data`. The vocabularies are in the folder.
 
     Training and validation pairs of files are prepared. Dates and, without training pairs, validation pairs are not.
     """
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        """See `Trainable.build_data`."""
-        self._config, self._folder, self._text = config, folder, _text(config)
-        *_, self._subwords, self._rows, self._preparation = build_all(_DATA, config.data, "data")
+    def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`."""
+        config.check_training()
+        self._config, self._folder, self._published, self._text = config, folder, published, config.text
+        self._subwords, self._rows = part(SubwordConfig, config.data), config.data
         self._trains_on_files = TRAIN in self._text.texts
-        _check_positions(config, "data.seq_len", self._rows.seq_len)
-        seq2seq.check_generates(build(DecodingConfig, config.decoding, "decoding"))
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """See `Data.fingerprint`."""
-        if self._config.init_from or self._subwords.vocab_file:
+        if self._published or self._subwords.vocab_file:
             vocabularies: Any = self._make_vocabularies().fingerprint
         else:
             vocabularies = dataclasses.asdict(self._subwords)
@@ -189,7 +213,7 @@ class TranslationData(Data):
     @property
     def is_prepared(self) -> bool:
         """See `Data.is_prepared`. True without training pairs, because the folder has the vocabularies of a model."""
-        if not self._config.data["source"]:
+        if not self._config.data.source:
             return True
         return self._has_vocabularies and (not self._trains_on_files or self._prepared.is_finished)
 
@@ -207,7 +231,7 @@ class TranslationData(Data):
 
     def _write_vocabularies(self) -> None:
         (self._folder / _DONE).unlink(missing_ok=True)
-        translators.save_vocabularies(self._make_vocabularies(), self._folder)
+        self._make_vocabularies().save(self._folder)
         with completed(self._folder / _DONE) as path:
             path.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n")
 
@@ -215,34 +239,34 @@ class TranslationData(Data):
     def _prepared(self) -> PreparedRows[Pair]:
         """The prepared pairs. The folder must have the vocabularies."""
         recipe = PairRecipe({split: self._text.texts[split] for split in (TRAIN, VALID)}, self._encoding.encoder)
-        return PreparedRows(recipe, self._folder, self._preparation)
+        return PreparedRows(recipe, self._folder, part(PreparationConfig, self._config.data))
 
     def report(self) -> Mapping[str, Any]:
         """See `Data.report`."""
         return self._prepared.report if self._trains_on_files else {}
 
-    def _make_vocabularies(self) -> Vocabularies:
+    def _make_vocabularies(self) -> SavedVocabularies:
         """The vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
-        if self._config.init_from:
-            return translators.open_vocabularies(Path(self._config.init_from))
-        pairs = self._text.pairs
-        return subword_vocabularies.make(
-            self._subwords, lambda: ((pair.source, pair.target) for pair in pairs("train"))
-        )
-
-    @property
-    def facts(self) -> TranslationFacts:
-        """See `Data.facts`. Raises UserError if validation pairs are bad or all too long."""
-        _ = self._valid  # reports bad pairs before a model is trained or loaded
-        return self._facts
+        if self._published:
+            return self._published.vocabularies
+        texts = self._text.pairs
+        made = subword_vocabularies.make(self._subwords, lambda: ((pair.source, pair.target) for pair in texts(TRAIN)))
+        return SavedVocabularies(*made)
 
     @functools.cached_property
-    def _facts(self) -> TranslationFacts:
-        return read_facts(self._config, self._folder)
+    def vocabulary(self) -> SavedVocabularies:
+        """See `Data.vocabulary`."""
+        is_published = self._published and self._folder == self._published.path
+        return self._published.vocabularies if self._published and is_published else open_vocabularies(self._folder)
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
+        _ = self._valid  # reports bad pairs before a model is trained or loaded
+        return dict(config)
 
     @functools.cached_property
     def _encoding(self) -> Encoding:
-        return Encoding.of(self._config, self._facts)
+        return Encoding.of(self._config, self.vocabulary)
 
     @functools.cached_property
     def _valid(self) -> BucketedBatches:
@@ -276,11 +300,11 @@ class TranslationData(Data):
         """See `Data.batches`."""
         return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
 
-    def held_out(self) -> Iterator[Example]:
+    def validation_examples(self) -> Iterator[Example]:
         """The first `num_scored` validation pairs, to be translated."""
         return self._scored(itertools.islice(self._valid_pairs(), self._config.num_scored or None))
 
-    def tested(self) -> Iterator[Example]:
+    def test_examples(self) -> Iterator[Example]:
         """All test pairs, to be translated."""
         return self._scored(self._text.pairs("test") if self._text.has_test else ())
 
@@ -293,46 +317,43 @@ class TranslationData(Data):
         return Example(encoder.source_rows(pair.source, limit, pair.where, refuses=False), (pair.source, target))
 
 
-build_data = TranslationData
+class Task(TrainingTask):
+    """See `bertjax.contract.TrainingTask`."""
 
-
-class Translation(Task):
-    """See `bertjax.contract.Task`."""
-
-    def __init__(self, config: Config, facts: TranslationFacts) -> None:
-        """See `Experiment.build_task`."""
-        self._config, self._facts = config, facts
-        self._model = _model(config, [side.vocab_size for side in facts.vocabularies])
-        self._encoding = Encoding.of(config, facts)
-        self._encoder, self._decoding = self._encoding.encoder, self._encoding.decoding
-        self._ids = translators.target_ids(config.start_token, facts.vocabularies.target)
+    def __init__(self, config: Config, vocabulary: SavedVocabularies) -> None:
+        """See `Experiment`."""
+        self._config, self._vocabularies = config, vocabulary
+        self._model = _model(config.model, [side.vocab_size for side in vocabulary])
+        self._encoding = Encoding.of(config, vocabulary)
+        self._encoder, self._decoding = self._encoding.encoder, config.decoding
+        self._ids = _target_ids(config.start_token, vocabulary.target)
 
     @property
     def model(self) -> nn.Module:
-        """See `Predicts.model`."""
+        """See `PredictionTask.model`."""
         return self._model
 
     @property
     def tokenizer(self) -> Vocabularies:
-        """See `Predicts.tokenizer`."""
-        return self._facts.vocabularies
+        """See `PredictionTask.tokenizer`."""
+        return self._vocabularies
 
     def init(self, rng: jax.Array) -> Params:
-        """See `Task.init`."""
+        """See `TrainingTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = Seq2SeqInputs(ids, ids, ids, ids)
         return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Task.warm_start`."""
-        return translators.warm_start(params, Path(self._config.init_from)) if self._config.init_from else params
+    def warm_start(self, params: Params, published: Published) -> Params:
+        """See `PredictionTask.warm_start`."""
+        return pretrained.warm_start(params, published)
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Task.partition_rules`."""
+        """See `TrainingTask.partition_rules`."""
         return TENSOR_RULES
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `Task.batch_specs`."""
+        """See `TrainingTask.batch_specs`."""
         size, rows = self._config.batch_size, self._encoder.config
         length, is_dates = rows.seq_len, self._encoder.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
@@ -352,7 +373,7 @@ class Translation(Task):
         return {"translation": jnp.maximum(seq2seq.count(batch["target_segment_ids"] != 0), 1)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `Task.loss`."""
+        """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `TrainingTask.loss`."""
         output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
         total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
         return {"translation": total}, metrics
@@ -367,7 +388,7 @@ class Translation(Task):
         The model cannot generate what its vocabulary cannot represent, such as capitals if text is lowercased. The
         metrics' signatures state the normalization if it changes a reference.
         """
-        vocabulary = self._facts.vocabularies.target
+        vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
         given = [example.source[1] for example, _ in results]
         references = [[vocabulary.normalized(text)] for text in given]
@@ -404,7 +425,7 @@ class Translation(Task):
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Wraps `Encoding.counted`, and then also logs the unknown characters of the sources."""
-        vocabulary, found, count, affected = self._facts.vocabularies.source, Counter[str](), 0, 0
+        vocabulary, found, count, affected = self._vocabularies.source, Counter[str](), 0, 0
         for example in self._encoding.counted(examples):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
@@ -424,11 +445,11 @@ class Translation(Task):
         return Example([self._encoder.scoring_row(pair, self._encoding.limit)], (pair.source, pair.target))
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `Task.predict_lengths`."""
+        """See `TrainingTask.predict_lengths`."""
         return bucket_lengths(self._encoding.limit)
 
     def width(self) -> int:
-        """See `Task.width`."""
+        """See `TrainingTask.width`."""
         return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -470,8 +491,7 @@ class Translation(Task):
         model = _with_attention(self._model)
         found = seq2seq.apply(model, params, arrays, self._ids.start, None, return_attention=True)
         sources, targets = (
-            translators.pieces(vocabulary, ids)
-            for vocabulary, ids in zip(self._facts.vocabularies, (source, target), strict=True)
+            _pieces(vocabulary, ids) for vocabulary, ids in zip(self._vocabularies, (source, target), strict=True)
         )
         # The decoder's queries and keys are its inputs.
         fed = ["<s>", *targets[:-1]]
@@ -486,9 +506,9 @@ class Translation(Task):
             if weights is not None
         }
 
-    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """Validation texts with translations and references, an attention mask, and positions; see `Task.samples`."""
-        for number, (example, outputs) in enumerate(infer(data.held_out())):
+    def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Validation texts with translations and references, an attention mask, and positions."""
+        for number, (example, outputs) in enumerate(infer(data.validation_examples())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)
             yield {**record, "kind": "translation", "reference": example.source[1], **seen}
@@ -507,10 +527,18 @@ class Translation(Task):
             self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
         )
         marian.save(folder, params, model, special, decoding)
-        translators.save_vocabularies(self._facts.vocabularies, folder, for_transformers=True)
+        self._vocabularies.save(folder, for_transformers=True)
 
 
-build_task = Translation
+def _target_ids(start_token: str, vocabulary: Subwords) -> TargetIds:
+    """The special tokens of the target vocabulary. `start_token` is the decoder's first input."""
+    start = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}[start_token]
+    return TargetIds(start, vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id)
+
+
+def _pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
+    """Returns each token as text."""
+    return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
 
 
 def _with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
@@ -520,15 +548,13 @@ def _with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder 
     return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))
 
 
-def _model(config: Config, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
-    """Builds the model for vocabularies of these sizes. Raises UserError if the config is invalid."""
-    names = ("source_vocab_size", "target_vocab_size")
-    for name, size in zip(names, sizes, strict=True):
-        if isinstance(config.model[name], int) and (config.model[name] or size) < size:  # `build` reports the rest
-            expected = f"at least {size}, the size of the vocabulary"
-            fix = "omit it, or use another vocabulary"
-            raise UserError(f"config key model.{name}", got=config.model[name], expected=expected, fix=fix)
-    values = {**config.model, **{name: config.model[name] or size for name, size in zip(names, sizes, strict=True)}}
-    if config.architecture == "recurrent":
-        return RecurrentSeq2Seq(build(RecurrentConfig, values, "model"))
-    return EncoderDecoder(build(EncoderDecoderConfig, values, "model"))
+def _model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
+    """Makes the model for vocabularies of these sizes. Raises UserError if one is larger than the model's."""
+    source, target = model.source_vocab_size or sizes[0], model.target_vocab_size or sizes[1]
+    for name, room, size in zip(("source_vocab_size", "target_vocab_size"), (source, target), sizes, strict=True):
+        expected, fix = f"at least {size}, the size of the vocabulary", "omit it, or use another vocabulary"
+        model.check(room >= size, name, expected, fix=fix)
+    whole = dataclasses.replace(model, source_vocab_size=source, target_vocab_size=target)
+    if isinstance(whole, RecurrentKeys):
+        return RecurrentSeq2Seq(part(RecurrentConfig, whole))
+    return EncoderDecoder(part(EncoderDecoderConfig, whole))

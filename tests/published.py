@@ -34,7 +34,6 @@ CONFIG = build(
         "initializer_range": 0.5,
         "scan_layers": False,
         "direction": "both",
-        "next_sentence": False,
     },
     "model",
 )

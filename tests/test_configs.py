@@ -15,10 +15,10 @@ from flax import traverse_util
 
 import bertjax
 from bertjax import config as config_module
-from bertjax.config import check_unresolved
+from bertjax.config import check_keys
 from bertjax.configs import bert_pretraining
 from bertjax.errors import UserError
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
@@ -94,10 +94,10 @@ def tree_of(name: str, size: str) -> dict[str, Any]:
 def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
     """The task of a config, made without data, and its settings."""
     module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
-    check_unresolved((TrainingConfig, module.Config), tree)
-    resolved = Resolved(module, module.resolve(tree))
+    check_keys((TrainingConfig, module.Config), tree)
+    resolved = stages.of_config(module, dict(tree))
     resolved.data(Path("unused"))
-    complete = resolved.rehearsed()
+    complete = resolved.example()
     return complete.task, complete.settings
 
 
@@ -279,9 +279,9 @@ def test_the_default_length_fits_the_model(name):
         if name == "translation":
             tree = changed(tree, ("decoding", "max_length"), 77)
         task, _ = make(tree)
-        assert task._config.data["seq_len"] == expected
+        assert task._config.data.seq_len == expected
     tree = changed(tree, ("data", "seq_len"), 128)
-    resolved = importlib.import_module(f"bertjax.experiments.{name}").resolve(tree)
+    resolved = importlib.import_module(f"bertjax.experiments.{name}").resolve(tree, None)
     assert resolved["data"]["seq_len"] == 128
 
 
@@ -297,7 +297,7 @@ def test_the_default_length_fits_the_model(name):
 def test_pretraining_settings_match_published_ones(variant, expected):
     tree = tree_of("bert_pretraining", variant)
     optimizer = tree["optimizer"]
-    length = make({**tree, "init_from": ""})[0]._config.data["seq_len"]
+    length = make({**tree, "init_from": ""})[0]._config.data.seq_len
     found = (tree["batch_size"], tree["num_steps"], length, optimizer["name"])
     assert (*found, optimizer["learning_rate"], optimizer["warmup_steps"]) == expected
     if "phase2" in variant:

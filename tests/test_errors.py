@@ -5,6 +5,7 @@ import errno
 import math
 import os
 import pickle
+import types
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,17 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.config import (
-    Constrained,
-    above,
-    at_least,
-    build,
-    build_all,
-    choice,
-    constraints,
-    each,
-    one_of,
-)
+from bertjax import contract, experiments
+from bertjax.config import Constrained, Size, above, at_least, build, choice, constraints, each, one_of, part
 from bertjax.errors import UserError, as_user_error, did_you_mean
 
 
@@ -46,12 +38,6 @@ class Outer:
     maybe: int | None
     inner: Inner
     free: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Other:
-    name: str
-    more: int
 
 
 GOOD = {
@@ -93,25 +79,34 @@ def test_build_makes_nested_dataclasses():
 
 
 @dataclasses.dataclass(frozen=True)
-class Limited:
+class Limited(Constrained):
     threshold: float | None
+    size: Size | None = None
 
 
-def test_an_int_is_converted_to_an_optional_float():
-    made = build(Limited, {"threshold": 0}, "")
-    assert type(made.threshold) is float
-    assert build(Limited, {"threshold": None}, "").threshold is None
-
-
-def test_build_all_shares_the_keys():
-    outer, other = build_all((Outer, Other), {**GOOD, "more": 4}, "")
-    assert (outer.name, other) == ("x", Other("x", 4))
+def test_optional_values():
+    assert type(build(Limited, {"threshold": 0}).threshold) is float
+    assert build(Limited, {"threshold": None, "size": 1}) == Limited(None, 1)
+    with pytest.raises(UserError, match="config key size: got 0; expected at least 1"):
+        build(Limited, {"threshold": None, "size": 0})
 
 
 @dataclasses.dataclass(frozen=True)
 class Older:
     size: int
     later: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Either:
+    model: Inner | Older
+
+
+def test_of_a_union_the_class_with_the_most_keys_is_built():
+    assert build(Either, {"model": {"size": 1, "rate": 0.5}}).model == Inner(1, 0.5)
+    assert build(Either, {"model": {"size": 1, "later": True}}).model == Older(1, True)
+    with pytest.raises(UserError, match=r"config key model\.later: got an unknown key"):
+        build(Either, {"model": {"size": 1, "rate": 0.5, "later": True}})
 
 
 def test_a_key_with_a_default_may_be_missing():
@@ -270,6 +265,10 @@ def test_the_constructor_and_build_check_constraints(cls, key, value, expected):
         assert str(told.value) == f"config key model.{key}: got {expected}. Fix: change --config.model.{key}."
 
 
+def test_a_part_has_the_fields_of_its_class():
+    assert part(Layers, MoreLayers(2, 1.0, 0.0, dropout=0.5)) == Layers(2, 1.0, 0.0)
+
+
 def test_constraints_of_a_base_are_checked_before_those_across_fields():
     with pytest.raises(UserError, match=r"model\.dropout: got 1\.0; expected at least 0 and below 1"):
         MoreLayers(1, 1.0, 0.0, dropout=1.0)
@@ -283,3 +282,28 @@ def test_constraints_of_a_base_are_checked_before_those_across_fields():
         "metrics": "each one of f1, ''",
         "dropout": "at least 0 and below 1",
     }
+
+
+class Trains(contract.TrainingTask):
+    """Only its bases count."""
+
+
+NAMES = dict.fromkeys(("Config", "Data", "FREE_AFTER_TRAINING", "resolve", "open_vocabulary"))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            {"build_task": None, "Config": None},
+            r"got build_task, of an .*; expected Task\(config, vocabulary\)\. Fix: ",
+        ),
+        ({**NAMES, "Task": Trains}, r"got no example_config; .* that a TrainingTask needs: .*\. Fix: define example"),
+        (NAMES, r"got no Task; expected the names that a PredictionTask needs: "),
+    ],
+)
+def test_an_experiment_that_lacks_a_name(names, message):
+    module = types.ModuleType("bertjax.experiments.mine")
+    vars(module).update(names)
+    with pytest.raises(UserError, match=rf"^experiments/mine\.py: {message}"):
+        experiments.check(module)

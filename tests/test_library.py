@@ -11,7 +11,7 @@ import pytest
 import bertjax
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.tasks import folders
+from bertjax.interop.published import open_weights
 from tests import published, tiny
 
 TEXTS = ["the cat sees the dog.", "dogs.", "the bird sees the cat. the dog sees the bird."]
@@ -82,7 +82,7 @@ ARCHITECTURES = {
 def test_the_architecture_names_the_experiment(tmp_path, architecture, experiment):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
     huggingface.write_tensors(tmp_path, {"weight": np.zeros(1, np.float32)})
-    assert folders.describe(tmp_path).experiment == experiment
+    assert open_weights(tmp_path).experiment == experiment
 
 
 def test_weights_without_next_sentences_predict_none(tmp_path):
@@ -90,8 +90,8 @@ def test_weights_without_next_sentences_predict_none(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"architectures": ["BertForMaskedLM"]}))
         huggingface.write_tensors(tmp_path / name, {tensor: np.zeros(1, np.float32) for tensor in tensors})
-    assert not folders.describe(tmp_path / "with").settings
-    assert folders.describe(tmp_path / "without").settings == {"data.next_sentence": False}
+    assert not open_weights(tmp_path / "with").required
+    assert open_weights(tmp_path / "without").required == {"data.next_sentence": False}
 
 
 def test_a_checkpoint_of_google_fills_masks():

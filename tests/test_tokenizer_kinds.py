@@ -81,19 +81,6 @@ def test_a_classifier_starts_from_a_pretraining_run(tmp_path):
     assert json.loads(predicted)["label"] in ("yes", "no")
 
 
-def test_a_vocabulary_larger_than_the_model_is_an_error(tmp_path):
-    byte_bpe.trained(lowercase=True).save(tmp_path / "tokenizer")
-    flags = {"data.vocab_file": tmp_path / "tokenizer", "model.vocab_size": 319}
-    source = tiny.write_table(tmp_path / "table")["data.source"]
-    outcome = tiny.run_on_one(
-        "--config=configs/classification.py:tiny",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.data.source={source}",
-        *(f"--config.{key}={value}" for key, value in flags.items()),
-    )
-    tiny.check_message(outcome.error, what="data.vocab_file", got="320 tokens", expected="at most 319", fix="omit")
-
-
 @pytest.mark.parametrize(
     ("flags", "what", "got", "expected"),
     [

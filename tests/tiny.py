@@ -24,7 +24,7 @@ from bertjax import launch
 from bertjax.configs import bert_pretraining as config_file
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.experiments import bert_pretraining
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.runs import checkpoints
 from bertjax.training.config import TrainingConfig
 from bertjax.training.sharding import with_shardings
@@ -269,7 +269,7 @@ def config(text: Path, **overrides: object) -> dict:
     """The shrunk tiny config of pretraining, resolved as by `launch.py`."""
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict(values(text, **overrides))
-    return bert_pretraining.resolve(json.loads(tree.to_json()))
+    return stages.of_config(bert_pretraining, json.loads(tree.to_json())).config
 
 
 def arguments(text: Path, workdir: Path, **overrides: object) -> list[str]:
@@ -293,11 +293,13 @@ class Ready(NamedTuple):
 def ready(tree: Mapping[str, Any], folder: Path) -> Ready:
     """Prepares the data of a new run in a folder, and returns its task, data, settings and config."""
     module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
-    resolved = Resolved(module, module.resolve(tree))
+    resolved = stages.of_config(module, dict(tree))
     data = resolved.data(folder)
     data.prepare()
-    complete = resolved.complete(data.facts, data)
-    return Ready(complete.task, data.of_length(complete.settings.num_steps), complete.settings, complete.config)
+    complete = resolved.complete(data)
+    if complete.meter:  # as in training: the batches may depend on the number of updates
+        data = resolved._replace(config=complete.config).data(folder)
+    return Ready(complete.task, data, complete.settings, complete.config)
 
 
 def pretraining(tree: Mapping[str, Any]) -> Ready:

@@ -50,7 +50,7 @@ _FEW_CHARACTERS = 1 << 22
 _LENGTHS = bucket_lengths(8192)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PreparationConfig(Constrained, prefix="data"):
     """The preparation of rows. It does not affect the result.
 

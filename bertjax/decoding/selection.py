@@ -49,13 +49,10 @@ class SelectionConfig(Constrained, prefix="selection"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.num_sentences or self.word_budget or self.threshold is not None):
-            raise UserError(
-                "config keys selection.{num_sentences,word_budget,threshold}",
-                got="no limit",
-                expected="at least one limit, since otherwise the summary is the whole article",
-                fix="set one of them, for example --config.selection.num_sentences=3",
-            )
+        ok, keys = self.num_sentences or self.word_budget, "{num_sentences,word_budget,threshold}"
+        expected = "at least one limit, since otherwise the summary is the whole article"
+        fix = "set one of them, for example --config.selection.num_sentences=3"
+        self.check(ok or self.threshold is not None, keys, expected, got="no limit", fix=fix)
 
 
 def rules_for_reference(config: SelectionConfig, reference: Sequence[str], how: str) -> SelectionConfig:

@@ -2,8 +2,7 @@
 
 Also reads folders of sentence-transformers.
 
->>> values = huggingface.read_config("bert-base-uncased")
->>> config = BertConfig(**values, next_sentence=True)
+>>> config = BertConfig(**published.open_weights(Path("bert-base-uncased")).fields)
 >>> init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
 >>> ids = np.zeros((1, 1), np.int32)
 >>> shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
@@ -67,12 +66,8 @@ _ARCHITECTURES = {
     "BertSum": {"scorer"},
     "BertSumAbs": {"decoder", "target_embeddings", "bias"},
 }
-# Classes with a classifier, and our experiments. _TWO_LABELS are transformers' default names of two classes.
-_CLASSIFIERS = {
-    "ForSequenceClassification": "classification",
-    "ForTokenClassification": "tagging",
-    "ForMultipleChoice": "multiple_choice",
-}
+# The ends of the names of classes with a classifier, and transformers' default names of two classes.
+_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
 # Pooling flags of sentence-transformers, by our names.
 _POOLINGS = {
@@ -90,16 +85,17 @@ def model_folder(folder: str | Path) -> Path:
     return inside if inside.is_dir() else Path(folder)
 
 
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """Returns the fields of BertConfig that config.json determines.
+def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the fields of BertConfig that a config.json determines.
 
     The user chooses the others (dtype, initializer, scan_layers, remat, ...).
 
+    Args:
+      raw: the content of the file.
+      path: the path of the file, for messages.
     Raises:
-      UserError: if config.json is unreadable, a key is missing, or the model is not a supported BERT or ModernBERT.
+      UserError: if a key is missing, or the model is not a supported BERT or ModernBERT.
     """
-    path = model_folder(folder) / CONFIG_FILE
-    raw = json_files.read_json(path, dict)
     kind = json_files.fields(raw, {"kind": ("model_type", str)}, path)["kind"]
     if kind == modernbert.MODEL_TYPE:
         return modernbert.read_config(raw, path)
@@ -114,43 +110,32 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return {**values, "activation": activation, "norm": "post", "direction": "both"}
 
 
-def read_labels(folder: str | Path) -> tuple[str, ...] | None:
-    """Returns the names of the classes by number, or None if config.json has none.
+def read_labels(raw: Mapping[str, Any], path: Path) -> tuple[str, ...] | None:
+    """Returns the names of the classes by number, or None if a config.json has none; see `read_config`.
 
     transformers omits its default names of two classes.
 
     Raises:
-      UserError: if config.json is unreadable, or the names are not those of classes 0, 1, ...
+      UserError: if the names are not those of classes 0, 1, ...
     """
-    path = model_folder(folder) / CONFIG_FILE
-    values = json_files.read_json(path, dict)
-    labels = values.get("id2label")
+    labels = raw.get("id2label")
     if labels is None:
-        return _TWO_LABELS if read_task(folder) else None
+        kinds = raw.get("architectures") or ()
+        return _TWO_LABELS if any(str(kind).endswith(_CLASSIFIERS) for kind in kinds) else None
     numbers = [str(i) for i in range(len(labels))] if isinstance(labels, dict) else []
     if not numbers or labels.keys() != set(numbers) or not all(isinstance(name, str) for name in labels.values()):
         refuse(f"{path}: id2label", labels, 'names by number, such as {"0": "no", "1": "yes"}')
     return tuple(labels[number] for number in numbers)
 
 
-def read_task(folder: str | Path) -> str:
-    """Returns the experiment that a classifier belongs to, such as "tagging"; "" for any other model.
-
-    Raises:
-      UserError: if config.json is unreadable.
-    """
-    kinds = json_files.read_json(model_folder(folder) / CONFIG_FILE, dict).get("architectures") or ()
-    return next((task for name, task in _CLASSIFIERS.items() for kind in kinds if str(kind).endswith(name)), "")
-
-
-def is_multi_label(folder: str | Path) -> bool:
+def is_multi_label(raw: Mapping[str, Any], path: Path) -> bool:
     """Returns whether a classifier predicts several independent classes, or several numbers, for a text.
 
     Raises:
       UserError: see `read_labels`.
     """
-    problem = json_files.read_json(model_folder(folder) / CONFIG_FILE, dict).get("problem_type")
-    is_one = problem != "regression" or len(read_labels(folder) or ()) < 2
+    problem = raw.get("problem_type")
+    is_one = problem != "regression" or len(read_labels(raw, path) or ()) < 2
     return problem == "multi_label_classification" or not is_one
 
 
@@ -199,7 +184,7 @@ def _sentence_modules(folder: str | Path) -> list[str]:
     return kinds
 
 
-def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
+def load(folder: str | Path, like: Mapping[str, Any], architecture: str = "") -> tuple[dict[str, Any], Report]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
     Reads files of any transformers version, of BertModel, ModernBertModel or any class that contains them: safetensors
@@ -208,6 +193,7 @@ def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], R
     Args:
       folder: a folder of transformers or sentence-transformers.
       like: the wanted parameters, or their shapes; see `bert_tensors.assemble`.
+      architecture: the class in config.json. Only ModernBERT's for question answering matters.
     Returns:
       the parameters without the modules that the weights lack, and the report of these modules.
     Raises:
@@ -217,7 +203,7 @@ def load(folder: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], R
     folder = model_folder(folder)
     tensors, source = read_tensors(folder), str(folder)
     if modernbert.is_modernbert(tensors):
-        tensors = modernbert.canonical(tensors, like, _architecture(folder), source)
+        tensors = modernbert.canonical(tensors, like, architecture, source)
     return assemble(canonical(tensors, source), like, source)
 
 
@@ -314,13 +300,6 @@ def _check_fields(config: BertConfig, architecture: str, is_modern: bool) -> Non
     for key, value in (modernbert.FIXED if is_modern else _FIXED_FIELDS).items():
         if getattr(config, key) != value:
             refuse(f"config key model.{key}", getattr(config, key), f"{value}, as in Hugging Face's {kind}")
-
-
-def _architecture(folder: Path) -> str:
-    """Returns the class in config.json; "" if there is none."""
-    path = folder / CONFIG_FILE
-    found = json_files.read_json(path, dict).get("architectures") if path.exists() else None
-    return str(found[0]) if isinstance(found, list) and found else ""
 
 
 def _config_json(config: BertConfig) -> dict[str, Any]:

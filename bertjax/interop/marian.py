@@ -1,8 +1,9 @@
 """Reads and writes folders of Hugging Face's `MarianMTModel`, such as OPUS-MT models, without torch.
 
->>> config = EncoderDecoderConfig(**marian.read_config("opus-mt-en-de"))
->>> params = marian.load("opus-mt-en-de", shapes)  # of `EncoderDecoder(config).init`
->>> source, target = marian.open_subwords("opus-mt-en-de")
+>>> folder, raw = Path("opus-mt-en-de"), json.loads(Path("opus-mt-en-de/config.json").read_text())
+>>> config = EncoderDecoderConfig(**marian.read_config(raw, folder))
+>>> params = marian.load(folder, shapes, raw)  # of `EncoderDecoder(config).init`
+>>> source, target = marian.open_subwords(folder, raw)
 """
 
 import dataclasses
@@ -69,16 +70,18 @@ class SpecialIds(NamedTuple):
     eos_id: int
 
 
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """Returns the fields of EncoderDecoderConfig that config.json determines.
+def read_config(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns the fields of EncoderDecoderConfig that a config.json determines.
 
     The user chooses the others (dtype, initializer, scan_layers, remat, ...).
 
+    Args:
+      raw: the content of the file.
+      folder: the folder of the file, for messages.
     Raises:
-      UserError: if config.json is unreadable, a key is missing, or the model is not a supported Marian model.
+      UserError: if a key is missing, or the model is not a supported Marian model.
     """
-    path = Path(folder) / CONFIG_FILE
-    raw = json_files.read_json(path, dict)
+    path = folder / CONFIG_FILE
     json_files.fields(raw, {"model_type": ("model_type", str)}, path)
     for key, expected in {"model_type": "marian", **_FIXED}.items():
         if raw.get(key, expected) != expected:
@@ -101,16 +104,15 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return {**values, **_ALL, "activation": activation}
 
 
-def read_special_ids(folder: str | Path) -> SpecialIds:
-    """Returns the ids of padding, of the decoder's first input, and of the end.
+def read_special_ids(raw: Mapping[str, Any], folder: Path) -> SpecialIds:
+    """Returns the ids of padding, of the decoder's first input, and of the end; see `read_config`.
 
     Raises:
-      UserError: if config.json is unreadable, or an id is missing.
+      UserError: if an id is missing.
     """
     keys = {"pad_id": "pad_token_id", "bos_id": "decoder_start_token_id", "eos_id": "eos_token_id"}
-    path = Path(folder) / CONFIG_FILE
-    values = json_files.read_json(path, dict)
-    return SpecialIds(**json_files.fields(values, {field: (key, int) for field, key in keys.items()}, path))
+    found = json_files.fields(raw, {field: (key, int) for field, key in keys.items()}, folder / CONFIG_FILE)
+    return SpecialIds(**found)
 
 
 def read_generation(folder: str | Path) -> dict[str, Any]:
@@ -119,14 +121,16 @@ def read_generation(folder: str | Path) -> dict[str, Any]:
     return json_files.read_json(path, dict) if path.exists() else {}
 
 
-def open_subwords(folder: str | Path) -> tuple[MarianSubwords, MarianSubwords]:
+def open_subwords(folder: Path, raw: Mapping[str, Any]) -> tuple[MarianSubwords, MarianSubwords]:
     """Returns the vocabularies of source and target, checked against the model in the same folder.
 
+    Args:
+      folder: the folder.
+      raw: the content of its config.json.
     Raises:
       UserError: see `read_subwords`; also if they have more tokens than the model, or other special ids.
     """
-    folder = Path(folder)
-    sides, values, special = read_subwords(folder), read_config(folder), read_special_ids(folder)
+    sides, values, special = read_subwords(folder), read_config(raw, folder), read_special_ids(raw, folder)
     sizes = (values["source_vocab_size"], values["target_vocab_size"])
     for name, subwords, size in zip(("source", "target"), sides, sizes, strict=True):
         if subwords.vocab_size > size:
@@ -139,7 +143,7 @@ def open_subwords(folder: str | Path) -> tuple[MarianSubwords, MarianSubwords]:
     return sides
 
 
-def load(folder: str | Path, like: Mapping[str, Any]) -> dict[str, Any]:
+def load(folder: Path, like: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
     Reads files of any transformers version: safetensors or, if there are none, torch pickles; whole or sharded;
@@ -148,14 +152,13 @@ def load(folder: str | Path, like: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       folder: the folder of a MarianMTModel.
       like: the parameters of `EncoderDecoder`, or their shapes.
+      raw: the content of config.json.
     Raises:
       UserError: if a file is missing or corrupt, a tensor is missing, unknown, or has another shape or type, two
         tensors of one parameter differ, or positions are not sinusoids.
     """
-    tensors = huggingface.read_tensors(Path(folder))
-    return marian_tensors.assemble(
-        marian_tensors.canonical(tensors, read_config(folder), str(folder)), like, str(folder)
-    )
+    tensors = marian_tensors.canonical(huggingface.read_tensors(folder), read_config(raw, folder), str(folder))
+    return marian_tensors.assemble(tensors, like, str(folder))
 
 
 def save(

@@ -2,9 +2,10 @@
 
 Nothing that a checkpoint names is executed.
 
->>> values = presumm.describe("model_step_18000.pt")  # fields of BertConfig and of BertSumConfig
+>>> checkpoint = presumm.read(Path("model_step_18000.pt"))
+>>> values = presumm.describe(checkpoint)  # fields of BertConfig and of BertSumConfig
 >>> shapes = jax.eval_shape(init, jax.random.key(0), inputs, mask)["params"]  # of `BertSum.init`
->>> params, report = presumm.load("model_step_18000.pt", shapes)
+>>> params, report = presumm.load(checkpoint, shapes)
 """
 
 import dataclasses
@@ -55,7 +56,10 @@ _HEADS = {BertSumConfig: ("BertSum", "bertsum"), BertSumAbsConfig: ("BertSumAbs"
 _ROWS = "rows"  # the key of the row settings in these options
 
 
-class _Checkpoint(NamedTuple):
+class Checkpoint(NamedTuple):
+    """A file that was read."""
+
+    path: Path
     tensors: dict[str, np.ndarray]  # with `canonical` names
     is_bertsums: bool  # False for PreSumm
     options: Mapping[str, Any]  # of the command line of training
@@ -66,7 +70,24 @@ def is_checkpoint(path: str | Path) -> bool:
     return Path(path).suffix == ".pt" and Path(path).is_file()
 
 
-def describe(path: str | Path) -> dict[str, Any]:
+def read(path: Path) -> Checkpoint:
+    """Reads a checkpoint in either file format of torch, without the optimizer's state.
+
+    Raises:
+      UserError: if the file is missing, damaged, names a class that no such checkpoint has, or has no BERT.
+    """
+    values = torch_pickle.read(path, _INERT)
+    if not isinstance(values, dict) or "model" not in values:
+        got = "keys " + ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
+        raise _no_bert(path, shown(got))
+    tensors = _renamed(torch_pickle.state_dict(values["model"], path, f"{path}: model"), path)
+    options = values.get("opt")
+    is_bertsums = any(name.startswith("encoder.") for name in values["model"])
+    attributes = options.attributes if isinstance(options, Inert) else {}
+    return Checkpoint(path, canonical(tensors, f"{path}"), is_bertsums, attributes)
+
+
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns the fields of BertConfig, and of BertSumConfig or BertSumAbsConfig, that a checkpoint determines.
 
     A checkpoint does not record the number of heads. It follows from the encoder that the options name, and is omitted
@@ -75,31 +96,24 @@ def describe(path: str | Path) -> dict[str, Any]:
     Raises:
       UserError: see `load`.
     """
-    tensors, _, options = _read(Path(path))
+    path, tensors, _, options = checkpoint
     rows = {}
     for field, name in _TABLES.items():
         if name not in tensors or tensors[name].ndim != 2:
-            raise _no_bert(Path(path), f"no matrix {name}")
+            raise _no_bert(path, f"no matrix {name}")
         rows[field], hidden_size = tensors[name].shape
     sizes = {**rows, "hidden_size": hidden_size, "num_layers": _count(r"bert\.encoder\.layer\.(\d+)\.", tensors)}
-    sizes |= _num_heads(options, hidden_size, Path(path))
-    return {**sizes, **_FIXED, **_scorer(tensors, options, Path(path)), **_decoder(tensors, options, Path(path))}
+    sizes |= _num_heads(options, hidden_size, path)
+    return {**sizes, **_FIXED, **_scorer(tensors, options, path), **_decoder(tensors, options, path)}
 
 
-def describe_rows(path: str | Path) -> dict[str, Any]:
-    """Returns the known settings of the rows that a checkpoint, or a folder of `save`, was trained on.
+def describe_rows(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns the known settings of the rows that a checkpoint was trained on.
 
     These are fields of `ArticleRowsConfig`: `words`, because PreSumm's code splits words at white space and BertSum's
     code like BERT; and `interval_segments`, if the options of the command line record it.
-
-    Raises:
-      UserError: see `load`; also if config.json is unreadable.
     """
-    if not is_checkpoint(path):
-        values = json_files.read_json(huggingface.model_folder(path) / huggingface.CONFIG_FILE, dict)
-        heads = [values[key] for _, key in _HEADS.values() if isinstance(values.get(key), dict)]
-        return next((head[_ROWS] for head in heads if isinstance(head.get(_ROWS), dict)), {})
-    tensors, is_bertsums, options = _read(Path(path))
+    _, tensors, is_bertsums, options = checkpoint
     found: dict[str, Any] = {}
     if scorer_of(tensors) or _layers("decoder.transformer_layers", tensors, "decoder"):
         found["words"] = "bert" if is_bertsums else "spaces"
@@ -108,19 +122,24 @@ def describe_rows(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def load(path: str | Path, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
-    """Reads weights as parameters: nested dicts of float32 numpy arrays. Ignores the optimizer's state.
+def read_rows(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the same settings from the config.json that `save` wrote; none from any other."""
+    heads = [raw[key] for _, key in _HEADS.values() if isinstance(raw.get(key), dict)]
+    return next((head[_ROWS] for head in heads if isinstance(head.get(_ROWS), dict)), {})
+
+
+def load(checkpoint: Checkpoint, like: Mapping[str, Any]) -> tuple[dict[str, Any], Report]:
+    """Returns the weights as parameters: nested dicts of float32 numpy arrays.
 
     Args:
-      path: an extractive or abstractive checkpoint in either file format of torch.
+      checkpoint: an extractive or abstractive checkpoint.
       like: the wanted parameters, or their shapes: of `BertSum`, `BertSumAbs`, or any model with a BERT named `bert`.
     Returns:
       the parameters without the modules that the checkpoint lacks, and the report of these modules.
     Raises:
-      UserError: if the file is missing, damaged, or names a class that no such checkpoint has; if a tensor is missing,
-        unknown, or has another shape or type; or if the scorer is of another kind.
+      UserError: if a tensor is missing, unknown, or has another shape or type; or if the scorer is of another kind.
     """
-    return assemble(_read(Path(path)).tensors, like, f"{path}")
+    return assemble(checkpoint.tensors, like, f"{checkpoint.path}")
 
 
 def save(
@@ -140,7 +159,7 @@ def save(
       params: the parameters of `BertSum` or `BertSumAbs`.
       config: the configuration of its BERT.
       head: the configuration of its head.
-      rows: the result of `describe_rows` for the folder.
+      rows: the result of `read_rows` for the folder.
     Raises:
       UserError: for an option that the BERT of transformers does not have.
     """
@@ -148,14 +167,15 @@ def save(
     huggingface.save(folder, params, config, architecture, more={key: {**dataclasses.asdict(head), _ROWS: rows}})
 
 
-def read_head(folder: str | Path) -> dict[str, Any]:
-    """Returns the fields of BertSumConfig or BertSumAbsConfig in a folder of `save`; none for other folders.
+def read_head(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the fields of BertSumConfig or BertSumAbsConfig in a config.json of `save`; none from any other.
 
+    Args:
+      values: the content of the file.
+      path: the path of the file, for messages.
     Raises:
-      UserError: if config.json is unreadable, or a field is missing or of another type.
+      UserError: if a field is missing or of another type.
     """
-    path = huggingface.model_folder(folder) / huggingface.CONFIG_FILE
-    values = json_files.read_json(path, dict)
     for head, (_, key) in _HEADS.items():
         if key in values:
             if not isinstance(values[key], dict):
@@ -166,18 +186,6 @@ def read_head(folder: str | Path) -> dict[str, Any]:
             fields = json_files.fields(found, {name: (name, hints[name]) for name in hints}, path)
             return dataclasses.asdict(head(**fields))
     return {}
-
-
-def _read(path: Path) -> _Checkpoint:
-    values = torch_pickle.read(path, _INERT)
-    if not isinstance(values, dict) or "model" not in values:
-        got = "keys " + ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
-        raise _no_bert(path, shown(got))
-    tensors = _renamed(torch_pickle.state_dict(values["model"], path, f"{path}: model"), path)
-    options = values.get("opt")
-    is_bertsums = any(name.startswith("encoder.") for name in values["model"])
-    attributes = options.attributes if isinstance(options, Inert) else {}
-    return _Checkpoint(canonical(tensors, f"{path}"), is_bertsums, attributes)
 
 
 def _renamed(tensors: Mapping[str, Shaped[np.ndarray, "..."]], path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:

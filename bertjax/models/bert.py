@@ -39,7 +39,6 @@ class BertConfig(TransformerConfig):
       embedding_norm: whether the embeddings are normalized.
       first_attention_norm: whether the first layer of a pre-norm model has a norm before its attention.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
-      next_sentence: whether pretraining uses the pooler and the next-sentence head.
       tie_output: whether the masked-LM head uses the word embeddings as its output embeddings, instead of its own.
       head: what the classifiers of fine-tuning read: "pooler", the pooled [CLS] of whole rows and the encoder's output
         of tokens, as in BERT; or "transform", both after a map, activation and norm, as in ModernBERT.
@@ -61,7 +60,6 @@ class BertConfig(TransformerConfig):
     embedding_norm: bool = True
     first_attention_norm: bool = True
     direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
-    next_sentence: bool
     tie_output: bool = True
     head: Annotated[str, one_of("pooler", "transform")] = "pooler"
     pooling: Annotated[str, one_of("cls", "mean")] = "cls"
@@ -199,20 +197,21 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 class BertForPreTraining(nn.Module):
-    """BERT with the masked language model and, if `config.next_sentence`, the next-sentence head.
+    """BERT with the masked language model and, with `predicts_next`, the next-sentence head.
 
-    Parameters: `bert`, `masked_lm`, `next_sentence` [H, 2]. If `config.next_sentence` is False, there are no
-    `next_sentence` and `bert/pooler`, because they would not be trained.
+    Parameters: `bert`, `masked_lm`, `next_sentence` [H, 2]. Without `predicts_next`, there are no `next_sentence` and
+    `bert/pooler`, because they would not be trained.
     """
 
     config: BertConfig
+    predicts_next: bool = True
 
     def setup(self) -> None:
         """Makes the submodules."""
         config = self.config
-        self.bert = Bert(config, use_pooler=config.next_sentence)
+        self.bert = Bert(config, use_pooler=self.predicts_next)
         self.masked_lm = MaskedLanguageModelHead(config)
-        if config.next_sentence:
+        if self.predicts_next:
             self.next_sentence = Dense(2, kernel_init(config), "float32")
 
     def __call__(

@@ -65,7 +65,8 @@ class EncoderDecoderConfig(TransformerConfig):
         self.check(even, "hidden_size", "an even number with model.positions=sinusoidal")
         is_supported = not self.key_size or self.attention_backend in ("auto", "xla")
         self.check(is_supported, "key_size", f"0 with model.attention_backend={self.attention_backend}")
-        one_table = not self.share_embeddings or self.source_vocab_size == self.target_vocab_size
+        sizes = {self.source_vocab_size, self.target_vocab_size} - {None}  # not known yet
+        one_table = not self.share_embeddings or len(sizes) < 2
         expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
         self.check(one_table, "target_vocab_size", expected)
 

@@ -11,7 +11,7 @@ from bertjax.contract import Experiment
 from bertjax.errors import UserError
 from bertjax.modes import streams
 from bertjax.modes.request import Outcome, Request, command, config_of
-from bertjax.modes.resolved import Resolved, check_folder, rehearse, resolve
+from bertjax.modes.stages import Resolved, check_folder, rehearse, resolve
 
 __all__ = ["Experiment", "Outcome", "Request", "check_folder", "command", "config_of", "rehearse", "run"]
 
@@ -52,10 +52,12 @@ def _use(request: Request, resolved: Resolved) -> None:
     from bertjax.model import Model
     from bertjax.modes import predictions
     from bertjax.modes.predict import predict
-    from bertjax.runs.checkpoints import digest
+    from bertjax.runs.checkpoints import digest, find_steps
 
-    used = resolved.of_folder(request.run or Path(resolved.config["init_from"]))
-    model = Model(used.task, used.settings, used.config, request.run, request.checkpoint)
+    if request.run and not resolved.run:
+        find_steps(request.run, request.checkpoint)  # raises UserError, because there is none
+    used = resolved.to_predict()
+    model = Model(used.task, used.settings, used.config, request.run, request.checkpoint, resolved.published)
     if request.mode == "export":
         model.export(Path(request.output))
         return
@@ -68,7 +70,7 @@ def _use(request: Request, resolved: Resolved) -> None:
 
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
-    """Runs the modes that read the data of a run, or stand-in facts."""
+    """Runs the modes that read the data of a run, or an example of them."""
     from bertjax.modes import text
     from bertjax.training import tracing
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 import jax
 import numpy as np
 
-from bertjax.contract import Data, Task
+from bertjax.contract import Data, TrainingTask
 from bertjax.errors import UserError
-from bertjax.planning.flops import training_flops
+from bertjax.planning.flops import largest_spec, stage_of, training_flops
 from bertjax.planning.plan import count_positions
 
 Spec = Mapping[str, jax.ShapeDtypeStruct]
-_COSTS: dict[str, Callable[[Task, Spec], float]] = {
+_COSTS: dict[str, Callable[[TrainingTask, Spec], float]] = {
     "tokens": lambda task, spec: count_positions(spec),
     "flops": training_flops,
 }
 
 
-def shapes_of_updates(task: Task, data: Data, batch_size: int) -> Iterator[int]:
-    """Yields the index in `Task.batch_specs` of each update's shapes, if they depend on the rows, without end.
+def shapes_of_updates(task: TrainingTask, data: Data, batch_size: int) -> Iterator[int]:
+    """Yields the index in `TrainingTask.batch_specs` of each update's shapes, if they depend on the rows, without end.
 
     Args:
       task: the task.
@@ -39,7 +39,7 @@ class Meter:
     recomputation; see `training_flops`.
     """
 
-    def __init__(self, task: Task, data: Data | None, batch_size: int) -> None:
+    def __init__(self, task: TrainingTask, data: Data | None, batch_size: int) -> None:
         """Reads no rows yet.
 
         Args:
@@ -49,20 +49,20 @@ class Meter:
         """
         self._task, self._specs = task, task.batch_specs()
         self._counts = [0] * len(self._specs)  # of the updates that were read, by shape
-        self._by_rows = task.stage(0, 1) is None
-        largest = itertools.repeat(self._specs.index(task.largest_spec()))
+        self._by_rows, self._has_data = stage_of(task, 0, 1) is None, data is not None
+        largest = itertools.repeat(self._specs.index(largest_spec(task)))
         self._shapes = shapes_of_updates(task, data, batch_size) if data and self._by_rows else largest
         self._costs: dict[tuple[str, int], float] = {}
 
-    def used(self, name: str, done: int, num_steps: int) -> float:
+    def used(self, name: str, done: int, num_steps: int | None) -> float:
         """Returns the cost of the first `done` updates of `num_steps`.
 
         Args:
           name: "tokens" or "flops".
           done: a number of updates, not smaller than in earlier calls if the shapes depend on the rows.
-          num_steps: the number of updates of the run, which determines its stages.
+          num_steps: the number of updates of the run, which determines its stages; None if it has only one.
         """
-        counts = self._read(done) if self._by_rows else self._of_stages(done, num_steps)
+        counts = self._read(done) if self._by_rows else self._of_stages(done, num_steps or 0)
         return sum((count * self._cost(name, shape) for shape, count in enumerate(counts) if count), 0.0)
 
     def _cost(self, name: str, shape: int) -> float:
@@ -81,29 +81,28 @@ class Meter:
         """How many of the first updates have each shape, from the stages of the run, which are in this order."""
 
         def begin(shape: int) -> int:
-            return bisect.bisect_left(range(done), shape, key=lambda update: self._task.stage(update, num_steps) or 0)
+            return bisect.bisect_left(
+                range(done), shape, key=lambda update: stage_of(self._task, update, num_steps) or 0
+            )
 
         return list(np.diff([*map(begin, range(len(self._specs))), done]).tolist())
 
+    def num_steps(self, name: str, most: float) -> int:
+        """Returns the largest number of updates within a budget.
 
-def num_steps(name: str, most: float, task: Task, data: Data | None, batch_size: int) -> int:
-    """Returns the largest number of updates within a budget.
-
-    Args:
-      name: "tokens" or "flops".
-      most: the budget.
-      task, data, batch_size: see `Meter`.
-    Raises:
-      UserError: if the budget does not pay for one update.
-    """
-    meter = Meter(task, data, batch_size)
-    first = meter.used(name, 1, 1)
-    if first > most:
-        expected = f"at least {first:.10g}, the cost of one update"
-        raise UserError(f"config key budget.{name}", got=most, expected=expected, fix="raise it, or lower batch_size")
-    if data and task.stage(0, 1) is None:
-        return next(done for done in itertools.count(1) if meter.used(name, done + 1, 0) > most)
-    upper = 1
-    while meter.used(name, upper, upper) <= most:
-        upper *= 2
-    return bisect.bisect_right(range(upper), most, key=lambda done: meter.used(name, done, done)) - 1
+        Args:
+          name: "tokens" or "flops".
+          most: the budget.
+        Raises:
+          UserError: if the budget does not pay for one update.
+        """
+        first = self.used(name, 1, 1)
+        if first > most:
+            expected, fix = f"at least {first:.10g}, the cost of one update", "raise it, or lower batch_size"
+            raise UserError(f"config key budget.{name}", got=most, expected=expected, fix=fix)
+        if self._has_data and self._by_rows:
+            return next(done for done in itertools.count(1) if self.used(name, done + 1, 0) > most)
+        upper = 1
+        while self.used(name, upper, upper) <= most:
+            upper *= 2
+        return bisect.bisect_right(range(upper), most, key=lambda done: self.used(name, done, done)) - 1

@@ -18,10 +18,10 @@ from typing import Any
 import jax
 
 from bertjax import distributed
-from bertjax.contract import Data, Task
+from bertjax.contract import Data, TrainingTask
+from bertjax.interop.published import Published
 from bertjax.modes import text
-from bertjax.modes.resolved import Resolved
-from bertjax.training import loop
+from bertjax.modes.stages import Resolved
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.health import NotFiniteError
@@ -42,14 +42,15 @@ Values = Mapping[str, float]
 
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
     """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
-    data, checked = text.checked(resolved, workdir)
-    loop.check(checked.task, checked.settings, checked.config)
+    data, complete = text.checked(resolved, workdir)
     text.prepare(data, workdir, is_of_run=False)
-    complete = resolved.complete(data.facts, data)
-    return overfit_one_batch(complete.task, data, complete.settings)
+    complete = complete or resolved.complete(data)
+    return overfit_one_batch(complete.task, data, complete.settings, resolved.published)
 
 
-def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[str, Any]:
+def overfit_one_batch(
+    task: TrainingTask, data: Data, config: TrainingConfig, published: Published | None = None
+) -> dict[str, Any]:
     """Trains repeatedly on the first batch, until the model overfits it, or for 1,000 updates or a minute.
 
     Dropout is off. The learning rate is that of the config, constant after at most 10 updates of warm-up. Training
@@ -65,7 +66,7 @@ def overfit_one_batch(task: Task, data: Data, config: TrainingConfig) -> dict[st
     first: Values = {}
     last, updates, seconds, problem, is_out_of_time = first, 0, 0.0, "", False
     with Compilations() as compiled:
-        trainer = Trainer(_without_dropout(task), settings, jax.devices())
+        trainer = Trainer(_without_dropout(task), settings, jax.devices(), published)
         began = time.monotonic()
         try:
             for update in trainer.updates(_of_one_batch(data), trainer.fresh(), compiled):
@@ -134,7 +135,7 @@ def _of_one_batch(data: Data) -> Data:
     return fixed
 
 
-def _without_dropout(task: Task) -> Task:
+def _without_dropout(task: TrainingTask) -> TrainingTask:
     fixed = copy.copy(task)
     vars(fixed)["loss"] = lambda params, batch, rng: task.loss(params, batch, None)
     return fixed

@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bertjax.contract import Data
-from bertjax.modes import overrides, text
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages, text
+from bertjax.modes.request import SOURCES
+from bertjax.modes.stages import Resolved
 from bertjax.runs.checkpoints import find_steps
 from bertjax.training import inference
 
@@ -25,21 +26,21 @@ def evaluate(
       resolved: the experiment.
       run: the run's folder; None for the weights in `init_from`.
       checkpoint: a checkpoint, or "each:" and several.
-      sources: files to score a run on, by key; see `overrides.SOURCES`.
+      sources: files to score a run on, by key; see `request.SOURCES`.
       overridden: the config keys that the command line sets.
     Raises:
       UserError: for an invalid config, bad rows, or a missing checkpoint.
     """
     if run and not sources:
-        data, _ = text.checked(resolved, run)
+        data = resolved.data(run / "data")
         text.prepare(data, run, is_of_run=True)
         return _evaluated(resolved, data, run, checkpoint)
     if run is None:
-        sources = {key: path for key in overrides.SOURCES if (path := resolved.config["data"].get(key))}
-    config = overrides.without_limits(resolved.config, overridden)
+        sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
+    config = stages.without_limits(resolved.config, overridden)
     record: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for split, of_split in overrides.splits_to_score(config, sources, reads_training=run is None):
+        for split, of_split in stages.splits_to_score(config, sources, reads_training=run is None):
             own = resolved._replace(config=of_split)
             metrics = _evaluated(own, _scored(own, run, Path(temporary)), run, checkpoint)
             record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
@@ -57,12 +58,9 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     given = resolved.config["data"]
     folder = run or (temporary if given.get("source") else Path(resolved.config["init_from"]))
     if run is None and not given.get("prepared_dir", "-"):
-        data_config = {**given, "prepared_dir": str(temporary)}
-        resolved = resolved._replace(config={**resolved.config, "data": data_config})
+        resolved = resolved._replace(config=stages.with_prepared_dir(resolved.config, temporary))
     data = resolved.data(folder)
     if not data.is_prepared:
-        if run is None:
-            resolved.rehearsed()  # reports invalid settings before rows are read
         if resolved.config["data"].get("prepared_dir") == str(temporary):
             data.prepare()  # every process has a temporary folder of its own
         else:
@@ -75,10 +73,10 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
 
     PreSumm reports such means over its three best checkpoints.
     """
-    _, settings, task = resolved.complete(data.facts)
+    _, settings, task, _ = resolved.to_score(data)
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
-    records = [inference.Inference(task, settings, run, name).evaluate(data) for name in names]
+    records = [inference.Inference(task, settings, run, name, resolved.published).evaluate(data) for name in names]
     if len(records) == 1:
         return records[0]
     averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]

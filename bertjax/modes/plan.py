@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.contract import Task
-from bertjax.modes.resolved import Resolved
+from bertjax.contract import TrainingTask
+from bertjax.modes.stages import Resolved
 from bertjax.planning import planner
+from bertjax.planning.flops import stage_of
 from bertjax.training.config import TrainingConfig
 
 
@@ -22,16 +23,16 @@ def plan(
       draw: draws the plan; None for no picture.
     """
 
-    def build(config: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
-        planned = Resolved(resolved.module, dict(config))
-        complete = planned.rehearsed()
-        is_by_rows = "num_epochs" in config or complete.task.stage(0, 1) is None
+    def build(config: Mapping[str, Any]) -> tuple[TrainingTask, TrainingConfig]:
+        planned = resolved._replace(config=dict(config))
+        complete = planned.example()
+        is_by_rows = "num_epochs" in config or stage_of(complete.task, 0, 1) is None
         if config["num_steps"] is None and config["data"]["source"] and is_by_rows:
             # The number of updates depends on the rows.
             with tempfile.TemporaryDirectory() as folder:
                 data = planned.data(Path(folder))
                 data.prepare()
-                complete = planned.complete(data.facts, data)
+                complete = planned.complete(data)
         return complete.task, complete.settings
 
     record = planner.run(topology, is_search, resolved.config, build)

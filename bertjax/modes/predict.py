@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import distributed
-from bertjax.contract import BadInput, Example, Predicts
+from bertjax.contract import BadInput, Example, PredictionTask
 from bertjax.errors import UserError
 from bertjax.model import Model
 from bertjax.modes import predictions, streams
@@ -84,7 +84,7 @@ def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[C
         yield take
 
 
-def _check_input(task: Predicts, source: str) -> None:
+def _check_input(task: PredictionTask, source: str) -> None:
     """Raises UserError for bad lines or rows of a file before any prediction is made."""
     if not Path(source).is_file() and not Path(source).is_dir():
         return  # a pipe can be read once
@@ -96,7 +96,7 @@ def _check_input(task: Predicts, source: str) -> None:
         logging.disable(before)
 
 
-def _found(task: Predicts, source: str) -> Iterator[Example]:
+def _found(task: PredictionTask, source: str) -> Iterator[Example]:
     """Returns the examples in the input."""
     of_file = None if source == "-" else task.examples_of(source)
     return of_file or task.examples(streams.read_lines(source))
@@ -126,7 +126,7 @@ def _draw(draw: Callable[..., None], model: Model, number: int, example: Example
         draw(number, kinds)
 
 
-def _line_writer(task: Predicts, form: str) -> Callable[[Mapping[str, Any]], str]:
+def _line_writer(task: PredictionTask, form: str) -> Callable[[Mapping[str, Any]], str]:
     """Returns a function from a record to its line: text if the task makes texts and the format allows, or JSON."""
     line = task.line
     if form == "text" and not line:

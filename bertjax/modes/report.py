@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertjax import distributed
-from bertjax.contract import Data, Task
+from bertjax.contract import Data, TrainingTask
 from bertjax.errors import UserError
 from bertjax.modes import samples, streams, text
-from bertjax.modes.resolved import Resolved
+from bertjax.modes.stages import Resolved
 from bertjax.runs.checkpoints import has_checkpoint
-from bertjax.training.config import TrainingConfig
+from bertjax.training.config import InferenceConfig
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
       resolve: returns the run's experiment, to make samples if the folder has none.
     """
 
-    def trained() -> tuple[Task, Data, TrainingConfig]:
+    def trained() -> tuple[TrainingTask, Data, InferenceConfig]:
         resolved = resolve()
-        data, _ = text.checked(resolved, workdir)
+        data = resolved.data(workdir / "data")
         text.prepare(data, workdir, is_of_run=True)
-        complete = resolved.complete(data.facts, data)
+        complete = resolved.to_score(data)
         return complete.task, data, complete.settings
 
     if has_checkpoint(workdir):
@@ -43,7 +43,7 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
     distributed.on_first_process(write)
 
 
-def write_samples(workdir: Path, trained: Callable[[], tuple[Task, Data, TrainingConfig]]) -> None:
+def write_samples(workdir: Path, trained: Callable[[], tuple[TrainingTask, Data, InferenceConfig]]) -> None:
     """Writes the samples that a run's page shows, unless the folder has those of its final checkpoint.
 
     A page does not need samples, so errors such as missing text or outputs that are not finite are logged.

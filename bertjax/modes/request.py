@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.modes import overrides
 from bertjax.runs import run_folder
 
+# Keys of `data` that name the splits to evaluate.
+SOURCES = ("valid_source", "valid_target", "test_source", "test_target")
 _NEW = ("train", "prepare", "check")  # modes that need --config; the others can read the config of a run
 
 
@@ -72,7 +73,7 @@ class Request:
     def sources(self) -> dict[str, Any]:
         """The files of the splits that the command line names, by key of `data`."""
         named = {key.removeprefix("data."): path for key, path in self.overrides.items() if key.startswith("data.")}
-        return {key: path for key, path in named.items() if key in overrides.SOURCES}
+        return {key: path for key, path in named.items() if key in SOURCES}
 
 
 def command(program: Path, arguments: Iterable[str]) -> list[str]:

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from bertjax import distributed
-from bertjax.contract import Attended, Data, Task
+from bertjax.contract import Attended, Data, TrainingTask
 from bertjax.files import completed, read_records
 from bertjax.training import inference
-from bertjax.training.config import TrainingConfig
+from bertjax.training.config import InferenceConfig
 
 FILE = "samples.jsonl"
 _EXAMPLES = 8
 _WEIGHTS = 600_000  # attention weights in all, a byte each, so that a page is smaller than 3 MB
 
 
-def write(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
+def write(task: TrainingTask, data: Data, settings: InferenceConfig, workdir: Path) -> None:
     """Writes the samples of a trained task by the run's final checkpoint."""
     runner = inference.Inference(task, settings, workdir, "final")
     made_by = {"checkpoint": runner.checkpoint}

@@ -4,21 +4,27 @@ from pathlib import Path
 
 from bertjax import distributed
 from bertjax.contract import Data
-from bertjax.modes.resolved import Complete, Resolved
+from bertjax.modes.stages import Complete, Resolved
 from bertjax.runs import run_folder
+from bertjax.training import loop
 
 
-def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
-    """Returns the data and the task of a run. The task has stand-in facts unless `Data.is_prepared`.
+def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | None]:
+    """Returns the data of a run and, if they are prepared, its task.
 
     Raises:
-      UserError: for every error that can be found before anything is written.
+      UserError: for every error that can be found before anything is written. If the data are not prepared, an example
+        of the values that depend on rows takes part in the checks.
     """
-    complete = resolved.rehearsed()
     data = resolved.data(workdir / "data")
     if data.is_prepared:
-        complete = resolved.complete(data.facts, data)
+        _ = data.fingerprint  # raises UserError without rows to train on
+        complete = resolved.complete(data)
         complete.settings.check_final()
+        task = complete
+    else:
+        complete, task = None, resolved.example()
+    loop.check(task.task, task.settings, task.config)
     return data, complete
 
 

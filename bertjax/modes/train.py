@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import distributed
-from bertjax.contract import Data, Task
-from bertjax.modes import extension, init_from, report, text
+from bertjax.contract import Data, TrainingTask
+from bertjax.modes import extension, report, stages, text
 from bertjax.modes.request import Outcome
-from bertjax.modes.resolved import Resolved
+from bertjax.modes.stages import Resolved
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
 from bertjax.training import inference, loop, metric_log
@@ -34,42 +34,32 @@ def train(
     Raises:
       UserError: for an invalid config, text or folder.
     """
-    data, checked = text.checked(resolved, workdir)
-    loop.check(checked.task, checked.settings, checked.config)
+    data, complete = text.checked(resolved, workdir)
     with run_folder.locked(workdir):
         distributed.on_first_process(lambda: resolved.check_folder(workdir))
         text.prepare(data, workdir, is_of_run=True)
-        config, settings, task = resolved.complete(data.facts, data)
+        config, settings, task, meter = complete or resolved.complete(data)
         settings.check_final()
-        data = data.of_length(settings.num_steps)
+        if meter and settings.num_steps:  # the batches may depend on it
+            data = resolved._replace(config=config).data(workdir / "data")
         size = loop.num_parameters(task)
         distributed.on_first_process(lambda: _save_config(workdir, config))
         if record := resolved.record:
-            distributed.on_first_process(lambda: init_from.save(workdir, record))
+            distributed.on_first_process(lambda: stages.save_record(workdir, record))
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, {**started, "parameters": size}))
-        distributed.on_first_process(lambda: data.facts.save(workdir))
+        distributed.on_first_process(lambda: data.vocabulary.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
-        if loop.train(task, data, settings, workdir, profile, _meter(resolved, data, settings)):
+        if loop.train(task, data, settings, workdir, profile, meter, resolved.published):
             return Outcome.STOPPED
+        done = distributed.of_first_process(latest_step(workdir))
         if settings.budget.hours:
-            done = distributed.of_first_process(latest_step(workdir))
-            config, settings = {**config, "num_steps": done}, dataclasses.replace(settings, num_steps=done)
-            distributed.on_first_process(lambda: _save_config(workdir, config))
-        _test(task, data, settings, workdir)
+            settings = dataclasses.replace(settings, num_steps=done)
+            distributed.on_first_process(lambda: _save_config(workdir, stages.with_length(config, done)))
+        _test(task, data, settings, done, workdir)
         if render_page:
             report.write_samples(workdir, lambda: (task, data, settings))
             report.write_page(workdir, render_page)
     return Outcome.DONE
-
-
-def _meter(resolved: Resolved, data: Data, settings: TrainingConfig) -> Callable[[int], dict[str, float]] | None:
-    """Measures what a run with a budget uses; None without a budget."""
-    if settings.budget.limit is None:
-        return None
-    from bertjax.modes.budgets import Meter  # which takes time to import
-
-    meter = Meter(resolved.counted(data.facts), data, settings.batch_size)
-    return lambda done: {name: meter.used(name, done, settings.num_steps) for name in ("tokens", "flops")}
 
 
 def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
@@ -77,10 +67,9 @@ def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
     run_folder.save_config(workdir, config, extension.free_keys(workdir, config))
 
 
-def _test(task: Task, data: Data, settings: TrainingConfig, workdir: Path) -> None:
+def _test(task: TrainingTask, data: Data, settings: TrainingConfig, done: int, workdir: Path) -> None:
     """Logs the metrics and baselines of the test split at the last step, if the split exists and is not scored yet."""
-    if next(data.tested(), None):
-        done = settings.num_steps
+    if next(data.test_examples(), None):
         with metric_log.MetricLog(workdir, settings, resumed=done) as log:
             if not log.has_scores(done, "test/"):
                 scores = inference.Inference(task, settings, workdir, "final").test(data)

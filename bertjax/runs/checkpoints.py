@@ -64,13 +64,9 @@ class CheckpointConfig(Constrained, prefix="checkpoint"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not re.fullmatch(r"latest|best|\d+|(last|best):[1-9]\d*", self.final, re.ASCII):
-            raise UserError(
-                "config key checkpoint.final",
-                got=repr(self.final),
-                expected="latest, best, a step, or the mean of several checkpoints such as last:5 or best:3",
-                fix="choose one of these",
-            )
+        ok = re.fullmatch(r"latest|best|\d+|(last|best):[1-9]\d*", self.final, re.ASCII)
+        expected = "latest, best, a step, or the mean of several checkpoints such as last:5 or best:3"
+        self.check(ok, "final", expected, fix="choose one of these")
 
 
 class _Manager(ocp.CheckpointManager):

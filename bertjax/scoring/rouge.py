@@ -61,16 +61,10 @@ class RougeConfig(Constrained, prefix="rouge"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.stem and FLAVORS[self.flavor].stem is None:
-            expected, fix = f"False with rouge.flavor={self.flavor}", "set --config.rouge.stem=False"
-            raise UserError("config key rouge.stem", got=True, expected=expected, fix=fix)
-        if self.words is not None and self.words != _TO_REFERENCE and not _is_count(self.words):
-            raise UserError(
-                "config key rouge.words",
-                got=repr(self.words),
-                expected="at least 1, 'reference', or None",
-                fix="use None to score all words",
-            )
+        ok, fix = not self.stem or FLAVORS[self.flavor].stem is not None, "set --config.rouge.stem=False"
+        self.check(ok, "stem", f"False with rouge.flavor={self.flavor}", fix=fix)
+        ok = self.words in (None, _TO_REFERENCE) or _is_count(self.words)
+        self.check(ok, "words", "at least 1, 'reference', or None", fix="use None to score all words")
 
 
 _DEFAULT = RougeConfig()

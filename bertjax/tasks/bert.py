@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import build_all, build_part
-from bertjax.contract import Batch, Data, Example, Facts, Infer, Output, Params, Predicts, Task
+from bertjax.config import DropoutRate, Size, part
+from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
+from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import pretrained, samples
@@ -27,6 +27,38 @@ from bertjax.tasks import pretrained, samples
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
 INPUTS = ("input_ids", "token_type_ids", "segment_ids")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(BertConfig):
+    """The keys of `model` of a task with a BERT. Tasks with further keys extend it.
+
+    Attributes:
+      vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
+    """
+
+    vocab_size: Size | None = None  # type: ignore[assignment]  # a BertConfig always has a size
+
+    def encoder(self, vocab: Sequence[str]) -> BertConfig:
+        """Returns the config of the encoder. Raises UserError if the vocabulary is larger than `vocab_size`."""
+        size, room = len(vocab), self.vocab_size or len(vocab)
+        if size > room:
+            raise UserError(
+                "config key data.vocab_file",
+                got=f"{size} tokens",
+                expected=f"at most {room}, model.vocab_size",
+                fix="restore the vocabulary that the weights in init_from were trained with, or omit "
+                "--config.model.vocab_size, which follows from the vocabulary",
+            )
+        return part(BertConfig, dataclasses.replace(self, vocab_size=room))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InferenceModelConfig(ModelConfig):
+    """The keys of `model` of a task that trains nothing, without those that only training needs."""
+
+    dropout: DropoutRate = 0.0
+    attention_dropout: DropoutRate = 0.0
 
 
 @runtime_checkable
@@ -38,46 +70,15 @@ class HasModel(Protocol):
         """A folder with weights, or ""."""
 
     @property
-    def model(self) -> Mapping[str, Any]:
-        """Fields of `BertConfig` and of the head."""
+    def model(self) -> ModelConfig:
+        """The encoder and the head."""
 
     @property
-    def data(self) -> Mapping[str, Any]:
+    def data(self) -> Any:
         """How text is read and encoded; includes the fields of `VocabularyConfig`."""
 
 
 C = TypeVar("C", bound=HasModel)
-
-
-def model_configs(config: HasModel, head: type, vocab: Sequence[str]) -> tuple[BertConfig, Any]:
-    """Returns the configuration of the encoder and of the head.
-
-    Args:
-      config: the config; its `model` has the fields of both.
-      head: the dataclass of the head.
-      vocab: the vocabulary. Its size is the default of `model.vocab_size`.
-    Raises:
-      UserError: for an unknown or missing key, a value out of range, or a vocabulary larger than `model.vocab_size`.
-    """
-    size = len(vocab)
-    values = {**config.model, "vocab_size": config.model.get("vocab_size") or size, "next_sentence": False}
-    bert, found = build_all((BertConfig, head), values, "model")
-    if size > bert.vocab_size:
-        raise UserError(
-            "config key data.vocab_file",
-            got=f"{size} tokens",
-            expected=f"at most {bert.vocab_size}, model.vocab_size",
-            fix="restore the vocabulary that the weights in init_from were trained with"
-            if config.init_from
-            else "omit --config.model.vocab_size, which follows from the vocabulary",
-        )
-    if bert.vocab_size - size > _MOST_PADDING and not has_only_specials(vocab):
-        _log.warning(
-            "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?",
-            size,
-            bert.vocab_size,
-        )
-    return bert, found
 
 
 def check_two_segments(config: BertConfig) -> None:
@@ -91,42 +92,17 @@ def check_two_segments(config: BertConfig) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class BertFacts(Facts):
-    """The facts of a task that needs only a vocabulary.
-
-    Attributes:
-      tokenizer: the tokenizer, with the vocabulary.
-    """
-
-    tokenizer: Tokenizer
-
-    def save(self, folder: Path) -> None:
-        """See `Facts.save`."""
-        self.tokenizer.save(folder)
+def open_vocabulary(config: HasModel, published: Published) -> Tokenizer:
+    """See `Experiment.open_vocabulary`; `data.lowercase` determines the casing."""
+    return published.tokenizer(config.data.lowercase)
 
 
-def read_tokenizer(config: HasModel, folder: Path) -> Tokenizer:
-    """Reads the vocabulary in a folder; `data.lowercase` determines the casing."""
-    return load_tokenizer(folder, build_part(VocabularyConfig, config.data, "data").lowercase)
+def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`; the vocabulary has the special tokens and `more` only."""
+    return dict(config), WordPiece((*SPECIALS, *more), lowercase=True)
 
 
-def stand_in_tokenizer(more: Sequence[str] = ()) -> Tokenizer:
-    """A vocabulary of the special tokens and `more` of them only, for checks of settings."""
-    return WordPiece((*SPECIALS, *more), lowercase=True)
-
-
-def read_facts(config: HasModel, folder: Path) -> BertFacts:
-    """See `Experiment.read_facts`."""
-    return BertFacts(read_tokenizer(config, folder))
-
-
-def stand_in_facts(config: HasModel) -> BertFacts:
-    """See `Trainable.stand_in_facts`."""
-    return BertFacts(stand_in_tokenizer())
-
-
-class BertPredicts(Predicts, Generic[C]):
+class BertPredictionTask(PredictionTask, Generic[C]):
     """A task that predicts with a model whose encoder is a BERT named `bert`."""
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: BertConfig, model: nn.Module, seq_len: int) -> None:
@@ -139,41 +115,42 @@ class BertPredicts(Predicts, Generic[C]):
           model: the whole model.
           seq_len: the maximum number of tokens of a row to predict on.
         """
+        size, room = len(tokenizer.vocab), bert.vocab_size
+        if config.init_from and room - size > _MOST_PADDING and not has_only_specials(tokenizer.vocab):
+            told = "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?"
+            _log.warning(told, size, room)
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model
 
     @property
     def model(self) -> nn.Module:
-        """See `Predicts.model`."""
+        """See `PredictionTask.model`."""
         return self._model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """See `Predicts.tokenizer`."""
+        """See `PredictionTask.tokenizer`."""
         return self._tokenizer
 
     def init(self, rng: jax.Array) -> Params:
-        """See `Predicts.init`."""
+        """See `PredictionTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return self._model.init(rng, BertInputs(ids, ids, ids), deterministic=True)["params"]
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Predicts.warm_start`."""
-        if not self._config.init_from:
-            return params
-        folder = Path(self._config.init_from)
-        return pretrained.warm_start(params, folder, self.reinitialized_modules(folder))
+    def warm_start(self, params: Params, published: Published) -> Params:
+        """See `PredictionTask.warm_start`."""
+        return pretrained.warm_start(params, published, self.reinitialized_modules(published))
 
-    def reinitialized_modules(self, folder: Path) -> Sequence[str]:
-        """Names of modules that keep their random initialization even if the folder has weights for them."""
+    def reinitialized_modules(self, published: Published) -> Sequence[str]:
+        """Names of modules that keep their random initialization even if there are weights for them."""
         return ()
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `Predicts.partition_rules`."""
+        """See `PredictionTask.partition_rules`."""
         return TENSOR_RULES
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `Predicts.predict_lengths`."""
+        """See `PredictionTask.predict_lengths`."""
         return bucket_lengths(self._seq_len)
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
@@ -183,7 +160,7 @@ class BertPredicts(Predicts, Generic[C]):
         return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
 
 
-class BertTask(BertPredicts[C], Task):
+class BertTask(BertPredictionTask[C], TrainingTask):
     """A task that trains a model whose encoder is a BERT.
 
     Attributes:
@@ -203,7 +180,7 @@ class BertTask(BertPredicts[C], Task):
 
     def shown(self, data: Data) -> Iterator[Example]:
         """Yields candidates for the examples on the run's page."""
-        return data.held_out()
+        return data.validation_examples()
 
     @abc.abstractmethod
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
@@ -221,10 +198,10 @@ class BertTask(BertPredicts[C], Task):
 def batch_specs(
     shapes: Iterable[tuple[int, ...]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """Shape and dtype of each field of a batch; see `Task.batch_specs`.
+    """Shape and dtype of each field of a batch; see `TrainingTask.batch_specs`.
 
     Args:
-      shapes: shapes of the token fields: (rows, length) as `shapes` returns, or (rows, choices, length).
+      shapes: shapes of the token fields: (rows, length), or (rows, choices, length).
       of_tokens: dtypes of the token fields other than BERT's inputs.
       of_rows: dtypes of the row fields other than "weights".
     """
@@ -235,11 +212,6 @@ def batch_specs(
         | {name: jax.ShapeDtypeStruct(shape[:1], kind) for name, kind in of_rows.items()}
         for shape in shapes
     ]
-
-
-def shapes(batch_size: int, seq_len: int) -> list[tuple[int, int]]:
-    """The shape of a batch for each bucket length; all have `batch_size` rows."""
-    return [(batch_size, length) for length in bucket_lengths(seq_len)]
 
 
 def to_example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:

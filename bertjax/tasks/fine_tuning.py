@@ -1,27 +1,33 @@
-"""Base classes of fine-tuning: config, facts and data; lengths of runs in epochs."""
+"""Base classes of fine-tuning: config, data and tasks."""
 
 import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
-from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least, build_part
-from bertjax.contract import Batch, Data, RowIndices
+from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least, part
+from bertjax.contract import Batch, Data, Example, Metrics, RowIndices
 from bertjax.data.fine_tuning.raw_text import RawText
 from bertjax.data.prepared import PreparationConfig, PreparedRows, Recipe, ValidRows
-from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, max_examples
+from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, bucket_lengths, check_seq_len, max_examples
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
+from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import saved_file
-from bertjax.errors import UserError
-from bertjax.tasks.bert import INPUTS, BertFacts, batch_specs, read_tokenizer, shapes, stand_in_tokenizer
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer, saved_file
+from bertjax.interop.published import Published
+from bertjax.models.bert import BertConfig
+from bertjax.tasks import bert, completion
+from bertjax.tasks.bert import BertTask
 
 # Keys of `model` for modules that do not support packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
@@ -36,7 +42,7 @@ class WarmStartConfig(Constrained):
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run to start from; or "".
       seed: seed of all random numbers: parameters, row order, dropout and others.
       batch_size: rows of an update, over all devices and micro-batches.
-      model: fields of `BertConfig` and of the head.
+      model: the encoder and the head.
       data: which rows to read, and how to encode them.
     """
 
@@ -44,13 +50,13 @@ class WarmStartConfig(Constrained):
     init_from: str
     seed: Seed
     batch_size: Size
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
+    model: bert.ModelConfig
+    data: Any
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuningConfig(WarmStartConfig):
-    """The config keys of experiments whose length is set in epochs; see `resolve_lengths`.
+class EpochsConfig(WarmStartConfig):
+    """The config keys of experiments whose length is set in epochs; see `completion.lengths`.
 
     Attributes:
       num_epochs: epochs to train for, if `num_steps` is not set.
@@ -62,9 +68,43 @@ class FineTuningConfig(WarmStartConfig):
     warmup_fraction: Annotated[float, at_least(0, at_most=1)]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(SplitConfig, VocabularyConfig, PreparationConfig):
+    """The keys of `data` of all fine-tuning.
+
+    Attributes:
+      seq_len: the maximum number of tokens of a row, including special tokens.
+    """
+
+    seq_len: int
+    packing = False  # a key of tasks that can pack rows; not annotated here, or it would be a key of all
+
+
 @dataclasses.dataclass(frozen=True)
-class HeadConfig(Constrained, prefix="model"):
-    """The classifier on top of the encoder; see `bertjax.models.heads`.
+class FineTuningConfig(EpochsConfig):
+    """The config keys of fine-tuning on rows of one or two texts."""
+
+    data: DataConfig
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows have two texts."""
+        return True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seq_len(self.data.seq_len, self.model.max_positions)
+        if self.has_pairs:
+            bert.check_two_segments(self.model)
+        wrong = [f"model.{key}={value}" for key in _NOT_PACKED if (value := getattr(self.model, key, None))]
+        expected = "False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row"
+        got, ok = f"True with {', '.join(wrong)}", not (self.data.packing and wrong)
+        self.data.check(ok, "packing", expected, got=got, fix="omit one of them")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(bert.ModelConfig):
+    """The encoder with a classifier on top; see `bertjax.models.heads`.
 
     Attributes:
       classifier_dropout: dropout rate of the classifier's input.
@@ -75,67 +115,9 @@ class HeadConfig(Constrained, prefix="model"):
     lstm_size: Count
 
 
-def resolve_lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
-    """Fills in `num_steps`, the warm-up, and the intervals of evaluation and saving, where they are None.
-
-    `num_steps` comes from `num_epochs`, `optimizer.warmup_steps` from `warmup_fraction`. Evaluation is once an epoch,
-    and saving as often as evaluation.
-
-    Args:
-      config: a config with these keys.
-      count_rows: returns the number of rows in an epoch; called only if it is needed.
-    """
-    resolved = {**config, "optimizer": dict(config["optimizer"]), "checkpoint": dict(config["checkpoint"])}
-    if open_lengths(config):
-        steps_per_epoch = -(-count_rows() // max(config["batch_size"], 1))
-        _fill(resolved, "num_steps", max(1, round(config["num_epochs"] * steps_per_epoch)))
-        _fill(resolved, "evaluate_every", max(1, min(steps_per_epoch, resolved["num_steps"])))
-        _fill(resolved["checkpoint"], "save_every", max(1, resolved["evaluate_every"]))
-    scheduled = config["optimizer"].get("schedule_steps") or resolved["num_steps"]
-    _fill(resolved["optimizer"], "warmup_steps", round(config["warmup_fraction"] * scheduled))
-    return resolved
-
-
-def open_lengths(config: Mapping[str, Any]) -> list[str]:
-    """The unset keys of a config that depend on the number of rows."""
-    values = {key: config[key] for key in ("num_steps", "evaluate_every")}
-    values["checkpoint.save_every"] = config["checkpoint"]["save_every"]
-    return [key for key, value in values.items() if value is None]
-
-
-def _fill(tree: dict[str, Any], key: str, value: int) -> None:
-    """Sets a key that is None. A 0 is kept: the config check reports it if it is invalid."""
-    if tree[key] is None:
-        tree[key] = value
-
-
-@dataclasses.dataclass(frozen=True)
-class FineTuningFacts(BertFacts):
-    """The facts of a task whose length is set in epochs.
-
-    Attributes:
-      labels: the classes, in order; empty if the task has none or the config names them.
-      count_rows: returns the number of rows in an epoch.
-    """
-
-    labels: tuple[str, ...] = ()
-    count_rows: Callable[[], int] = lambda: 1
-
-    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Facts.complete`; fills in the classes and the lengths in updates."""
-        if self.labels:
-            config = {**config, "data": {**config["data"], "labels": self.labels}}
-        return resolve_lengths(config, self.count_rows)
-
-
-def read_facts(config: FineTuningConfig, folder: Path) -> FineTuningFacts:
-    """See `Experiment.read_facts`."""
-    return FineTuningFacts(read_tokenizer(config, folder))
-
-
-def stand_in_facts(config: FineTuningConfig) -> FineTuningFacts:
-    """See `Trainable.stand_in_facts`."""
-    return FineTuningFacts(stand_in_tokenizer())
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`; an epoch has one row."""
+    return bert.example_config(completion.lengths(config, lambda: 1))
 
 
 C = TypeVar("C", bound=FineTuningConfig)
@@ -148,19 +130,12 @@ class FineTuningData(Data, Generic[C, R]):
     Without training rows, the validation rows are read into memory instead.
     """
 
-    def __init__(self, config: C, folder: Path, seq_len: int, packing: bool) -> None:
-        """Initializes the data.
-
-        Args:
-          config: the settings.
-          folder: see `Trainable.build_data`.
-          seq_len: the maximum number of tokens of a row.
-          packing: whether training examples share rows.
-        """
-        self._config, self._folder, self._seq_len, self._packing = config, folder, seq_len, packing
+    def __init__(self, config: C, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`."""
+        self._config, self._folder, self._published = config, folder, published
         self._raw_text = RawText.of(config.data, folder)
-        self._preparation = build_part(PreparationConfig, config.data, "data")
-        self._trains = bool(config.data["source"])
+        self._preparation = part(PreparationConfig, config.data)
+        self._seq_len, self._trains = config.data.seq_len, bool(config.data.source)
 
     @property
     def is_prepared(self) -> bool:
@@ -178,11 +153,11 @@ class FineTuningData(Data, Generic[C, R]):
         self.prepared.run()
 
     @functools.cached_property
-    def tokenizer(self) -> Tokenizer:
+    def vocabulary(self) -> Tokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
         folder = self._raw_text.folder
         if not self._trains and saved_file(folder):
-            return read_tokenizer(self._config, folder)
+            return load_tokenizer(folder, self._config.data.lowercase)
         return self._raw_text.kept_tokenizer()
 
     @functools.cached_property
@@ -197,13 +172,26 @@ class FineTuningData(Data, Generic[C, R]):
 
     @functools.cached_property
     def read(self) -> PreparedRows[R] | ValidRows[R]:
-        """The facts about the rows, and the validation rows."""
+        """What was found in the rows, and the validation rows."""
         return self.prepared if self._trains else ValidRows(self.recipe)
 
-    @property
-    def facts(self) -> FineTuningFacts:
-        """See `Data.facts`."""
-        return FineTuningFacts(self.tokenizer, self.labels, self._count_rows)
+    @abc.abstractmethod
+    def example(self, row: R) -> Example:
+        """The example of a validation row."""
+
+    @functools.cached_property
+    def valid(self) -> list[Example]:
+        """The validation examples."""
+        return [self.example(row) for row in self.read.valid()]
+
+    def validation_examples(self) -> Iterator[Example]:
+        """See `Data.validation_examples`."""
+        return iter(self.valid)
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`; fills in the classes and, with training rows, the lengths in updates."""
+        config = completion.classes(config, self.labels)
+        return completion.lengths(config, self._count_rows) if self._trains else config
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -225,51 +213,79 @@ class FineTuningData(Data, Generic[C, R]):
         return Rows(self.fields())
 
     def _count_rows(self) -> int:
-        """The number of rows in an epoch; 1 without training rows."""
-        return count_rows(self._rows.lengths, self._seq_len, self._packing) if self._trains else 1
+        """The number of rows in an epoch."""
+        return count_rows(self._rows.lengths, self._seq_len, self._config.data.packing)
 
     @functools.cached_property
     def _batches(self) -> BucketedBatches | PackedBatches:
-        return training_batches(self._rows, self._seq_len, self._packing, self._config.batch_size, self._config.seed)
+        config, data = self._config, self._config.data
+        return training_batches(self._rows, data.seq_len, data.packing, config.batch_size, config.seed)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         """See `Data.batches`."""
         return self._batches.training(start, rows) if split == "train" else iter(())
 
 
-def training_specs(
-    batch_size: int, length: int, packing: bool, of_tokens: Mapping[str, Any], of_examples: Mapping[str, Any]
-) -> list[dict[str, jax.ShapeDtypeStruct]]:
-    """Shape and dtype of each field of `packed_rows.training_batches`; see `Task.batch_specs`.
+class FineTuningTask(BertTask[C]):
+    """A task that trains a BERT with a head on prepared rows.
 
-    Args:
-      batch_size, length, packing: see `packed_rows.training_batches`.
-      of_tokens: dtypes of the token fields other than BERT's inputs.
-      of_examples: dtypes of the example fields.
+    Attributes:
+      term: the name of the loss.
+      heads: modules that keep their random initialization unless the weights in `init_from` are those of this task.
     """
-    if not packing:
-        return batch_specs(shapes(batch_size, length), of_tokens, of_examples)
-    of_tokens = {**dict.fromkeys((*INPUTS, "position_ids"), np.int32), **of_tokens}
-    of_examples = {**of_examples, "cls_positions": np.int32, "weights": np.float32}
-    places = batch_size, max_examples(length)
-    return [
-        {name: jax.ShapeDtypeStruct((batch_size, length), kind) for name, kind in of_tokens.items()}
-        | {name: jax.ShapeDtypeStruct(places, kind) for name, kind in of_examples.items()}
-    ]
+
+    term: str
+    heads: Sequence[str] = ()
+
+    def __init__(
+        self,
+        config: C,
+        vocabulary: Tokenizer,
+        model: Callable[[BertConfig], nn.Module],
+        of_tokens: Mapping[str, Any] = MappingProxyType({}),
+        of_examples: Mapping[str, Any] = MappingProxyType({}),
+        choices: Sequence[int] = (),
+    ) -> None:
+        """Initializes the task; see `Experiment`.
+
+        Args:
+          config: the settings.
+          vocabulary: the tokenizer.
+          model: makes the whole model from the config of the encoder.
+          of_tokens: dtypes of the token fields of a training batch other than BERT's inputs.
+          of_examples: dtypes of the fields with a value for each example, other than "weights".
+          choices: (C,) if an example has C rows; else ().
+        """
+        self._of_tokens, self._of_examples, self._choices = of_tokens, of_examples, choices
+        encoder = config.model.encoder(vocabulary.vocab)
+        super().__init__(config, vocabulary, encoder, model(encoder), config.data.seq_len)
+
+    def reinitialized_modules(self, published: Published) -> Sequence[str]:
+        """See `BertPredictionTask.reinitialized_modules`."""
+        return () if published.experiment == self._config.experiment else self.heads
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `TrainingTask.batch_specs`; the shapes of `packed_rows.training_batches`."""
+        size, length = self._config.batch_size, self._config.data.seq_len
+        if not self._config.data.packing:
+            shapes = [(size, *self._choices, each) for each in bucket_lengths(length)]
+            return bert.batch_specs(shapes, self._of_tokens, self._of_examples)
+        of_tokens = {**dict.fromkeys((*bert.INPUTS, "position_ids"), np.int32), **self._of_tokens}
+        of_examples = {**self._of_examples, "cls_positions": np.int32, "weights": np.float32}
+        places = size, max_examples(length)
+        return [
+            {name: jax.ShapeDtypeStruct((size, length), kind) for name, kind in of_tokens.items()}
+            | {name: jax.ShapeDtypeStruct(places, kind) for name, kind in of_examples.items()}
+        ]
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The number of examples."""
+        return {self.term: jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
 
 
-def check_packing(packing: bool, model: Mapping[str, Any]) -> None:
-    """Raises UserError if packing is on for a model that would mix the examples of a row.
-
-    Args:
-      packing: whether packing is on.
-      model: the subtree `model` of the config.
-    """
-    wrong = [f"model.{key}={model[key]}" for key in _NOT_PACKED if model.get(key)]
-    if packing and wrong:
-        raise UserError(
-            "config key data.packing",
-            got=f"True with {', '.join(wrong)}",
-            expected="False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row",
-            fix="omit one of them",
-        )
+def metrics(batch: Batch, right: jax.Array | None, weights: jax.Array) -> Metrics:
+    """Returns the metrics "tokens" and, unless `right` is None, "accuracy", its weighted mean."""
+    found = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
+    if right is not None:
+        found["accuracy"] = jnp.sum(right * weights), jnp.sum(weights)
+    return found

@@ -31,7 +31,7 @@ def of_lines(lines: Iterable[str], make: Make, on_bad_row: str) -> Iterator[Exam
     """Makes an example from each line, which is one text; see `examples`.
 
     Args:
-      lines: as in `Predicts.examples`. Lines with invalid UTF-8 or a NUL character are bad.
+      lines: as in `PredictionTask.examples`. Lines with invalid UTF-8 or a NUL character are bad.
       make: see `Make`.
       on_bad_row: see `BadRows`.
     """
@@ -45,20 +45,27 @@ def of_lines(lines: Iterable[str], make: Make, on_bad_row: str) -> Iterator[Exam
     return examples(enumerate(lines, start=1), checked, BadRows(on_bad_row))
 
 
-def of_table(
-    path: str, key: str, columns: Sequence[str], make: Make, on_bad_row: str, header: bool = True
+def of_rows(
+    path: str, key: str, columns: Sequence[str], make: Callable[[Row], Example], on_bad_row: str, header: bool = True
 ) -> Iterator[Example] | None:
-    """Makes an example from each row of a table, with a text per column. Returns None for a file that is not a table.
+    """Makes an example from each row of a table. Returns None for a file that is not a table.
 
     Args:
       path, key, columns, header: see `tables.read_input`.
-      make: see `Make`.
+      make: makes an example from a row; raises RowError for a bad row.
       on_bad_row: see `BadRows`.
     """
     bad_rows = BadRows(on_bad_row)
     rows = tables.read_input(path, key, columns, header, bad_rows)
+    return None if rows is None else examples(rows, make, bad_rows)
+
+
+def of_table(
+    path: str, key: str, columns: Sequence[str], make: Make, on_bad_row: str, header: bool = True
+) -> Iterator[Example] | None:
+    """Makes an example from each row of a table, with a text per column; see `of_rows`."""
 
     def made(row: Row) -> Example:
         return make([tables.text_of(row, column, key) for column in columns], row.where)
 
-    return None if rows is None else examples(rows, made, bad_rows)
+    return of_rows(path, key, columns, made, on_bad_row, header)

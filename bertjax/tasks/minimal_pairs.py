@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,10 @@ from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, 
 from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
 from bertjax.errors import UserError
+from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.losses import cross_entropy
 from bertjax.scoring.minimal_pairs import ScoredPair, accuracies
-from bertjax.tasks import pretrained
 from bertjax.tasks.bert import to_example
 
 _log = logging.getLogger(__name__)
@@ -90,10 +90,10 @@ class Sentences:
     direction: str
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, model: Mapping[str, Any], objective: str, method: str) -> "Sentences":
-        """Makes the converter for a model, from the subtree `model` of its config and its pretraining objective."""
-        direction = model.get("direction", BertConfig.direction) if objective == "causal_lm" else "both"
-        return cls(tokenizer, model["max_positions"], method, direction)
+    def of(cls, tokenizer: Tokenizer, model: BertConfig, objective: str, method: str) -> "Sentences":
+        """Makes the converter for a model, from its config and its pretraining objective."""
+        direction = model.direction if objective == "causal_lm" else "both"
+        return cls(tokenizer, model.max_positions, method, direction)
 
     def encode(self, text: str, where: str) -> Words:
         """Returns the tokens of a sentence by word. A word also ends at punctuation, as in BERT's tokenizer.
@@ -137,18 +137,18 @@ class Sentences:
         return rows
 
 
-def check_objective(objective: str | None, init_from: str) -> str:
-    """Returns the objective of the run in `init_from`, or else the given one, or "masked_lm".
+def check_objective(objective: str | None, published: Published) -> str:
+    """Returns the objective of a run, or else the given one, or "masked_lm".
 
     Raises:
       UserError: if the run was trained with another objective than the given one.
     """
-    before = pretrained.describe(Path(init_from)).config.get("objective")
+    before = published.config.get("objective")
     if before in OBJECTIVES and objective not in (None, before):
         raise UserError(
             "config key objective",
             got=objective,
-            expected=f"{before}, which {init_from} was trained with",
+            expected=f"{before}, which {published.path} was trained with",
             fix=f"set --config.objective={before}",
         )
     return before if before in OBJECTIVES else objective or OBJECTIVES[0]
@@ -237,7 +237,7 @@ def examples(pairs: Iterable[Pair], sentences: Sentences) -> Iterator[Example]:
 
 
 def init(model: nn.Module, rng: jax.Array) -> Params:
-    """Returns random parameters of a `BertForMaskedLM`; see `Predicts.init`."""
+    """Returns random parameters of a `BertForMaskedLM`; see `PredictionTask.init`."""
     ids = jnp.zeros((1, 1), jnp.int32)
     return model.init(rng, BertInputs(ids, ids, ids), ids, deterministic=True)["params"]
 

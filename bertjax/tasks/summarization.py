@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxtyping import Float
 
 from bertjax import words
-from bertjax.config import build, build_all, one_of
+from bertjax.config import one_of, part
 from bertjax.contract import Batch, Data, Example, Params, RowIndices
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.readers.lines import BadRows
@@ -26,15 +26,17 @@ from bertjax.data.summarization.articles import Article, ArticlesConfig
 from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
 from bertjax.data.summarization.prepared_articles import OF_OTHER_LETTERS, ArticleRecipe, ascii_share
 from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
 from bertjax.interop import presumm
+from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig
 from bertjax.progress import log_once
 from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
-from bertjax.tasks import bert, inputs, pretrained
-from bertjax.tasks.bert import BertFacts, BertTask, check_two_segments, model_configs, to_example
+from bertjax.tasks import bert, completion, inputs, pretrained
+from bertjax.tasks.bert import BertTask, to_example
 from bertjax.tasks.fine_tuning import WarmStartConfig
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -54,8 +56,11 @@ _OVER_LEAD = tuple(f"over_lead{end}" for end in (*_ENDS, "_p"))
 
 Rules = Callable[[LimitedArticle], SelectionConfig]  # the selection rules for an article
 Scores = Float[np.ndarray, " E"]
-# In the order of `ArticleDataConfig`.
-_DATA = (ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig, PreparationConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig, PreparationConfig):
+    """The keys of `data`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,51 +72,46 @@ class SummarizationConfig(WarmStartConfig):
         shorter rows hold a multiple of this, for about as many tokens.
       positions: the initial values of positions that the model in `init_from` lacks: "tile", repeated copies of all its
         positions; "repeat_last", copies of the last one, as PreSumm. See `pretrained.extend_positions`.
-      rouge: fields of `RougeConfig`.
+      rouge: the settings of ROUGE.
     """
 
+    data: DataConfig
     positions: Annotated[str, one_of("tile", "repeat_last")]
-    rouge: Mapping[str, Any]
+    rouge: RougeConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seq_len(self.data.seq_len, self.model.max_positions)
+        if self.data.interval_segments:
+            bert.check_two_segments(self.model)
 
 
 C = TypeVar("C", bound=SummarizationConfig)
 
 
-def resolve(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Mapping[str, Any], published: Published | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Fills in what `init_from` determines, and the defaults of `data`.
 
     Args:
       config: the whole config.
-      defaults: see `pretrained.resolve`.
+      published: the weights in `init_from`, if any.
+      defaults: see `completion.bert`.
     Raises:
-      UserError: if keys contradict each other or `init_from`, or a key of `data` is missing or invalid.
+      UserError: if keys contradict each other or `init_from`.
     """
-    config = pretrained.resolve(config, seq_len=_SEQ_LEN, extends_positions=True, defaults={**_ROWS, **defaults})
+    defaults = {**_ROWS, **defaults}
+    config = completion.bert(config, published, seq_len=_SEQ_LEN, extends_positions=True, defaults=defaults)
     data = config["data"]
     if data.get("window_overlap", 0) is None and isinstance(length := data.get("seq_len"), int):
         data["window_overlap"] = _OVERLAP if length > _OVERLAP else length // 4
-    ArticleDataConfig.of(data)
     return config
 
 
-class ArticleDataConfig(NamedTuple):
-    """The parts of `config.data`."""
-
-    articles: ArticlesConfig
-    labels: LabelsConfig
-    rows: ArticleRowsConfig
-    vocabulary: TrainedVocabularyConfig
-    preparation: PreparationConfig
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "ArticleDataConfig":
-        """Builds the parts. Raises UserError for invalid keys or values."""
-        return cls(*build_all(_DATA, data, "data"))
-
-
-def read_tokenizer(config: SummarizationConfig, folder: Path) -> Tokenizer:
-    """Reads the vocabulary in a folder, or `data.vocab_file` for a PreSumm checkpoint, which has none."""
-    return bert.read_tokenizer(config, Path(config.data["vocab_file"]) if presumm.is_checkpoint(folder) else folder)
+def open_vocabulary(config: SummarizationConfig, published: Published) -> Tokenizer:
+    """See `Experiment.open_vocabulary`; `data.vocab_file` for a PreSumm checkpoint, which has none."""
+    if published.family == "presumm":
+        return article_text.named_vocabulary(config.data)
+    return bert.open_vocabulary(config, published)
 
 
 class Source(NamedTuple):
@@ -155,20 +155,14 @@ class SummarizationData(Data, Generic[C]):
     Without training articles, the validation and test articles are read into memory instead.
     """
 
-    def __init__(self, config: C, folder: Path, rules: Rules, more: tuple[str, ...] = ()) -> None:
-        """Initializes the data; see `Trainable.build_data`.
+    more: tuple[str, ...] = ()  # tokens to add to a trained vocabulary
 
-        Args:
-          config: the settings.
-          folder: the folder that the vocabulary is kept in.
-          rules: the selection rules of the baselines.
-          more: extra tokens to add to a trained vocabulary.
-        """
-        self._config, self._folder, self._rules = config, folder, rules
-        self._parts = ArticleDataConfig.of(config.data)
-        articles, _, rows, vocabulary, _ = self._parts
-        self._text = ArticleText(folder, articles, vocabulary, rows.words, more)
-        self._trains = bool(articles.source)
+    def __init__(self, config: C, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`."""
+        self._config, self._folder, self._published = config, folder, published
+        self.articles, vocabulary = part(ArticlesConfig, config.data), part(TrainedVocabularyConfig, config.data)
+        self._text = ArticleText(folder, self.articles, vocabulary, config.data.words, self.more)
+        self._trains = bool(self.articles.source)
 
     @property
     def fingerprint(self) -> str:
@@ -180,7 +174,7 @@ class SummarizationData(Data, Generic[C]):
         """See `Data.is_prepared`. Without training articles, the folder must exist, because it has the vocabulary."""
         if not self._trains:
             return self._folder.exists()
-        has_vocabulary = bool(self._parts.vocabulary.vocab_file) or self._text.is_finished()
+        has_vocabulary = bool(self._config.data.vocab_file) or self._text.is_finished()
         return has_vocabulary and self.prepared.is_finished
 
     def prepare(self) -> None:
@@ -189,12 +183,16 @@ class SummarizationData(Data, Generic[C]):
         self.prepared.run()
 
     @functools.cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The folder's vocabulary if it is prepared or there are no training articles; defaults the given one."""
+    def vocabulary(self) -> Tokenizer:
+        """The folder's vocabulary if it is prepared or there are no training articles; otherwise the given one."""
         is_kept = not self._trains or self._text.is_finished()
-        if is_kept:
-            return read_tokenizer(self._config, self._folder)
-        return article_text.named_vocabulary(self._parts.vocabulary)
+        if not is_kept or presumm.is_checkpoint(self._folder):
+            return article_text.named_vocabulary(self._config.data)
+        return load_tokenizer(self._folder, self._config.data.lowercase)
+
+    @abc.abstractmethod
+    def rules(self, article: LimitedArticle) -> SelectionConfig:
+        """The selection rules of the baselines for an article."""
 
     @property
     @abc.abstractmethod
@@ -213,18 +211,17 @@ class SummarizationData(Data, Generic[C]):
     @functools.cached_property
     def prepared(self) -> PreparedRows[Article]:
         """The prepared articles."""
-        return PreparedRows(self.recipe, self._folder, self._parts.preparation)
+        return PreparedRows(self.recipe, self._folder, part(PreparationConfig, self._config.data))
 
     @functools.cached_property
     def read(self) -> PreparedRows[Article] | ValidRows[Article]:
         """The validation and test articles."""
         return self.prepared if self._trains else ValidRows(self.recipe)
 
-    @property
-    def facts(self) -> BertFacts:
-        """See `Data.facts`. Also reads the validation and test articles, so that bad ones raise UserError early."""
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`. Reads the validation and test articles, so that bad ones raise UserError early."""
         _ = self.scored
-        return BertFacts(self.tokenizer)
+        return dict(config)
 
     def report(self) -> Mapping[str, Any]:
         """See `Data.report`."""
@@ -233,7 +230,7 @@ class SummarizationData(Data, Generic[C]):
     @functools.cached_property
     def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
         """The validation and test articles, by split."""
-        splits = article_text.splits(self._parts.articles)[1:]
+        splits = article_text.splits(self.articles)[1:]
         return {split: tuple(map(self.recipe.limited, self.read.held_out(split))) for split in splits}
 
     @property
@@ -243,7 +240,7 @@ class SummarizationData(Data, Generic[C]):
 
     def bucketed(self, fields: Fields) -> BucketedBatches:
         """Batches of rows by length."""
-        lengths = bucket_lengths(self._parts.rows.seq_len)
+        lengths = bucket_lengths(self._config.data.seq_len)
         sizes = budget_sizes(lengths, self._config.batch_size)
         return BucketedBatches(self.padded(fields), lengths, sizes, self._config.seed)
 
@@ -256,12 +253,12 @@ class SummarizationData(Data, Generic[C]):
         """See `Data.batches`."""
         return self.train.training(start, rows) if split == "train" else iter(())
 
-    def held_out(self) -> Iterator[Example]:
-        """See `Data.held_out`; an example is an article."""
+    def validation_examples(self) -> Iterator[Example]:
+        """See `Data.validation_examples`; an example is an article."""
         return self._examples("valid")
 
-    def tested(self) -> Iterator[Example]:
-        """See `Data.tested`."""
+    def test_examples(self) -> Iterator[Example]:
+        """See `Data.test_examples`."""
         return self._examples("test")
 
     def _examples(self, split: str) -> Iterator[Example]:
@@ -269,16 +266,16 @@ class SummarizationData(Data, Generic[C]):
 
     def baselines(self) -> Mapping[str, float]:
         """Metrics of the first sentences and of the oracle; see `baselines`."""
-        return baselines(self.summarized, self._rules, build(RougeConfig, self._config.rouge, "rouge"))
+        return baselines(self.summarized, self.rules, self._config.rouge)
 
 
 class SummarizationTask(BertTask[C]):
     """A task that summarizes articles with a BERT encoder."""
 
     def __init__(
-        self, config: C, encoding: Encoding, head: type, model: Callable[[BertConfig, Any], nn.Module]
+        self, config: C, encoding: Encoding, head: type[Any], model: Callable[[BertConfig, Any], nn.Module]
     ) -> None:
-        """Initializes the task; see `Experiment.build_task`.
+        """Initializes the task; see `Experiment`.
 
         Args:
           config: the settings.
@@ -286,19 +283,13 @@ class SummarizationTask(BertTask[C]):
           head: the dataclass of the head.
           model: builds the whole model from the configurations of BERT and of the head.
         """
-        self._parts, self._encoding = ArticleDataConfig.of(config.data), encoding
-        configs = model_configs(config, head, encoding.tokenizer.vocab)
-        check_seq_len(self._parts.rows.seq_len, configs[0].max_positions)
-        if self._parts.rows.interval_segments:
-            check_two_segments(configs[0])
-        super().__init__(config, encoding.tokenizer, configs[0], model(*configs), self._parts.rows.seq_len)
-        self._head = configs[1]
-        self._rouge = build(RougeConfig, config.rouge, "rouge")
+        self._encoding, self._head = encoding, part(head, config.model)
+        encoder = config.model.encoder(encoding.tokenizer.vocab)
+        super().__init__(config, encoding.tokenizer, encoder, model(encoder, self._head), config.data.seq_len)
 
-    def warm_start(self, params: Params) -> Params:
-        """See `Predicts.warm_start`. `config.positions` selects how positions without weights are initialized."""
-        folder, positions = self._config.init_from, self._config.positions
-        return pretrained.warm_start(params, Path(folder), positions=positions) if folder else params
+    def warm_start(self, params: Params, published: Published) -> Params:
+        """See `PredictionTask.warm_start`. `config.positions` selects how positions without weights are initialized."""
+        return pretrained.warm_start(params, published, positions=self._config.positions)
 
     def shapes(self) -> list[tuple[int, int]]:
         """(rows, length) of each possible batch."""
@@ -308,22 +299,22 @@ class SummarizationTask(BertTask[C]):
     @property
     def limits(self) -> ArticleLimits:
         """The limits of articles to summarize."""
-        return self._parts.labels.limits
+        return self._config.data.limits
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """One example of all lines, or one per line; see `ArticleFormat.layout`."""
-        bad_rows = BadRows(self._parts.articles.on_bad_row)
-        return self._examples(articles.parse(lines, self._parts.articles, bad_rows), bad_rows)
+        data, bad_rows = self._config.data, BadRows(self._config.data.on_bad_row)
+        return self._examples(articles.parse(lines, data, bad_rows), bad_rows)
 
     def examples_of(self, path: str) -> Iterator[Example]:
         """One example per article of the files or folder; see `article_formats.read`."""
-        bad_rows = BadRows(self._parts.articles.on_bad_row)
-        return self._examples(articles.read(path, "--input", self._parts.articles, bad_rows), bad_rows)
+        data, bad_rows = self._config.data, BadRows(self._config.data.on_bad_row)
+        return self._examples(articles.read(path, "--input", data, bad_rows), bad_rows)
 
     def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
-        """One example per text, whose lines are those of a text file; see `Predicts.examples_in`."""
-        bad_rows = BadRows(self._parts.articles.on_bad_row)
-        return self._examples(articles.parse_each(inputs, self._parts.articles, bad_rows), bad_rows)
+        """One example per text, whose lines are those of a text file; see `PredictionTask.examples_in`."""
+        data, bad_rows = self._config.data, BadRows(self._config.data.on_bad_row)
+        return self._examples(articles.parse_each(inputs, data, bad_rows), bad_rows)
 
     def _examples(self, found: Iterator[Article], bad_rows: BadRows) -> Iterator[Example]:
         return self._encoding.counted(inputs.examples(found, self._example, bad_rows))
@@ -339,7 +330,7 @@ class SummarizationTask(BertTask[C]):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes weights and vocabulary; `transformers.BertModel.from_pretrained` opens the encoder."""
-        rows = {"words": self._parts.rows.words, "interval_segments": self._parts.rows.interval_segments}
+        rows = {key: getattr(self._config.data, key) for key in ("words", "interval_segments")}
         presumm.save(folder, params, self._model_config, self._head, rows)
         self._tokenizer.save(folder, self._model_config.max_positions)
 

@@ -22,8 +22,23 @@ class InferenceConfig(Constrained):
     mesh: MeshConfig
 
 
-# The number of updates of a run with `budget.hours` until it has ended.
-UNLIMITED = 10**9
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig(InferenceConfig):
+    """The settings of an evaluation.
+
+    Attributes:
+      batch_size: rows of an update, over all devices and micro-batches.
+      accumulation_steps: number of micro-batches of an update.
+    """
+
+    batch_size: Size
+    accumulation_steps: Size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        got = f"{self.accumulation_steps} micro-batches for batch_size {self.batch_size}"
+        ok, fix = self.batch_size % self.accumulation_steps == 0, "change batch_size or accumulation_steps"
+        self.check(ok, "accumulation_steps", "a divisor of batch_size", got=got, fix=fix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +61,9 @@ class BudgetConfig(Constrained, prefix="budget"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [f"budget.{name}" for name, value in vars(self).items() if value]
-        if len(names) > 1:
-            raise UserError(
-                f"config key {names[0]}",
-                got=f"a value, and also {' and '.join(names[1:])}",
-                expected="at most one budget",
-                fix="omit the others",
-            )
+        names = [name for name, value in vars(self).items() if value] or [""]
+        got = f"a value, and also {' and '.join(f'budget.{name}' for name in names[1:])}"
+        self.check(len(names) == 1, names[0], "at most one budget", got=got, fix="omit the others")
 
     @property
     def limit(self) -> tuple[str, float] | None:
@@ -62,7 +72,7 @@ class BudgetConfig(Constrained, prefix="budget"):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingConfig(InferenceConfig):
+class TrainingConfig(EvaluationConfig):
     """The settings of training.
 
     Attributes:
@@ -70,9 +80,8 @@ class TrainingConfig(InferenceConfig):
       rng: generator of dropout's random bits: "threefry2x32", which gives the same bits everywhere, or "rbg", which is
         faster on one TPU or GPU, but may differ between kinds of devices and versions of JAX. On several TPU chips,
         each chip draws the bits of the whole batch with "rbg", and only its own with "threefry2x32".
-      num_steps: number of updates. Default in fine-tuning: the updates of `num_epochs`. With a budget: its updates.
-      batch_size: rows of an update, over all devices and micro-batches.
-      accumulation_steps: number of micro-batches of an update.
+      num_steps: number of updates. Default in fine-tuning: the updates of `num_epochs`. With a budget: its updates; of
+        `budget.hours` these are not known until the run has ended.
       log_every: updates between two lines of the log. The last update is always logged.
       evaluate_every: updates between two evaluations. There is always one after the last update. Default in
         fine-tuning: once per epoch.
@@ -82,9 +91,7 @@ class TrainingConfig(InferenceConfig):
 
     seed: Seed
     rng: Annotated[str, one_of("threefry2x32", "rbg")]
-    num_steps: Size
-    batch_size: Size
-    accumulation_steps: Size
+    num_steps: Size | None
     log_every: Size
     evaluate_every: Size
     parallel: Annotated[str, one_of("jit", "pmap")]
@@ -94,13 +101,7 @@ class TrainingConfig(InferenceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_size % self.accumulation_steps:
-            raise UserError(
-                "config key accumulation_steps",
-                got=f"{self.accumulation_steps} micro-batches for batch_size {self.batch_size}",
-                expected="a divisor of batch_size",
-                fix="change batch_size or accumulation_steps",
-            )
+        self.check(self.num_steps is not None or bool(self.budget.hours), "num_steps", "a number of updates")
 
     def check_final(self) -> None:
         """Raises UserError if the finished run will not have the checkpoints that `checkpoint.final` names."""
@@ -110,6 +111,8 @@ class TrainingConfig(InferenceConfig):
             got, fix = f"{kept.final}, but no checkpoint.best_metric", "set --config.checkpoint.best_metric"
             expected = "a metric that defines the best checkpoint"
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
+        if self.num_steps is None:
+            return
         every, most = kept.save_every, kept.keep
         saved = [*range(every, self.num_steps, every)[-most:], self.num_steps][-most:]
         if kind.isdecimal() and int(kind) not in saved:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
-from bertjax.contract import Task
+from bertjax.contract import TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
@@ -75,7 +75,9 @@ class Spikes:
         return metrics
 
 
-def check(task: Task, state: TrainState, batch: Any, report: StepReport, index: int, config: TrainingConfig) -> None:
+def check(
+    task: TrainingTask, state: TrainState, batch: Any, report: StepReport, index: int, config: TrainingConfig
+) -> None:
     """Waits for an update and raises an error if it was skipped.
 
     Args:
@@ -99,7 +101,7 @@ def check(task: Task, state: TrainState, batch: Any, report: StepReport, index: 
     )
 
 
-def _first_not_finite(task: Task, params: Any, batch: Any, index: int, config: TrainingConfig) -> str:
+def _first_not_finite(task: TrainingTask, params: Any, batch: Any, index: int, config: TrainingConfig) -> str:
     """Names the first parameter, operation or gradient that is not finite, in the order of computation."""
     names = jax.tree.leaves(path_names(params))
     bad = [name for name, leaf in zip(names, jax.tree.leaves(params), strict=True) if not jnp.isfinite(leaf).all()]

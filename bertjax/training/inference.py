@@ -23,15 +23,15 @@ from bertjax.contract import (
     Metrics,
     Output,
     Params,
-    Predicts,
-    Scores,
-    Task,
+    PredictionTask,
+    ScoringTask,
+    TrainingTask,
 )
 from bertjax.errors import UserError
 from bertjax.progress import track
 from bertjax.runs.checkpoints import find_steps, restore_params
 from bertjax.training import sharding
-from bertjax.training.config import InferenceConfig, TrainingConfig
+from bertjax.training.config import EvaluationConfig, InferenceConfig
 from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate
 
@@ -49,13 +49,13 @@ def checkpoint_name(workdir: Path, which: str) -> str:
 
 
 class Predictor:
-    """Runs `Predicts.infer` on rows of any length. Rows are padded to few shapes, and each shape is compiled once.
+    """Runs `PredictionTask.infer` on rows of any length. Rows are padded to few shapes, each compiled once.
 
     Attributes:
       mesh: the devices that rows are split over.
     """
 
-    def __init__(self, task: Predicts, mesh: Mesh) -> None:
+    def __init__(self, task: PredictionTask, mesh: Mesh) -> None:
         """Makes a predictor for a task on a mesh."""
         self._infer, self._lengths, self.mesh = jax.jit(task.infer), task.predict_lengths(), mesh
         self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
@@ -142,12 +142,12 @@ def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[st
 class Evaluation:
     """Computes the validation metrics of parameters. Compiled once."""
 
-    def __init__(self, task: Task, predictor: Predictor, batch_size: int, accumulation: int) -> None:
+    def __init__(self, task: TrainingTask, predictor: Predictor, batch_size: int, accumulation: int) -> None:
         """Makes an evaluation.
 
         Args:
           task: the task.
-          predictor: the predictor for examples of `Data.held_out`.
+          predictor: the predictor for examples of `Data.validation_examples`.
           batch_size: rows of a global batch.
           accumulation: number of micro-batches of a batch.
         """
@@ -168,7 +168,7 @@ class Evaluation:
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        for result in track(self._predictor(params, data.held_out()), "evaluating", "example"):
+        for result in track(self._predictor(params, data.validation_examples()), "evaluating", "example"):
             if stop():
                 return None
             results.append(result)
@@ -203,7 +203,14 @@ class Inference:
       checkpoint: the name of the run's checkpoint, see `checkpoint_name`; "" for published weights.
     """
 
-    def __init__(self, task: Predicts, config: InferenceConfig, workdir: Path | None, checkpoint: str) -> None:
+    def __init__(
+        self,
+        task: PredictionTask,
+        config: InferenceConfig,
+        workdir: Path | None,
+        checkpoint: str,
+        published: Any = None,
+    ) -> None:
         """Restores the parameters.
 
         Args:
@@ -211,6 +218,7 @@ class Inference:
           config: its settings.
           workdir: the run; None for the weights in `init_from`.
           checkpoint: which of the run's checkpoints, see `restore_params`; "final" for `init_from`.
+          published: the weights in `init_from`, without a run.
         Raises:
           UserError: if the checkpoint does not exist, or if `init_from` has no weights for a module.
         """
@@ -228,7 +236,7 @@ class Inference:
             # Zeros are faster than random numbers, and the weights must replace all of them.
             zeros = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
             fresh = jax.jit(zeros, out_shardings=shardings)()
-            started = task.warm_start(fresh)
+            started = task.warm_start(fresh, published)
             _check_all_loaded(fresh, started)
             self.params = jax.device_put(started, shardings)
         else:
@@ -237,11 +245,11 @@ class Inference:
     def evaluate(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the validation and test splits, and the baselines."""
         config = self._config
-        if isinstance(self.task, Scores):
-            results = self._predictor(self.params, data.held_out())
+        if isinstance(self.task, ScoringTask):
+            results = self._predictor(self.params, data.validation_examples())
             found = self.task.score(track(results, "evaluating", "example"))
             return {f"valid/{name}": value for name, value in found.items()}
-        assert isinstance(self.task, Task) and isinstance(config, TrainingConfig), "the task only predicts"
+        assert isinstance(self.task, TrainingTask) and isinstance(config, EvaluationConfig), "the task only predicts"
         evaluation = Evaluation(self.task, self._predictor, config.batch_size, config.accumulation_steps)
         scores = evaluation(self.params, data, lambda: False)
         assert scores is not None
@@ -249,8 +257,8 @@ class Inference:
 
     def test(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the test split as "test/NAME"; empty without a test split."""
-        assert isinstance(self.task, Task), "the task only predicts"
-        results = list(self._predictor(self.params, data.tested()))
+        assert isinstance(self.task, TrainingTask), "the task only predicts"
+        results = list(self._predictor(self.params, data.test_examples()))
         scores = self.task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
@@ -269,7 +277,7 @@ class Inference:
 
     def samples(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
         """Returns the task's samples for the run's page, from `count` validation examples."""
-        assert isinstance(self.task, Task), "the task only predicts"
+        assert isinstance(self.task, TrainingTask), "the task only predicts"
 
         def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
             return self._predictor(self.params, itertools.islice(examples, count))
@@ -278,6 +286,6 @@ class Inference:
 
     def export(self, folder: Path) -> None:
         """Exports the model to a folder. Parameters that are split over processes are gathered first."""
-        assert isinstance(self.task, Task), "the task only predicts"
+        assert isinstance(self.task, TrainingTask), "the task only predicts"
         task, params = self.task, multihost_utils.process_allgather(self.params, tiled=True)
         distributed.on_first_process(lambda: task.export(params, folder))

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from tqdm import tqdm
 
 from bertjax.progress import amount
-from bertjax.training.config import UNLIMITED
 
 _MOST = 5  # metrics in a line
 _DETAILS = ("_low", "_high", "_p")  # suffixes of confidence intervals and p-values
 
 
-def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left: float | None) -> str:
+def update(step: int, num_steps: int | None, metrics: Mapping[str, float], seconds_left: float | None) -> str:
     """Returns the line of an update.
 
     >>> metrics = {"train/loss": 3.4123, "train/accuracy": 0.41, "train/learning_rate": 9.1e-5, "train/step_seconds": 1}
@@ -20,7 +19,7 @@ def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left
 
     Args:
       step: the number of updates made.
-      num_steps: the number of updates of the run.
+      num_steps: the number of updates of the run; None if it is not known.
       metrics: the metrics, as "train/NAME".
       seconds_left: the expected time to the end of the run, if it is known.
     """
@@ -38,7 +37,7 @@ def update(step: int, num_steps: int, metrics: Mapping[str, float], seconds_left
 
 
 def evaluation(
-    step: int, num_steps: int, scores: Mapping[str, float], baselines: Mapping[str, float], best: str
+    step: int, num_steps: int | None, scores: Mapping[str, float], baselines: Mapping[str, float], best: str
 ) -> str:
     """Returns the line of an evaluation: the main metrics, each with its baselines.
 
@@ -48,7 +47,7 @@ def evaluation(
 
     Args:
       step: the number of updates made.
-      num_steps: the number of updates of the run.
+      num_steps: the number of updates of the run; None if it is not known.
       scores: the metrics of one split, as "SPLIT/NAME".
       baselines: the baselines of the split, as "SPLIT/NAME".
       best: the metric that selects the best checkpoint, which comes first; "" if there is none.
@@ -60,8 +59,8 @@ def evaluation(
     return "  ".join([f"{_position(step, num_steps)}  {split}: {parts[0]}", *parts[1:]])
 
 
-def _position(step: int, num_steps: int) -> str:
-    return f"step {step}" if num_steps == UNLIMITED else f"step {step}/{num_steps}"
+def _position(step: int, num_steps: int | None) -> str:
+    return f"step {step}" if num_steps is None else f"step {step}/{num_steps}"
 
 
 def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:

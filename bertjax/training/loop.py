@@ -1,5 +1,6 @@
 """The training loop of all tasks."""
 
+import itertools
 import logging
 import math
 import time
@@ -13,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, Task
+from bertjax.contract import Batch, Data, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
 from bertjax.runs.checkpoints import Checkpoints
@@ -35,12 +36,13 @@ _LESS_IS_BETTER = ("loss", "nll", "perplexity")  # suffixes of metrics
 
 
 def train(
-    task: Task,
+    task: TrainingTask,
     data: Data,
     config: TrainingConfig,
     workdir: Path,
     profile: range = range(0),
     meter: Callable[[int], dict[str, float]] | None = None,
+    published: Any = None,
 ) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step or SIGTERM.
 
@@ -54,6 +56,7 @@ def train(
       workdir: the run's folder.
       profile: the numbers of the updates to trace.
       meter: returns what the first updates of a run with a budget cost, by name, to log it.
+      published: the weights in `init_from`, a `Published`; None to start from random parameters.
     Returns:
       whether SIGTERM was received, possibly after the last update.
     """
@@ -63,7 +66,7 @@ def train(
         Checkpoints(workdir, config.checkpoint) as checkpoints,
         Ledger(workdir, distributed.is_first_process(), lambda: compiled.seconds) as ledger,
     ):
-        trainer = Trainer(task, config, jax.devices())
+        trainer = Trainer(task, config, jax.devices(), published)
         restored = trainer.restore_or_init(checkpoints)
         begun = int(restored.step)
         ledger.begin(begun, checkpoints.trained_seconds(begun))
@@ -156,8 +159,9 @@ class _Run:
         if self._meter:
             used = {**self._meter(done), "hours": self._ledger.trained_seconds / 3600}
             metrics |= {f"train/used_{name}": value for name, value in used.items()}
-        left = self._window.seconds_left(self._config.num_steps - done)
-        self._log.write_update(done, metrics, self._seconds_left() if self._config.budget.hours else left)
+        num_steps = self._config.num_steps
+        left = self._seconds_left() if num_steps is None else self._window.seconds_left(num_steps - done)
+        self._log.write_update(done, metrics, left)
 
     def _seconds_left(self) -> float:
         """What is left of `budget.hours`; infinite without it."""
@@ -173,7 +177,7 @@ class _Run:
             )
 
 
-def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None:
+def check(task: TrainingTask, config: TrainingConfig, values: Mapping[str, Any]) -> None:
     """Raises UserError if the task, its settings or the devices do not fit together. Reads no data.
 
     Args:
@@ -185,7 +189,7 @@ def check(task: Task, config: TrainingConfig, values: Mapping[str, Any]) -> None
     Trainer(task, config, jax.devices())
 
 
-def num_parameters(task: Task) -> int:
+def num_parameters(task: TrainingTask) -> int:
     """The number of parameters of a task's model."""
     params = jax.eval_shape(task.init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -216,9 +220,18 @@ class Trainer:
       length: the number of updates over which the learning rate decays; see `expect_length`.
     """
 
-    def __init__(self, task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> None:
-        """Compiles nothing yet. Raises UserError if the task, its settings and the devices do not fit together."""
-        self._task, self._config = task, config
+    def __init__(
+        self, task: TrainingTask, config: TrainingConfig, devices: Sequence[jax.Device], published: Any = None
+    ) -> None:
+        """Compiles nothing yet. Raises UserError if the task, its settings and the devices do not fit together.
+
+        Args:
+          task: the task.
+          config: the settings.
+          devices: the devices.
+          published: the weights in `init_from`, a `Published`; None to start from random parameters.
+        """
+        self._task, self._config, self._published = task, config, published
         self._mesh, optimizer, self._init, shapes, self._shardings = steps.assemble(task, config, devices)
         self._rows = sharding.local_rows(self._mesh, config.batch_size)
         _check_best_metric(task, config, shapes.params)
@@ -232,7 +245,7 @@ class Trainer:
         self._abstract_state = sharding.with_shardings(shapes, self._shardings)
         self._evaluate = Evaluation(task, Predictor(task, self._mesh), config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
-        self.length: float = math.inf if config.budget.hours else config.num_steps
+        self.length: float = math.inf if config.num_steps is None else config.num_steps
         self._recompilations = Recompilations(task.batch_specs())
         self._loss_spikes = health.Spikes("loss", least=0.05)
         self._gradient_spikes = health.Spikes("gradient_norm", least=1.0, log_scale=True)
@@ -250,7 +263,9 @@ class Trainer:
     def fresh(self) -> steps.TrainState:
         """Returns the state before the first update, from the weights in `init_from` or from random parameters."""
         state = jax.jit(self._init, out_shardings=self._shardings)(steps.seed_of(self._config))
-        params = self._task.warm_start(state.params)
+        if self._published is None:
+            return state
+        params = self._task.warm_start(state.params, self._published)
         return state._replace(params=jax.device_put(params, self._shardings.params))
 
     def updates(self, data: Data, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
@@ -258,11 +273,13 @@ class Trainer:
 
         An update is checked after the next one is dispatched, so that the devices never wait for the host.
         """
-        indices = range(int(state.step), self._config.num_steps)
-        batches = data.batches("train", indices.start, self._rows)
-        hours = self._config.budget.hours
+        begun, num_steps, hours = int(state.step), self._config.num_steps, self._config.budget.hours
+        indices, total = (
+            (itertools.count(begun), None) if num_steps is None else (range(begun, num_steps), num_steps - begun)
+        )
+        batches = data.batches("train", begun, self._rows)
         with Prefetch(batches, self.put) as prefetch:
-            for index in track(indices, "training", "step", None if hours else len(indices)):
+            for index in track(indices, "training", "step", total):
                 if hours:
                     opt_state = state.opt_state._replace(num_steps=self._length())
                     state = state._replace(opt_state=opt_state)
@@ -273,7 +290,7 @@ class Trainer:
                     _log.info("compiling for batches of %s%s", size_of(batch), self._recompilations.progress())
                 before, began = len(compiled.programs), time.perf_counter()
                 state, report = self._step(state, batch, np.int32(index))
-                if index == indices.start:
+                if index == begun:
                     seconds, hits = compiled.seconds, compiled.cache_hits
                     _log.info("compiled in %.1f s (%d of %d programs cached)", seconds, hits, len(compiled.programs))
                 new = compiled.programs[before:]
@@ -322,7 +339,7 @@ def _step_to_resume(checkpoints: Checkpoints) -> int | None:
     return step
 
 
-def _check_best_metric(task: Task, config: TrainingConfig, params: Any) -> None:
+def _check_best_metric(task: TrainingTask, config: TrainingConfig, params: Any) -> None:
     """Raises UserError if the task does not have the best metric, or if the best checkpoint had the highest loss."""
     best, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])

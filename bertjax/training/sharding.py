@@ -1,7 +1,6 @@
 """Sharding of parameters and batches over one mesh with axes (data, fsdp, tensor)."""
 
 import dataclasses
-import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,6 @@ from jaxtyping import Int64
 
 from bertjax.errors import UserError
 from bertjax.training.optimizers import path_names
-
-_log = logging.getLogger(__name__)
 
 # Keys of `model` whose values are split over the tensor axis.
 SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
@@ -80,23 +77,6 @@ def check_split(config: Mapping[str, Any], count: int) -> None:
                 expected=f"a divisor of {size}, which is split over this axis",
                 fix="lower --config.mesh.tensor",
             )
-
-
-def fit_to_devices(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Adapts a run's config to the current devices, which may differ from those of training.
-
-    If the mesh does not fit, all devices go on the data axis. The batch size is rounded up to a multiple of the devices
-    that rows are split over, which does not change validation metrics.
-    """
-    count, mesh = jax.device_count(), config["mesh"]
-    try:
-        check_split(config, count)
-    except UserError:
-        _log.info("the run's mesh %s does not fit %d device(s); rows are split over all devices", dict(mesh), count)
-        mesh = {"data": -1, "fsdp": 1, "tensor": 1}
-    data, fsdp, _ = mesh_shape(MeshConfig(**mesh), count)
-    multiple = data * fsdp * config["accumulation_steps"]
-    return {**config, "mesh": mesh, "batch_size": -(-config["batch_size"] // multiple) * multiple}
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

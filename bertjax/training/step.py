@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax import meshes
-from bertjax.contract import Metrics, Params, Task
+from bertjax.contract import Metrics, Params, StagedTask, TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
@@ -40,7 +40,7 @@ class StepReport(NamedTuple):
 StepFunction = Callable[[TrainState, Tree, Any], tuple[TrainState, StepReport]]
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, seed: jax.Array | int) -> TrainState:
+def init_state(task: TrainingTask, optimizer: optax.GradientTransformation, seed: jax.Array | int) -> TrainState:
     """Returns the initial state. A pure function, to be compiled with the state's shardings."""
     params = task.init(jax.random.key(seed))
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
@@ -64,7 +64,7 @@ _GLOBAL = Parts()
 
 
 def make_gradient(
-    task: Task, config: TrainingConfig, parts: Parts = _GLOBAL
+    task: TrainingTask, config: TrainingConfig, parts: Parts = _GLOBAL
 ) -> Callable[[Params, Tree, Any, Any], tuple[tuple[jax.Array, Metrics], Params]]:
     """Returns a function of (params, batch, index, seed) that computes loss, metrics and gradient of a global batch.
 
@@ -97,7 +97,7 @@ def make_gradient(
 
 
 def make_step(
-    task: Task, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _GLOBAL
+    task: TrainingTask, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _GLOBAL
 ) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
     """Returns a function of (state, batch, index, seed) that makes one update; see `make_gradient`."""
     gradient, optimizer = make_gradient(task, config, parts), optax.with_extra_args_support(optimizer)
@@ -113,7 +113,9 @@ def make_step(
         def updated() -> TrainState:
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params, gradient_norm=gradient_norm)
             params = optax.apply_updates(state.params, updates)
-            return TrainState(state.step + 1, *task.after_update((params, opt_state), batch))
+            if isinstance(task, StagedTask):
+                params, opt_state = task.after_update((params, opt_state), batch)
+            return TrainState(state.step + 1, params, opt_state)
 
         with jax.named_scope("optimizer"):  # plans attribute costs by this name
             if meshes.platform() == "cpu":
@@ -157,7 +159,7 @@ class Assembly(NamedTuple):
     shardings: TrainState  # shardings of the state's arrays
 
 
-def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) -> Assembly:
+def assemble(task: TrainingTask, config: TrainingConfig, devices: Sequence[jax.Device]) -> Assembly:
     """Returns mesh, optimizer and shardings of a task. Raises UserError if task, config and devices do not fit."""
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_rows(mesh, config.batch_size)
@@ -175,7 +177,7 @@ def assemble(task: Task, config: TrainingConfig, devices: Sequence[jax.Device]) 
 
 
 def jit_update(
-    task: Task,
+    task: TrainingTask,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     state_shardings: Tree,
@@ -195,7 +197,7 @@ def jit_update(
 
 
 def jit_step(
-    task: Task,
+    task: TrainingTask,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
     state_shardings: Tree,
@@ -211,7 +213,9 @@ def jit_step(
     return call
 
 
-def pmap_step(task: Task, optimizer: optax.GradientTransformation, mesh: Mesh, config: TrainingConfig) -> StepFunction:
+def pmap_step(
+    task: TrainingTask, optimizer: optax.GradientTransformation, mesh: Mesh, config: TrainingConfig
+) -> StepFunction:
     """Returns the same update through `jax.pmap`, with one device per block of rows, for comparison.
 
     Raises:

@@ -13,9 +13,7 @@ def test_every_key_has_a_meaning():
 
 def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
     of = {(name, key.name): key.meaning for name in build_keys.CONFIGS for key in build_keys.keys(name)}
-    assert of["bert_pretraining", "model.direction"].endswith("which positions a token may attend to.")
     assert of["translation", "model.attention"].startswith('"none", "additive"')
-    assert of["classification", "data.packing"] == "whether several texts share a row of `seq_len` tokens in training."
     assert of["features", "mesh.fsdp"] == of["tagging", "mesh.fsdp"] != ""
 
 

@@ -12,7 +12,7 @@ from bertjax.configs import bertsum_abs as config_file
 from bertjax.data.summarization.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError
 from bertjax.experiments import bertsum_abs
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.progress import log_once
 from bertjax.tasks import summarization
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
@@ -150,12 +150,12 @@ def test_a_lower_max_length_limits_only_the_summary(tmp_path, caplog):
 
 
 def test_evaluation_needs_no_training_articles(tmp_path, monkeypatch):
-    ready(tmp_path).data.facts.save(tmp_path / "kept")
+    ready(tmp_path).data.vocabulary.save(tmp_path / "kept")
     tree = tree_of(tmp_path, data__source="", num_scored=5)
-    data = Resolved(bertsum_abs, bertsum_abs.resolve(tree)).data(tmp_path / "kept")
+    data = stages.of_config(bertsum_abs, tree).data(tmp_path / "kept")
     assert next(data.batches("valid", 0, np.arange(4)))["labels"].shape == (4, 16)
     # Validation metrics and baselines use the same articles.
-    assert len(list(data.held_out())) == 5
+    assert len(list(data.validation_examples())) == 5
     monkeypatch.setattr(
         summarization, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
     )
@@ -174,7 +174,7 @@ def test_shapes_of_batches_are_announced(tmp_path):
 @pytest.mark.parametrize("variant", ["tiny", "base", "large,xsum", "baseline", "baseline,cnndm"])
 def test_each_variant_makes_a_task(variant):
     tree = json.loads(config_file.get_config(variant).to_json_best_effort())
-    _, settings, task = Resolved(bertsum_abs, bertsum_abs.resolve(tree)).rehearsed()
+    _, settings, task, _ = stages.of_config(bertsum_abs, tree).example()
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     assert jax.eval_shape(task.init, jax.random.key(0))
 
@@ -203,7 +203,7 @@ def test_encoder_and_decoder_have_separate_warm_ups(dataset):
     ("overrides", "told"),
     [
         ({"target_len": 1}, "target_len: got 1; expected at least 2"),
-        ({"data__long_articles": "windows"}, "data.long_articles: got windows; expected cut"),
+        ({"data__long_articles": "windows"}, "data.long_articles: got 'windows'; expected cut"),
         ({"num_scored": 1}, "num_scored: got 1"),
         ({"positions": "far"}, "positions: got 'far'"),
         ({"data__seq_len": 50}, "data.seq_len: got 50; expected 8 to model.max_positions=24"),

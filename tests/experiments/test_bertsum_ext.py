@@ -19,8 +19,9 @@ from bertjax.data.summarization import docstring_summaries
 from bertjax.data.summarization.articles import Articles
 from bertjax.errors import UserError
 from bertjax.experiments import bertsum_ext
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertInputs
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from bertjax.tasks import summarization
 from tests import published, tiny
@@ -110,7 +111,7 @@ def tree_of(variant="tiny", **overrides):
 
 
 def resolved(variant="tiny", **overrides):
-    return bertsum_ext.resolve(tree_of(variant, **overrides))
+    return stages.of_config(bertsum_ext, tree_of(variant, **overrides)).config
 
 
 def ready(folder, variant="tiny", **overrides):
@@ -130,7 +131,7 @@ def write_rows(folder, *rows, name="rows.jsonl"):
 def results_of(data, logit):
     """Returns each validation example with outputs in which a sentence's logit is a function of its label."""
     results = []
-    for example in data.held_out():
+    for example in data.validation_examples():
         article, rows = example.source
         outputs = []
         for row in rows:
@@ -248,7 +249,7 @@ def test_recall_is_reported_if_words_are_limited(tmp_path):
 def test_lengths_of_scored_summaries(tmp_path, overrides, words):
     """The oracle has at most as many sentences as it selects. The baseline has three sentences by default."""
     task, data, *_ = ready(tmp_path, **{"selection.block_ngrams": 0, **overrides})
-    article = next(data.held_out()).source.article
+    article = next(data.validation_examples()).source.article
     scores = np.where(article.labels, 0.9, 0.4)
 
     rules = task._rules(article)
@@ -265,7 +266,7 @@ def test_lengths_of_scored_summaries(tmp_path, overrides, words):
 def test_every_sentence_counts_once_in_the_loss(tmp_path):
     """Overlaps of windows count once, and padding rows do not count."""
     task, data, *_ = ready(tmp_path, **{"model.max_positions": 40, "data.seq_len": 40, "data.window_overlap": 20})
-    articles = 60 - len(list(data.held_out()))
+    articles = 60 - len(list(data.validation_examples()))
     epoch = data.batches("train", 0, np.arange(8))
     batches = [next(epoch) for _ in range(data.train.steps_per_epoch)]
     assert sum(batch["label_weights"].sum() for batch in batches) == 6 * articles
@@ -287,10 +288,10 @@ def test_every_sentence_counts_once_in_the_loss(tmp_path):
 @pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
 def test_epochs_of_rows_with_a_trained_vocabulary(tmp_path, key):
     articles = tiny.write_articles(tmp_path) | {"data.vocab_file": "", "data.vocab_size": 60, "num_epochs": 1.0}
-    found = Resolved(bertsum_ext, resolved(**articles, **{"evaluate_every": None, key: None}))
+    found = stages.of_config(bertsum_ext, tree_of(**articles, **{"evaluate_every": None, key: None}))
     data = found.data(tmp_path / "data")
     data.prepare()
-    values = traverse_util.flatten_dict(found.complete(data.facts).config, sep=".")
+    values = traverse_util.flatten_dict(found.complete(data).config, sep=".")
     assert values[key] == data.train.steps_per_epoch != traverse_util.flatten_dict(tree_of(), sep=".")[key]
 
 
@@ -309,7 +310,7 @@ def test_articles_are_prepared_once_for_runs_with_other_seeds(tmp_path, monkeypa
     first = ready(tmp_path / "first", **values).data
     monkeypatch.setattr(Articles, "articles", lambda self: pytest.fail("read again"))
     other = ready(tmp_path / "other", **values, seed=7).data
-    articles = [[example.source.article for example in data.held_out()] for data in (first, other)]
+    articles = [[example.source.article for example in data.validation_examples()] for data in (first, other)]
     assert articles[0] == articles[1]
     assert other.baselines() == first.baselines() and other.report() == first.report()
     batches = [next(data.batches("train", 0, np.arange(8))) for data in (first, other)]
@@ -376,7 +377,7 @@ def test_short_sentences_are_selected_unless_min_words_is_set(tmp_path):
 
 def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
     task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
-    article = next(data.held_out()).source.article
+    article = next(data.validation_examples()).source.article
     for budget in (7, 6):
         progress.log_once.cache_clear()
         caplog.clear()
@@ -550,7 +551,8 @@ def test_row_settings_come_from_init_from(golden_vocabulary, tmp_path):
     source = tiny.write_articles(tmp_path)["data.source"]
     values |= {"init_from": str(GOLDEN / "transformer.pt"), "data.interval_segments": False}
     task = ready(tmp_path, "", **{**values, "data.source": source, "data.seq_len": 40}).task
-    task.export(task.warm_start(random_params(task.init)), tmp_path / "exported")
+    params = task.warm_start(random_params(task.init), open_weights(GOLDEN / "transformer.pt"))
+    task.export(params, tmp_path / "exported")
     values = {**ROWS, **dict.fromkeys(SIZES), "init_from": str(tmp_path / "exported")}
     data = resolved("", **values)["data"]
     assert (data["words"], data["interval_segments"]) == ("spaces", False)
@@ -611,7 +613,7 @@ def test_additional_positions(run, tmp_path, how, expected):
     workdir, _ = run
     values = {"init_from": str(workdir), "positions": how, "model.max_positions": 1024, "data.seq_len": 1024}
     task = ready(tmp_path, "", **values).task
-    params = task.warm_start(jax.device_put(random_params(task.init)))
+    params = task.warm_start(jax.device_put(random_params(task.init)), open_weights(workdir))
     before = restore_params(workdir, "latest", None)["bert"]["embeddings"]["position_embeddings"]
     after = params["bert"]["embeddings"]["position_embeddings"]
     np.testing.assert_array_equal(after, before[expected(np.arange(1024))])
@@ -785,7 +787,7 @@ def test_articles_in_another_language(tmp_path, caplog):
     values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
     data = ready(tmp_path / "unicode", **values).data
     assert data.train.steps_per_epoch
-    article = next(data.held_out()).source.article
+    article = next(data.validation_examples()).source.article
     assert (article.article.sentences, article.labels) == (tuple(sentences), (0, 1, 0, 0))
     assert data.baselines()["valid/oracle_rouge2"] == 100
     # A few summaries that do not match their articles are accepted, many are reported.
@@ -831,14 +833,15 @@ def test_given_sentences_are_the_labels(tmp_path, caplog):
     values = {**tiny.write_articles(tmp_path), "data.source": source, "data.gold_field": "chosen"}
     with caplog.at_level(logging.INFO):
         data = ready(tmp_path, **values).data
-    article = next(data.held_out()).source.article
+    article = next(data.validation_examples()).source.article
     assert (article.numbers, article.labels) == ((0, 1, 3, 4, 5), (1, 0, 0, 0, 1))
     assert ready(tmp_path, **{**values, "data.gold_field": ""}).data.scored["valid"][0].labels == (0, 1, 0, 0, 0)
 
 
 def test_samples_show_articles_and_the_oracle(tmp_path):
     task, data, *_ = ready(tmp_path)
-    for example, article in zip(shown(task, data, tmp_path / "shown").examples, data.held_out(), strict=False):
+    found = shown(task, data, tmp_path / "shown")
+    for example, article in zip(found.examples, data.validation_examples(), strict=False):
         sentences = article.source.article.article.sentences
         assert [sentences[number] for number in example["oracle"]] == example["reference"]
         assert [each["text"] for each in example["scored"]] == list(sentences)

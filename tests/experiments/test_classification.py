@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.config import build_part
 from bertjax.configs import classification as config_file
 from bertjax.errors import UserError
 from bertjax.experiments import classification
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
+from bertjax.interop.published import open_weights
+from bertjax.modes import stages
 from tests import published as published_models
 from tests import tiny
 from tests.interop import bundles
@@ -196,7 +197,7 @@ def test_a_multi_label_classifier_is_only_an_encoder_for_training(tmp_path):
     with pytest.raises(
         UserError, match=r"init_from=.*: got a multi-label or multi-output model.*Fix: name another, or"
     ):
-        classification.resolve(config)
+        stages.of_config(classification, config)
 
 
 def test_a_regression_model_has_no_classes(tmp_path):
@@ -326,7 +327,7 @@ def test_a_classifier_with_other_classes_is_reinitialized(run, tmp_path, caplog)
     source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
     task, *_ = ready(tmp_path, **{"data.source": str(source), "init_from": workdir, "data.vocab_file": workdir})
     fresh = jax.device_put(random_params(task.init))
-    params = task.warm_start(fresh)
+    params = task.warm_start(fresh, open_weights(run[0]))
     assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
     assert "module classifier keeps its random initialization" in caplog.text
     assert task.labels == ("cat", "none")
@@ -386,8 +387,8 @@ def test_regression(tmp_path):
 
 def test_every_validation_row_is_scored_once(tmp_path):
     task, data, settings, _ = ready(tmp_path)
-    assert len(data.fields()["labels"]) + len(list(data.held_out())) == 60
-    results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.held_out()]
+    assert len(data.fields()["labels"]) + len(list(data.validation_examples())) == 60
+    results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.validation_examples()]
     yes = np.mean([example.source for example, _ in results])
     scores = task.score(results)
     assert scores["accuracy"] == pytest.approx(yes)
@@ -424,7 +425,7 @@ def test_padding_rows_do_not_count(tmp_path):
 def test_samples_show_rows_and_labels(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
-    for example, row in zip(found.examples, data.held_out(), strict=False):
+    for example, row in zip(found.examples, data.validation_examples(), strict=False):
         assert example["reference"] == ("no", "yes")[int(row.source)]
         assert example["text"].endswith(" .") and "[" not in example["text"]
         assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
@@ -441,12 +442,12 @@ def test_a_classifier_without_class_names_scores_numbered_rows(tmp_path, trains)
     tree = config_file.get_config("")
     key = "data.source" if trains else "data.valid_source"
     tree.update_from_flattened_dict({"init_from": str(folder), "data.seq_len": 16, key: str(source)})
-    config = classification.resolve(json.loads(tree.to_json_best_effort()))
-    data = classification.build_data(build_part(classification.Config, config), tmp_path / "data" if trains else folder)
+    begun = stages.of_config(classification, json.loads(tree.to_json_best_effort()))
+    data = begun.data(tmp_path / "data" if trains else folder)
     if trains:
         data.prepare()
     assert data.labels == ("LABEL_0", "LABEL_1")
     lines = source.read_text().splitlines()[1:]
-    counts = collections.Counter(int(example.source) for example in data.held_out())
+    counts = collections.Counter(int(example.source) for example in data.validation_examples())
     assert counts <= collections.Counter(int(line[-1]) for line in lines)
     assert counts.total() == 60 or (trains and counts)

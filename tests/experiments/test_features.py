@@ -5,21 +5,19 @@ import functools
 import json
 import logging
 import random
-from pathlib import Path
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
-from bertjax.config import check_unresolved
+from bertjax.config import check_keys
 from bertjax.configs import features as config_file
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.errors import UserError
 from bertjax.experiments import features
-from bertjax.models.bert import Bert, BertConfig, BertInputs
-from bertjax.modes import streams
-from bertjax.modes.resolved import Resolved
+from bertjax.models.bert import Bert, BertInputs
+from bertjax.modes import stages, streams
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference
 from tests import published, tiny
@@ -33,25 +31,19 @@ def folder(tmp_path_factory):
     return published.write_huggingface(tmp_path_factory.mktemp("bert"))
 
 
-def tree_of(folder, variant, **overrides):
+def resolved(folder, variant, **overrides):
     config = config_file.get_config(variant)
     config.update_from_flattened_dict({"init_from": str(folder), **overrides})
-    return json.loads(config.to_json())
-
-
-def make(tree):
-    """Returns the task and its settings."""
-    check_unresolved((InferenceConfig, features.Config), tree)
-    _, settings, task = Resolved(features, features.resolve(tree)).of_folder(Path(tree["init_from"]))
-    return task, settings
+    return stages.of_config(features, json.loads(config.to_json()))
 
 
 @functools.cache
 def runner(folder, variant, overrides):
-    task, settings = make(tree_of(folder, variant, **dict(overrides)))
+    begun = resolved(folder, variant, **dict(overrides))
+    _, settings, task, _ = begun.to_predict()
     fresh = random_params(task.init)  # replaced by the folder's weights
-    with tiny.few_devices(1), mock.patch.object(features.Features, "init", lambda *_: fresh):
-        return task, Inference(task, settings, None, "final")
+    with tiny.few_devices(1), mock.patch.object(features.Task, "init", lambda *_: fresh):
+        return task, Inference(task, settings, None, "final", begun.published)
 
 
 def extract(folder, lines, variant, **overrides):
@@ -110,10 +102,9 @@ def test_pieces(folder):
 
 
 def test_the_last_four_layers_are_the_default_and_a_shallow_model_has_fewer(folder):
-    task, _ = make(tree_of(folder, "word"))
-    assert task._config.model["layers"] == (-4, -3, -2, -1)
-    assert features.resolve(tree_of(published.GOOGLE, "piece"))["model"]["layers"] == (-2, -1)
-    assert features.resolve(tree_of(folder, "sentence"))["model"]["layers"] == (-1,)
+    assert resolved(folder, "word").config["model"]["layers"] == (-4, -3, -2, -1)
+    assert resolved(published.GOOGLE, "piece").config["model"]["layers"] == (-2, -1)
+    assert resolved(folder, "sentence").config["model"]["layers"] == (-1,)
 
 
 def test_pairs(folder):
@@ -180,18 +171,18 @@ def test_sentence_vectors_follow_the_sentence_transformers_folder(tmp_path, capl
         expected = pools[pooling](layers_of(encode(text)[:7])[-1])
         expected = expected / np.linalg.norm(expected) if normalize else expected
         close(record["features"], expected[None])
-    config = features.resolve(tree_of(folder, "word"))
+    config = resolved(folder, "word").config
     assert (config["normalize"], config["data"]["seq_len"]) == (False, 32)
 
 
 def test_the_config_overrides_the_folder(tmp_path):
     folder = published.write_sentence_transformers(tmp_path, "lasttoken", normalize=True, max_seq_length=9)
     overrides = {"sentence_pooling": "max", "normalize": False, "data.seq_len": 12, "model.layers": (0,)}
-    config = features.resolve(tree_of(folder, "sentence", **overrides))
+    config = resolved(folder, "sentence", **overrides).config
     assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
     assert config["model"]["layers"] == [0]
     with pytest.raises(UserError, match="expected one pooling"):
-        features.resolve(tree_of(folder, "sentence"))
+        resolved(folder, "sentence")
 
 
 def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
@@ -265,7 +256,7 @@ def test_features_cannot_be_trained(folder, tmp_path, mode):
 )
 def test_bad_values_are_user_errors(folder, overrides, message):
     with pytest.raises(UserError, match=message):
-        make(tree_of(folder, "word", **overrides))
+        resolved(folder, "word", **overrides).to_predict()
 
 
 @pytest.mark.parametrize(
@@ -296,34 +287,34 @@ def changed(tree, path, value):
 
 
 def test_every_key_is_required_and_typed(folder):
-    resolved = features.resolve(tree_of(folder, "word"))
+    config = resolved(folder, "word").config
 
     def build(tree):
-        check_unresolved((InferenceConfig, features.Config), tree)
-        Resolved(features, tree).of_folder(folder)
+        check_keys((InferenceConfig, features.Config), tree)
+        stages.Resolved(features, tree, folder).to_predict()
 
-    build(resolved)
-    fields = [field for cls in (BertConfig, features.FeaturesConfig) for field in dataclasses.fields(cls)]
-    of_training = {*features._NOT_TRAINED, "activation_dropout", "initializer", "initializer_range", "remat"}
-    assert {field.name for field in fields} - resolved["model"].keys() == {*of_training, "next_sentence"}
+    build(config)
+    fields = dataclasses.fields(features.ModelConfig)
+    of_training = {"dropout", "attention_dropout", "activation_dropout", "initializer", "initializer_range", "remat"}
+    assert {field.name for field in fields} - config["model"].keys() == of_training
     optional = {f"model.{field.name}" for field in fields if field.default is not dataclasses.MISSING}
     optional.add("model.vocab_size")  # depends on the vocabulary
-    for path in leaves(resolved):
+    for path in leaves(config):
         name = ".".join(path)
-        value = resolved
+        value = config
         for key in path:
             value = value[key]
         wrong = {"wrong": 1} if isinstance(value, int | float) else 3
         with pytest.raises(UserError, match=rf"config key {name}: got {wrong!r} \({type(wrong).__name__}\); expected"):
-            build(changed(resolved, path, wrong))
+            build(changed(config, path, wrong))
         if name in optional:
-            build(changed(resolved, path, None))
+            build(changed(config, path, None))
         else:
             with pytest.raises(UserError, match=rf"config key {name}: got no value"):
-                build(changed(resolved, path, None))
+                build(changed(config, path, None))
         if isinstance(value, dict):
             with pytest.raises(UserError, match=rf"config key {name}\.layerz: got an unknown key"):
-                build(changed(resolved, (*path, "layerz"), 1))
+                build(changed(config, (*path, "layerz"), 1))
 
 
 def test_variants():

@@ -22,8 +22,7 @@ from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, minimal_pairs
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertForMaskedLM
-from bertjax.modes.overrides import override
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.reporting import page
 from bertjax.reporting.runs import read_run
 from bertjax.runs import run_folder
@@ -68,10 +67,10 @@ def inference(folder, devices=1, **overrides):
     """The task with the weights in a folder."""
     config = config_file.get_config()
     config.update_from_flattened_dict({"init_from": str(folder), **overrides})
-    resolved = Resolved(minimal_pairs, minimal_pairs.resolve(json.loads(config.to_json())))
-    _, settings, task = resolved.of_folder(folder)
+    resolved = stages.of_config(minimal_pairs, json.loads(config.to_json()))
+    _, settings, task, _ = resolved.to_predict()
     with tiny.few_devices(devices):
-        return Inference(task, settings, None, "final"), resolved
+        return Inference(task, settings, None, "final", resolved.published), resolved
 
 
 def scores(folder, pairs, devices=1, **overrides):
@@ -251,7 +250,7 @@ def test_a_run_older_than_the_pairs_can_be_used_and_resumed(tmp_path):
     flat = (traverse_util.flatten_dict(each, sep=".") for each in (older, config))
     assert run_folder.differences(*flat) == []
     assert build_part(bert_pretraining.Config, older).minimal_pairs.source == ""
-    with_pairs = override(older, {"minimal_pairs.source": "a.txt"}, bert_pretraining.FREE_AFTER_TRAINING)
+    with_pairs = stages.override(older, {"minimal_pairs.source": "a.txt"}, bert_pretraining.FREE_AFTER_TRAINING)
     assert build_part(bert_pretraining.Config, with_pairs).minimal_pairs.source == "a.txt"
 
 

@@ -214,7 +214,7 @@ def test_each_choice_has_a_row(tmp_path):
     values = {"data.source": str(tmp_path / "arc.jsonl"), "data.valid_source": str(tmp_path / "arc.jsonl")}
     data = ready(tmp_path, "tiny,arc", **values, **{"data.seq_len": 12}).data
     train = [question for split, question in data.recipe.read() if split == "train"]
-    rows = [row for question in train for row in questions.rows_of(question, data.tokenizer, 12)]
+    rows = [row for question in train for row in questions.rows_of(question, data.vocabulary, 12)]
     fields = data.fields()
     for name in ("input_ids", "token_type_ids"):
         np.testing.assert_array_equal(fields[name].values, np.concatenate([row[name] for row in rows]), strict=True)
@@ -227,7 +227,7 @@ def test_each_choice_has_a_row(tmp_path):
     for (question, choice), row in {(0, 0): 2, (0, 2): 4, (1, 0): 5, (1, 1): 6}.items():
         assert [id_ for id_ in batch["input_ids"][question, choice] if id_] == rows[row]["input_ids"].tolist()
     assert batch["segment_ids"].any(axis=-1).tolist() == [[True] * 3 + [False] * 2, [True] * 2 + [False] * 3]
-    assert [example.source for example in data.held_out()] == train
+    assert [example.source for example in data.validation_examples()] == train
     assert data.baselines() == {"valid/chance_accuracy": pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)}
 
 
@@ -237,7 +237,8 @@ def test_questions_are_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(ChoicesConfig, "read", lambda *_: pytest.fail("read again"))
     again = ready(tmp_path, seed=7)
     assert again.data.prepared.folder == first.data.prepared.folder
-    assert [each.source for each in again.data.held_out()] == [each.source for each in first.data.held_out()]
+    one, two = ([each.source for each in run.data.validation_examples()] for run in (first, again))
+    assert one == two
     other = next(again.data.batches("train", 0, np.arange(16)))
     assert {name: array.shape[:2] for name, array in batch.items()} == {n: a.shape[:2] for n, a in other.items()}
 
@@ -259,7 +260,7 @@ def test_batches_have_the_announced_shapes(tmp_path):
 def test_samples_show_questions_and_answers(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
-    for example, question in zip(found.examples, data.held_out(), strict=False):
+    for example, question in zip(found.examples, data.validation_examples(), strict=False):
         assert example["reference"] == question.source.choices[question.source.label]
         assert [bar["percent"] for bar in example["bars"]] == [25.0] * 4
 

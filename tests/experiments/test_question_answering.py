@@ -284,7 +284,7 @@ def right_logits(example, length=24):
 )
 def test_right_logits_score_100(tmp_path, variant, answerable, expected):
     task, data, settings, _ = ready(tmp_path, variant, answerable)
-    examples = list(data.held_out())
+    examples = list(data.validation_examples())
     assert len(examples) == len({example.source[0].id for example in examples}) > 8
     assert max(len(example.rows) for example in examples) > 1
     assert {row["segment_ids"].sum() for example in examples for row in example.rows} > {24}
@@ -304,7 +304,7 @@ def test_validation_questions_share_no_text_with_training(tmp_path):
     )
     assert len(train) + len(valid) == 80
     assert not {question.context for question in train} & {question.context for question in valid}
-    assert list(data.read.valid()) == valid == [example.source[0] for example in data.held_out()]
+    assert list(data.read.valid()) == valid == [example.source[0] for example in data.validation_examples()]
 
 
 def files_of(folder):
@@ -314,7 +314,7 @@ def files_of(folder):
 @pytest.mark.parametrize("packing", [False, True])
 def test_each_question_has_its_rows(tmp_path, packing):
     data = ready(tmp_path, "squad2", 0.6, **{"data.packing": packing}).data
-    encode, sizes = data.tokenizer.encode_with_offsets, []
+    vocabulary, encode, sizes = data.vocabulary, data.vocabulary.encode_with_offsets, []
     rows = [question for split, question in data.recipe.read() if split == "train"]
     expected = {name: [] for name in ("input_ids", "token_type_ids", "start_positions", "end_positions")}
     for question in rows:
@@ -327,7 +327,7 @@ def test_each_question_has_its_rows(tmp_path, packing):
             part = context[start : start + room].tolist()
             place = next((i for i in range(len(part)) if answer == part[i : i + len(answer or ())]), None)
             first = 0 if place is None else len(query) + 2 + place
-            ids = [data.tokenizer.cls_id, *query, data.tokenizer.sep_id, *part, data.tokenizer.sep_id]
+            ids = [vocabulary.cls_id, *query, vocabulary.sep_id, *part, vocabulary.sep_id]
             expected["input_ids"].append(ids)
             expected["token_type_ids"].append([0] * (len(query) + 2) + [1] * (len(part) + 1))
             expected["start_positions"].append(first)
@@ -347,7 +347,7 @@ def test_each_question_has_its_rows(tmp_path, packing):
 def test_answers_outside_all_windows_are_counted(tmp_path):
     first = ready(tmp_path, **{"data.doc_stride": 18}).data
     counts = [
-        len(spans.windows(question, first.tokenizer, first._spans))
+        len(spans.windows(question, first.vocabulary, first.recipe.spans))
         for split, question in first.recipe.read()
         if split == "train"
     ]
@@ -361,7 +361,7 @@ def test_questions_are_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(questions, "read_questions", lambda *_, **__: pytest.fail("read again"))
     again = ready(tmp_path, seed=7, **{"data.n_best": 3, "data.null_threshold": 1.0})
     assert again.data.prepared.folder == first.data.prepared.folder
-    one, two = ([example.source[0] for example in each.data.held_out()] for each in (first, again))
+    one, two = ([example.source[0] for example in each.data.validation_examples()] for each in (first, again))
     assert one == two and first.data.baselines() == again.data.baselines()
 
 
@@ -426,7 +426,7 @@ def test_the_loss_excludes_padding(tmp_path):
 
 def test_samples_show_questions_and_contexts(tmp_path):
     task, data, *_ = ready(tmp_path)
-    for example, asked in zip(shown(task, data, tmp_path / "shown").examples, data.held_out(), strict=False):
+    for example, asked in zip(shown(task, data, tmp_path / "shown").examples, data.validation_examples(), strict=False):
         question, _ = asked.source
         assert "".join(part["text"] for part in example["parts"]) == question.context
         assert [part["text"] for part in example["parts"] if part["right"]] == [question.answers[0].text]

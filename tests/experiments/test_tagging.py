@@ -17,7 +17,8 @@ from bertjax.data.fine_tuning.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
 from bertjax.experiments import tagging
-from bertjax.modes.resolved import Resolved
+from bertjax.interop.published import open_weights
+from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import tiny
 from tests.random_params import random_params
@@ -65,13 +66,13 @@ def run(tmp_path_factory):
 def resolved(**overrides):
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**SMALL, **overrides})
-    return Resolved(tagging, tagging.resolve(json.loads(tree.to_json_best_effort())))
+    return stages.of_config(tagging, json.loads(tree.to_json_best_effort()))
 
 
 def ready(folder, **overrides):
     """Returns a new run after the checks that need no sentences."""
     begun = resolved(**{**tiny.write_sentences(folder), **overrides})
-    begun.rehearsed()
+    begun.example()
     return tiny.ready(begun.config, folder / "kept")
 
 
@@ -201,7 +202,7 @@ def test_a_tagger_with_other_tags_is_reinitialized(run, tmp_path, caplog):
     values = {"init_from": str(workdir), "data.vocab_file": str(workdir), "data.source": source}
     task = ready(tmp_path, **values).task
     fresh = jax.device_put(random_params(task.init))
-    params = task.warm_start(fresh)
+    params = task.warm_start(fresh, open_weights(workdir))
     assert params["classifier"] is fresh["classifier"] and params["bert"] is not fresh["bert"]
     assert "module classifier keeps its random initialization" in caplog.text
 
@@ -246,7 +247,7 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     io = ready(tmp_path / "io", **tiny.write_sentences(tmp_path / "io_text", scheme="IO"))
     assert [each.config["data"]["scheme"] for each in (bio, io)] == ["BIO", "IO"]
     assert bio.task.labels == io.task.labels
-    for ours, theirs in zip(bio.data.held_out(), io.data.held_out(), strict=True):
+    for ours, theirs in zip(bio.data.validation_examples(), io.data.validation_examples(), strict=True):
         assert ours.source.tags == theirs.source.tags
     assert score(io.task, io.data, lambda tag: tag)["f1"] == 1
     ends = columns(tmp_path, *["Ann/B-PER my/I-PER Bell/E-PER Bob/S-PER sees/O"] * 30)
@@ -267,7 +268,7 @@ def test_a_validation_sentence_counts_for_the_scheme_of_its_file(tmp_path):
 def score(task, data, predicted):
     """Returns the scores of predictions that are a function of the right tags."""
     results = []
-    for example in data.held_out():
+    for example in data.validation_examples():
         tags, outputs = iter(example.source.tags), []
         for row, positions in zip(example.rows, example.source.positions, strict=True):
             logits = np.zeros((24, len(task.labels)), np.float32)
@@ -282,14 +283,14 @@ def score(task, data, predicted):
 
 def test_every_word_is_scored_once(tmp_path):
     task, data, *_ = ready(tmp_path)
-    assert max(len(example.rows) for example in data.held_out()) > 1
+    assert max(len(example.rows) for example in data.validation_examples()) > 1
     right = score(task, data, lambda tag: tag)
     assert set(task.score_names()) | {"f1_LOC", "f1_PER"} == set(right)
     assert all(right[name] == 1 for name in right if name != "loss") and right["loss"] < 1e-6
     blind = score(task, data, lambda tag: tag if tag.endswith("PER") else "O")
     assert (blind["f1_PER"], blind["f1_LOC"], blind["precision"]) == (1, 0, 1)
     none = score(task, data, lambda _: "O")
-    counts = [tag for example in data.held_out() for tag in example.source.tags]
+    counts = [tag for example in data.validation_examples() for tag in example.source.tags]
     assert none["accuracy"] == counts.count("O") / len(counts)
     assert none["f1"] == 0
 
@@ -298,7 +299,7 @@ def test_every_word_counts_once_in_the_loss(tmp_path):
     """This includes sentences longer than a row, but no padding."""
     source = columns(tmp_path, *["Ann/B-PER Bell/I-PER sees/O " * 15] * 10, *["Kimmy/B-PER sees/O Bob/B-PER"] * 10)
     task, data, settings, _ = ready(tmp_path, **{"data.source": source})
-    held_out = sum(len(example.source.tags) for example in data.held_out())
+    held_out = sum(len(example.source.tags) for example in data.validation_examples())
     epoch = data.batches("train", 0, np.arange(8))
     batches = [next(epoch) for _ in range(settings.evaluate_every)]
     assert sum(batch["label_weights"].sum() for batch in batches) == 10 * 45 + 10 * 3 - held_out
@@ -322,7 +323,7 @@ def field(data, name):
 def training_sentences(data, source):
     """Returns the words and tags of the training sentences, without the validation sentences."""
     every = read_sentences(source, "data.source", tagged_words.Columns(0, -1), BadRows("stop"))
-    held_out = [example.source.words for example in data.held_out()]
+    held_out = [example.source.words for example in data.validation_examples()]
     return [(each.words, each.tags) for each in every if not (held_out[:1] == [each.words] and held_out.pop(0))]
 
 
@@ -339,7 +340,7 @@ def test_prepared_rows_contain_all_sentences(tmp_path, labels):
         before = ["O", *of_words]
         bio = [f"B{tag[1:]}" if tag not in ("O", before[i]) else tag for i, tag in enumerate(of_words)]
         left = iter(bio)
-        for row in tagged_words.sentence_rows(words, data.tokenizer, 16):
+        for row in tagged_words.sentence_rows(words, data.vocabulary, 16):
             ids.append(row["input_ids"].tolist())
             owned = set(row["unit_starts"].tolist())
             tags.append([order.index(next(left)) if place in owned else 0 for place in range(len(ids[-1]))])
@@ -383,7 +384,8 @@ def test_rows_are_prepared_once_for_all_runs(tmp_path, monkeypatch):
     second = ready(tmp_path / "second", **values, **of_run, seed=1)
     assert second.data.prepared.folder == first.data.prepared.folder
     assert field(second.data, "labels") == field(first.data, "labels")
-    assert [each.source.tags for each in second.data.held_out()] == [each.source.tags for each in first.data.held_out()]
+    one, two = ([each.source.tags for each in run.data.validation_examples()] for run in (first, second))
+    assert one == two
     plain = ready(tmp_path / "plain", **values, **{"data.scheme": "plain"})
     assert plain.task.labels == ("I-LOC", "I-PER", "O")
     as_written = {"O": "O", "B-LOC": "I-LOC", "I-LOC": "I-LOC", "B-PER": "I-PER", "I-PER": "I-PER"}
@@ -391,7 +393,7 @@ def test_rows_are_prepared_once_for_all_runs(tmp_path, monkeypatch):
     of_runs = (field(plain.data, "labels"), field(first.data, "labels"), field(first.data, "label_weights"))
     for row, in_bio, weights in zip(*of_runs, strict=True):
         assert row == [place[tag] if weight else 0 for tag, weight in zip(in_bio, weights, strict=True)]
-    assert {tag for each in plain.data.held_out() for tag in each.source.tags} == set(plain.task.labels)
+    assert {tag for each in plain.data.validation_examples() for tag in each.source.tags} == set(plain.task.labels)
 
 
 def test_worker_processes_prepare_the_same_files(tmp_path, monkeypatch):
@@ -457,7 +459,7 @@ def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
     valid = columns(tmp_path / "text", "Ann/B-PER old/B-ORG river/I-ORG", "old/B-ORG")
     with caplog.at_level(logging.WARNING, "bertjax"):
         task, data, *_ = ready(tmp_path, **{"data.valid_source": valid})
-        assert len(list(data.held_out())) == 2
+        assert len(list(data.validation_examples())) == 2
     (warning,) = (record.getMessage() for record in caplog.records)
     assert "cannot predict: B-ORG at 2 words, I-ORG at 1 words" in warning
     scores = score(task, data, lambda tag: tag if tag in task.labels else "O")
@@ -507,7 +509,7 @@ def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path):
 def test_samples_show_sentences_and_tags(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
-    for example, sentence in zip(found.examples, data.held_out(), strict=False):
+    for example, sentence in zip(found.examples, data.validation_examples(), strict=False):
         words, tags, right = zip(*example["tagged"], strict=True)
         assert (words, right) == (tuple(sentence.source.words), tuple(sentence.source.tags))
         assert set(tags) == {"O"}

@@ -23,10 +23,11 @@ from bertjax.data.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
 from bertjax.interop import marian
-from bertjax.modes.resolved import Resolved
+from bertjax.interop.published import open_weights
+from bertjax.interop.vocabularies import open_vocabularies
+from bertjax.modes import stages
 from bertjax.progress import log_once
 from bertjax.runs import checkpoints
-from bertjax.tasks import translators
 from bertjax.training import inference, sharding
 from tests import tiny
 from tests.interop import test_marian
@@ -241,16 +242,16 @@ def test_invalid_pairs_to_score(run, lines, told):
 
 
 def used(workdir, values):
-    """Returns the config of a model that is used through `init_from`."""
+    """Resolves the config of a model that is used through `init_from`."""
     tree = config_file.get_config()
     lengths = {"data.seq_len": 16, "decoding.max_length": 16}
     tree.update_from_flattened_dict({"init_from": str(workdir), **lengths, **values})
-    return translation.resolve(json.loads(tree.to_json_best_effort()))
+    return stages.of_config(translation, json.loads(tree.to_json_best_effort()))
 
 
 def predictor(workdir, values):
     """Returns the task of such a model, only for prediction."""
-    return Resolved(translation, used(workdir, {"data.source": "", **values})).of_folder(workdir).task
+    return used(workdir, {"data.source": "", **values}).to_predict().task
 
 
 def test_n_best_translations_are_in_order(run):
@@ -366,12 +367,9 @@ def test_the_start_token_comes_from_the_run(run, tmp_path):
     config = json.loads((run[0] / "config.json").read_text())
     (tmp_path / "checkpoints" / "300").mkdir(parents=True)
     (tmp_path / "config.json").write_text(json.dumps({**config, "start_token": "end"}))
-    tree = config_file.get_config()
-    tree.init_from = str(tmp_path)
-    assert translation.resolve(json.loads(tree.to_json_best_effort()))["start_token"] == "end"
-    tree.start_token = "begin"
+    assert used(tmp_path, {}).config["start_token"] == "end"
     with pytest.raises(UserError, match="config key start_token: got begin; expected end, as in init_from"):
-        translation.resolve(json.loads(tree.to_json_best_effort()))
+        used(tmp_path, {"start_token": "begin"})
 
 
 def test_prefixes_come_from_the_run(run, tmp_path):
@@ -382,7 +380,7 @@ def test_prefixes_come_from_the_run(run, tmp_path):
     (workdir / "config.json").write_text(json.dumps(config))
 
     def prefixes(**data):
-        config = used(workdir, {f"data.{key}": value for key, value in data.items()})
+        config = used(workdir, {f"data.{key}": value for key, value in data.items()}).config
         return tuple(config["data"][key] for key in ("source_prefix", "target_prefix"))
 
     pairs = dict(zip(("source", "target"), write_pairs(tmp_path), strict=True))
@@ -401,9 +399,9 @@ def test_vocabularies_of_an_earlier_start_are_replaced(tmp_path):
     apart = {"data__joint": False, "model__share_embeddings": False}
     kinds = ({"data__subwords": "wordpiece"}, apart, {})
     for values in (*kinds, *reversed(kinds)):
-        facts = ready_of(tmp_path, **values).data.facts
-        facts.save(tmp_path / "run")
-        for found in (facts.vocabularies, translators.open_vocabularies(tmp_path / "run")):
+        vocabularies = ready_of(tmp_path, **values).data.vocabulary
+        vocabularies.save(tmp_path / "run")
+        for found in (vocabularies, open_vocabularies(tmp_path / "run")):
             assert (found.source is found.target) == ("data__joint" not in values)
             is_word_piece = isinstance(found.source, subwords.WordPieceSubwords)
             assert is_word_piece == ("data__subwords" in values)
@@ -449,7 +447,7 @@ def test_shapes_of_batches_are_announced(tmp_path):
 
 
 def decoded(task, example):
-    return [task._facts.vocabularies[0].decode(row["input_ids"]) for row in example.rows]
+    return [task.tokenizer[0].decode(row["input_ids"]) for row in example.rows]
 
 
 def test_long_lines_are_split_or_refused(tmp_path, caplog):
@@ -461,7 +459,7 @@ def test_long_lines_are_split_or_refused(tmp_path, caplog):
     assert "split 1 of 2 texts with more than 23 tokens" in caplog.text
     assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
     whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
-    assert task._facts.vocabularies[0].decode(whole) == line
+    assert task.tokenizer[0].decode(whole) == line
     (example,) = task.examples(iter(["a cat sees. old bird. " * 4]))
     parts = decoded(task, example)
     assert len(parts) > 1 and all(part.endswith(".") for part in parts), "split at ends of sentences"
@@ -483,7 +481,7 @@ def test_a_lower_max_length_limits_only_the_translation(tmp_path, variant, limit
     (example,) = task.examples(iter([line]))
     assert decoded(task, example) == [line] and count > 2
     assert max(task.predict_lengths()) == limit
-    assert all(len(example.rows) == 1 for example in data.held_out())
+    assert all(len(example.rows) == 1 for example in data.validation_examples())
 
 
 def test_long_validation_lines_are_always_split(tmp_path):
@@ -493,7 +491,7 @@ def test_long_validation_lines_are_always_split(tmp_path):
         values[key.replace(".", ".valid_")] = names[0]
         Path(names[0]).write_text("cat " * 40 + "\nold bird.\n")
     data = ready_from(tmp_path, "tiny", values).data
-    assert [len(example.rows) > 1 for example in data.held_out()] == [True, False]
+    assert [len(example.rows) > 1 for example in data.validation_examples()] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -549,10 +547,10 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     files = {key: str(path) for key, path in files.items()}
     files |= {key.replace("__", "__test_"): path for key, path in files.items()}
     task, data, *_ = ready_of(tmp_path, **files, **options, metrics=("bleu", "chrf", "exact_match"))
-    examples = list(data.tested())
+    examples = list(data.test_examples())
     references = [example.source[1] for example in examples]
     assert references[0] == f"{target} 0", "as they stand in the file"
-    vocabulary = task._facts.vocabularies[1]
+    vocabulary = task.tokenizer[1]
     ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
     log_once.cache_clear()
@@ -577,11 +575,11 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
     # Translations are scored without their prefix.
-    held_out = next(data.held_out())
+    held_out = next(data.validation_examples())
     source, target = held_out.source
     assert source.startswith("to German: ") and not target.startswith("<de>")
-    labels = task._facts.vocabularies[1].encode_batch(["<de> " + target])[0]
-    ids = np.append(labels, np.int32(task._facts.vocabularies[1].eos_id))[None]
+    labels = task.tokenizer[1].encode_batch(["<de> " + target])[0]
+    ids = np.append(labels, np.int32(task.tokenizer[1].eos_id))[None]
     outputs = [{"ids": ids, "lengths": np.array([ids.size]), "scores": np.zeros(1)}]
     assert task.record(held_out, outputs)["translation"] == target
 
@@ -606,8 +604,8 @@ def test_a_run_with_random_initialization_is_exported(tmp_path):
     task = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
     params = random_params(task.init)
     task.export(params, tmp_path / "exported")
-    params["bias"] = np.zeros(task._facts.vocabularies[1].vocab_size, np.float32)
-    read = marian.load(tmp_path / "exported", jax.eval_shape(lambda: params))
+    params["bias"] = np.zeros(task.tokenizer[1].vocab_size, np.float32)
+    read, _ = open_weights(tmp_path / "exported").load(jax.eval_shape(lambda: params))
     jax.tree.map(np.testing.assert_array_equal, read, params)
     generation = json.loads((tmp_path / "exported" / "generation_config.json").read_text())
     searched = {"max_length": 17, "num_beams": 2, "length_penalty": 0.5, "early_stopping": "never"}
@@ -624,7 +622,7 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
     command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(given)]
     outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\n")
     assert outcome.status is None, outcome.status
-    ids = task._facts.vocabularies.target.encode_batch([json.loads(outcome.stdout)["translation"]])[0]
+    ids = task.tokenizer.target.encode_batch([json.loads(outcome.stdout)["translation"]])[0]
     assert len(ids) <= 8, "9 with the end token"
     for told in (
         "decoding.num_beams: 3, from ",
@@ -637,10 +635,11 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
 
 
 def test_unsupported_settings_of_a_folder_are_listed(tmp_path, caplog):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    assert open_weights(tmp_path).settings == {}
     (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
-    assert translation.published_settings(tmp_path)["decoding"]["num_beams"] == 5
+    assert open_weights(tmp_path).settings["decoding.num_beams"] == 5
     assert "generation_config.json has repetition_penalty=1.5" in caplog.text
-    assert translation.published_settings(tmp_path / "none") == {}
 
 
 @pytest.mark.slow
@@ -652,8 +651,8 @@ def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
     outcome = tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=last:2")
     assert outcome.status is None, outcome.status
     one, two = (checkpoints.restore_params(workdir, which, None) for which in ("1", "2"))
-    size = translators.open_vocabularies(workdir).target.vocab_size
-    read = marian.load(exported, jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
+    size = open_vocabularies(workdir).target.vocab_size
+    read, _ = open_weights(exported).load(jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
     mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
     for a, b, c in zip(*(jax.tree.leaves({**tree, "bias": 0}) for tree in (read, mean, two)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-7)
@@ -678,7 +677,7 @@ def test_dates_never_end(tmp_path):
     stream = data.batches("train", 0, np.arange(32))
     np.testing.assert_equal([first, second], [next(stream), next(stream)])
     assert not np.array_equal(first["input_ids"], second["input_ids"])
-    assert len(list(data.tested())) == 1000
+    assert len(list(data.test_examples())) == 1000
     with pytest.raises(UserError, match=r"data\.seq_len: got 16; expected at least \d\d, the longest pair of dates"):
         task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
@@ -696,8 +695,8 @@ def compiled_attention(monkeypatch):
 
 def attended_by(workdir, text, folder, monkeypatch):
     """Returns the attention for the translation of a text, and the words in its drawing."""
-    kept, told = [], translation.Translation.attention
-    monkeypatch.setattr(translation.Translation, "attention", lambda *a: kept.append(told(*a)) or kept[-1])
+    kept, told = [], translation.Task.attention
+    monkeypatch.setattr(translation.Task, "attention", lambda *a: kept.append(told(*a)) or kept[-1])
     command = ["--mode=predict", f"--workdir={workdir}", f"--plot={folder / 'a.svg'}", "--format=jsonl"]
     outcome = tiny.run_on_one(*command, stdin=text.encode())
     assert outcome.status is None, outcome.status
@@ -783,7 +782,7 @@ def test_dates_are_translated_and_drawn(variant, num_layers, num_heads, tmp_path
 @pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
 def test_each_variant_makes_a_task(variant):
     tree = json.loads(config_file.get_config(variant).to_json_best_effort())
-    _, settings, task = Resolved(translation, translation.resolve(tree)).rehearsed()
+    _, settings, task, _ = stages.of_config(translation, tree).example()
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     assert jax.eval_shape(task.init, jax.random.key(0))
 
@@ -830,7 +829,7 @@ def test_a_vocabulary_of_another_run_is_refused(run, tmp_path):
     other = ready_of(tmp_path / "other", data__vocab_size=60).data
     stolen = tmp_path / "stolen"
     shutil.copytree(workdir, stolen)
-    other.facts.save(stolen)
+    other.vocabulary.save(stolen)
     source = tmp_path / "in.txt"
     source.write_text("cat.\n")
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={stolen}", f"--input={source}")
@@ -870,7 +869,7 @@ def test_a_key_that_a_recurrent_model_lacks_is_reported(key):
     tree = json.loads(config_file.get_config("rnn").to_json_best_effort())
     tree["model"][key] = 1
     with pytest.raises(UserError, match=rf"model\.{key}"):
-        Resolved(translation, translation.resolve(tree)).rehearsed()
+        stages.of_config(translation, tree).example()
 
 
 def test_unsuitable_runs_in_init_from(run, tmp_path):
@@ -884,8 +883,8 @@ def test_unsuitable_runs_in_init_from(run, tmp_path):
 def test_attention_is_drawn_after_training_with_flash_attention(tmp_path, compiled_attention):
     task, data, *_ = ready_of(tmp_path, model__dtype="bfloat16")
     flash = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
-    example = next(data.held_out())
-    ids = np.array([[5, 6, task._facts.vocabularies[1].eos_id]], np.int32)
+    example = next(data.validation_examples())
+    ids = np.array([[5, 6, task.tokenizer[1].eos_id]], np.int32)
     outputs = [{"ids": ids, "lengths": np.array([3]), "scores": np.zeros(1)}]
     params = random_params(task.init)
     found, expected = (each.attention(params, example, outputs) for each in (flash, task))
@@ -945,7 +944,7 @@ def test_a_marian_folder_is_imported_and_exported(tmp_path):
 def test_samples_show_translations_and_references(tmp_path):
     task, data, *_ = ready_of(tmp_path)
     found = shown(task, data, tmp_path / "shown")
-    for example, pair in zip(found.examples, data.held_out(), strict=False):
+    for example, pair in zip(found.examples, data.validation_examples(), strict=False):
         assert (example["source"], example["reference"]) == pair.source
     titles = [matrix["title"] for matrix in found.matrices]
     assert titles == ["Attention mask of a row", "Position embeddings", "Similarity of positions"]
@@ -967,7 +966,7 @@ def test_pairs_are_read_from_their_sources_once(tmp_path, monkeypatch):
     values = values_of(tmp_path, data__seq_len=8)
     first = ready_from(tmp_path, "tiny", values).data
     batches = [list(zip(range(9), first.batches("train", 0, np.arange(32)), strict=False))]
-    held_out = list(first.held_out())
+    held_out = list(first.validation_examples())
 
     def read(self):
         raise AssertionError("read again")
@@ -978,7 +977,7 @@ def test_pairs_are_read_from_their_sources_once(tmp_path, monkeypatch):
     assert again.is_prepared and again.report() == first.report()
     batches.append(list(zip(range(9), again.batches("train", 0, np.arange(32)), strict=False)))
     np.testing.assert_equal(*batches)
-    assert [example.source for example in again.held_out()] == [example.source for example in held_out]
+    assert [example.source for example in again.validation_examples()] == [example.source for example in held_out]
     other = ready_from(tmp_path, "tiny", {**values, "seed": 1}).data
     assert not np.array_equal(
         next(other.batches("train", 0, np.arange(32)))["input_ids"], batches[0][0][1]["input_ids"]

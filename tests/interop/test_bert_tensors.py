@@ -16,7 +16,8 @@ from safetensors.numpy import load_file
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop import bert_tensors, huggingface
+from bertjax.interop import bert_tensors
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 
@@ -29,8 +30,7 @@ HEADS = ("bert.pooler", "cls.predictions", "cls.seq_relationship", "classifier",
 
 
 def configured(**changes):
-    values = {**huggingface.read_config(GOLDEN), **CHOICES, "next_sentence": True, **changes}
-    return build(BertConfig, values, "model")
+    return build(BertConfig, {**open_weights(GOLDEN).fields, **CHOICES, **changes}, "model")
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def shapes(name, lstm_size=0, **changes):
     config, ids = configured(**changes), jnp.zeros((1, 1), jnp.int32)
     positions, options = (), {"deterministic": True}
     if name in ("pretraining", "masked_lm"):
-        model = BertForPreTraining(configured(**changes, next_sentence=name == "pretraining"))
+        model = BertForPreTraining(config, predicts_next=name == "pretraining")
         positions, options = (ids,), {"deterministic": True, "return_attention": False}
     elif name in ("bert", "bert_without_pooler"):
         model, options = Bert(config, use_pooler=name == "bert"), {"deterministic": True, "return_attention": False}

@@ -17,24 +17,23 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 from tests.random_params import random_params
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CHOICES = {"scan_layers": True, "next_sentence": True}
-CONFIG = build(BertConfig, {**huggingface.read_config(GOLDEN), **CHOICES}, "model")
-NO_NEXT_SENTENCE = dataclasses.replace(CONFIG, next_sentence=False)
+CONFIG = build(BertConfig, {**open_weights(GOLDEN).fields, "scan_layers": True}, "model")
 
 
 @functools.cache
-def shapes(config):
-    ids = jnp.zeros((1, 1), jnp.int32)
-    init = functools.partial(BertForPreTraining(config).init, deterministic=True, return_attention=False)
+def shapes(config, predicts_next=False):
+    ids, model = jnp.zeros((1, 1), jnp.int32), BertForPreTraining(config, predicts_next)
+    init = functools.partial(model.init, deterministic=True, return_attention=False)
     return jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids), ids)["params"]
 
 
-SHAPES = shapes(CONFIG)
+SHAPES = shapes(CONFIG, predicts_next=True)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def assert_equal(tree, reference):
 
 
 def test_read_config():
-    assert huggingface.read_config(GOLDEN) == {
+    assert open_weights(GOLDEN).fields == {
         "vocab_size": 61,
         "hidden_size": 36,
         "num_layers": 2,
@@ -94,12 +93,12 @@ def test_read_config():
     ],
 )
 def test_activations(tmp_path, hidden_act, activation):
-    assert huggingface.read_config(write_config(tmp_path, hidden_act=hidden_act))["activation"] == activation
+    assert open_weights(write_config(tmp_path, hidden_act=hidden_act)).fields["activation"] == activation
 
 
 def test_old_configs_lack_some_keys(tmp_path):
     folder = write_config(tmp_path, remove=("layer_norm_eps", "is_decoder", "tie_word_embeddings"))
-    assert huggingface.read_config(folder) == huggingface.read_config(GOLDEN)
+    assert open_weights(folder).fields == open_weights(GOLDEN).fields
 
 
 @pytest.mark.parametrize(
@@ -117,29 +116,27 @@ def test_old_configs_lack_some_keys(tmp_path):
 )
 def test_other_models_are_refused(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
-        huggingface.read_config(write_config(tmp_path, **changes))
+        _ = open_weights(write_config(tmp_path, **changes)).fields
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'"bert"', b"\xff\xfe", b"[" * 100_000])
 def test_unreadable_config(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json"):
-        huggingface.read_config(tmp_path)
+    with pytest.raises(UserError, match=r"config\.json: got .*Fix: download"):
+        _ = open_weights(tmp_path).fields
 
 
 def test_no_such_folder(tmp_path):
-    with pytest.raises(UserError, match=r"config\.json"):
-        huggingface.read_config(tmp_path / "none")
     with pytest.raises(UserError, match=r"got no weights; expected model\.safetensors"):
         huggingface.load(tmp_path / "none", SHAPES)
 
 
-@pytest.mark.parametrize("config", [CONFIG, NO_NEXT_SENTENCE])
-def test_loaded_parameters_have_the_tree_of_the_model(config):
-    params, report = huggingface.load(GOLDEN, shapes(config))
+@pytest.mark.parametrize("predicts_next", [True, False])
+def test_loaded_parameters_have_the_tree_of_the_model(predicts_next):
+    params, report = huggingface.load(GOLDEN, shapes(CONFIG, predicts_next))
     assert report.missing == ()
-    assert bool(report.unused) == (not config.next_sentence)
-    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, shapes(config))
+    assert bool(report.unused) == (not predicts_next)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, shapes(CONFIG, predicts_next))
 
 
 def without(tensors, *prefixes):
@@ -234,7 +231,7 @@ def test_saved_files_equal_those_of_transformers(tmp_path, tensors, params):
     written, theirs = (json.loads((f / "config.json").read_text()) for f in (folder, GOLDEN))
     assert written.pop("position_embedding_type") == "absolute"
     assert written == {key: theirs[key] for key in written}
-    assert huggingface.read_config(folder) == huggingface.read_config(GOLDEN)
+    assert open_weights(folder).fields == open_weights(GOLDEN).fields
 
 
 @pytest.mark.parametrize(
@@ -242,24 +239,24 @@ def test_saved_files_equal_those_of_transformers(tmp_path, tensors, params):
     [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")],
 )
 def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidden_act):
-    config = dataclasses.replace(NO_NEXT_SENTENCE, activation=activation)
-    params = jax.device_put(random_params(lambda _: shapes(NO_NEXT_SENTENCE)))
+    config = dataclasses.replace(CONFIG, activation=activation)
+    params = jax.device_put(random_params(lambda _: shapes(CONFIG)))
     huggingface.save(tmp_path, params, config, "BertForMaskedLM")
-    loaded, report = huggingface.load(tmp_path, shapes(NO_NEXT_SENTENCE))
+    loaded, report = huggingface.load(tmp_path, shapes(CONFIG))
     assert report == ((), ())
     assert_equal(loaded, params)
     values = json.loads((tmp_path / "config.json").read_text())
     assert (values["architectures"], values["hidden_act"]) == (["BertForMaskedLM"], hidden_act)
-    assert huggingface.read_config(tmp_path)["activation"] == activation
+    assert open_weights(tmp_path).fields["activation"] == activation
 
 
 def test_a_model_without_token_types_is_saved_with_zeros(tmp_path):
     """Because BERT of transformers always adds an embedding of token types."""
-    config = dataclasses.replace(NO_NEXT_SENTENCE, type_vocab_size=0)
+    config = dataclasses.replace(CONFIG, type_vocab_size=0)
     params = random_params(lambda _: shapes(config))
     assert "token_type_embeddings" not in params["bert"]["embeddings"]
     huggingface.save(tmp_path, params, config, "BertForMaskedLM")
-    assert huggingface.read_config(tmp_path)["type_vocab_size"] == 1
+    assert open_weights(tmp_path).fields["type_vocab_size"] == 1
     loaded, _ = huggingface.load(tmp_path, shapes(dataclasses.replace(config, type_vocab_size=1)))
     table = loaded["bert"]["embeddings"].pop("token_type_embeddings")
     np.testing.assert_array_equal(table, np.zeros((1, config.hidden_size)))
@@ -284,7 +281,7 @@ def test_a_failed_save_keeps_the_old_files(tmp_path, params, monkeypatch):
 @pytest.mark.parametrize(("field", "value"), [("norm", "pre"), ("direction", "left_to_right")])
 def test_options_without_an_equivalent_cannot_be_saved(tmp_path, field, value):
     config = dataclasses.replace(CONFIG, **{field: value})
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes(config))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes(config, predicts_next=True))
     with pytest.raises(UserError, match=f"{field}: got {value}"):
         huggingface.save(tmp_path, params, config, "BertForPreTraining")
     assert not list(tmp_path.iterdir())
@@ -313,7 +310,7 @@ def with_classifier(params, count):
 def test_classes(tmp_path, params, labels, count, expected, problem_type):
     classifier = with_classifier(params, count)
     huggingface.save(tmp_path, classifier, CONFIG, "BertForSequenceClassification", labels)
-    assert huggingface.read_labels(tmp_path) == expected
+    assert open_weights(tmp_path).labels == expected
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["label2id"] == {name: i for i, name in enumerate(expected)}
     assert values["problem_type"] == problem_type
@@ -325,7 +322,7 @@ def test_classes(tmp_path, params, labels, count, expected, problem_type):
 def test_token_classes_have_no_problem_type(tmp_path, params):
     tagger = with_classifier({"bert": {k: v for k, v in params["bert"].items() if k != "pooler"}}, 2)
     huggingface.save(tmp_path, tagger, CONFIG, "BertForTokenClassification", ("O", "B-PER"))
-    assert huggingface.read_labels(tmp_path) == ("O", "B-PER")
+    assert open_weights(tmp_path).labels == ("O", "B-PER")
     assert "problem_type" not in json.loads((tmp_path / "config.json").read_text())
 
 
@@ -337,11 +334,11 @@ def test_a_bare_model_is_written_without_prefix(tmp_path, params, tensors):
 
 
 def test_models_without_a_classifier_have_no_labels():
-    assert huggingface.read_labels(GOLDEN) is None
+    assert open_weights(GOLDEN).labels == ()
 
 
 def test_default_labels_that_transformers_omits(tmp_path):
-    assert huggingface.read_labels(write_config(tmp_path, architectures=["BertForSequenceClassification"])) == (
+    assert open_weights(write_config(tmp_path, architectures=["BertForSequenceClassification"])).labels == (
         "LABEL_0",
         "LABEL_1",
     )
@@ -360,13 +357,13 @@ def test_default_labels_that_transformers_omits(tmp_path):
 )
 def test_multi_label_models_are_detected(tmp_path, problem_type, count, is_multi_label):
     values = {"problem_type": problem_type, "id2label": {str(n): f"LABEL_{n}" for n in range(count)}}
-    assert huggingface.is_multi_label(write_config(tmp_path, **values)) == is_multi_label
+    assert open_weights(write_config(tmp_path, **values)).is_multi_label == is_multi_label
 
 
 @pytest.mark.parametrize("id2label", [{"1": "a"}, {"0": 3}, {}, ["a"], {"0": "a", "00": "b"}])
 def test_bad_labels(tmp_path, id2label):
     with pytest.raises(UserError, match=r"config\.json: id2label: got .*; expected names by number.*Fix: "):
-        huggingface.read_labels(write_config(tmp_path, id2label=id2label))
+        _ = open_weights(write_config(tmp_path, id2label=id2label)).labels
 
 
 @pytest.fixture
@@ -467,6 +464,6 @@ def test_a_folder_of_old_sentence_transformers_has_the_model_inside(tmp_path, te
     write(write_config(inside, id2label={"0": "one"}), tensors)
     (tmp_path / "config.json").write_text('{"__version__": "0.2.0"}')
     assert huggingface.model_folder(tmp_path) == inside
-    assert huggingface.read_config(tmp_path) == huggingface.read_config(GOLDEN)
-    assert huggingface.read_labels(tmp_path) == ("one",)
+    assert open_weights(tmp_path).fields == open_weights(GOLDEN).fields
+    assert open_weights(tmp_path).labels == ("one",)
     assert_equal(huggingface.load(tmp_path, SHAPES)[0], params)

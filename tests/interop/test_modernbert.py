@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import huggingface, modernbert
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests.random_params import random_params
@@ -92,12 +93,12 @@ FIELDS = {
     "initializer_range": 0.02,
 }
 TINY = {"hidden_size": 12, "num_heads": 2, "num_layers": 3, "intermediate_size": 10, "vocab_size": 17}
-CONFIG = build(BertConfig, {**FIELDS, **TINY, "max_positions": 40, "next_sentence": False}, "model")
+CONFIG = build(BertConfig, {**FIELDS, **TINY, "max_positions": 40}, "model")
 IDS = np.zeros((1, 1), np.int32)
 INPUTS = BertInputs(IDS, IDS, IDS)
 ARCHITECTURES = {
     "BertModel": lambda config: Bert(config, use_pooler=False),
-    "BertForMaskedLM": BertForPreTraining,
+    "BertForMaskedLM": lambda config: BertForPreTraining(config, predicts_next=False),
     "BertForSequenceClassification": lambda config: BertForSequenceClassification(config, 4, 0.0, 0),
     "BertForMultipleChoice": lambda config: BertForSequenceClassification(config, 1, 0.0, 0),
     "BertForTokenClassification": lambda config: BertForTokenClassification(config, 4, 0.0, 0),
@@ -129,7 +130,7 @@ def assert_equal(tree, reference):
 
 @pytest.mark.parametrize("values", [OLDER, NEWER, {**NEWER, **OLDER}])
 def test_both_forms_of_the_config_are_read(tmp_path, values):
-    assert huggingface.read_config(write_config(tmp_path, values)) == FIELDS
+    assert open_weights(write_config(tmp_path, values)).fields == FIELDS
 
 
 def test_omitted_keys_have_the_defaults_of_transformers(tmp_path):
@@ -137,7 +138,7 @@ def test_omitted_keys_have_the_defaults_of_transformers(tmp_path):
         key for key in OLDER if key.split("_")[0] in ("attention", "classifier", "mlp", "norm", "local", "global")
     ]
     optional += ["decoder_bias", "embedding_dropout", "hidden_activation", "initializer_range", "tie_word_embeddings"]
-    found = huggingface.read_config(write_config(tmp_path, OLDER, remove=optional))
+    found = open_weights(write_config(tmp_path, OLDER, remove=optional)).fields
     assert found == {**FIELDS, "pooling": "cls"}
 
 
@@ -158,7 +159,7 @@ def test_omitted_keys_have_the_defaults_of_transformers(tmp_path):
 def test_layer_types_become_the_distance_of_global_layers(tmp_path, types, every, expected):
     changes = {"num_hidden_layers": len(types or "four"), **({"layer_types": types} if types else {})}
     changes |= {"global_attn_every_n_layers": every} if every else {}
-    found = huggingface.read_config(write_config(tmp_path, OLDER, () if every else OLD_KEYS[:1], **changes))
+    found = open_weights(write_config(tmp_path, OLDER, () if every else OLD_KEYS[:1], **changes)).fields
     assert (found["local_attention"], found["global_every"]) == expected
 
 
@@ -185,7 +186,7 @@ def test_layer_types_become_the_distance_of_global_layers(tmp_path, types, every
 )
 def test_unsupported_models_are_refused(tmp_path, changes, message):
     with pytest.raises(UserError, match=rf"config\.json: {message}"):
-        huggingface.read_config(write_config(tmp_path, OLDER, **changes))
+        _ = open_weights(write_config(tmp_path, OLDER, **changes)).fields
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_save_and_load_round_trip(tmp_path, architecture, changes):
     config = dataclasses.replace(CONFIG, **changes)
     params = params_of(architecture, config)
     huggingface.save(tmp_path, params, config, architecture)
-    assert build(BertConfig, {**huggingface.read_config(tmp_path), "next_sentence": False}, "model") == config
+    assert BertConfig(**open_weights(tmp_path).fields) == config
     loaded, report = huggingface.load(tmp_path, params)
     assert report == ((), ())
     assert_equal(loaded, params)
@@ -242,7 +243,7 @@ def test_saved_files_have_the_names_and_shapes_of_transformers(tmp_path, archite
     assert values["architectures"] == [f"Modern{architecture}"]
     names = ("pad", "cls", "bos", "sep", "eos")
     assert [values[f"{name}_token_id"] for name in names] == [7, 5, 5, 3, 3]
-    loaded, report = huggingface.load(tmp_path, params)
+    loaded, report = huggingface.load(tmp_path, params, f"Modern{architecture}")
     assert report == ((), ())
     assert_equal(loaded, params)
     # Rows of a fused matrix: queries, keys, values; and what is activated before what it is multiplied by.
@@ -270,10 +271,15 @@ def test_heads_of_other_tasks_are_not_used(tmp_path):
     loaded, report = huggingface.load(tmp_path, params_of("BertForMaskedLM"))
     assert report.missing == ("masked_lm",)
     assert_equal(loaded, {"bert": classes["bert"]})
-    loaded, report = huggingface.load(tmp_path, params_of("BertForQuestionAnswering"))
+    loaded, report = huggingface.load(
+        tmp_path, params_of("BertForQuestionAnswering"), "ModernBertForSequenceClassification"
+    )
     assert report == (("qa_outputs",), ("classifier.bias", "classifier.weight"))
     huggingface.save(tmp_path, params_of("BertForQuestionAnswering"), CONFIG, "BertForQuestionAnswering")
-    assert huggingface.load(tmp_path, classes)[1] == (("classifier",), ("qa_outputs.bias", "qa_outputs.weight"))
+    assert huggingface.load(tmp_path, classes, "ModernBertForQuestionAnswering")[1] == (
+        ("classifier",),
+        ("qa_outputs.bias", "qa_outputs.weight"),
+    )
 
 
 def test_an_encoder_has_no_heads(tmp_path):

@@ -1,28 +1,29 @@
 """PreSumm and BertSum checkpoints: golden ones written by their own code, and ones that are made by hand from these."""
 
 import functools
-import json
 import re
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build_all
+from bertjax.config import build_part, part
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from bertjax.experiments.bertsum_abs import ModelConfig
 from bertjax.interop import huggingface, presumm
 from bertjax.interop.formats import torch_pickle
+from bertjax.interop.published import MODEL_DEFAULTS, open_weights
 from bertjax.models.bert import Bert, BertConfig, BertInputs
-from bertjax.models.bertsum import BertSum, BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import Seq2SeqInputs
-from bertjax.tasks import pretrained
+from bertjax.tasks import completion, pretrained
 from tests.interop.formats.test_torch_pickle import ATTACKS, extension, name, plain, storage, tensor, text, write_zip
-from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, read, shapes
+from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, model_of, read, shapes
 from tests.random_params import random_params
 
 assert extension  # a fixture
@@ -38,7 +39,7 @@ FIXED = {
     "norm": "post",
     "direction": "both",
 }
-KNOWN = {**pretrained._DEFAULTS, **FIXED}  # in the description of a folder
+KNOWN = {**MODEL_DEFAULTS, **FIXED}  # in the description of a folder
 DESCRIBED = {
     "transformer": {"num_layers": 2, "scorer_layers": 2, "scorer_heads": 4, "scorer_intermediate": 10},
     "classifier": {"num_layers": 1},
@@ -72,8 +73,11 @@ def write(folder, model, opt=b"N", optim=b"N"):
 
 def like(scorer, **changes):
     """The shapes of the model of a golden file, with changes."""
-    values = {**ABSENT, **presumm.describe(GOLDEN / f"{scorer}.pt"), **CHOICES, **changes}
-    return shapes(BertSum(*build_all((BertConfig, BertSumConfig), values, "model")))
+    return shapes(model_of(GOLDEN / f"{scorer}.pt", **changes))
+
+
+def load(path, like):
+    return presumm.load(presumm.read(path), like)
 
 
 def equal(tree, other):
@@ -82,7 +86,7 @@ def equal(tree, other):
 
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_description_of_a_checkpoint(scorer):
-    assert presumm.describe(GOLDEN / f"{scorer}.pt") == {
+    assert open_weights(GOLDEN / f"{scorer}.pt").fields == {
         **FIXED,
         "scorer": scorer,
         **DESCRIBED[scorer],
@@ -101,18 +105,17 @@ def test_description_of_a_checkpoint(scorer):
 )
 def test_row_settings_of_a_checkpoint(tmp_path, scorer, opt, expected):
     """PreSumm's code splits words at white space. BertSum's code, whose scorer is named `encoder`, splits like BERT."""
-    assert presumm.describe_rows(write(tmp_path, tensors(scorer), opt)) == expected
+    assert open_weights(write(tmp_path, tensors(scorer), opt)).rows == expected
 
 
 def test_row_settings_of_an_encoder_without_head(tmp_path):
     bert = {key: array for key, array in tensors("transformer").items() if key.startswith("bert.")}
-    assert presumm.describe_rows(write(tmp_path, bert)) == {}
+    assert open_weights(write(tmp_path, bert)).rows == {}
 
 
 @pytest.mark.parametrize("values", [{}, {"bertsum": []}, {"bertsum": {}}, {"bertsum": {"rows": "x"}}])
-def test_folders_without_row_settings(tmp_path, values):
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    assert presumm.describe_rows(tmp_path) == {}
+def test_folders_without_row_settings(values):
+    assert presumm.read_rows(values) == {}
 
 
 def test_each_tensor_becomes_the_right_parameter():
@@ -137,14 +140,14 @@ def test_each_tensor_becomes_the_right_parameter():
 
 
 def test_unused_tensors_of_a_scorer_are_reported():
-    _, report = presumm.load(GOLDEN / "transformer.pt", like("transformer"))
+    _, report = load(GOLDEN / "transformer.pt", like("transformer"))
     assert report == ((), ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
 
 
 def test_files_made_by_hand_equal_golden_files(tmp_path):
     path = write(tmp_path, tensors("transformer"), options(ext_heads=4))
-    assert presumm.describe(path) == presumm.describe(GOLDEN / "transformer.pt")
-    equal(presumm.load(path, like("transformer")), presumm.load(GOLDEN / "transformer.pt", like("transformer")))
+    assert open_weights(path).fields == open_weights(GOLDEN / "transformer.pt").fields
+    equal(load(path, like("transformer")), load(GOLDEN / "transformer.pt", like("transformer")))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_files_made_by_hand_equal_golden_files(tmp_path):
     ],
 )
 def test_options_that_determine_heads(tmp_path, opt, expected):
-    found = presumm.describe(write(tmp_path, tensors("transformer"), opt))
+    found = open_weights(write(tmp_path, tensors("transformer"), opt)).fields
     assert {key: value for key, value in found.items() if key.endswith("heads")} == expected
 
 
@@ -177,21 +180,21 @@ def test_options_of_another_type(tmp_path, opt, got):
     model = {"first": np.zeros(6, np.float32), **tensors("transformer")}
     opt = name("argparse.Namespace") + b")\x81}(" + text("encoder") + opt + text("ext_heads") + opt + b"ub"
     with pytest.raises(UserError, match=rf"model_step_1.pt: opt.ext_heads: got {got}; expected an int"):
-        presumm.describe(write(tmp_path, model, opt))
+        _ = open_weights(write(tmp_path, model, opt)).fields
 
 
 def test_heads_have_width_64_as_in_published_models(tmp_path):
     model = {
         key: np.zeros((128, 128), np.float32) if array.ndim == 2 else array for key, array in tensors("rnn").items()
     }
-    assert presumm.describe(write(tmp_path, model))["num_heads"] == 2
+    assert open_weights(write(tmp_path, model)).fields["num_heads"] == 2
 
 
 def test_a_mismatch_of_scorers():
     for scorer in SCORERS:
         other = like("rnn" if scorer != "rnn" else "transformer", num_layers=1)
         with pytest.raises(UserError) as error:
-            presumm.load(GOLDEN / f"{scorer}.pt", other)
+            load(GOLDEN / f"{scorer}.pt", other)
         wanted = "rnn" if scorer != "rnn" else "transformer"
         message = f"{scorer}.pt: scorer: got {scorer}; expected {wanted}, as in model.scorer. Fix: set --config"
         assert message in str(error.value)
@@ -215,7 +218,7 @@ def test_a_mismatch_of_scorers():
 )
 def test_a_model_of_other_sizes(changes, message):
     with pytest.raises(UserError, match=rf"transformer.pt: {message}"):
-        presumm.load(GOLDEN / "transformer.pt", like("transformer", **changes))
+        load(GOLDEN / "transformer.pt", like("transformer", **changes))
 
 
 def without(key):
@@ -252,7 +255,7 @@ def without(key):
 )
 def test_damaged_tensors(tmp_path, model, message):
     with pytest.raises(UserError, match=message):
-        presumm.load(write(tmp_path, model), like("transformer"))
+        load(write(tmp_path, model), like("transformer"))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +265,7 @@ def test_a_checkpoint_without_bert_is_refused(tmp_path, key):
     message = rf"got no matrix {key.replace('model.', '')}; expected a checkpoint of PreSumm or BertSum"
     for model in (without(key), {**without(key), key: np.zeros(5, np.float32)}):
         with pytest.raises(UserError, match=message):
-            presumm.describe(write(tmp_path, model))
+            _ = open_weights(write(tmp_path, model)).fields
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ def test_a_checkpoint_without_bert_is_refused(tmp_path, key):
 )
 def test_other_files_of_torch(tmp_path, pickled, got):
     with pytest.raises(UserError, match=rf"weights.bin.*: got {got}; expected a"):
-        presumm.describe(write_zip(tmp_path, pickled))
+        presumm.read(write_zip(tmp_path, pickled))
 
 
 def test_the_encoder_of_an_abstractive_model_is_loaded(tmp_path):
@@ -288,21 +291,19 @@ def test_the_encoder_of_an_abstractive_model_is_loaded(tmp_path):
     }
     encoder = {key: array for key, array in tensors("transformer").items() if key.startswith("bert.")}
     path = write(tmp_path, {**encoder, **decoder})
-    assert "scorer" not in presumm.describe(path)
-    params, report = presumm.load(path, like("transformer"))
+    assert "scorer" not in open_weights(path).fields
+    params, report = load(path, like("transformer"))
     assert report.missing == ("scorer",)
     assert set(report.unused) >= {"decoder.embeddings.weight", "generator.0.bias"}
     assert not any("mask" in name or "pos_emb" in name for name in report.unused)
-    equal(params["bert"], presumm.load(GOLDEN / "transformer.pt", like("transformer"))[0]["bert"])
+    equal(params["bert"], load(GOLDEN / "transformer.pt", like("transformer"))[0]["bert"])
 
 
 def abstractive(path):
     """A random model with one decoder layer, and the encoder of a golden file."""
-    values = {**presumm.describe(path), **CHOICES, "decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5}
-    keys = [*BertConfig.__dataclass_fields__, *BertSumAbsConfig.__dataclass_fields__]
-    values = {**values, "decoder_dropout": 0.0}
-    configs = build_all((BertConfig, BertSumAbsConfig), {key: values[key] for key in keys if key in values}, "model")
-    model = BertSumAbs(*configs)
+    head = {"decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5, "decoder_dropout": 0.0}
+    config = build_part(ModelConfig, {**open_weights(path).fields, **CHOICES, **head}, "model")
+    model = BertSumAbs(part(BertConfig, config), part(BertSumAbsConfig, config))
     init = functools.partial(model.init, deterministic=True, return_attention=False)
     return model, random_params(init, Seq2SeqInputs(*[np.zeros((1, 1), np.int32)] * 4))["params"]
 
@@ -310,10 +311,10 @@ def abstractive(path):
 def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
     """BertSumExtAbs uses only the encoder."""
     _, params = abstractive(GOLDEN / "rnn.pt")
-    started = pretrained.warm_start(params, GOLDEN / "rnn.pt")
+    started = pretrained.warm_start(params, open_weights(GOLDEN / "rnn.pt"))
     modules = [message.split(" ")[1] for message in caplog.messages]
     assert sorted(modules) == ["bias", "decoder", "target_embeddings"]
-    equal(started["bert"], presumm.load(GOLDEN / "rnn.pt", like("rnn"))[0]["bert"])
+    equal(started["bert"], load(GOLDEN / "rnn.pt", like("rnn"))[0]["bert"])
     equal(started["decoder"], params["decoder"])
 
 
@@ -323,20 +324,20 @@ def test_a_decoder_of_another_size(tmp_path):
     found = huggingface.read_tensors(tmp_path)
     extra = {key.replace("layers.0", "layers.1"): array for key, array in found.items() if "decoder.trans" in key}
     path = write(tmp_path, {**found, **extra}, options(dec_heads=2))
-    found = presumm.describe(path)
+    found = open_weights(path).fields
     assert {key: value for key, value in found.items() if key.startswith("decoder")} == {
         "decoder_layers": 2, "decoder_heads": 2, "decoder_intermediate": 5
     }  # fmt: skip
     with pytest.raises(UserError, match=r"got 26 unknown: decoder.transformer_layers.1.context_attn.final_linear.bias"):
-        presumm.load(path, params)
+        load(path, params)
 
 
 def test_bert_is_loaded_from_a_summarizer():
-    config = with_positions(40)[0].config
+    config = model_of(GOLDEN / "rnn.pt").config
     ids = np.zeros((1, 1), np.int32)
     init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
     shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
-    params, report = presumm.load(GOLDEN / "rnn.pt", shapes)
+    params, report = load(GOLDEN / "rnn.pt", shapes)
     np.testing.assert_array_equal(params["pooler"]["kernel"], tensors("rnn")["bert.model.pooler.dense.weight"].T)
     assert "ext_layer.rnn.hidden0.0.weight_ih" in report.unused
 
@@ -352,9 +353,8 @@ def test_no_code_is_executed(tmp_path, attack, place, extension):
     wrapped = {"model": b"%b", "opt": name("argparse.Namespace") + b")\x81}" + text("a") + b"%bsb", "optim": optimizer}
     pickled = b"\x80\x04}" + text(place) + wrapped[place] % code + b"s."
     path = write_zip(tmp_path, pickled).rename(tmp_path / "a.pt")
-    for read_it in (presumm.describe, lambda path: presumm.load(path, {}), pretrained.describe):
-        with pytest.raises(UserError, match=rf"a.pt.*: got .*{named}.*; expected .*Fix: if you trust its source"):
-            read_it(path)
+    with pytest.raises(UserError, match=rf"a.pt.*: got .*{named}.*; expected .*Fix: if you trust its source"):
+        _ = open_weights(path).fields
     assert not canary.exists()
 
 
@@ -382,23 +382,20 @@ def test_round_trip(tmp_path, scorer):
     loaded, report = huggingface.load(tmp_path, shapes(model))
     assert report == ((), ())
     equal(loaded, params)
-    assert presumm.describe_rows(tmp_path) == {"words": "spaces", "interval_segments": False}
-    assert presumm.read_head(tmp_path) == {
-        key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")
-    }
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["bertsum"]["sentence_pooling"]  # as in folders without this key
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert presumm.read_head(tmp_path)["sentence_pooling"] == "cls"
+    found = open_weights(tmp_path)
+    assert found.rows == {"words": "spaces", "interval_segments": False}
+    head = {key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")}
+    assert presumm.read_head(found.config, tmp_path) == head
+    del found.config["bertsum"]["sentence_pooling"]  # as in folders without this key
+    assert presumm.read_head(found.config, tmp_path)["sentence_pooling"] == "cls"
     # Tensors have the names of PreSumm and transformers.
     renamed = {re.sub("^encoder", "ext_layer", key.replace("bert.model.", "bert.")) for key in tensors(scorer)}
     renamed -= {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "ext_layer.pos_emb.pe"}
     assert set(huggingface.read_tensors(tmp_path)) == renamed
 
 
-def test_other_folders_have_no_scorer(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    assert presumm.read_head(tmp_path) == {}
+def test_other_folders_have_no_scorer():
+    assert presumm.read_head({}, Path()) == {}
 
 
 @pytest.mark.parametrize(
@@ -408,57 +405,52 @@ def test_other_folders_have_no_scorer(tmp_path):
         ({"scorer": "rnn"}, r"config.json: scorer_layers: got no value; expected a value of type int"),
     ],
 )
-def test_damaged_options_of_a_scorer(tmp_path, values, message):
-    (tmp_path / "config.json").write_text(json.dumps({"bertsum": values}))
+def test_damaged_options_of_a_scorer(values, message):
     with pytest.raises(UserError, match=message):
-        presumm.read_head(tmp_path)
+        presumm.read_head({"bertsum": values}, Path("config.json"))
 
 
-def config(path, **changes):
-    """A config for `pretrained.resolve` that sets only the arguments."""
-    model = {**dict.fromkeys([*FIXED, "num_layers", "num_heads", "scorer", *ABSENT]), **changes}
-    return {"experiment": "bertsum_ext", "init_from": str(path), "model": model, "data": {"vocab_file": "vocab.txt"}}
+def resolved(path, model, vocab_file="vocab.txt", lowercase=True, **options):
+    """Resolves a config that sets only the arguments."""
+    data = {"vocab_file": vocab_file, "lowercase": lowercase}
+    config = {"experiment": "bertsum_ext", "init_from": str(path), "model": model, "data": data}
+    return completion.bert(config, open_weights(path), **options)
 
 
-def resolved(path, lowercase=True, **changes):
-    given = config(path, **changes)
-    return pretrained.resolve({**given, "data": {**given["data"], "lowercase": lowercase}})
+def sizes(**changes):
+    return {**dict.fromkeys([*FIXED, "num_layers", "num_heads", "scorer", *ABSENT]), **changes}
 
 
 def test_init_from_a_checkpoint():
     path, absent = GOLDEN / "transformer.pt", {"rnn_compat": False, "sentence_pooling": "cls"}
-    found = resolved(path, num_heads=3, **absent)
+    found = resolved(path, sizes(num_heads=3, **absent))
     expected = {**KNOWN, "scorer": "transformer", **DESCRIBED["transformer"], "num_heads": 3, **absent}
     assert found["model"] == expected
     assert found["data"]["vocab_file"] == "vocab.txt"
     with pytest.raises(UserError, match=r"model\.scorer: got classifier; expected transformer, as in init_from"):
-        resolved(path, num_heads=3, scorer="classifier")
+        resolved(path, sizes(num_heads=3, scorer="classifier"))
     with pytest.raises(UserError, match=r"model\.num_heads is not set"):
-        resolved(path, **absent)
+        resolved(path, sizes(**absent))
     with pytest.raises(UserError, match=r"data\.lowercase: got no value"):
-        resolved(path, lowercase=None, num_heads=3, **absent)
+        resolved(path, sizes(num_heads=3, **absent), lowercase=None)
 
 
 def test_a_checkpoint_has_no_vocabulary():
-    given = {**config(GOLDEN / "rnn.pt"), "data": {"vocab_file": "", "lowercase": True}}
     with pytest.raises(
         UserError, match=r"data\.vocab_file: got no value, and no vocabulary in .*rnn.pt; .*Fix: set --con"
     ):
-        pretrained.resolve(given)
+        resolved(GOLDEN / "rnn.pt", sizes(), vocab_file="")
 
 
 def test_the_published_vocabulary_is_uncased(tmp_path):
     words = np.zeros((30522, 12), np.float32)
     model = {**tensors("rnn"), "bert.model.embeddings.word_embeddings.weight": words}
-    assert pretrained.describe(write(tmp_path, model)).lowercase is True
-    assert pretrained.describe(GOLDEN / "rnn.pt").lowercase is None
+    assert open_weights(write(tmp_path, model)).lowercase is True
+    assert open_weights(GOLDEN / "rnn.pt").lowercase is None
 
 
 def test_an_experiment_without_a_scorer():
-    found = pretrained.resolve(
-        {**config(GOLDEN / "rnn.pt"), "model": {"num_heads": 3}, "data": {"vocab_file": "a", "lowercase": True}}
-    )
-    assert found["model"] == {**KNOWN, "num_layers": 1, "num_heads": 3}
+    assert resolved(GOLDEN / "rnn.pt", {"num_heads": 3})["model"] == {**KNOWN, "num_layers": 1, "num_heads": 3}
 
 
 def fresh(model):
@@ -469,47 +461,39 @@ def fresh(model):
 
 def test_a_warm_start_from_a_checkpoint():
     model, params = read(GOLDEN / "rnn.pt")
-    equal(pretrained.warm_start(fresh(model), GOLDEN / "rnn.pt"), params)
+    equal(pretrained.warm_start(fresh(model), open_weights(GOLDEN / "rnn.pt")), params)
 
 
 def test_a_warm_start_from_an_exported_folder(tmp_path):
     model, params = read(GOLDEN / "rnn.pt")
     presumm.save(tmp_path, params, model.config, model.head, {})
     WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
-    assert pretrained.describe(tmp_path).model == {
+    assert open_weights(tmp_path).model == {
         **KNOWN, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
     }  # fmt: skip
-    equal(pretrained.warm_start(fresh(model), tmp_path), params)
+    equal(pretrained.warm_start(fresh(model), open_weights(tmp_path)), params)
 
 
 @pytest.mark.parametrize("how", ["repeat_last", "tile"])
 def test_more_positions(how):
-    longer, _ = with_positions(90)
-    params = pretrained.warm_start(fresh(longer), GOLDEN / "rnn.pt", positions=how)
+    longer, weights = model_of(GOLDEN / "rnn.pt", max_positions=90), open_weights(GOLDEN / "rnn.pt")
+    params = pretrained.warm_start(fresh(longer), weights, positions=how)
     _, published = read(GOLDEN / "rnn.pt")
     old = published["bert"]["embeddings"]["position_embeddings"]
     rows = np.minimum(np.arange(90), 39) if how == "repeat_last" else np.arange(90) % 40
     np.testing.assert_array_equal(params["bert"]["embeddings"]["position_embeddings"], old[rows])
     equal(params["scorer"], published["scorer"])
     with pytest.raises(UserError, match=r"position_embeddings.weight: got \(40, 12\); expected shape \(90, 12\)"):
-        pretrained.warm_start(fresh(longer), GOLDEN / "rnn.pt")
-
-
-def with_positions(max_positions):
-    """The model of a golden file with a longer position table, and its options."""
-    values = {**ABSENT, **presumm.describe(GOLDEN / "rnn.pt"), **CHOICES, "max_positions": max_positions}
-    return BertSum(*build_all((BertConfig, BertSumConfig), values, "model")), values
+        pretrained.warm_start(fresh(longer), weights)
 
 
 def test_more_positions_must_be_requested():
-    given = {"num_heads": 3, "rnn_compat": True, "max_positions": 90, "scorer_layers": 1, "scorer_heads": 1}
-    given |= {"scorer_intermediate": 1}
+    given = sizes(**{**ABSENT, "num_heads": 3, "rnn_compat": True, "max_positions": 90})
     with pytest.raises(UserError, match=r"model\.max_positions: got 90; expected 40, as in init_from"):
-        resolved(GOLDEN / "rnn.pt", **given)
-    tree = {**config(GOLDEN / "rnn.pt", **given), "data": {"vocab_file": "a", "lowercase": True}}
-    assert pretrained.resolve(tree, extends_positions=True)["model"]["max_positions"] == 90
-    tree["model"]["max_positions"] = None
-    assert pretrained.resolve(tree, extends_positions=True)["model"]["max_positions"] == 40
+        resolved(GOLDEN / "rnn.pt", given)
+    for wanted, expected in ((90, 90), (None, 40)):
+        found = resolved(GOLDEN / "rnn.pt", {**given, "max_positions": wanted}, extends_positions=True)
+        assert found["model"]["max_positions"] == expected
 
 
 def test_extending_positions():

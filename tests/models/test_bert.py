@@ -24,7 +24,6 @@ CONFIG = BertConfig(
     scan_layers=True,
     vocab_size=31,
     max_positions=10,
-    next_sentence=True,
 )
 BASE = dataclasses.replace(
     CONFIG,
@@ -53,13 +52,13 @@ def arguments(inputs):
     return BertInputs.of(inputs), inputs["masked_positions"]
 
 
-def init(config, key):
+def init(config, key, predicts_next=True):
     options = {"deterministic": True, "return_attention": False}
-    return BertForPreTraining(config).init(key, *arguments(batch()), **options)["params"]
+    return BertForPreTraining(config, predicts_next).init(key, *arguments(batch()), **options)["params"]
 
 
-def abstract(config):
-    return jax.eval_shape(functools.partial(init, config), jax.random.key(0))
+def abstract(config, predicts_next=True):
+    return jax.eval_shape(functools.partial(init, config, predicts_next=predicts_next), jax.random.key(0))
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +106,11 @@ def test_parameters_of_the_heads():
 
 
 def test_without_next_sentence_there_is_no_pooler_and_no_head():
-    config = dataclasses.replace(CONFIG, next_sentence=False)
-    params = abstract(config)
+    params = abstract(CONFIG, predicts_next=False)
     assert params.keys() == {"bert", "masked_lm"}
     assert params["bert"].keys() == {"embeddings", "encoder"}
-    output = jax.eval_shape(lambda params: apply(config, params, batch(), None, return_attention=False), params)
+    model, options = BertForPreTraining(CONFIG, False), {"deterministic": True, "return_attention": False}
+    output = jax.eval_shape(lambda params: model.apply({"params": params}, *arguments(batch()), **options), params)
     assert output.next_sentence_logits is None
     assert output.pooled is None
 
@@ -213,7 +212,7 @@ def read_with_gradients(config, params, few):
     ],
 )
 def test_output_positions_give_the_same_values_and_gradients(changes):
-    config = dataclasses.replace(CONFIG, next_sentence=False, **changes)
+    config = dataclasses.replace(CONFIG, **changes)
     params = random_params(functools.partial(init, config), scale=0.3)["bert"]
     params = {name: params[name] for name in ("embeddings", "encoder")}
     ours, expected = (read_with_gradients(config, params, few) for few in (True, False))

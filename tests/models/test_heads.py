@@ -31,7 +31,6 @@ CONFIG = BertConfig(
     scan_layers=True,
     vocab_size=31,
     max_positions=10,
-    next_sentence=False,
 )
 LENGTH = 8
 REAL = np.arange(LENGTH) < np.array([[8], [5], [7]])

@@ -40,13 +40,10 @@ MODERN = BertConfig(
     first_attention_norm=False,
     dropout=0.0,
     attention_dropout=0.0,
-    next_sentence=False,
     head="transform",
     scan_layers=True,
 )
-BERT = BertConfig(
-    **SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0, next_sentence=True
-)
+BERT = BertConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
 
 
 def of_lengths(*lengths, size=0, seed=0):
@@ -273,7 +270,8 @@ def paths(params):
 
 
 def test_parameters_of_the_modern_encoder():
-    model = BertForPreTraining(dataclasses.replace(MODERN, tie_output=False, qk_norm=True, norm_type="rms"))
+    config = dataclasses.replace(MODERN, tie_output=False, qk_norm=True, norm_type="rms")
+    model = BertForPreTraining(config, predicts_next=False)
     inputs = of_lengths(5)
     shapes = jax.eval_shape(
         functools.partial(model.init, deterministic=True, return_attention=False),

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from bertjax.configs import classification as config_file
-from bertjax.contract import Data, Task
+from bertjax.contract import Data, TrainingTask
 from bertjax.data.rows.buckets import BucketedBatches, Rows, budget_sizes
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import budgets
-from bertjax.modes.resolved import Resolved
+from bertjax.modes.stages import Resolved, of_config
 from bertjax.planning.flops import training_flops
 from bertjax.reporting import runs, verdict
 from bertjax.sweeps import running
-from bertjax.training.config import UNLIMITED, BudgetConfig
 from tests import tiny
 
 POSITIONS = 16 * 32  # of an update of the shrunk pretraining config
@@ -46,7 +45,7 @@ def pretraining(text, budget, **overrides):
     ],
 )
 def test_tokens_are_positions_of_the_global_batch(text, tokens, overrides, updates):
-    assert pretraining(text, {"tokens": tokens}, **overrides).rehearsed().settings.num_steps == updates
+    assert pretraining(text, {"tokens": tokens}, **overrides).example().settings.num_steps == updates
 
 
 def test_flops_are_those_of_the_plan(text):
@@ -56,7 +55,7 @@ def test_flops_are_those_of_the_plan(text):
         found = pretraining(text, {"flops": flops})
         for backend in ("auto", "xla"):
             found.config["model"]["attention_backend"] = backend
-            assert found.complete(data.facts, data).config["num_steps"] == updates
+            assert found.complete(data).config["num_steps"] == updates
 
 
 @pytest.fixture
@@ -64,14 +63,14 @@ def labeled(tmp_path):
     """Fine-tuning on rows of several lengths, prepared."""
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**tiny.write_table(tmp_path), "batch_size": 4, "data.seq_len": 64})
-    config = classification.resolve(json.loads(tree.to_json()))
-    data = Resolved(classification, config).data(tmp_path)
+    resolved = of_config(classification, json.loads(tree.to_json()))
+    data = resolved.data(tmp_path)
     data.prepare()
-    return config, data
+    return resolved.config, data
 
 
 def of_budget(config, data, **budget):
-    return Resolved(classification, {**config, "budget": budget}).complete(data.facts, data).config
+    return Resolved(classification, {**config, "budget": budget}).complete(data).config
 
 
 def test_batches_of_several_lengths_count_each_with_its_length(labeled):
@@ -82,13 +81,13 @@ def test_batches_of_several_lengths_count_each_with_its_length(labeled):
     for updates in (1, 7, 30):
         for tokens in (totals[updates - 1], totals[updates] - 1):
             assert of_budget(config, data, tokens=float(tokens))["num_steps"] == updates
-    meter = budgets.Meter(Resolved(classification, config).complete(data.facts).task, data, 4)
+    meter = budgets.Meter(Resolved(classification, config).complete(data).task, data, 4)
     assert [meter.used("tokens", done, 40) for done in (1, 5, 5, 40)] == [totals[0], totals[4], totals[4], totals[39]]
 
 
 def test_flops_of_several_lengths(labeled):
     config, data = labeled
-    task = Resolved(classification, config).complete(data.facts).task
+    task = Resolved(classification, config).complete(data).task
     costs = {spec["input_ids"].shape: training_flops(task, spec) for spec in task.batch_specs()}
     batches = itertools.islice(data.batches("train", 0, np.arange(4)), 20)
     totals = np.cumsum([costs[batch["input_ids"].shape] for batch in batches])
@@ -108,7 +107,7 @@ def test_batches_with_more_short_rows():
         }
         for size, length in zip(batches.sizes, lengths, strict=True)
     ]
-    task, data = mock.create_autospec(Task, instance=True), mock.create_autospec(Data, instance=True)
+    task, data = mock.create_autospec(TrainingTask, instance=True), mock.create_autospec(Data, instance=True)
     task.batch_specs.return_value = specs
     data.batches.side_effect = lambda split, start, chosen: batches.training(start, chosen)
     found = itertools.islice(budgets.shapes_of_updates(task, data, 8), 30)
@@ -125,19 +124,6 @@ def test_other_lengths_follow_from_the_budget(labeled):
     assert tokens["evaluate_every"] == epochs["evaluate_every"]
 
 
-def test_a_budget_below_one_update(text):
-    with pytest.raises(UserError) as error:
-        pretraining(text, {"tokens": POSITIONS - 1.0}).rehearsed()
-    tiny.check_message(
-        f"error: {error.value}", what="config key budget.tokens", got="511", expected="at least 512", fix="raise it"
-    )
-
-
-def test_two_budgets():
-    with pytest.raises(UserError, match=r"budget\.tokens: got a value, and also budget\.flops; expected at most one"):
-        BudgetConfig(tokens=1.0, flops=1.0)
-
-
 def flags(text, workdir, **overrides):
     """The command line of a pretraining run without a number of updates, unless it is set."""
     given = tiny.arguments(text, workdir, model__num_layers=1, checkpoint__final="latest", **overrides)
@@ -150,7 +136,7 @@ def flags(text, workdir, **overrides):
         ({"num_steps": 7, "budget__tokens": 1e6}, "budget.tokens", "num_steps=7", "either of them"),
         ({"budget__flops": -1.0}, "budget.flops", "-1.0", "at least 0"),
         ({"budget__flops": 1e9, "budget__tokens": 1e9}, "budget.tokens", "also budget.flops", "at most one"),
-        ({"budget__tokens": 5.0}, "budget.tokens", "5.0", "at least 512"),
+        ({"budget__tokens": POSITIONS - 1.0}, "budget.tokens", "511", "at least 512"),
     ],
 )
 def test_contradictory_or_invalid_budgets(text, tmp_path, overrides, what, got, expected):
@@ -195,20 +181,23 @@ def test_hours_need_a_warm_up_in_updates(labeled):
         fix="warmup_steps=100",
     )
     stated = {**config, "optimizer": {**config["optimizer"], "warmup_steps": 3}}
-    assert of_budget(stated, data, hours=1.0)["num_steps"] == UNLIMITED
+    assert of_budget(stated, data, hours=1.0)["num_steps"] is None
 
 
 @pytest.mark.parametrize(
     ("overrides", "key", "fix"),
     [
-        ({"data__stages": ((0.5, 8),)}, "data.stages", "add --config.data.stages='()'"),
+        (
+            {"data__stages": ((0.5, 8),)},
+            "data.stages",
+            "add --config.data.stages='()', or set budget.tokens or budget.flops",
+        ),
         ({"masking__final_rate": 0.3}, "masking.final_rate", "add --config.masking.final_rate=0.0"),
     ],
 )
 def test_hours_exclude_keys_that_depend_on_the_number_of_updates(text, overrides, key, fix):
-    _, data, _, _ = tiny.pretraining(tiny.config(text, model__num_layers=1))
     with pytest.raises(UserError) as error:
-        pretraining(text, {"hours": 1.0}, **overrides).complete(data.facts, data)
+        pretraining(text, {"hours": 1.0}, **overrides).example()
     tiny.check_message(
         f"error: {error.value}",
         what=f"config key {key}",
@@ -228,15 +217,10 @@ def test_flops_of_stages(text, flops_of):
     batches = itertools.islice(data.batches("train", 0, np.arange(16)), flops_of)
     total = sum(costs[batch["input_ids"].shape] for batch in batches)
     for flops, updates in ((total, flops_of), (total - 1, flops_of - 1), (total + 1, flops_of)):
-        found = pretraining(text, {"flops": float(flops)}, **stages).complete(data.facts, data)
+        found = pretraining(text, {"flops": float(flops)}, **stages).complete(data)
         assert found.settings.num_steps == updates
-    tokens = pretraining(text, {"tokens": 9.5 * POSITIONS}, **stages).complete(data.facts, data)
+    tokens = pretraining(text, {"tokens": 9.5 * POSITIONS}, **stages).complete(data)
     assert tokens.settings.num_steps == 9
-
-
-def test_hours_exclude_keys_that_need_the_number_of_updates(text):
-    with pytest.raises(UserError, match=r"masking\.final_rate: got 0\.1, with budget\.hours; .*budget\.tokens"):
-        pretraining(text, {"hours": 1.0}, masking__final_rate=0.1, masking__mode="dynamic").rehearsed()
 
 
 def test_the_masking_rate_changes_over_the_updates_of_a_budget(text):

@@ -10,7 +10,7 @@ from bertjax.configs import classification as config_file
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import extension
-from bertjax.modes.resolved import Resolved
+from bertjax.modes.stages import Resolved, of_config
 from tests import tiny
 
 CONSTANT = {"schedule": "constant", "schedule_steps": None}
@@ -142,7 +142,7 @@ def test_the_advice_for_a_linear_schedule_works_where_rows_tell_the_number_of_up
     values = {**tiny.write_table(tmp_path), "optimizer.schedule": "linear"}
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict(values)
-    config = classification.resolve(json.loads(tree.to_json()))
+    config = of_config(classification, json.loads(tree.to_json())).config
     assert config["num_steps"] is None
     begun = {**config, "num_steps": 4, "optimizer": {**config["optimizer"], "warmup_steps": 0}}
     (tmp_path / "config.json").write_text(json.dumps(begun))
@@ -186,7 +186,7 @@ def test_an_extended_run_is_the_longer_run(tmp_path, schedule):
             )
             assert outcome.status is None, outcome.status
         config = json.loads((workdir / "config.json").read_text())
-        saved[name] = tiny.params_of(Resolved(classification, config).of_folder(workdir).task, workdir)
+        saved[name] = tiny.params_of(Resolved(classification, config, workdir).to_predict().task, workdir)
         lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
         figures[name] = {(line["step"], key): line[key] for line in lines for key in line if "valid/" in key}
         shown = json.loads((workdir / "samples.jsonl").read_text().splitlines()[0])

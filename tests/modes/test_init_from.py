@@ -10,8 +10,7 @@ import pytest
 
 from bertjax.data.summarization.summary_rows import TARGET_TOKENS
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.errors import UserError
-from bertjax.modes import init_from
+from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
 from tests.experiments import test_translation as translations
@@ -337,26 +336,24 @@ def test_given_vocabularies_of_translation(tmp_path, joint):
 def test_restoring_a_config(tmp_path):
     given = {"init_from": "bert", "seed": 0, "model": {"size": None, "other": 1, "gone": 2}, "data": {"labels": []}}
     resolved = {"init_from": "bert", "seed": 0, "model": {"size": 8, "other": 3}, "data": {"labels": ["a"]}}
-    init_from.save(tmp_path, init_from.record(given, resolved, ["seed"]))
-    assert init_from.restore(tmp_path, given, ["seed"]) == resolved
-    assert init_from.restore(tmp_path, given, []) == resolved
+    stages.save_record(tmp_path, stages._record(given, resolved, ["seed"]))
+    assert stages._restored(tmp_path, given, ["seed"]) == resolved
+    assert stages._restored(tmp_path, given, []) == resolved
     now = {**given, "seed": 1, "model": {"size": 9, "other": 1, "new": 0}}
     expected = {**resolved, "seed": 1, "model": {"size": 9, "other": 3, "new": 0}}
-    assert init_from.restore(tmp_path, now, []) == expected
-    assert init_from.restore(tmp_path, given, ["model.other"])["model"] == {"size": 8, "other": 1}
-    with pytest.raises(UserError, match=r"no readable init_from\.json"):
-        init_from.restore(tmp_path / "elsewhere", given, [])
+    assert stages._restored(tmp_path, now, []) == expected
+    assert stages._restored(tmp_path, given, ["model.other"])["model"] == {"size": 8, "other": 1}
 
 
 def test_what_is_gone(tmp_path):
-    assert init_from.is_gone(tmp_path / "none")
+    assert stages.is_gone(tmp_path / "none")
     (tmp_path / "folder" / "data" / "deep").mkdir(parents=True)
     (tmp_path / "folder" / "data" / "deep" / "text").touch()
-    assert init_from.is_gone(tmp_path / "folder")
+    assert stages.is_gone(tmp_path / "folder")
     (tmp_path / "folder" / "vocab.txt").touch()
-    assert not init_from.is_gone(tmp_path / "folder") and not init_from.is_gone(tmp_path / "folder" / "vocab.txt")
+    assert not stages.is_gone(tmp_path / "folder") and not stages.is_gone(tmp_path / "folder" / "vocab.txt")
     (tmp_path / "model.ckpt.index").touch()
-    assert not init_from.is_gone(tmp_path / "model.ckpt")
+    assert not stages.is_gone(tmp_path / "model.ckpt")
     (tmp_path / "sentences" / "0_Transformer").mkdir(parents=True)
     (tmp_path / "sentences" / "0_Transformer" / "config.json").touch()
-    assert not init_from.is_gone(tmp_path / "sentences")
+    assert not stages.is_gone(tmp_path / "sentences")

@@ -6,25 +6,20 @@ from types import SimpleNamespace
 from bertjax.modes import train
 
 
-class Tested:
-    def tested(self):
+class Scored:
+    def test_examples(self):
         return iter(["an example"])
 
 
 def test_a_test_score_is_logged_beside_its_baselines(tmp_path, monkeypatch):
-    path, settings = (
-        tmp_path / "metrics.jsonl",
-        SimpleNamespace(num_steps=4, checkpoint=SimpleNamespace(best_metric="")),
-    )
-    baselines = {"valid/lead_rouge1": 41.0, "test/lead_rouge1": 40.0}
-    path.write_text(
-        "".join(json.dumps(line) + "\n" for line in ({"step": 0, **baselines}, {"step": 4, "valid/nll": 1}))
-    )
-    monkeypatch.setattr(
-        train.inference, "Inference", lambda *_: SimpleNamespace(test=lambda data: {"test/rouge1": 50.0})
-    )
+    settings = SimpleNamespace(num_steps=4, checkpoint=SimpleNamespace(best_metric=""))
+    lines = {"step": 0, "valid/lead_rouge1": 41.0, "test/lead_rouge1": 40.0}, {"step": 4, "valid/nll": 1}
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scored = SimpleNamespace(test=lambda data: {"test/rouge1": 50.0})
+    monkeypatch.setattr(train.inference, "Inference", lambda *_: scored)
     for _ in range(2):
-        train._test(None, Tested(), settings, tmp_path)
+        train._test(None, Scored(), settings, 4, tmp_path)
     *_, before, last = map(json.loads, path.read_text().splitlines())
     assert before == {"step": 4, "valid/nll": 1}
     assert last == {"step": 4, "test/lead_rouge1": 40.0, "test/rouge1": 50.0}

@@ -4,10 +4,9 @@ import jax
 import pytest
 
 from bertjax.data.text import subwords
-from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import marian_subwords
-from bertjax.tasks import translators
+from bertjax.interop.vocabularies import SavedVocabularies
 from tests import tiny
 from tests.data.text.test_subwords import bpe_of
 from tests.experiments import test_translation as translation
@@ -30,9 +29,9 @@ def vocabularies(kind, folder):
     if kind.startswith("marian"):
         folder.mkdir()
         test_marian.write_vocabularies(folder, separate=kind.endswith("two"))
-        return Vocabularies(*marian_subwords.read_subwords(folder))
+        return SavedVocabularies(*marian_subwords.read_subwords(folder))
     found = {"bpe": bpe, "characters": letters, "wordpiece": wordpiece, "sentencepiece": sentencepiece}[kind.split()[0]]
-    return Vocabularies(*found) if kind.endswith("two") else Vocabularies(found[0], found[0])
+    return SavedVocabularies(*found) if kind.endswith("two") else SavedVocabularies(found[0], found[0])
 
 
 @pytest.mark.parametrize("number", ["", " two"])
@@ -42,7 +41,7 @@ def test_ids_and_text_equal_ours(tmp_path, kind, number):
 
     source, target = both = vocabularies(kind + number, tmp_path / "given")
     folder = tmp_path / "saved"
-    translators.save_vocabularies(both, folder, for_transformers=True)
+    both.save(folder, for_transformers=True)
     (folder / "config.json").write_text('{"model_type": "marian"}')
     tokenizer = decoder = transformers.AutoTokenizer.from_pretrained(folder)
     if number and kind not in ("sentencepiece", "marian"):

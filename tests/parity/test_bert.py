@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build
 from bertjax.interop import huggingface
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -18,9 +18,8 @@ CASES = ("erf", "tanh", "deep")
 
 
 def read(folder, **changes):
-    options = {"scan_layers": True, "dropout": 0.0, "attention_dropout": 0.0, "next_sentence": True}
-    values = {**huggingface.read_config(folder), **options}
-    config = build(BertConfig, {**values, **changes}, "model")
+    options = {"scan_layers": True, "dropout": 0.0, "attention_dropout": 0.0}
+    config = BertConfig(**{**open_weights(folder).fields, **options, **changes})
     params, report = huggingface.load(folder, shapes(config))
     assert report == ((), ())
     return config, params
@@ -165,7 +164,6 @@ def test_live_export_without_next_sentence(tmp_path):
 
     folder = GOLDEN / "bert_erf"
     config, params = read(folder)
-    config = dataclasses.replace(config, next_sentence=False)
     del params["next_sentence"], params["bert"]["pooler"]
     huggingface.save(tmp_path, params, config, "BertForMaskedLM")
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)

@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.config import build
 from bertjax.interop import bert_tensors, huggingface
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, span_cross_entropy, squared_error
@@ -110,17 +111,11 @@ def their_results(model, case, with_gradient=False):
 # bertjax.
 
 
-@functools.cache
-def our_config(folder_values, next_sentence):
+def read_config(folder):
     choices = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
     choices |= {"scan_layers": True, "remat": "none"}
-    values = {**dict(folder_values), "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, **choices}
-    return build(BertConfig, {**values, "next_sentence": next_sentence}, "model")
-
-
-def read_config(folder, case):
-    values = tuple(huggingface.read_config(folder).items())
-    return our_config(values, CASES[case][0] == "BertForPreTraining")
+    choices |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    return build(BertConfig, {**open_weights(folder).fields, **choices}, "model")
 
 
 def our_model(case, config):
@@ -128,7 +123,7 @@ def our_model(case, config):
     return {
         "BertModel": lambda: Bert(config, use_pooler=True),
         "BertForPreTraining": lambda: BertForPreTraining(config),
-        "BertForMaskedLM": lambda: BertForPreTraining(config),
+        "BertForMaskedLM": lambda: BertForPreTraining(config, predicts_next=False),
         "BertForSequenceClassification": lambda: BertForSequenceClassification(config, num_labels, 0.1, 0),
         "BertForTokenClassification": lambda: BertForTokenClassification(config, num_labels, 0.1, 0),
         "BertForQuestionAnswering": lambda: BertForQuestionAnswering(config, 0),
@@ -198,7 +193,7 @@ def shapes(case, config):
 
 
 def load(folder, case):
-    config = read_config(folder, case)
+    config = read_config(folder)
     params, report = huggingface.load(folder, shapes(case, config))
     assert report == ((), ())
     return config, params
@@ -277,7 +272,7 @@ def test_our_files_in_transformers(case, tmp_path):
 
     architecture, num_labels = CASES[case]
     their_model(case).config.save_pretrained(tmp_path / "theirs")
-    config = read_config(tmp_path / "theirs", case)
+    config = read_config(tmp_path / "theirs")
     assert config.activation == "gelu_tanh"
     leaves, tree = jax.tree.flatten(shapes(case, config))
     rng = np.random.default_rng(3)
@@ -293,6 +288,6 @@ def test_our_files_in_transformers(case, tmp_path):
     check_outputs(outputs, their_results(model.eval(), case))
     if labels:
         assert model.config.id2label == dict(enumerate(labels))
-        assert huggingface.read_labels(tmp_path / "ours") == tuple(labels)
+        assert open_weights(tmp_path / "ours").labels == tuple(labels)
         expected = {"classes": "single_label_classification", "regression": "regression", "tokens": None}
         assert model.config.problem_type == expected[case]

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from bertjax.config import build
 from bertjax.interop import marian, marian_subwords
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
-from tests.interop.test_marian import CHOICES, TEXTS, write_vocabularies
+from tests.interop.test_marian import CHOICES, TEXTS, load, read_config, write_vocabularies
 from tests.parity.test_bert import distance
 
 # Whether embeddings are shared, whether the output is tied, and the activation.
@@ -107,9 +107,8 @@ def run_ours(config, params, batch, labels):
 
 
 def read(folder):
-    values = {**marian.read_config(folder), **CHOICES, "dropout": 0.0}
-    config = build(EncoderDecoderConfig, values, "model")
-    return config, marian.load(folder, shapes(config))
+    config = build(EncoderDecoderConfig, {**read_config(folder), **CHOICES, "dropout": 0.0}, "model")
+    return config, load(folder, shapes(config))
 
 
 def shapes(config):
@@ -146,7 +145,7 @@ def test_live(tmp_path, share, tie, activation):
     (tmp_path / "gradient").mkdir()
     (tmp_path / "config.json").rename(tmp_path / "gradient" / "config.json")
     save_file(gradients, tmp_path / "gradient" / "model.safetensors")
-    theirs = marian.load(tmp_path / "gradient", shapes(config))
+    theirs = load(tmp_path / "gradient", shapes(config))
     print(f"gradient: relative distance {distance(gradient, theirs):.1e}")
     assert jax.tree.structure(gradient) == jax.tree.structure(theirs)
     assert distance(gradient, theirs) <= 1e-5

@@ -10,6 +10,7 @@ import pytest
 import bertjax
 from bertjax.config import build
 from bertjax.interop import bert_tensors, huggingface, modernbert
+from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests import tiny
@@ -168,14 +169,13 @@ def weights(shape, mask):
 
 
 def our_config(folder):
-    values = {**huggingface.read_config(folder), "next_sentence": False, "scan_layers": True}
-    return build(BertConfig, values, "model")
+    return build(BertConfig, {**open_weights(folder).fields, "scan_layers": True}, "model")
 
 
 def our_model(head, config):
     return {
         "model": lambda: Bert(config, use_pooler=False),
-        "words": lambda: BertForPreTraining(config),
+        "words": lambda: BertForPreTraining(config, predicts_next=False),
         "classes": lambda: BertForSequenceClassification(config, CLASSES, 0.1, 0),
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
         "spans": lambda: BertForQuestionAnswering(config, 0),
@@ -219,7 +219,7 @@ def shapes(head, config):
 
 def load(folder, head):
     config = our_config(folder)
-    params, report = huggingface.load(folder, shapes(head, config))
+    params, report = huggingface.load(folder, shapes(head, config), f"Modern{CLASSES_OF[head]}")
     assert report == ((), ())
     return config, params
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build_all
+from bertjax.config import build, part
+from bertjax.experiments.bertsum_ext import ModelConfig
 from bertjax.interop import presumm
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig
@@ -36,7 +37,6 @@ CHOICES = {
     "dtype": "float32",
     "scan_layers": True,
     "remat": "none",
-    "next_sentence": False,
     "scorer_dropout": 0.0,
 }
 # Fields of scorers that the file's scorer does not have.
@@ -51,11 +51,17 @@ ABSENT = {
 
 def read(path, **changes):
     """Returns the model of a checkpoint, and its parameters."""
-    values = {**ABSENT, **presumm.describe(path), **CHOICES, **changes}
-    model = BertSum(*build_all((BertConfig, BertSumConfig), values, "model"))
-    params, report = presumm.load(path, shapes(model))
+    model = model_of(path, **changes)
+    params, report = presumm.load(presumm.read(path), shapes(model))
     assert report.missing == ()
     return model, params
+
+
+def model_of(path, **changes):
+    """Returns the model of a checkpoint, with changes."""
+    values = {**ABSENT, **presumm.describe(presumm.read(path)), **CHOICES, **changes}
+    config = build(ModelConfig, values, "model")
+    return BertSum(part(BertConfig, config), part(BertSumConfig, config))
 
 
 @functools.cache
@@ -97,7 +103,7 @@ def check(folder, scorer):
     difference = np.abs(scores - expected).max()
     print(f"{scorer}: max abs difference of scores {difference:.1e}")
     assert difference <= 1e-5
-    theirs, report = presumm.load(folder / f"{scorer}_gradient.pt", shapes(model))
+    theirs, report = presumm.load(presumm.read(folder / f"{scorer}_gradient.pt"), shapes(model))
     assert report.missing == ()
     print(f"{scorer}: relative distance of gradients {distance(gradient, theirs):.1e}")
     assert distance(gradient, theirs) <= 1e-5

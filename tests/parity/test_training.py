@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.configs import bert_pretraining
 from bertjax.configs import classification as classification_config
-from bertjax.experiments import bert_pretraining as experiment
+from bertjax.interop.published import open_weights
 from bertjax.training import step as steps
 from bertjax.training.optimizers import make_optimizer, make_schedule
 from tests import tiny
@@ -29,7 +29,7 @@ def shipped_tiny(prepared):
     config.data.stages = ()
     config.data.packing = False
     config.data.prepared_dir = str(prepared)
-    return experiment.resolve(json.loads(config.to_json()))
+    return json.loads(config.to_json())
 
 
 def losses_of_ours(task, settings, params, batches):
@@ -119,7 +119,7 @@ def test_fine_tuning_on_mrpc_equals_transformers(tmp_path, data_folder, minilm):
     config.model.dropout = config.model.attention_dropout = config.model.classifier_dropout = 0.0
     config.batch_size, config.num_steps, rows = 8, 12, np.arange(8)
     task, data, settings, _ = tiny.ready(json.loads(config.to_json()), tmp_path)
-    params = task.warm_start(jax.jit(task.init)(jax.random.key(0)))
+    params = task.warm_start(jax.jit(task.init)(jax.random.key(0)), open_weights(minilm))
     task.export(params, tmp_path / "exported")
     by_length = {batch["input_ids"].shape[1]: batch for batch in itertools.islice(data.batches("train", 0, rows), 20)}
     batches = [by_length[length] for length in sorted(by_length)[:2]] * (settings.num_steps // 2)

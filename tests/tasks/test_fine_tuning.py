@@ -1,5 +1,6 @@
 """Lengths of fine-tuning in epochs, and the check of packing."""
 
+import importlib
 import json
 import math
 import re
@@ -7,22 +8,27 @@ import re
 import pytest
 
 from bertjax.config import build_part
-from bertjax.configs import parts
 from bertjax.errors import UserError
-from bertjax.tasks.fine_tuning import FineTuningConfig, check_packing, resolve_lengths
+from bertjax.tasks import completion
 from tests.tiny import check_message
 
 
-def config(**changes):
-    """The config keys of all fine-tuning, as `launch.py` passes them."""
-    tree = parts.fine_tuning("classification", "tiny")
+def config(experiment="classification", **changes):
+    """The config of an experiment, as `launch.py` passes it."""
+    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config("tiny")
     tree.update_from_flattened_dict({key.replace("__", "."): value for key, value in changes.items()})
     return json.loads(tree.to_json())
 
 
+def check(experiment="classification", **changes):
+    """Raises UserError for values out of range."""
+    module = importlib.import_module(f"bertjax.experiments.{experiment}")
+    build_part(module.Config, config(experiment, data__seq_len=32, data__lowercase=True, **changes))
+
+
 def lengths(num_rows, **changes):
     """Steps, warm-up, and the intervals of evaluation and saving."""
-    resolved = resolve_lengths(config(**changes), lambda: num_rows)
+    resolved = completion.lengths(config(**changes), lambda: num_rows)
     steps, warmup = resolved["num_steps"], resolved["optimizer"]["warmup_steps"]
     return steps, warmup, resolved["evaluate_every"], resolved["checkpoint"]["save_every"]
 
@@ -65,9 +71,9 @@ def test_values_of_the_config_are_kept(changes, expected):
 def test_other_keys_and_the_argument_are_not_changed():
     given = config()
     before = json.dumps(given)
-    resolved = resolve_lengths(given, lambda: 320)
+    resolved = completion.lengths(given, lambda: 320)
     assert json.dumps(given) == before
-    assert resolve_lengths(resolved, lambda: 99_999) == resolved  # the config of a run
+    assert completion.lengths(resolved, lambda: 99_999) == resolved  # the config of a run
     for tree in (resolved, given):
         for key in ("num_steps", "evaluate_every"):
             del tree[key]
@@ -88,23 +94,23 @@ def test_other_keys_and_the_argument_are_not_changed():
 )
 def test_lengths_out_of_range(key, value, expected):
     with pytest.raises(UserError) as error:
-        build_part(FineTuningConfig, {**config(**{key: value}), "data": {}})
+        check(**{key: value})
     fix = rf"change --config\.{key}"
     check_message(f"error: {error.value}", what=f"config key {key}$", got=str(value), expected=expected, fix=fix)
 
 
-@pytest.mark.parametrize("key", [{"lstm_size": 8}, {"feature_layers": (-1,)}])
-def test_packing_is_refused_for_models_that_mix_examples(key):
-    model = {"lstm_size": 0, "feature_layers": (), **key}
-    check_packing(False, model)
-    check_packing(True, {"lstm_size": 0})
+@pytest.mark.parametrize(
+    ("experiment", "key", "value"), [("classification", "lstm_size", 8), ("tagging", "feature_layers", (-1,))]
+)
+def test_packing_is_refused_for_models_that_mix_examples(experiment, key, value):
+    check(experiment, **{f"model__{key}": value})
+    check(experiment, data__packing=True)
     with pytest.raises(UserError) as error:
-        check_packing(True, model)
-    ((name, value),) = key.items()
+        check(experiment, data__packing=True, **{f"model__{key}": value})
     check_message(
         f"error: {error.value}",
         what=r"config key data\.packing$",
-        got=re.escape(f"True with model.{name}={value}"),
+        got=re.escape(f"True with model.{key}={value}"),
         expected="False",
         fix="omit",
     )

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertjax.config import build_part
 from bertjax.contract import BadInput
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.modes.overrides import without_sources
-from bertjax.modes.resolved import Resolved
+from bertjax.interop.vocabularies import open_vocabularies
+from bertjax.modes import stages
 from tests import published
 
 NOT_UTF8 = "a cat \udcff ."  # the byte 0xff as decoded by `streams.read_lines`
@@ -63,13 +65,12 @@ def home(tmp_path_factory):
     published.write_huggingface(home / "bert")
     for side, lines in (("en", ["cat", "dog", "a cat"]), ("de", ["Katze", "Hund", "ein Katze"])):
         (home / f"pairs.{side}").write_text("\n".join(lines * 20) + "\n")
-    config, module = settings(home, "translations", {})
-    Resolved(module, config).data(home / "data").prepare()
+    resolved(home, "translations", {}).data(home / "data").prepare()
     return home
 
 
-def settings(home, name, values):
-    """The config of a task, and its experiment."""
+def resolved(home, name, values):
+    """The experiment of a task, with its config."""
     experiment, of_task, *_ = TASKS[name]
     module = importlib.import_module(f"bertjax.experiments.{experiment}")
     is_feature, is_translation = experiment == "features", experiment == "translation"
@@ -84,13 +85,15 @@ def settings(home, name, values):
     own |= {"data.labels": ("O", "I-PER")} if experiment in ("classification", "tagging") else {}
     own |= {"data.lowercase": True} if experiment == "tagging" else {}
     tree.update_from_flattened_dict({**own, **of_task, **values})
-    return module.resolve(json.loads(tree.to_json_best_effort())), module
+    return stages.of_config(module, json.loads(tree.to_json_best_effort()))
 
 
 def make(home, name, **values):
-    config, module = settings(home, name, values)
-    folder = {"features": "bert", "translations": "data", "scores": "data"}.get(name, "vocabulary")
-    return Resolved(module, without_sources(config)).of_folder(home / folder).task
+    module, config, *_ = resolved(home, name, values)
+    settings = build_part(module.Config, stages.without_sources(config))
+    if config["experiment"] == "translation":
+        return module.Task(settings, open_vocabularies(home / "data"))
+    return module.Task(settings, load_tokenizer(home / ("bert" if name == "features" else "vocabulary"), True))
 
 
 def same(found, expected):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import prepared
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from tests import tiny
 from tests.experiments import test_translation as translations
 
@@ -38,7 +38,7 @@ def data_of(tmp_path):
         tree = importlib.import_module(f"bertjax.configs.{name}").get_config(size)
         tree.update_from_flattened_dict({**SIZES, **ROWS, **sources, **own, "num_steps": 2, **values})
         module = importlib.import_module(f"bertjax.experiments.{name}")
-        return Resolved(module, module.resolve(json.loads(tree.to_json_best_effort()))).data(tmp_path / folder)
+        return stages.of_config(module, json.loads(tree.to_json_best_effort())).data(tmp_path / folder)
 
     return make
 

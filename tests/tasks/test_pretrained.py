@@ -1,4 +1,4 @@
-"""Each kind of folder in `init_from`: the description of its model, and its weights."""
+"""Each kind of folder in `init_from`: what it determines, and its weights."""
 
 import dataclasses
 import functools
@@ -14,10 +14,11 @@ import pytest
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
 from bertjax.interop import google
+from bertjax.interop.published import MODEL_KEYS, open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.runs import checkpoints
-from bertjax.tasks import pretrained
+from bertjax.tasks import completion, pretrained
 from tests import published, tiny
 from tests.random_params import random_params
 
@@ -38,11 +39,13 @@ BERT = {"positions": "learned", "gated": False, "biases": True, "tie_output": Tr
 IDS = np.zeros((1, 1), np.int32)
 
 
-def sizes_of_bert(found):
-    """Checks that the model in a folder is a BERT, and returns what is found, with only the sizes of the model."""
-    assert found.model.items() >= BERT.items()
-    assert set(found.model) == set(pretrained._MODEL_KEYS)
-    return found._replace(model={key: found.model[key] for key in (*SIZES, "vocab_size")})
+def check_bert(folder, sizes):
+    """Checks that a folder has an uncased BERT of these sizes without classes."""
+    found = open_weights(folder)
+    assert found.model.items() >= {**BERT, **{key: sizes[key] for key in (*SIZES, "vocab_size")}}.items()
+    assert set(found.model) == set(MODEL_KEYS)
+    assert (found.lowercase, found.labels, found.rows, found.num_classes) == (True, (), {}, 0)
+    assert not found.is_multi_label
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +77,12 @@ def run(command, trained):
     return Path(command[1].removeprefix("--workdir="))
 
 
-def config(folder, model=None, **data):
-    """A config for `resolve` that sets only the arguments."""
+def resolve(folder, model=None, **data):
+    """Resolves a config that sets only the arguments."""
     sizes = {**dict.fromkeys((*SIZES, "vocab_size")), **(model or {})}
     data = {"vocab_file": "", "lowercase": None, **data}
-    return {"experiment": "classification", "init_from": str(folder), "model": sizes, "data": data}
+    config = {"experiment": "classification", "init_from": str(folder), "model": sizes, "data": data}
+    return completion.bert(config, open_weights(Path(folder)) if folder else None)
 
 
 def init(model, *arguments, **options):
@@ -95,7 +99,7 @@ def classifier():
 
 def classifier_of(run, lstm_size=0):
     """Random parameters of a classifier with a run's sizes."""
-    sizes = dataclasses.replace(published.CONFIG, **pretrained.describe(run).model)
+    sizes = dataclasses.replace(published.CONFIG, **open_weights(run).model)
     return init(BertForSequenceClassification(sizes, 2, 0.0, lstm_size))
 
 
@@ -104,19 +108,9 @@ def equal(tree, other):
 
 
 def test_a_hugging_face_folder(huggingface_folder):
-    found = pretrained.describe(huggingface_folder)
-    assert sizes_of_bert(found) == (
-        {**SIZES, "vocab_size": published.TOKENIZER.vocab_size},
-        True,
-        (),
-        {},
-        {},
-        0,
-        "",
-        False,
-    )
-    resolved = pretrained.resolve(config(huggingface_folder))
-    assert resolved["model"] == found.model
+    check_bert(huggingface_folder, {**SIZES, "vocab_size": published.TOKENIZER.vocab_size})
+    resolved = resolve(huggingface_folder)
+    assert resolved["model"] == open_weights(huggingface_folder).model
     assert resolved["data"] == {"vocab_file": str(huggingface_folder), "lowercase": True}
 
 
@@ -124,46 +118,43 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
     folder = Path(shutil.copytree(huggingface_folder, tmp_path / "bert"))
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, "id2label": {"0": "no", "1": "yes"}}))
-    assert pretrained.describe(folder).labels == ("no", "yes")
-    assert pretrained.has_classes(folder, ("no", "yes"))
+    assert open_weights(folder).labels == ("no", "yes")
+    assert pretrained.has_classes(open_weights(folder), ("no", "yes"))
     for labels in (("yes", "no"), ("no", "yes", "maybe"), ()):
-        assert not pretrained.has_classes(folder, labels)
+        assert not pretrained.has_classes(open_weights(folder), labels)
     values |= {"id2label": {"0": "no", "1": "yes"}}
     for kind, is_of_texts in (("BertForSequenceClassification", True), ("BertForTokenClassification", False)):
         (folder / "config.json").write_text(json.dumps({**values, "architectures": [kind]}))
-        assert pretrained.has_classes(folder, ("no", "yes")) == is_of_texts
+        assert pretrained.has_classes(open_weights(folder), ("no", "yes")) == is_of_texts
     values["problem_type"] = "multi_label_classification"
     (folder / "config.json").write_text(json.dumps(values))
-    assert pretrained.describe(folder).is_multi_label and not pretrained.has_classes(folder, ("no", "yes"))
+    found = open_weights(folder)
+    assert found.is_multi_label and not pretrained.has_classes(found, ("no", "yes"))
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
 def test_a_google_research_folder(name):
-    found = pretrained.describe(published.GOOGLE / name)
-    expected = google.read_config(published.GOOGLE)
-    assert sizes_of_bert(found).model == {key: expected[key] for key in (*SIZES, "vocab_size")}
-    assert found[1:] == (True, (), {}, {}, 0, "", False)
+    check_bert(published.GOOGLE / name, google.read_config(published.GOOGLE))
 
 
 def test_a_folder_of_sentence_transformers(tmp_path):
     folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
-    assert pretrained.describe(folder).model["hidden_size"] == 16
+    assert open_weights(folder).model["hidden_size"] == 16
     inside = tmp_path / "0_Transformer"  # as in older versions
     inside.mkdir()
     for path in folder.glob("*"):
         if path.is_file() and path.name != "modules.json":
             path.rename(inside / path.name)
-    expected = {**SIZES, "vocab_size": published.TOKENIZER.vocab_size}, True, (), {}, {}, 0, "", False
-    assert sizes_of_bert(pretrained.describe(folder)) == expected
-    equal(pretrained.warm_start(classifier(), folder, ("classifier",))["bert"], published.params())
+    check_bert(folder, {**SIZES, "vocab_size": published.TOKENIZER.vocab_size})
+    equal(pretrained.warm_start(classifier(), open_weights(folder), ("classifier",))["bert"], published.params())
 
 
 def test_a_bertjax_run(run):
-    found = pretrained.describe(run)
+    found = open_weights(run)
     assert (found.lowercase, found.labels) == (True, ("no", "yes"))
     assert (found.model["hidden_size"], found.model["vocab_size"]) == (8, 30)
     assert found.config == json.loads((run / "config.json").read_text())
-    assert pretrained.resolve(config(run))["data"]["vocab_file"] == str(run)
+    assert resolve(run)["data"]["vocab_file"] == str(run)
 
 
 @pytest.mark.parametrize(
@@ -182,28 +173,26 @@ def test_a_bertjax_run(run):
 )
 def test_contradictions_are_reported(huggingface_folder, model, data, message):
     with pytest.raises(UserError, match=message):
-        pretrained.resolve(config(huggingface_folder, model, **data))
+        resolve(huggingface_folder, model, **data)
 
 
 def test_what_heads_read_may_differ_from_the_folder(huggingface_folder):
-    resolved = pretrained.resolve(config(huggingface_folder, {"head": "transform", "pooling": "mean"}))
+    resolved = resolve(huggingface_folder, {"head": "transform", "pooling": "mean"})
     assert (resolved["model"]["head"], resolved["model"]["pooling"]) == ("transform", "mean")
-    resolved = pretrained.resolve(config(huggingface_folder, {"head": None, "pooling": None}))
+    resolved = resolve(huggingface_folder, {"head": None, "pooling": None})
     assert (resolved["model"]["head"], resolved["model"]["pooling"]) == ("pooler", "cls")
 
 
 def test_equal_values_are_no_contradiction(huggingface_folder):
-    given = config(huggingface_folder, {"num_layers": 4}, lowercase=True, vocab_file=str(huggingface_folder))
-    assert pretrained.resolve(given) == pretrained.resolve(config(huggingface_folder))
+    given = resolve(huggingface_folder, {"num_layers": 4}, lowercase=True, vocab_file=str(huggingface_folder))
+    assert given == resolve(huggingface_folder)
 
 
 def test_a_missing_size():
-    with pytest.raises(UserError, match=r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append"):
-        pretrained.resolve(config(""))
-    with pytest.raises(UserError, match=r"\(a variable such as \$BERT must be set in this shell\)"):
-        pretrained.resolve(config(""))
-    sizes = pretrained.resolve({**config("", SIZES, lowercase=True)})
-    assert sizes["model"] == {**SIZES, "vocab_size": None}  # depends on the vocabulary
+    told = r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append.* such as \$BERT must be set"
+    with pytest.raises(UserError, match=told):
+        resolve("")
+    assert resolve("", SIZES, lowercase=True)["model"] == {**SIZES, "vocab_size": None}  # depends on the vocabulary
 
 
 def test_an_unknown_casing(command):
@@ -219,12 +208,12 @@ def test_folders_without_a_model(tmp_path, is_there, got):
     with pytest.raises(
         UserError, match=rf"init_from={folder}: got {got}.*; expected a run, a folder.* Fix: correct the path"
     ):
-        pretrained.describe(folder)
+        open_weights(folder)
 
 
 def test_weights_of_hugging_face(huggingface_folder, caplog):
     with caplog.at_level(logging.WARNING):
-        params = pretrained.warm_start(classifier(), huggingface_folder)
+        params = pretrained.warm_start(classifier(), open_weights(huggingface_folder))
     equal(params["bert"], published.params())
     equal(params["classifier"], classifier()["classifier"])
     assert caplog.messages == [
@@ -235,18 +224,18 @@ def test_weights_of_hugging_face(huggingface_folder, caplog):
 def test_weights_of_other_shapes(huggingface_folder):
     params = {**classifier(), "bert": jax.tree.map(lambda x: x[..., :1], classifier()["bert"])}
     with pytest.raises(UserError, match=r"expected .*shape"):
-        pretrained.warm_start(params, huggingface_folder)
+        pretrained.warm_start(params, open_weights(huggingface_folder))
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
 def test_google_research_weights(caplog, name):
     """Weights equal those of `google.read_tensors` with kernels transposed back."""
     tensors = google.read_tensors(published.GOOGLE)
-    sizes = {**pretrained.describe(published.GOOGLE).model, "next_sentence": True}
-    whole = BertForPreTraining(dataclasses.replace(published.CONFIG, **sizes))
+    weights = open_weights(published.GOOGLE / name)
+    whole = BertForPreTraining(dataclasses.replace(published.CONFIG, **weights.model))
     fresh = init(whole, IDS, return_attention=False)
     with caplog.at_level(logging.WARNING):
-        params = pretrained.warm_start(fresh, published.GOOGLE / name)
+        params = pretrained.warm_start(fresh, weights)
     assert caplog.messages == []
     words = params["bert"]["embeddings"]["word_embeddings"]
     np.testing.assert_array_equal(words, tensors["bert.embeddings.word_embeddings.weight"])
@@ -265,7 +254,7 @@ def test_google_research_weights(caplog, name):
 def test_weights_of_a_run(run, caplog):
     fresh = classifier_of(run, lstm_size=3)
     with caplog.at_level(logging.WARNING, "bertjax"):
-        params = pretrained.warm_start(fresh, run, ("classifier",))
+        params = pretrained.warm_start(fresh, open_weights(run), ("classifier",))
     messages = [message for message in caplog.messages if "no weights" in message]
     assert messages == [
         f"module {name} keeps its random initialization: {run} has no weights for it in this task"
@@ -281,7 +270,7 @@ def test_a_classifier_is_trained_from_a_google_research_folder(trained, run):
     resolved = json.loads((run / "config.json").read_text())
     assert (resolved["model"]["hidden_size"], resolved["data"]["lowercase"]) == (8, True)
     before = google.read_tensors(published.GOOGLE)["bert.embeddings.word_embeddings.weight"]
-    params = pretrained.warm_start(classifier_of(run), run)
+    params = pretrained.warm_start(classifier_of(run), open_weights(run))
     words = params["bert"]["embeddings"]["word_embeddings"]
     assert 0 < np.abs(words - before).max() < 1e-3  # one step at 5e-5
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={run}", stdin=b"the cat\n")
@@ -293,7 +282,7 @@ def test_the_config_sets_an_unknown_casing(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
     with pytest.raises(UserError, match=r"data\.lowercase: got no value"):
-        pretrained.resolve(config(folder))
+        resolve(folder)
     for lowercase in (True, False):
-        assert pretrained.resolve(config(folder, lowercase=lowercase))["data"]["lowercase"] is lowercase
+        assert resolve(folder, lowercase=lowercase)["data"]["lowercase"] is lowercase
         assert load_wordpiece(folder, lowercase).lowercase is lowercase

@@ -14,7 +14,7 @@ from unittest import mock
 from absl import app
 
 from bertjax import launch
-from bertjax.experiments.bert_pretraining import PretrainingData
+from bertjax.experiments.bert_pretraining import Data
 
 _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 
@@ -22,7 +22,7 @@ _SECONDS = 0.2  # between batches, so that a run can be killed at some step
 @contextlib.contextmanager
 def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
     """Writes the hashes of training batches to a file in `folder`, and waits `seconds` between batches."""
-    original = PretrainingData.batches
+    original = Data.batches
 
     def batches(data, split, start, rows):
         for index, batch in enumerate(original(data, split, start, rows), start):
@@ -34,7 +34,7 @@ def hashing(folder: Path, seconds: float = 0.0) -> Iterator[None]:
                 time.sleep(seconds)
             yield batch
 
-    with (folder / str(os.getpid())).open("w") as log, mock.patch.object(PretrainingData, "batches", batches):
+    with (folder / str(os.getpid())).open("w") as log, mock.patch.object(Data, "batches", batches):
         yield
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bertjax import distributed
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.training import loop, sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.optimizers import path_names
@@ -117,10 +117,10 @@ def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, in
     tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **data})
     tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
     module = importlib.import_module(f"bertjax.experiments.{task}")
-    resolved = Resolved(module, module.resolve(json.loads(tree.to_json_best_effort())))
+    resolved = stages.of_config(module, json.loads(tree.to_json_best_effort()))
     data = resolved.data(folder / "run")
     distributed.on_first_process(data.prepare)
-    made = resolved.complete(data.facts)
+    made = resolved.complete(data)
     losses, first, update = [], None, None
     with Compilations() as compiled:
         trainer = loop.Trainer(made.task, made.settings, jax.devices()[:devices])

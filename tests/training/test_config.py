@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bertjax.config import build_all
+from bertjax.config import build_part
 from bertjax.configs import bert_pretraining as config_file
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining
@@ -13,8 +13,8 @@ from bertjax.training.config import TrainingConfig
 
 
 def settings(num_steps, evaluate_every, **checkpoint):
-    config = bert_pretraining.resolve(json.loads(config_file.get_config("tiny").to_json_best_effort()))
-    found, _ = build_all((TrainingConfig, bert_pretraining.Config), config, "")
+    tree = json.loads(config_file.get_config("tiny").to_json_best_effort())
+    found = build_part(TrainingConfig, bert_pretraining.resolve(tree, None))
     kept = dataclasses.replace(found.checkpoint, **checkpoint)
     return dataclasses.replace(found, num_steps=num_steps, evaluate_every=evaluate_every, checkpoint=kept)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.contract import Example, Task
+from bertjax.contract import Example, PredictionTask
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.training import inference, sharding
 from bertjax.training.inference import Predictor
@@ -15,7 +15,7 @@ from bertjax.training.inference import Predictor
 LENGTHS = bucket_lengths(40)  # 16, 24, 32, 40
 
 
-class Model(Task):
+class Model(PredictionTask):
     """A task whose outputs are a sum over the tokens, weighted by their positions, and the tokens themselves.
 
     Attributes:

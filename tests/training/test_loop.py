@@ -17,7 +17,6 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.runs import checkpoints, goodput
 from bertjax.training import health, loop
-from bertjax.training.config import UNLIMITED
 from bertjax.training.preemption import Preemption
 from tests import tiny
 from tests.random_params import random_params
@@ -387,7 +386,7 @@ def test_a_time_is_spent_once_however_often_the_run_is_killed(text, tmp_path, mo
     monkeypatch.setattr(checkpoints.Checkpoints, "save", slow(5.0, save))
     monkeypatch.setattr(loop.Trainer, "evaluate", slow(70.0, evaluate))
     tree = config(text, log_every=5, evaluate_every=10, checkpoint__save_every=10, optimizer__warmup_steps=0)
-    tree |= {"num_steps": UNLIMITED, "budget": {"tokens": 0.0, "flops": 0.0, "hours": 60 / 3600}}
+    tree |= {"num_steps": None, "budget": {"tokens": 0.0, "flops": 0.0, "hours": 60 / 3600}}
     for kill_after in (17, 16, 4, 23, 9, 1000):
         left[0] = kill_after
         with pytest.raises(Killed) if kill_after < 1000 else contextlib.nullcontext():

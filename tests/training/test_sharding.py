@@ -8,8 +8,9 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
 from bertjax.models.transformer import TENSOR_RULES
+from bertjax.modes.stages import fit_to_devices
 from bertjax.training import optimizers
-from bertjax.training.sharding import MeshConfig, fit_to_devices, local_rows, make_mesh, put_batch, tree_shardings
+from bertjax.training.sharding import MeshConfig, local_rows, make_mesh, put_batch, tree_shardings
 
 
 def mesh(data, fsdp, tensor):
@@ -103,7 +104,7 @@ def test_activations_stay_split_by_rows_under_fsdp():
 
     values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}
     values |= {"max_positions": 64, "dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu", "norm_eps": 1e-12}
-    config = BertConfig(**values, scan_layers=True, next_sentence=True)
+    config = BertConfig(**values, scan_layers=True)
     model = BertForPreTraining(config)
     ids = jax.ShapeDtypeStruct((64, 64), np.int32)
     call = {"deterministic": True, "return_attention": False}

@@ -9,17 +9,13 @@ from typing import Annotated, Any, NamedTuple, cast
 import numpy as np
 
 from bertjax.config import at_least
-from bertjax.data import splits
 from bertjax.data.prepared import Encoded, Recipe
 from bertjax.data.readers.lines import RowError, check_text
-from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
+from bertjax.data.readers.tables import Row, TableConfig, key_of, nested_value_of
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_fields, text_row, truncate
 from bertjax.data.text.tokenizers import Tokenizer
-
-# The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
-_SPLIT_SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +66,8 @@ class ChoiceRecipe(Recipe[Question]):
         return [key_of(self.config), self.tokenizer.key]
 
     def read(self) -> Iterator[tuple[str, Question]]:
-        """See `Recipe.read`. Raises UserError if `TableConfig.read` or `splits.read_splits` does."""
-        make = partial(read_labeled, config=self.config)
-        return splits.read_splits(self.config, lambda source, key: self.config.read(source, key, make), _SPLIT_SEED)
+        """See `Recipe.read`. Raises UserError if `TableConfig.splits` does."""
+        return self.config.splits(partial(read_labeled, config=self.config))
 
     def text(self, row: Question) -> str:
         """See `Recipe.text`."""
@@ -81,9 +76,8 @@ class ChoiceRecipe(Recipe[Question]):
     def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`. "choice" is the index of a row's choice; "label" is the index of the correct one."""
         pairs = [pair for row in rows for pair in _pairs(row, self.tokenizer)]
-        seq_len = self.config.seq_len
-        fields = text_fields((truncate(pair, seq_len) for pair in pairs), self.tokenizer)
-        truncated = sum(sum(map(len, pair)) > seq_len - 3 for pair in pairs)
+        fields = text_fields((truncate(pair, self.config.seq_len) for pair in pairs), self.tokenizer)
+        truncated = sum(sum(map(len, pair)) > self.config.seq_len - 3 for pair in pairs)
         choice = [number for row in rows for number in range(len(row.choices))]
         label = [list(row.choices).index(str(row.label)) for row in rows for _ in row.choices]
         scalars = {"choice": np.array(choice, np.int32), "label": np.array(label, np.int32)}
@@ -138,10 +132,10 @@ class ChoiceRows:
 
 def read_question(row: Row, config: ChoicesConfig) -> Question:
     """Returns the question in a row, without its label. Raises RowError for a malformed row."""
-    columns = [_value(row, column, "data.choice_columns") for column in config.choice_columns]
+    columns = [nested_value_of(row, column, "data.choice_columns") for column in config.choice_columns]
     values = columns[0] if len(columns) == 1 else columns
-    start = _value(row, config.start_column, "data.start_column") if config.start_column else ""
-    context, choices = _value(row, config.context_column, "data.context_column"), _by_label(values)
+    start = nested_value_of(row, config.start_column, "data.start_column") if config.start_column else ""
+    context, choices = nested_value_of(row, config.context_column, "data.context_column"), _by_label(values)
     texts = [context, *choices.values()]
     if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
         got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
@@ -154,21 +148,12 @@ def read_question(row: Row, config: ChoicesConfig) -> Question:
 def read_labeled(row: Row, config: ChoicesConfig) -> Question:
     """Returns the question in a row, with its label. Raises RowError for a malformed row."""
     question = read_question(row, config)
-    label = str(_value(row, config.label_column, "data.label_column")).strip()
+    label = str(nested_value_of(row, config.label_column, "data.label_column")).strip()
     if label not in question.choices or len(question.choices) > config.num_choices:
         got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
         expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)
         raise RowError(row.where, got, expected)
     return question._replace(label=label)
-
-
-def _value(row: Row, column: str, key: str) -> Any:
-    value: Any = row.values
-    for name in column.split("."):
-        if not isinstance(value, Mapping):
-            raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
-        value = value_of(Row(value, row.where), name, key)
-    return value
 
 
 def _by_label(choices: Any) -> dict[str, Any]:

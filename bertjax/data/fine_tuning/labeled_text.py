@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.data import splits
+from bertjax.config import Constraint
 from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
@@ -19,8 +19,13 @@ from bertjax.data.rows.text_rows import text_fields, text_row, truncate
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
-# The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
-_SPLIT_SEED = 0
+TextColumns = Annotated[
+    tuple[str, ...],
+    Constraint(
+        "one column as in ('sentence',), or two as in ('sentence1', 'sentence2')",
+        lambda columns: len(columns) in (1, 2),
+    ),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,20 +37,15 @@ class LabeledTextConfig(TableConfig):
       label_column: the column of the label or number; empty if there is none.
     """
 
-    text_columns: tuple[str, ...]
+    text_columns: TextColumns
     label_column: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_text_columns(self.text_columns)
         columns = (*self.text_columns, self.label_column)
-        if len(set(columns)) < len(columns):
-            raise UserError(
-                "config keys data.{text_columns,label_column}",
-                got=f"{self.text_columns} and {self.label_column!r}",
-                expected="different columns",
-                fix="correct the repeated column",
-            )
+        got, are_different = f"{self.text_columns} and {self.label_column!r}", len(set(columns)) == len(columns)
+        fix = "correct the repeated column"
+        self.check(are_different, "{text_columns,label_column}", "different columns", got=got, fix=fix)
 
 
 class LabeledText(NamedTuple):
@@ -96,16 +96,13 @@ class LabeledRows(Recipe[LabeledText]):
         """See `Recipe.read`.
 
         Raises:
-          UserError: if `read` or `splits.read_splits` raises it, or without a label column.
+          UserError: if `TableConfig.splits` raises it, or without a label column.
         """
         if not self.config.label_column:
             fix = "set --config.data.label_column to the column of the label"
             expected = "a column, because training needs labels"
             raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
-        return splits.read_splits(self.config, self._read, _SPLIT_SEED)
-
-    def _read(self, source: str, key: str) -> Iterator[LabeledText]:
-        return read(self.config, source, key, self.is_numeric)
+        return self.config.splits(partial(_labeled, self.config, self.is_numeric))
 
     def survey(self) -> Survey[LabeledText]:
         """See `Recipe.survey`. If labels are numbers, there are no classes."""
@@ -265,17 +262,6 @@ def split_pair(line: str, where: str) -> list[str]:
     if not all(texts):
         raise RowError(where, "an empty text", expected, "add the text or delete the line")
     return texts
-
-
-def check_text_columns(columns: Sequence[str]) -> None:
-    """Raises UserError unless there are one or two text columns."""
-    if len(columns) not in (1, 2):
-        raise UserError(
-            "config key data.text_columns",
-            got=columns,
-            expected="one column, or the two of a pair",
-            fix="use for example ('sentence',) or ('sentence1', 'sentence2')",
-        )
 
 
 def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:

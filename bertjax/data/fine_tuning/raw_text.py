@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.config import part
 from bertjax.data.readers import tables
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
@@ -28,10 +29,10 @@ class RawText:
     vocabulary: VocabularyConfig
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], folder: Path) -> "RawText":
-        """Builds it from the keys `data` of a config: the training rows, the validation rows, and the vocabulary."""
-        sources = {f"data.{key}": data[key] for key in ("source", "valid_source")}
-        return cls(folder, sources, VocabularyConfig(data["vocab_file"], data["lowercase"]))
+    def of(cls, data: Any, folder: Path) -> "RawText":
+        """Builds it from the config `data`: the training rows, the validation rows, and the vocabulary."""
+        sources = {"data.source": data.source, "data.valid_source": data.valid_source}
+        return cls(folder, sources, part(VocabularyConfig, data))
 
     @property
     def fingerprint(self) -> str:

@@ -15,13 +15,12 @@ from jaxtyping import Bool, Float, Int
 from bertjax.config import Constrained, Count, Size
 from bertjax.data.fine_tuning.questions import Answer, Question
 from bertjax.data.text.tokenizers import Pieces, Tokenizer
-from bertjax.errors import UserError
 
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
 _LENGTH_BONUS = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SpanConfig(Constrained, prefix="data"):
     """The division of texts into windows, and the selection of answers.
 
@@ -50,13 +49,9 @@ class SpanConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.seq_len < self.max_query_length + 4:
-            raise UserError(
-                "config key data.seq_len",
-                got=self.seq_len,
-                expected=f"at least {self.max_query_length + 4}: max_query_length, [CLS], two [SEP], a piece of text",
-                fix="raise data.seq_len (BERT uses 384) or lower data.max_query_length",
-            )
+        least, fix = self.max_query_length + 4, "raise data.seq_len (BERT uses 384) or lower data.max_query_length"
+        expected = f"at least {least}: max_query_length, [CLS], two [SEP], a piece of text"
+        self.check(self.seq_len >= least, "seq_len", expected, fix=fix)
 
 
 class Window(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from bertjax.config import Constrained
 from bertjax.data import splits
 from bertjax.data.fine_tuning import tag_schemes
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
@@ -54,7 +55,7 @@ class SentencesConfig(SplitConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class Columns(Constrained, prefix="data"):
     """The columns of words and tags, counted from 0, or from the end as -1, -2, ...
 
     Attributes:

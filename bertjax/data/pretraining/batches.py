@@ -28,7 +28,7 @@ _TOKENS_PER_PAIR = 8
 _SEED_STEP = 0x9E3779B9  # between the seeds of stages
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsConfig(Constrained, prefix="data"):
     """The assignment of instances to the rows of a batch.
 
@@ -52,22 +52,15 @@ class RowsConfig(Constrained, prefix="data"):
         super().__post_init__()
         for i, stage in enumerate(self.stages):
             is_pair = isinstance(stage, (tuple, list)) and len(stage) == 2
-            if not (is_pair and 0 < _number(stage[0]) < 1 and type(stage[1]) is int and stage[1] >= MIN_SEQ_LEN):
-                raise UserError(
-                    f"config key data.stages[{i}]",
-                    got=repr(stage),
-                    expected=f"a fraction of all updates between 0 and 1, and a length of at least {MIN_SEQ_LEN}",
-                    fix="write stages=((0.9, 128),), with a comma after each stage",
-                )
+            ok = is_pair and 0 < _number(stage[0]) < 1 and type(stage[1]) is int and stage[1] >= MIN_SEQ_LEN
+            expected = f"a fraction of all updates between 0 and 1, and a length of at least {MIN_SEQ_LEN}"
+            fix = "write stages=((0.9, 128),), with a comma after each stage"
+            self.check(ok, f"stages[{i}]", expected, got=repr(stage), fix=fix)
         total, lengths = sum(fraction for fraction, _ in self.stages), [length for _, length in self.stages]
-        if total >= 1 or lengths != sorted(set(lengths)):
-            raise UserError(
-                "config key data.stages",
-                got=f"{self.stages}",
-                expected="fractions whose sum is less than 1, since rows of data.seq_len have the rest, and increasing "
-                "lengths",
-                fix="change --config.data.stages",
-            )
+        expected = (
+            "fractions whose sum is less than 1, since rows of data.seq_len have the rest, and increasing lengths"
+        )
+        self.check(total < 1 and lengths == sorted(set(lengths)), "stages", expected)
 
 
 def _number(value: Any) -> float:
@@ -87,7 +80,8 @@ class BatchConfig:
       direction: the direction of "causal_lm": "left_to_right" or "right_to_left".
       seed: the seed of all draws.
       batch_size: the rows of a global batch.
-      num_steps: the number of updates, over which the masking rate and the length of rows change.
+      num_steps: the number of updates, over which the masking rate and the length of rows change; None if it is not
+        known and neither of them changes.
       begin: the first update of a stage.
     """
 
@@ -98,7 +92,7 @@ class BatchConfig:
     direction: str
     seed: int
     batch_size: int
-    num_steps: int
+    num_steps: int | None
     begin: int = 0
 
     def __post_init__(self) -> None:
@@ -142,7 +136,7 @@ class BatchConfig:
                     rows=dataclasses.replace(self.rows, stages=()),
                     seed=(self.seed + len(found) * _SEED_STEP) % 2**32,
                     batch_size=times * self.batch_size,
-                    begin=round(fraction * self.num_steps),
+                    begin=round(fraction * (self.num_steps or 0)),
                 )
             )
             fraction += share
@@ -161,7 +155,7 @@ class BatchConfig:
 
     def masking_at(self, step: int) -> MaskingConfig:
         """Returns the masking of a training step."""
-        return self.masking.at(min(step / max(self.num_steps - 1, 1), 1.0))
+        return self.masking.at(min(step / max((self.num_steps or 0) - 1, 1), 1.0))
 
     @property
     def capacity(self) -> Packing:

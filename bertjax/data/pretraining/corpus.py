@@ -64,7 +64,7 @@ _NO_BEAM = BeamConfig()
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusConfig(Constrained, prefix="data"):
     """The text to prepare, and how to prepare it.
 

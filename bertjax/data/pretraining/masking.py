@@ -12,7 +12,6 @@ from jaxtyping import Bool, Float32, Float64, Int, Int64, UInt32
 
 from bertjax.config import Constrained, Count, Size, above, at_least, one_of
 from bertjax.data import random
-from bertjax.errors import UserError
 
 # The lengths of spans have a geometric distribution with this parameter, truncated (SpanBERT).
 _SPAN_P = 0.2
@@ -54,20 +53,13 @@ class MaskingConfig(Constrained, prefix="masking"):
     def __post_init__(self) -> None:
         super().__post_init__()
         fractions = (self.mask_fraction, self.random_fraction, self.keep_fraction)
-        if abs(sum(fractions) - 1) > 1e-6:
-            raise UserError(
-                "config keys masking.{mask,random,keep}_fraction",
-                got=fractions,
-                expected="three fractions of the predicted tokens that add up to 1",
-                fix="set all three, for example 0.8, 0.1 and 0.1",
-            )
-        if self.final_rate and self.mode == "static":
-            raise UserError(
-                "config key masking.final_rate",
-                got=f"{self.final_rate} with masking.mode=static, which repeats its masks",
-                expected="masking.mode=dynamic if the rate changes",
-                fix="set --config.masking.mode=dynamic, or omit masking.final_rate",
-            )
+        expected, fix = "three fractions of the predicted tokens that add up to 1", "set all, such as 0.8, 0.1 and 0.1"
+        adds_up = abs(sum(fractions) - 1) <= 1e-6
+        self.check(adds_up, "{mask,random,keep}_fraction", expected, got=fractions, fix=fix)
+        got = f"{self.final_rate} with masking.mode=static, which repeats its masks"
+        fix = "set --config.masking.mode=dynamic, or omit masking.final_rate"
+        is_allowed = not self.final_rate or self.mode != "static"
+        self.check(is_allowed, "final_rate", "masking.mode=dynamic if the rate changes", got=got, fix=fix)
 
     @property
     def highest_rate(self) -> float:

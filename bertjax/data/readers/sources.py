@@ -15,6 +15,7 @@ from bertjax.errors import UserError
 if TYPE_CHECKING:
     from bertjax.data.readers.records import TextRecords
 
+DATES = "dates"  # the source of generated dates, which are pairs for translation
 # The limit on memory. A long book is a thirtieth of it.
 MAX_DOCUMENT_BYTES = 2**26
 # A share is a group of files of about this many bytes together, one longer file, or this many records.

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertjax.data import splits
 from bertjax.data.readers import columnar, lines
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.sources import split_name
@@ -60,6 +61,13 @@ class TableConfig(SplitConfig):
                 fix="check the source; config.data.on_bad_row=stop reports the first bad row",
             )
         _log.info("read %s: %d rows%s", source, count, bad_rows.skipped())
+
+    def splits(self, make: Callable[["Row"], T]) -> Iterator[tuple[str, T]]:
+        """Applies `make` to the training and validation rows, and yields each result with its split; see `read`.
+
+        The validation split depends only on the numbers of rows, so that runs with different seeds are comparable.
+        """
+        return splits.read_splits(self, lambda source, key: self.read(source, key, make), seed=0)
 
 
 class Row(NamedTuple):
@@ -157,6 +165,16 @@ def value_of(row: Row, column: str, key: str) -> object:
         return row.values[column]
     except KeyError:
         raise _without(row, column, key) from None
+
+
+def nested_value_of(row: Row, column: str, key: str) -> Any:
+    """Returns the value of a column, like `value_of`. Column "a.b" is key "b" of the object in column "a"."""
+    value: Any = row.values
+    for name in column.split("."):
+        if not isinstance(value, Mapping):
+            raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
+        value = value_of(Row(value, row.where), name, key)
+    return value
 
 
 def text_of(row: Row, column: str, key: str) -> str:

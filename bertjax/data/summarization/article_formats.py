@@ -44,13 +44,10 @@ class ArticleFormat(Constrained, prefix="data"):
         super().__post_init__()
         fields = (self.article_field, self.summary_field, self.gold_field)
         named = [field for field in fields if field]
-        if not self.article_field or len(set(named)) < len(named):
-            raise UserError(
-                "config keys data.{article_field,summary_field,gold_field}",
-                got=", ".join(map(repr, fields)),
-                expected="a field for articles, and different fields or '' for the others",
-                fix="set them, for example data.article_field=article and data.summary_field=summary",
-            )
+        ok, keys = self.article_field and len(set(named)) == len(named), "{article_field,summary_field,gold_field}"
+        expected = "a field for articles, and different fields or '' for the others"
+        fix = "set them, for example data.article_field=article and data.summary_field=summary"
+        self.check(ok, keys, expected, got=", ".join(map(repr, fields)), fix=fix)
 
 
 class Stored(NamedTuple):

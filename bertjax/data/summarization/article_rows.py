@@ -10,7 +10,6 @@ from jaxtyping import Float
 from bertjax.config import Constrained, one_of
 from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.errors import UserError
 
 INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
 
@@ -43,13 +42,9 @@ class ArticleRowsConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.long_articles == "windows" and not 0 <= self.window_overlap < self.seq_len:
-            raise UserError(
-                "config key data.window_overlap",
-                got=self.window_overlap,
-                expected=f"at least 0 and less than data.seq_len={self.seq_len}",
-                fix="use a quarter of data.seq_len",
-            )
+        ok = self.long_articles != "windows" or 0 <= self.window_overlap < self.seq_len
+        expected = f"at least 0 and less than data.seq_len={self.seq_len}"
+        self.check(ok, "window_overlap", expected, fix="use a quarter of data.seq_len")
 
 
 class ArticleRow(NamedTuple):

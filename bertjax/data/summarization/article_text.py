@@ -33,8 +33,8 @@ _SPLIT_SEED = 0
 _DONE = "vocabulary_of"  # a file with the fingerprint of the vocabulary's sources
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainedVocabularyConfig(VocabularyConfig, Constrained, prefix="data"):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedVocabularyConfig(VocabularyConfig):
     """The vocabulary, named or trained.
 
     Attributes:
@@ -53,7 +53,7 @@ class TrainedVocabularyConfig(VocabularyConfig, Constrained, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelsConfig:
+class LabelsConfig(Constrained, prefix="data"):
     """The labels of articles for training.
 
     Attributes:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertjax import words
+from bertjax.config import Constrained
 from bertjax.data.summarization.articles import Article
-from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class ArticleLimits:
+class ArticleLimits(Constrained, prefix="data.limits"):
     """Limits on articles for training and evaluation. Lengths are in words of `words.split`; brackets have PreSumm's.
 
     Attributes:
@@ -32,16 +32,14 @@ class ArticleLimits:
     max_summary_words: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         pairs = (("sentences", 1, 1), ("words", 0, 1), ("summary_words", 0, 0))
         for name, lowest, gap in pairs:
             low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
-            if low < lowest or high < low + (name == "words") * gap or high < 1:
-                raise UserError(
-                    f"config keys data.limits.min_{name} and max_{name}",
-                    got=f"{low} and {high}",
-                    expected=f"{lowest} <= min_{name} {'<' if name == 'words' else '<='} max_{name}",
-                    fix="change one; PreSumm has 3 to 100 sentences, 5 to 200 words, and 5 to 500 in a summary",
-                )
+            ok = low >= lowest and high >= low + (name == "words") * gap and high >= 1
+            expected = f"{lowest} <= min_{name} {'<' if name == 'words' else '<='} max_{name}"
+            fix = "change one; PreSumm has 3 to 100 sentences, 5 to 200 words, and 5 to 500 in a summary"
+            self.check(ok, f"{{min_{name},max_{name}}}", expected, got=f"{low} and {high}", fix=fix)
 
 
 class LimitedArticle(NamedTuple):

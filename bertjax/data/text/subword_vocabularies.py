@@ -17,7 +17,6 @@ from bertjax.data.text import bpe_trainer, subwords, word_counts, wordpiece_trai
 from bertjax.data.text.subwords import SPECIALS, Splitter, Subwords
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.word_counts import TrainingCounts
-from bertjax.errors import UserError
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
@@ -54,17 +53,15 @@ class SubwordConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lowercase and self.subwords == "characters" and not self.vocab_file:
-            fix = "lowercase the text beforehand, or set --config.data.subwords=bpe"
-            expected = "False with data.subwords=characters, which does not normalize text"
-            raise UserError("config key data.lowercase", got=self.lowercase, expected=expected, fix=fix)
-        if bool(self.target_vocab_file) != (bool(self.vocab_file) and not self.joint):
-            raise UserError(
-                "config keys data.{vocab_file,target_vocab_file,joint}",
-                got=f"{self.vocab_file!r}, {self.target_vocab_file!r} and {self.joint}",
-                expected="no file, one file with joint=True, or two files with joint=False",
-                fix="set both files, or set --config.data.joint=True and only data.vocab_file",
-            )
+        ok = not self.lowercase or self.subwords != "characters" or bool(self.vocab_file)
+        expected = "False with data.subwords=characters, which does not normalize text"
+        fix = "lowercase the text beforehand, or set --config.data.subwords=bpe"
+        self.check(ok, "lowercase", expected, fix=fix)
+        ok = bool(self.target_vocab_file) == (bool(self.vocab_file) and not self.joint)
+        got = f"{self.vocab_file!r}, {self.target_vocab_file!r} and {self.joint}"
+        expected = "no file, one file with joint=True, or two files with joint=False"
+        fix = "set both files, or set --config.data.joint=True and only data.vocab_file"
+        self.check(ok, "{vocab_file,target_vocab_file,joint}", expected, got=got, fix=fix)
 
 
 class Vocabularies(NamedTuple):

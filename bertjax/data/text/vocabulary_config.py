@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.config import choice
+from bertjax.config import Constrained, choice
 from bertjax.data.text import byte_bpe_trainer, library_tokenizers, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import LibraryTokenizer
 from bertjax.data.text.tokenizers import Tokenizer, WordPiece
@@ -17,7 +17,7 @@ _MIN_VOCAB_SIZES = {WORDPIECE: wordpiece_trainer.MIN_VOCAB_SIZE, BYTE_BPE: byte_
 
 
 @dataclasses.dataclass(frozen=True)
-class VocabularyConfig:
+class VocabularyConfig(Constrained, prefix="data"):
     """The vocabulary of a BERT model.
 
     Attributes:

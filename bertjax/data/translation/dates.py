@@ -17,7 +17,7 @@ from babel import localedata
 from babel.dates import DateTimePattern, get_date_format
 from jaxtyping import Int64
 
-from bertjax.config import choice
+from bertjax.config import Constrained, choice
 from bertjax.data.random import Stream, below, bits, uniform
 from bertjax.data.translation.parallel_text import Pair
 from bertjax.errors import UserError
@@ -37,7 +37,7 @@ _BLOCK = 1024  # pairs per draw
 
 
 @dataclasses.dataclass(frozen=True)
-class DatesConfig:
+class DatesConfig(Constrained, prefix="data"):
     """The languages of dates.
 
     Attributes:
@@ -50,13 +50,12 @@ class DatesConfig:
     target_locales: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not self.target_locales or len(set(self.target_locales)) < len(self.target_locales):
-            raise UserError(
-                "config key data.target_locales",
-                got=self.target_locales,
-                expected="one locale or several different ones",
-                fix="use for example ('ko',) or ('de', 'ko')",
-            )
+        super().__post_init__()
+        ok, fix = (
+            0 < len(self.target_locales) == len(set(self.target_locales)),
+            "use for example ('ko',) or ('de', 'ko')",
+        )
+        self.check(ok, "target_locales", "one locale or several different ones", fix=fix)
 
 
 class DatePairs:

@@ -72,13 +72,10 @@ class ParallelTextConfig(Constrained, prefix="data"):
         if columns[1] and columns[0] in ("", columns[1]):
             raise self._bad_columns()
         for source, target in (_KEYS["valid"], _KEYS["test"]):
-            if getattr(self, target) and not getattr(self, source):
-                raise UserError(
-                    f"config key data.{source}",
-                    got=f"nothing, but data.{target}={getattr(self, target)}",
-                    expected="the sources of the targets",
-                    fix=f"set --config.data.{source}=FILE, or set data.{target} to ''",
-                )
+            ok, got = getattr(self, source) or not getattr(self, target), f"nothing, but data.{target}"
+            fix = f"set --config.data.{source}=FILE, or set data.{target} to ''"
+            got = f"{got}={getattr(self, target)}"
+            self.check(ok, source, "the sources of the targets", got=got, fix=fix)
 
     def _bad_columns(self) -> UserError:
         return UserError(

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.config import Constrained, Count, Size
+from bertjax.data.readers.sources import DATES
 from bertjax.data.translation.dates import DatePairs, DatesConfig
 from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
 
-DATES = "dates"  # the source of generated dates
 _FILES = (
     *("target", "valid_source", "valid_target", "test_source", "test_target"),
     *("source_column", "target_column", "source_prefix", "target_prefix"),

@@ -173,7 +173,7 @@ def test_sources_without_rows_are_errors(content, skipped):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("text_columns", (), r"data\.text_columns: got \(\); expected one column, or the two of a pair"),
+        ("text_columns", (), r"data\.text_columns: got \(\); expected one column as in"),
         ("text_columns", ("a", "b", "c"), r"got \('a', 'b', 'c'\)"),
         ("valid_fraction", 0.0, r"data\.valid_fraction: got 0\.0; expected a fraction above 0 and below 1"),
         ("valid_fraction", 1, r"got 1\.0; .*Fix: use 0\.1, or set data\.valid_source"),

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -44,10 +46,12 @@ def test_evaluation_covers_each_row_once(corpus, batch_size, pairs, rows):
 @pytest.mark.parametrize("packing", [False, True])
 def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
     monkeypatch.setattr(plan, "_BLOCK", block)
-    every = joined(list(make_batches(corpus, "valid", rows=RowsConfig(packing, 0)).evaluation(ALL)))
+    rows = RowsConfig(packing=packing, valid_rows=0)
+    every = joined(list(make_batches(corpus, "valid", rows=rows).evaluation(ALL)))
     count = int(every["segment_ids"].any(axis=1).sum())
     for most in (1, 5, 8, 13, count, count + 1):
-        some = joined(list(make_batches(corpus, "valid", rows=RowsConfig(packing, most)).evaluation(ALL)))
+        rows = dataclasses.replace(rows, valid_rows=most)
+        some = joined(list(make_batches(corpus, "valid", rows=rows).evaluation(ALL)))
         kept = min(most, count)
         assert len(some["input_ids"]) == -(-kept // BATCH) * BATCH
         assert_equal({name: array[:kept] for name, array in some.items()}, {n: a[:kept] for n, a in every.items()})

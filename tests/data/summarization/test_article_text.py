@@ -36,7 +36,7 @@ def articles(folder, count=20, **changes):
 
 
 def text(folder, vocab_size=30, vocab_file="", lowercase=True, words="bert", **changes):
-    vocabulary = TrainedVocabularyConfig(vocab_file, lowercase, vocab_size)
+    vocabulary = TrainedVocabularyConfig(vocab_file, lowercase, vocab_size=vocab_size)
     return ArticleText(folder / "data", articles(folder, **changes), vocabulary, words, ())
 
 

@@ -80,7 +80,7 @@ def test_two_workers_write_the_same_files(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 100)
     recipe, written = recipe_of(tmp_path, *pairs()), []
     for workers in (1, 2):
-        rows = PreparedRows(recipe, tmp_path / str(workers), PreparationConfig(workers))
+        rows = PreparedRows(recipe, tmp_path / str(workers), PreparationConfig(workers=workers))
         rows.run()
         files = (path for path in sorted(rows.folder.rglob("*")) if path.is_file())
         written.append({str(path.relative_to(rows.folder)): path.read_bytes() for path in files})
@@ -93,7 +93,7 @@ def test_other_pairs_and_lengths_have_other_folders(tmp_path, change):
     sources, targets = pairs(20)
     before = PreparedRows(recipe_of(tmp_path, sources, targets), tmp_path, PreparationConfig()).folder
     changed = {"pairs": (["d", *sources[1:]], targets), "seq_len": (sources, targets, 7), "nothing": (sources, targets)}
-    after = PreparedRows(recipe_of(tmp_path, *changed[change]), tmp_path, PreparationConfig(2)).folder
+    after = PreparedRows(recipe_of(tmp_path, *changed[change]), tmp_path, PreparationConfig(workers=2)).folder
     assert (before == after) == (change == "nothing")
 
 

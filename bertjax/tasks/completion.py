@@ -1,0 +1,222 @@
+"""Fills in config keys that are None: from the weights in `init_from`, and lengths in updates from rows."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from bertjax.data.readers.sources import DATES
+from bertjax.data.rows.buckets import default_seq_len
+from bertjax.errors import UserError
+from bertjax.interop.published import MODEL_KEYS, Published
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
+from bertjax.models.recurrent_seq2seq import RecurrentConfig
+
+_log = logging.getLogger(__name__)
+
+# Keys whose values in a folder are only defaults, because they do not concern the encoder.
+_DEFAULTS_OF_HEADS = ("model.head", "model.pooling")
+_TRANSLATION_SEQ_LEN = 128  # the default
+
+
+def bert(
+    config: Mapping[str, Any],
+    published: Published | None,
+    *,
+    seq_len: int | None = None,
+    extends_positions: bool = False,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Fills in the sizes, the casing and the vocabulary that `init_from` determines.
+
+    Args:
+      config: the whole config.
+      published: the weights in `init_from`, if any.
+      seq_len: the default of `data.seq_len` for models with at least that many positions; None for all positions.
+      extends_positions: whether `model.max_positions` may be larger than in the folder; see
+        `pretrained.extend_positions`. Without learned positions, it always may.
+      defaults: defaults of keys, such as "model.scorer", that neither the config nor the folder sets.
+    Raises:
+      UserError: if a size is missing or contradicts the folder, or a PreSumm file has no vocabulary.
+    """
+    model, data = dict(config["model"]), dict(config["data"])
+    if published:
+        known = {key: value for key, value in published.model.items() if key in MODEL_KEYS or key in model}
+        if extends_positions or known["positions"] != "learned":
+            known["max_positions"] = max(known["max_positions"], model.get("max_positions") or 0)
+        values = {f"model.{key}": value for key, value in known.items()}
+        if published.family == "presumm":
+            _check_vocabulary(config["init_from"], data.get("vocab_file"))
+        else:
+            values["data.vocab_file"] = config["init_from"]
+        if published.lowercase is not None:
+            values["data.lowercase"] = published.lowercase
+        for name, value in values.items():
+            subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
+            given = subtree.get(key)
+            if name in _DEFAULTS_OF_HEADS and given is not None:
+                continue
+            if given not in (None, "", value):
+                raise _contradiction(name, given, value, config["init_from"], "size")
+            subtree[key] = value
+        _set_row_keys(data, published)
+    for name, value in defaults.items():
+        subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
+        if key in subtree and subtree[key] in (None, ""):
+            subtree[key] = value
+    _check_complete(config["experiment"], model, data)
+    if data.get("seq_len", 0) is None:
+        data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
+    return {**config, "model": model, "data": data}
+
+
+def translator(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
+    """Fills in the architecture, the model and the text settings that `init_from` determines.
+
+    Raises:
+      UserError: if the model is missing, or a key contradicts the folder.
+    """
+    model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
+    data, decoding = config["data"], dict(config["decoding"])
+    if published:
+        known, found, prefixes = published.translation()
+        wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
+        of_model = {f"model.{key}": value for key, value in found.items()}
+        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes help most
+            if wanted.get(key) not in (None, value):
+                raise _contradiction(key, wanted[key], value, config["init_from"], "model")
+        whole, model, data = known, {**model, **found}, _with_prefixes(config, prefixes)
+        decoding["max_length"] = min(decoding["max_length"], found.get("max_positions", decoding["max_length"]))
+    elif model.get("share_embeddings") and data.get("joint") is False:
+        raise UserError(
+            "config key model.share_embeddings",
+            got="True with data.joint=False",
+            expected="shared embeddings only with a joint vocabulary",
+            fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
+        )
+    if whole["architecture"] == "recurrent" and published:  # the config may have the Transformer's keys
+        own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
+        model = {key: value for key, value in model.items() if key not in others - own}
+    if data.get("packing") is True and (whole["architecture"] == "recurrent" or data.get("source") == DATES):
+        raise UserError(
+            "config key data.packing",
+            got=True,
+            expected="False for generated dates and for a recurrent model",
+            fix="set --config.data.packing=False",
+        )
+    missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
+    if missing:
+        raise _no_model("model", missing[0], "translation")
+    if data.get("seq_len", 0) is None:
+        data = {**data, "seq_len": default_seq_len(_TRANSLATION_SEQ_LEN, model.get("max_positions"))}
+    return {**config, **whole, "model": model, "data": data, "decoding": decoding}
+
+
+def classes(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """Fills in `data.labels`. Without labels, those of the config stay."""
+    return {**config, "data": {**config["data"], "labels": labels}} if labels else dict(config)
+
+
+def lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:
+    """Fills in `num_steps`, the warm-up, and the intervals of evaluation and saving, where they are None.
+
+    `num_steps` comes from `num_epochs`, unless `budget.hours` determines it; `optimizer.warmup_steps` from
+    `warmup_fraction`. Evaluation is once an epoch, and saving as often as evaluation.
+
+    Args:
+      config: a config with these keys.
+      count_rows: returns the number of rows in an epoch; called only if it is needed.
+    """
+    result = {**config, "optimizer": dict(config["optimizer"]), "checkpoint": dict(config["checkpoint"])}
+    is_timed = bool(config.get("budget", {}).get("hours"))
+    if None in (config["num_steps"], config["evaluate_every"], config["checkpoint"]["save_every"]):
+        steps_per_epoch = -(-count_rows() // max(config["batch_size"], 1))
+        if not is_timed:
+            _fill(result, "num_steps", max(1, round(config["num_epochs"] * steps_per_epoch)))
+        _fill(result, "evaluate_every", max(1, min(steps_per_epoch, result["num_steps"] or steps_per_epoch)))
+        _fill(result["checkpoint"], "save_every", max(1, result["evaluate_every"]))
+    if (scheduled := config["optimizer"].get("schedule_steps") or result["num_steps"]) is not None:
+        _fill(result["optimizer"], "warmup_steps", round(config["warmup_fraction"] * scheduled))
+    return result
+
+
+def _fill(tree: dict[str, Any], key: str, value: int) -> None:
+    """Sets a key that is None. A 0 is kept: the config check reports it if it is invalid."""
+    if tree[key] is None:
+        tree[key] = value
+
+
+def _contradiction(key: str, got: Any, expected: Any, init_from: str, variant: str) -> UserError:
+    return UserError(
+        f"config key {key}",
+        got=got,
+        expected=f"{expected}, as in init_from={init_from}",
+        fix=f"omit this key; if the {variant} after the colon in --config sets it, omit the {variant}",
+    )
+
+
+def _no_model(variant: str, key: str, experiment: str) -> UserError:
+    shell = " (a variable such as $BERT must be set in this shell)" if variant == "size" else ""
+    return UserError(
+        "--config",
+        got=f"neither a {variant} nor init_from (model.{key} is not set)",
+        expected=f"a {variant}, or a folder that determines it",
+        fix=f"append a {variant}, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER{shell}",
+    )
+
+
+def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    """Raises UserError if neither the config nor `init_from` determines a size of the model, or the casing."""
+    missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
+    if missing:
+        raise _no_model("size", missing[0], experiment)
+    if data.get("lowercase") is None:
+        raise UserError(
+            "config key data.lowercase",
+            got="no value, and init_from does not determine the casing",
+            expected="True for an uncased vocabulary, False for a cased one",
+            fix="set --config.data.lowercase=True or False",
+        )
+
+
+def _set_row_keys(data: dict[str, Any], published: Published) -> None:
+    """Sets keys of `data` that are None to those of the model's training rows; warns about keys that differ."""
+    rows, path = published.rows, published.path
+    for key in data.keys() & rows.keys():
+        if data[key] is None:
+            data[key] = rows[key]
+        elif data[key] != rows[key]:
+            _log.warning("data.%s=%s, but %s was trained on rows with %s", key, data[key], path, rows[key])
+
+
+def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
+    if not vocab_file:
+        raise UserError(
+            "config key data.vocab_file",
+            got=f"no value, and no vocabulary in {init_from}",
+            expected="the vocabulary of bert-base-uncased, which PreSumm's models use",
+            fix="set --config.data.vocab_file=vocab.txt",
+        )
+
+
+def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `config.data`; texts get the prefixes of the folder unless the config sets prefixes.
+
+    Generated dates have no prefixes.
+
+    Raises:
+      UserError: if a vocabulary is set in addition to the folder's.
+    """
+    data = dict(config["data"])
+    for key in ("vocab_file", "target_vocab_file", "lowercase"):
+        if data.get(key):
+            raise UserError(
+                f"config key data.{key}",
+                got=data[key],
+                expected=f"no value, because init_from={config['init_from']} has the vocabularies",
+                fix="omit it",
+            )
+    if any(data.get(key) for key in ("source_prefix", "target_prefix")) or data.get("source") == DATES:
+        return data
+    return {**data, **prefixes}
