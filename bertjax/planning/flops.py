@@ -8,16 +8,37 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from bertjax.contract import Task
+from bertjax.contract import StagedTask, TrainingTask
 from bertjax.training.config import TrainingConfig
 
-Build = Callable[[Mapping[str, Any]], tuple[Task, TrainingConfig]]
+Build = Callable[[Mapping[str, Any]], tuple[TrainingTask, TrainingConfig]]
 
 # For several CPUs, models use plain attention, which repeats no product in the backward pass.
 _CPUS = AbstractMesh((2,), ("data",), abstract_device=AbstractDevice("cpu", None, "cpu"))
 
 
-def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
+def stage_of(task: TrainingTask, update: int, num_steps: int) -> int | None:
+    """Returns the index in `batch_specs` of the shapes of an update; None if they depend on the rows.
+
+    Args:
+      task: the task.
+      update: the number of the update, from 0 on.
+      num_steps: the number of updates of the run.
+    """
+    if isinstance(task, StagedTask):
+        return task.stage(update, num_steps)
+    return 0 if len(task.batch_specs()) == 1 else None
+
+
+def largest_spec(task: TrainingTask) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """Returns the one of `batch_specs` with the most elements; of stages the last, which has the longest rows."""
+    specs = task.batch_specs()
+    return (
+        specs[-1] if isinstance(task, StagedTask) else max(specs, key=lambda spec: sum(x.size for x in spec.values()))
+    )
+
+
+def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
     """Returns the operations of an update without recomputation: three times those of the loss.
 
     The backward pass has two products for each product of the forward pass. For BERT this is
@@ -25,14 +46,14 @@ def training_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> floa
 
     Args:
       task: the task.
-      spec: the shapes of a batch, see `Task.batch_specs`.
+      spec: the shapes of a batch, see `TrainingTask.batch_specs`.
     """
     with jax.sharding.use_abstract_mesh(_CPUS):
         params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
         return 3 * matrix_flops(jax.make_jaxpr(lambda p, b: task.loss(p, b, None))(params, dict(spec)).jaxpr)
 
 
-def update_flops(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
+def update_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct]) -> float:
     """Returns the operations of an update, including those that rematerialization repeats; see `training_flops`."""
 
     def loss(params: Any, batch: Any) -> jax.Array:

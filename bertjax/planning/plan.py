@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bertjax.contract import Task
+from bertjax.contract import TrainingTask
 from bertjax.errors import UserError
 from bertjax.planning import breakdown
 from bertjax.planning.chips import Target
 from bertjax.planning.costs import Costs, step_costs
-from bertjax.planning.flops import Build, training_flops, with_plain_attention
+from bertjax.planning.flops import Build, largest_spec, training_flops, with_plain_attention
 from bertjax.planning.roofline import collective_table, roofline, seconds_in_turn
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
@@ -73,7 +73,7 @@ def plan(config: Mapping[str, Any], build: Build, target: Target) -> dict[str, A
             "config key parallel", got=settings.parallel, expected=expected, fix="set --config.parallel=jit"
         )
     assembled = steps.assemble(task, settings, target.devices)
-    spec = task.largest_spec()
+    spec = largest_spec(task)
     compiled = _compile(task, settings, assembled, spec, target.compiler_options)
     total = compiled.sizes["total"]
     plain = with_plain_attention(config)
@@ -102,7 +102,7 @@ def count_positions(spec: Spec) -> int:
 
 
 def _compile(
-    task: Task, settings: TrainingConfig, assembled: steps.Assembly, spec: Spec, options: Mapping[str, Any]
+    task: TrainingTask, settings: TrainingConfig, assembled: steps.Assembly, spec: Spec, options: Mapping[str, Any]
 ) -> Compiled:
     """Compiles the same update as training."""
     mesh, optimizer, _, shapes, shardings = assembled

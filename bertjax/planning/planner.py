@@ -13,9 +13,6 @@ from bertjax.training.sharding import check_split
 
 _log = logging.getLogger(__name__)
 
-# Keys of `model` that are set from vocabularies.
-_VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
-
 
 def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build) -> dict[str, Any]:
     """Returns the memory and time of training on TPUs or GPUs; see `plan`.
@@ -23,7 +20,7 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
     Args:
       topology: the devices, see `targets.find_target`.
       is_search: whether to search for the fastest mesh, micro-batches and rematerialization, see `search`.
-      config: the config of the run, resolved and completed; see `complete`.
+      config: the config of the run.
       build: makes the task and the settings from a config.
     Raises:
       UserError: if the devices are unknown, their compiler is missing, or the config does not fit them.
@@ -39,18 +36,3 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
     for line in describe(record):
         _log.info("%s", line)
     return record
-
-
-def complete(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with the values that would be set from data or another run, as far as a plan needs them.
-
-    Vocabulary sizes of the model default to `data.vocab_size`. An `init_from` that is not set yet is ignored.
-    """
-    completed = {**config, "model": dict(config["model"])}
-    if config.get("init_from", "") is None:
-        completed["init_from"] = ""
-    model, data = completed["model"], config["data"]
-    for key in _VOCABULARIES:
-        if key in model and model[key] is None and "vocab_size" in data:
-            model[key] = data["vocab_size"]
-    return completed

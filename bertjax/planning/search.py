@@ -15,7 +15,7 @@ import jax
 
 from bertjax.errors import UserError
 from bertjax.planning.chips import Target
-from bertjax.planning.flops import Build, update_flops, with_plain_attention
+from bertjax.planning.flops import Build, largest_spec, update_flops, with_plain_attention
 from bertjax.planning.plan import count_positions, describe, plan
 from bertjax.training.sharding import SPLIT_BY_TENSOR, MeshConfig, make_mesh
 
@@ -162,7 +162,7 @@ def measure(config: Mapping[str, Any], build: Build, remat: str | None, target: 
     config = {**config, "model": model}
     task, settings = build(config)
     params = jax.eval_shape(task.init, jax.random.key(0))
-    spec = task.largest_spec()
+    spec = largest_spec(task)
     rows = next(iter(spec.values())).shape[0]
 
     def kept(params: Any, batch: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from bertjax.configs import bert_pretraining as config_file
-from bertjax.contract import Task
-from bertjax.experiments import bert_pretraining
-from bertjax.modes.resolved import Resolved
+from bertjax.contract import TrainingTask
+from bertjax.experiments import find
+from bertjax.modes import stages
 from bertjax.planning import planner
 from bertjax.planning.chips import Chip, Link, Target
 from bertjax.training.config import TrainingConfig
@@ -45,13 +45,13 @@ def config(**values: Any) -> dict[str, Any]:
     """Returns the config of a small model, with values by dotted key; `__` stands for a dot."""
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict({**VALUES, **{key.replace("__", "."): value for key, value in values.items()}})
-    return planner.complete(json.loads(tree.to_json()))
+    return stages._for_plan(json.loads(tree.to_json()))
 
 
-def build(tree: Mapping[str, Any]) -> tuple[Task, TrainingConfig]:
+def build(tree: Mapping[str, Any]) -> tuple[TrainingTask, TrainingConfig]:
     """Returns the task and the settings of a config."""
-    rehearsed = Resolved(bert_pretraining, dict(tree)).rehearsed()
-    return rehearsed.task, rehearsed.settings
+    complete = stages.Resolved(find(tree["experiment"]), dict(tree)).example()
+    return complete.task, complete.settings
 
 
 def main(cases: str, output: str) -> None:

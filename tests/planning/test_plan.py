@@ -15,7 +15,7 @@ from bertjax.configs import multiple_choice
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining
 from bertjax.experiments import multiple_choice as choices
-from bertjax.modes.resolved import Resolved
+from bertjax.modes import stages
 from bertjax.planning import breakdown, plan, planner, search, targets
 from bertjax.training import step as steps
 from tests import tiny
@@ -250,14 +250,10 @@ def test_rematerialization_stores_less():
 def test_batches_with_several_shapes():
     tree = multiple_choice.get_config("tiny")
     tree.update_from_flattened_dict({"data.source": "questions.csv", "data.seq_len": LENGTH, "model.vocab_size": 10})
-
-    def built(tree):
-        rehearsed = Resolved(choices, tree).rehearsed()
-        return rehearsed.task, rehearsed.settings
-
-    sizes = search.measure(choices.resolve(json.loads(tree.to_json())), built, None, HERE)
+    resolved = choices.resolve(json.loads(tree.to_json()), None)
+    sizes = search.measure(resolved, build, None, HERE)
     assert sizes.exchanged_bytes == 4 * (4 * LENGTH) * tree.model.hidden_size * tree.model.num_layers * 4
-    (spec,) = built(choices.resolve(json.loads(tree.to_json())))[0].batch_specs()[-1:]
+    (spec,) = build(resolved)[0].batch_specs()[-1:]
     assert plan.count_positions(spec) == 16 * 4 * LENGTH
 
 
@@ -316,11 +312,11 @@ def test_the_command_without_a_topology():
 def test_values_that_are_not_set_yet():
     tree = config_file.get_config("tiny,phase2")
     tree.update_from_flattened_dict({**VALUES, "data.seq_len": 48})
-    resolved = bert_pretraining.resolve(json.loads(tree.to_json()))
+    resolved = bert_pretraining.resolve(json.loads(tree.to_json()), None)
     assert (resolved["init_from"], resolved["model"]["vocab_size"]) == (None, None)
-    completed = planner.complete(resolved)
+    completed = stages._for_plan(resolved)
     assert (completed["init_from"], completed["model"]["vocab_size"]) == ("", VOCAB)
     (spec,) = build(completed)[0].batch_specs()
     assert spec["input_ids"].shape == (ROWS, 48)
-    given = planner.complete({**resolved, "model": {**resolved["model"], "vocab_size": 7}})
+    given = stages._for_plan({**resolved, "model": {**resolved["model"], "vocab_size": 7}})
     assert given["model"]["vocab_size"] == 7
