@@ -3,10 +3,11 @@
     python -m benchmarks.gpu --output=gpu.json
 
 The cases are BERT-Base and -Large at lengths 128 and 512, with one instance per row and with packed rows; with dropout
-of attention weights, scanned layers and rematerialization; and `transformers.BertForPreTraining` if PyTorch is
-installed. The table also has what a plan predicts of each case. All cases compile at the same time, each in a process
-of its own, and are then timed one after another. The output file is updated after each case. `--smoke` runs everything
-on small shapes, in a minute or two on a CPU.
+of attention weights, scanned layers and rematerialization. The peer is `transformers.BertForPreTraining`, if PyTorch is
+installed: eager, compiled, and in the strong form of `torch_peer`, which is compiled too. The table also has what a
+plan predicts of each case. All cases compile at the same time, each in a process of its own, and are then timed one
+after another. The output file is updated after each case. `--smoke` runs everything on small shapes, in a minute or two
+on a CPU.
 """
 
 import argparse
@@ -45,7 +46,7 @@ class Case:
       size, length: the size of the model and the length of its rows.
       rows: the batch size; if it does not fit into memory, halves of it are tried.
       overrides: config values by dotted key; `data.*` determine the batches.
-      torch: "" for ours, or "eager" or "compiled".
+      torch: "" for ours, or "eager", "compiled" or "strong", which is compiled too.
     """
 
     name: str
@@ -67,20 +68,28 @@ def cases(smoke: bool) -> list[Case]:
     def case(name: str, size: str, length: int, rows: int, overrides: Mapping[str, Any], torch: str = "") -> Case:
         return Case(name, *(("tiny", 32, 4) if smoke else (size, length, rows)), _BFLOAT16 | overrides, torch)
 
+    strong, scanned = "transformers, strong", {"model.scan_layers": True}
     found = [
         case("ours", "base", 512, 64, {}),
+        case("ours", "base", 128, 256, {}),
         case("ours, packed", "base", 512, 64, {"data.packing": True}),
+        case(strong, "base", 512, 64, {}, "strong"),
+        case(strong, "base", 128, 256, {}, "strong"),
+        case("ours, scanned", "large", 512, 64, scanned),
+        case(strong, "large", 512, 64, {}, "strong"),
+        case("ours, scanned", "large", 128, 256, scanned),
+        case("ours, scanned", "base", 512, 64, scanned),
+        case(strong, "large", 128, 256, {}, "strong"),
         case("ours, attention dropout", "base", 512, 64, {"model.attention_dropout": 0.1}),
         case("ours, rbg", "base", 512, 64, {"rng": "rbg"}),
-        case("ours, scanned", "base", 512, 64, {"model.scan_layers": True}),
         case("transformers, eager", "base", 512, 64, {}, "eager"),
         case("ours, remat", "large", 512, 128, {"model.remat": "norms"}),
+        case("transformers, compiled", "base", 512, 64, {}, "compiled"),
+        case("ours", "large", 512, 64, {}),
+        case("ours", "large", 128, 256, {}),
     ]
-    if not smoke:
-        found.insert(1, case("ours", "large", 512, 64, {}))
-        found.insert(2, case("ours", "base", 128, 256, {}))
-        found.insert(3, case("ours", "large", 128, 256, {}))
-        found.append(case("transformers, compiled", "base", 512, 64, {}, "compiled"))
+    if smoke:
+        return list({case.name: case for case in found if case.torch in ("", "eager")}.values())
     return found
 
 
@@ -157,7 +166,10 @@ class Runner:
             step, compiled = self._step(case, shape, overrides, batches, turn)
             peak = prediction.peak_bytes()
             seconds = time_step(step, self._timing)
-            found = {} if case.torch else prediction.compare(batches[:1], seconds, peak)
+            if case.torch:
+                found = {"memory_bytes": step.peak_bytes()}
+            else:
+                found = prediction.compare(batches[:1], seconds, peak)
             self._profile(case, step)
         except Exception as error:  # any library can fail; smaller batches may succeed
             message = turns.message(error)
@@ -176,17 +188,19 @@ class Runner:
 
     def _step(
         self, case: Case, shape: common.Shape, overrides: Mapping[str, Any], batches: Sequence[Any], turn: turns.Wait
-    ) -> tuple[Callable[[int], None], float]:
-        """Returns the step, and the seconds that it took to compile."""
+    ) -> tuple[Any, float]:
+        """Returns the step, `OurStep` or `TorchStep`, and the seconds that it took to compile."""
         if case.torch:
             from benchmarks.torch_peer import TorchStep
 
-            turn()
             began = time.perf_counter()
-            peer = TorchStep(shape, batches, compiled=case.torch == "compiled", bfloat16=True)
-            peer(1)
-            return peer, time.perf_counter() - began
-        _, config, task = common.read_config(shape, overrides).rehearsed()
+            is_strong = case.torch == "strong"
+            compiled = is_strong or case.torch == "compiled"
+            peer = TorchStep(shape, batches, compiled=compiled, bfloat16=True, strong=is_strong)
+            seconds = time.perf_counter() - began
+            turn()
+            return peer, seconds
+        _, config, task, _ = common.read_config(shape, overrides).example()
         seconds = turns.compile_ahead(task, config, self._folder / "programs")
         turn()
         return common.OurStep.of(shape, overrides, batches), seconds

@@ -29,7 +29,7 @@ from benchmarks import common, prediction, turns
 from bertjax.configs import bertsum_abs as bertsum_abs_config
 from bertjax.configs import bertsum_ext as bertsum_ext_config
 from bertjax.configs import translation as translation_config
-from bertjax.contract import Batch, Task
+from bertjax.contract import Batch, TrainingTask
 from bertjax.data.readers import documentation
 from bertjax.experiments import bertsum_abs, bertsum_ext, translation
 from bertjax.planning.flops import training_flops
@@ -184,7 +184,7 @@ class LongRows:
 
 def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: float) -> dict[str, Any]:
     """Times updates on the task's own batches, whose program is compiled."""
-    task, data, settings, _ = opened
+    task, data, settings, *_ = opened
     peak = prediction.peak_bytes()
     ours = common.OurTraining(opened, scale.updates, _WARMUP)
     batches = itertools.islice(data.batches("train", 0, np.arange(settings.batch_size)), _WARMUP, None)
@@ -200,7 +200,7 @@ def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: floa
 
 def predict(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
     """Times prediction with random weights, from texts to records."""
-    task, _, settings, _ = opened
+    task, _, settings, *_ = opened
     texts = list(itertools.islice(_texts(case), scale.examples))
     params = Trainer(task, settings, jax.devices()[:1]).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
@@ -226,7 +226,7 @@ def count_targets(batch: Batch) -> int:
     return int(np.count_nonzero(batch["target_segment_ids"]))
 
 
-def flops(task: Task, batches: Iterable[Batch]) -> float:
+def flops(task: TrainingTask, batches: Iterable[Batch]) -> float:
     """Returns the operations of an update on each of the batches, including padding; see `training_flops`."""
     specs = Counter(
         tuple((name, jax.ShapeDtypeStruct(array.shape, array.dtype)) for name, array in batch.items())

@@ -14,12 +14,26 @@ _LENGTH = 128
 
 
 class TorchTraining:
-    """The `Trainer` with dynamic padding and default settings, except batch size, learning rate and output."""
+    """The `Trainer` with dynamic padding and default settings, except batch size, learning rate, dtype and output."""
 
     def __init__(
-        self, folder: str, rows: Sequence[LabeledText], batch_size: int, learning_rate: float, updates: int
+        self,
+        folder: str,
+        rows: Sequence[LabeledText],
+        batch_size: int,
+        learning_rate: float,
+        updates: int,
+        bfloat16: bool = False,
     ) -> None:
-        """Initializes from the folder of the encoder, the training rows, the recipe, and the updates per call."""
+        """Initializes training on the GPU, if PyTorch finds one.
+
+        Args:
+          folder: the folder of the encoder.
+          rows: the training rows.
+          batch_size, learning_rate: the recipe.
+          updates: the number of updates per call.
+          bfloat16: whether to use autocast.
+        """
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         transformers.logging.set_verbosity_error()
         names = sorted({str(row.label) for row in rows})
@@ -36,7 +50,8 @@ class TorchTraining:
             report_to="none",
             disable_tqdm=True,
             logging_strategy="no",
-            use_cpu=True,
+            use_cpu=not torch.cuda.is_available(),
+            bf16=bfloat16,
         )
 
     def __call__(self) -> None:
@@ -54,11 +69,18 @@ class TorchTraining:
 class TorchPrediction:
     """The text-classification pipeline."""
 
-    def __init__(self, folder: str, texts: Sequence[str]) -> None:
-        """Initializes from the folder of the encoder, to which a random classifier is added, and the texts."""
+    def __init__(self, folder: str, texts: Sequence[str], bfloat16: bool = False) -> None:
+        """Initializes from the encoder's folder, to which a random classifier is added, the texts and the dtype."""
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
-        self._pipeline = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
+        model.to(dtype=torch.bfloat16 if bfloat16 else torch.float32)
+        self._pipeline = transformers.pipeline(
+            "text-classification",
+            model=model,
+            tokenizer=tokenizer,
+            top_k=None,
+            device=0 if torch.cuda.is_available() else -1,
+        )
         self._texts = list(texts)
 
     def __call__(self, batch_size: int) -> None:

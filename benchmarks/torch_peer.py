@@ -17,11 +17,17 @@ class TorchStep:
     """Forward and backward pass, clipping by the global norm, and fused AdamW, on batches that are on the device.
 
     Dropout is 0.1, and attention is transformers' default (sdpa). The masked-LM head of `BertForPreTraining` computes
-    logits at all positions, also at those that are not predicted.
+    logits at all positions, also at those that are not predicted. `strong` removes what costs time without need.
     """
 
     def __init__(
-        self, shape: Shape, batches: Sequence[Mapping[str, np.ndarray]], *, compiled: bool, bfloat16: bool
+        self,
+        shape: Shape,
+        batches: Sequence[Mapping[str, np.ndarray]],
+        *,
+        compiled: bool,
+        bfloat16: bool,
+        strong: bool = False,
     ) -> None:
         """Initializes the model and makes one update, which compiles it if `compiled`.
 
@@ -30,6 +36,8 @@ class TorchStep:
           batches: the batches of our step, with one sequence per row.
           compiled: whether to use `torch.compile`.
           bfloat16: whether to use autocast; parameters stay in float32.
+          strong: whether to compute logits at the predicted positions only, without dropout of attention weights and
+            without a mask of the padding, so that attention can use flash kernels.
         """
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.manual_seed(0)
@@ -40,26 +48,32 @@ class TorchStep:
             num_hidden_layers=layers,
             num_attention_heads=hidden // 64,
             intermediate_size=4 * hidden,
+            attention_probs_dropout_prob=0.0 if strong else 0.1,
         )
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = transformers.BertForPreTraining(config).train()
+        bert = transformers.BertForPreTraining(config)
+        model = (PredictedOnly(bert) if strong else bert).train()
         model.to(device=torch.device(self._device))
         self._parameters = list(model.parameters())
         self._optimizer = torch.optim.AdamW(_groups(model), lr=1e-4, eps=1e-6, fused=True)
         self._model = torch.compile(model, dynamic=False) if compiled else model
         self._autocast = torch.autocast(self._device, torch.bfloat16, enabled=bfloat16)
+        convert = predicted_batch if strong else torch_batch
         self._batches = [
-            {name: torch.tensor(array, device=self._device) for name, array in torch_batch(batch).items()}
+            {name: torch.tensor(array, device=self._device) for name, array in convert(batch).items()}
             for batch in batches
         ]
         self._index = 0
         self()
+        if self._device == "cuda":
+            torch.cuda.empty_cache()  # other cases need the memory while this one waits for its turn
 
     def __call__(self, times: int = 1) -> None:
         """Makes `times` updates, and waits for the last."""
         for _ in range(times):
             with self._autocast:
-                loss = self._model(**self._batches[self._index % len(self._batches)]).loss
+                result = self._model(**self._batches[self._index % len(self._batches)])
+                loss = result if isinstance(result, torch.Tensor) else result.loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
             self._optimizer.step()
@@ -67,6 +81,47 @@ class TorchStep:
             self._index += 1
         if self._device == "cuda":
             torch.cuda.synchronize()
+
+    def peak_bytes(self) -> int:
+        """Returns the largest memory of arrays on the GPU since the start; 0 on a CPU."""
+        return torch.cuda.max_memory_allocated() if self._device == "cuda" else 0
+
+
+class PredictedOnly(torch.nn.Module):
+    """The loss of `BertForPreTraining`, with logits at the predicted positions only and without an attention mask."""
+
+    def __init__(self, bert: transformers.BertForPreTraining) -> None:
+        super().__init__()
+        self._bert = bert
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        token_type_ids: torch.Tensor,
+        predicted: torch.Tensor,
+        labels: torch.Tensor,
+        next_sentence_label: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns the loss of a batch that `predicted_batch` made."""
+        bert = self._bert.bert
+        # Under torch.compile, calling `bert` would make a mask of all positions, with which attention is slower.
+        hidden = bert.encoder(bert.embeddings(input_ids, token_type_ids)).last_hidden_state
+        words, order = self._bert.cls(hidden.flatten(0, 1)[predicted], bert.pooler(hidden))
+        entropy = torch.nn.functional.cross_entropy
+        return entropy(words, labels, ignore_index=_IGNORED) + entropy(order, next_sentence_label)
+
+
+def predicted_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Converts our batch to the arguments of `PredictedOnly`; `predicted` are indices into the flat batch."""
+    whole = torch_batch(batch)
+    length = batch["input_ids"].shape[1]
+    starts = length * np.arange(len(batch["input_ids"]))[:, None]
+    labels = np.where(batch["masked_weights"] != 0, batch["masked_labels"], _IGNORED)
+    return {
+        **{name: whole[name] for name in ("input_ids", "token_type_ids", "next_sentence_label")},
+        "predicted": (starts + batch["masked_positions"]).reshape(-1),
+        "labels": labels.reshape(-1).astype(np.int64),
+    }
 
 
 def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.contract import Task
+from bertjax.contract import TrainingTask
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
 
@@ -131,7 +131,10 @@ def message(error: Exception) -> str:
 
 
 def compile_ahead(
-    task: Task, settings: TrainingConfig, cache: Path, spec: Mapping[str, jax.ShapeDtypeStruct] | None = None
+    task: TrainingTask,
+    settings: TrainingConfig,
+    cache: Path,
+    spec: Mapping[str, jax.ShapeDtypeStruct] | None = None,
 ) -> float:
     """Compiles the initialization and the update on the first device. Returns the seconds.
 
@@ -139,7 +142,7 @@ def compile_ahead(
       task: the task.
       settings: its settings.
       cache: the folder in which the programs are kept, from which training in this process then reads them.
-      spec: the shapes of the batch, one of `Task.batch_specs`; default: the first.
+      spec: the shapes of the batch, one of `TrainingTask.batch_specs`; default: the first.
     """
     jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -9,7 +9,7 @@ PUBLISHED_VOCAB = 30_528  # 30,522 rounded up to a multiple of 8, as in NVIDIA's
 
 
 def batch_specs(shape, overrides):
-    (spec,) = common.read_config(shape, overrides).rehearsed().task.batch_specs()
+    (spec,) = common.read_config(shape, overrides).example().task.batch_specs()
     return spec
 
 

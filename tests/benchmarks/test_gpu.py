@@ -61,6 +61,9 @@ def test_cases_cover_all_comparisons():
     assert {("ours", size, length) for size in ("base", "large") for length in (128, 512)} <= names
     changes = ("packed", "attention dropout", "rbg", "scanned")
     assert {(f"ours, {change}", "base", 512) for change in changes} | {("ours, remat", "large", 512)} <= names
+    peers = {(name, size, length) for name, size, length in names if name == "transformers, strong"}
+    assert {(size, length) for _, size, length in peers} == {(s, n) for s in ("base", "large") for n in (128, 512)}
+    assert {("ours, scanned", "large", length) for length in (128, 512)} <= names
 
 
 @pytest.mark.slow
