@@ -27,7 +27,8 @@ from bertjax.configs.sizes import SIZES
 from bertjax.contract import Batch
 from bertjax.data.readers import documentation
 from bertjax.experiments import bert_pretraining
-from bertjax.modes.resolved import Resolved
+from bertjax.interop.published import Published
+from bertjax.modes.stages import Resolved, of_config
 from bertjax.training import sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations
@@ -124,7 +125,7 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
         for parent in parents:
             subtree = subtree[parent]
         subtree[last] = value
-    return Resolved(bert_pretraining, bert_pretraining.resolve(json.loads(config.to_json())))
+    return of_config(bert_pretraining, json.loads(config.to_json()))
 
 
 def real_batches(shape: Shape, overrides: Mapping[str, Any], workdir: Path, count: int) -> list[Batch]:
@@ -201,7 +202,7 @@ class OurStep:
     @classmethod
     def of(cls, shape: Shape, overrides: Mapping[str, Any], batches: Sequence[Batch] | None = None) -> "OurStep":
         """Makes the step of a shape, with config values by dotted key; by default, on a synthetic batch."""
-        _, config, task = read_config(shape, overrides).rehearsed()
+        _, config, task, _ = read_config(shape, overrides).example()
         return cls(task, config, batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)])
 
     def __call__(self, times: int = 1) -> None:
@@ -221,29 +222,32 @@ class Opened(NamedTuple):
       data: its data, prepared.
       settings: the training settings.
       keys: the experiment's config.
+      published: the weights in `init_from`; None without them.
     """
 
     task: Any
     data: Any
     settings: TrainingConfig
     keys: Any
+    published: Published | None = None
 
 
 def open_task(experiment: Any, config: ConfigDict, folder: Path) -> Opened:
     """Builds the task of a new run, and prepares its data in the subfolder `data` of a folder."""
-    return _opened(Resolved(experiment, experiment.resolve(json.loads(config.to_json()))), folder)
+    return _opened(of_config(experiment, json.loads(config.to_json())), folder)
 
 
 def open_run(experiment: Any, run: Path) -> Opened:
     """Builds the task of an existing run."""
-    return _opened(Resolved(experiment, json.loads((run / "config.json").read_text())), run)
+    return _opened(Resolved(experiment, json.loads((run / "config.json").read_text()), run), run)
 
 
 def _opened(resolved: Resolved, folder: Path) -> Opened:
     data = resolved.data(folder / "data")
     data.prepare()
-    complete = resolved.complete(data.facts)
-    return Opened(complete.task, data, complete.settings, build_part(resolved.module.Config, complete.config))
+    complete = resolved.complete(data)
+    keys = build_part(resolved.module.Config, complete.config)
+    return Opened(complete.task, data, complete.settings, keys, resolved.published)
 
 
 class OurTraining:
@@ -263,7 +267,7 @@ class OurTraining:
         """
         self._updates = updates
         with Compilations() as compiled:
-            trainer = Trainer(opened.task, opened.settings, jax.devices()[:1])
+            trainer = Trainer(opened.task, opened.settings, jax.devices()[:1], opened.published)
             self._running = trainer.updates(opened.data, trainer.fresh(), compiled)
             self._take(warmup)
         self.compile_seconds = compiled.seconds

@@ -9,6 +9,7 @@ sizes; the ratios compare with our best one. CTranslate2 is included if it is in
 
 import argparse
 import functools
+import json
 import os
 import statistics
 import tempfile
@@ -120,17 +121,18 @@ class Ours:
 
     def __init__(self, folder: str, beams: int, tokens: int) -> None:
         """Initializes from the model's folder, the number of beams, and the tokens of a translation without the end."""
-        raw = marian.read_config(folder)
+        raw = json.loads((Path(folder) / "config.json").read_text())
         rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
         self._config = build(
-            EncoderDecoderConfig, {**raw, **rest, "scan_layers": False, "remat": "none", "dropout": 0.0}, "model"
+            EncoderDecoderConfig,
+            {**marian.read_config(raw, Path(folder)), **rest, "scan_layers": False, "remat": "none", "dropout": 0.0},
+            "model",
         )
         model = EncoderDecoder(self._config)
         ids = jnp.zeros((1, 1), jnp.int32)
         init = functools.partial(model.init, deterministic=True, return_attention=False)
-        self._params = jax.device_put(
-            marian.load(folder, jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"])
-        )
+        like = jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
+        self._params = jax.device_put(marian.load(Path(folder), like, raw))
         decoding = DecodingConfig(
             method="beam_search",
             num_beams=beams,

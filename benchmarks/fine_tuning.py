@@ -1,15 +1,15 @@
-"""Speed of fine-tuning and prediction with a published encoder, compared with transformers, on a CPU.
+"""Speed of fine-tuning and prediction with a published encoder, compared with transformers, on a CPU or a GPU.
 
     BERTJAX_DATA=FOLDER python -m benchmarks.fine_tuning --init_from=BERT_FOLDER --rounds=6
 
 Training is compared with the `Trainer`, and prediction with the pipeline. Both train on the same rows of MRPC and SST-2
-in float32 with batch size 32, dropout and AdamW. Reading, encoding and padding are included: ours batches by length,
+with batch size 32, dropout and AdamW, in float32 or with `--dtype=bfloat16`, which is autocast in training and
+bfloat16 weights in prediction for transformers. Reading, encoding and padding are included: ours batches by length,
 theirs uses dynamic padding. Then both label the same texts; their batch size is the best of several. Rounds are
 interleaved in one process. Compilation time is listed separately.
 """
 
 import argparse
-import dataclasses
 import functools
 import os
 import sys
@@ -21,7 +21,7 @@ from pathlib import Path
 import jax
 
 from benchmarks import common
-from bertjax.config import build
+from bertjax.config import part
 from bertjax.configs import classification as config_file
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
@@ -45,10 +45,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--updates", type=int, default=30, help="updates of a round")
     parser.add_argument("--texts", type=int, default=5000, help="texts to predict")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     args = parser.parse_args()
     if "BERTJAX_DATA" not in os.environ:
         sys.exit("error: set BERTJAX_DATA to the folder with mrpc and sst2")
-    print(f"{common.describe_machine()}; float32; {args.rounds} rounds\n", flush=True)
+    print(f"{common.describe_machine()}; {args.dtype}; {args.rounds} rounds\n", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.tasks:
@@ -63,10 +64,11 @@ def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
     """Returns a table row: in each round, `args.updates` of our updates, then of theirs."""
     from benchmarks.torch_fine_tuning import TorchTraining
 
-    opened, rows = make(name, args.init_from, folder)
+    opened, rows = make(name, args, folder)
     settings = opened.settings
     ours = common.OurTraining(opened, args.updates, _WARMUP)
-    theirs = TorchTraining(args.init_from, rows, settings.batch_size, settings.optimizer.learning_rate, args.updates)
+    recipe = settings.batch_size, settings.optimizer.learning_rate, args.updates, args.dtype == "bfloat16"
+    theirs = TorchTraining(args.init_from, rows, *recipe)
     seconds = common.interleave({"ours": ours, "theirs": theirs}, args.rounds)
     return row(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
 
@@ -75,9 +77,9 @@ def predict(args: argparse.Namespace, folder: Path) -> list[str]:
     """Returns a table row: prediction of labels for the first training rows of SST-2."""
     from benchmarks.torch_fine_tuning import TorchPrediction
 
-    (task, _, settings, _), rows = make("sst2", args.init_from, folder)
+    (task, _, settings, _, published), rows = make("sst2", args, folder)
     texts = [row.first for row in rows[: args.texts]]
-    trainer = Trainer(task, settings, jax.devices()[:1])
+    trainer = Trainer(task, settings, jax.devices()[:1], published)
     params = trainer.fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
 
@@ -87,7 +89,7 @@ def predict(args: argparse.Namespace, folder: Path) -> list[str]:
 
     with Compilations() as compiled:
         ours()
-    theirs = TorchPrediction(args.init_from, texts)
+    theirs = TorchPrediction(args.init_from, texts, args.dtype == "bfloat16")
     timed = {size: seconds_of(functools.partial(theirs, size)) for size in _BATCH_SIZES}
     best = min(timed, key=timed.__getitem__)
     seconds = common.interleave({"ours": ours, "theirs": lambda: theirs(best)}, args.rounds)
@@ -102,16 +104,15 @@ def row(work: str, examples: int, seconds: dict[str, list[float]], compile_secon
     return [work, *cells, f"{compile_seconds:.0f} s"]
 
 
-def make(name: str, init_from: str, folder: Path) -> tuple[common.Opened, list[LabeledText]]:
+def make(name: str, args: argparse.Namespace, folder: Path) -> tuple[common.Opened, list[LabeledText]]:
     """Builds a task as `launch.py` does. Returns it and its training rows."""
     data = Path(os.environ["BERTJAX_DATA"])
     config = config_file.get_config(f"{name},tsv")
-    config.init_from = init_from
+    config.init_from, config.model.dtype = args.init_from, args.dtype
     config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
     config.num_steps = 10**6  # more than the benchmark makes
     opened = common.open_task(classification, config, folder / name)
-    fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
-    text = build(LabeledTextConfig, {key: opened.keys.data[key] for key in fields}, "data")
+    text = part(LabeledTextConfig, opened.keys.data)
     return opened, list(labeled_text.read(text, text.source, "data.source", False))
 
 

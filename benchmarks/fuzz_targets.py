@@ -363,14 +363,14 @@ class Kept:
         self._made: dict[tuple[str, str, Path], Any] = {}
         self._make = model.Model
 
-    def __call__(self, task: Any, settings: Any, config: Any, workdir: Path | None, checkpoint: str) -> Any:
+    def __call__(self, task: Any, settings: Any, config: Any, workdir: Path | None, *others: Any) -> Any:
         """See `model.Model`."""
         weights = workdir or Path(config["init_from"])
         if weights == self._damaged:
-            return self._make(task, settings, config, workdir, checkpoint)
+            return self._make(task, settings, config, workdir, *others)
         key = type(task).__name__, repr(vars(task).get("_decoding")), weights
         if key not in self._made:
-            self._made[key] = self._make(task, settings, config, workdir, checkpoint)
+            self._made[key] = self._make(task, settings, config, workdir, *others)
         found = copy.copy(self._made[key])
         found.task = task  # which reads the inputs
         return found

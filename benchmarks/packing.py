@@ -127,7 +127,7 @@ def measure_task(name: str, size: str, updates: int, rounds: int, folder: Path) 
     rows = bucketed.settings.batch_size
     if name in _FILES:  # for the same number of examples; translation batches have the same number of tokens
         lengths = bucketed.data.fields()["input_ids"].lengths
-        rows = max(1, round(rows * lengths.mean() / bucketed.keys.data["seq_len"]))
+        rows = max(1, round(rows * lengths.mean() / bucketed.keys.data.seq_len))
     tasks = {"bucketed": bucketed, "packed": task_of(name, size, folder, packing=True, batch_size=rows)}
     contenders = {key: common.OurTraining(each, updates, _WARMUP) for key, each in tasks.items()}
     seconds = common.interleave(contenders, rounds)

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.preparation import memory
-from bertjax.config import build_part
 from bertjax.configs import classification as config_file
 from bertjax.data.readers import documentation
 from bertjax.data.text import wordpiece_trainer
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.experiments import classification
+from bertjax.modes.stages import Resolved, of_config
 
 LATER = 100_000  # the batch that `resume` waits for
 
@@ -48,32 +48,30 @@ def make(folder: Path, rows: int) -> None:
                 file.write(f"{' '.join(words[start : start + length])}\t{choose.randrange(2)}\n")
 
 
-def config_of(folder: Path, workers: int) -> classification.Config:
-    """Returns the config for the rows in a folder."""
+def resolved_of(folder: Path, workers: int) -> Resolved:
+    """Resolves the config for the rows in a folder."""
     tree = config_file.get_config("tiny")
     values = {"source": folder / "rows.tsv", "valid_source": folder / "valid.tsv", "vocab_file": folder / "vocab"}
     tree.update_from_flattened_dict({f"data.{key}": str(path) for key, path in values.items()})
     tree.update_from_flattened_dict({"data.text_columns": ("text",), "data.label_column": "label"})
     tree.data.workers = workers
-    resolved = classification.resolve(json.loads(tree.to_json_best_effort()))
-    config: classification.Config = build_part(classification.Config, resolved)
-    return config
+    return of_config(classification, json.loads(tree.to_json_best_effort()))
 
 
-def first_batch(config: classification.Config, folder: Path, step: int) -> float:
+def first_batch(resolved: Resolved, folder: Path, step: int) -> float:
     """Returns the seconds from building the data to a batch. Prepares the rows unless they are prepared."""
     began = time.monotonic()
-    data = classification.build_data(config, folder)
+    data = resolved.data(folder)
     _ = data.fingerprint
     data.prepare()
-    data.facts.count_rows()
-    next(data.batches("train", step, np.arange(config.batch_size)))
+    config = data.complete(resolved.config)
+    next(data.batches("train", step, np.arange(config["batch_size"])))
     return time.monotonic() - began
 
 
 def measure(folder: Path, workers: int, results: Any) -> None:
     """Prepares, starts and resumes in this process, and puts the results into a queue."""
-    config, peak, done = config_of(folder, workers), 0, threading.Event()
+    resolved, peak, done = resolved_of(folder, workers), 0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
@@ -83,10 +81,10 @@ def measure(folder: Path, workers: int, results: Any) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     with tempfile.TemporaryDirectory() as kept:
-        seconds = first_batch(config, Path(kept), 0)
+        seconds = first_batch(resolved, Path(kept), 0)
         done.set()
         watcher.join()
-        start, resume = (first_batch(config, Path(kept), step) for step in (0, LATER))
+        start, resume = (first_batch(resolved, Path(kept), step) for step in (0, LATER))
     results.put({"prepare": seconds, "MB": peak / 1e6, "start": start, "resume": resume})
 
 

@@ -55,7 +55,7 @@ class Timed:
 
     def __init__(self, name: str, folder: str) -> None:
         """Compiles the updates of the run in a folder, whose name is the default for the run's."""
-        task, data, settings, _ = common.open_run(bert_pretraining, Path(folder))
+        task, data, settings, *_ = common.open_run(bert_pretraining, Path(folder))
         self.name, self._folder = name or Path(folder).name, Path(folder)
         self.stages = [task.stage(update, settings.num_steps) for update in range(settings.num_steps)]
         rows = np.arange(settings.batch_size)

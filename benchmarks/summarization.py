@@ -24,8 +24,9 @@ from benchmarks import common, torch_summarization
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.configs.bertsum_ext import get_config
 from bertjax.contract import Batch
+from bertjax.data.prepared import TRAIN
 from bertjax.data.summarization.article_rows import with_labels
-from bertjax.data.summarization.limits import LimitedArticle
+from bertjax.data.summarization.limits import LimitedArticle, limit
 from bertjax.experiments import bertsum_ext
 from bertjax.tasks.summarization import Encoding
 from bertjax.training import sharding
@@ -63,9 +64,9 @@ def compare(args: argparse.Namespace) -> Iterator[list[str]]:
     opened = make(args.source, args.init_from)
     settings, keys = opened.settings, opened.keys
     recipe = {"optimizer": vars(settings.optimizer), "num_steps": settings.num_steps}
-    values = {"init_from": keys.init_from, "model": keys.model, **recipe}
+    values = {"init_from": keys.init_from, "model": vars(keys.model), **recipe}
     theirs = TorchSummarization(args.repository, values, args.attention)
-    articles = opened.data.read("train")
+    articles = training_articles(opened.data)
     batches = torch_summarization.endless(encoded(articles, opened.data.encoding), _TOKENS, seed=0)
 
     def update() -> int:
@@ -91,6 +92,14 @@ def make(source: str, init_from: str) -> common.Opened:
     config.num_steps = 10**6  # more than the benchmark makes
     with tempfile.TemporaryDirectory() as folder:
         return common.open_task(bertsum_ext, config, Path(folder))
+
+
+def training_articles(data: Any) -> list[LimitedArticle]:
+    """Returns the training articles within the limits, with labels."""
+    recipe = data.recipe
+    rows = (row for split, row in recipe.read() if split == TRAIN)
+    found = (limit(row, recipe.targets(row), recipe.labels.limits, drops=True) for row in rows)
+    return [article for article in found if article is not None]
 
 
 def encoded(articles: Sequence[LimitedArticle], encoding: Encoding) -> list[Batch]:
@@ -122,7 +131,7 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
     rows = [row for article in articles for row in opened.data.encoding.rows(article)]
     task, settings = opened.task, opened.settings
-    params = Trainer(task, settings, jax.devices()[:1]).fresh().params
+    params = Trainer(task, settings, jax.devices()[:1], opened.published).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
 
     def ours() -> None:

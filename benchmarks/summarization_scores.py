@@ -22,7 +22,7 @@ import torch
 from scipy import special
 
 from benchmarks import common, torch_summarization
-from benchmarks.summarization import encoded
+from benchmarks.summarization import encoded, training_articles
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.contract import Example
 from bertjax.experiments import bertsum_ext
@@ -45,20 +45,20 @@ def main() -> None:
     began = time.perf_counter()
     theirs = TorchSummarization(args.repository, config)
     train(task, data, theirs, config, args.seed)
-    metrics = score(task, theirs, data.tested())
+    metrics = score(task, theirs, data.test_examples())
     print(json.dumps(metrics, indent=2))
     print(f"{(time.perf_counter() - began) / 60:.1f} min")
 
 
 def train(task: Any, data: Any, theirs: TorchSummarization, config: Mapping[str, Any], seed: int) -> None:
     """Trains, and keeps the parameters with the lowest validation loss."""
-    rows = encoded(data.read("train"), data.encoding)
+    rows = encoded(training_articles(data), data.encoding)
     batches = torch_summarization.endless(rows, config["batch_size"] * config["data"]["seq_len"], seed)
     best, state = math.inf, theirs.state()
     for done, batch in enumerate(itertools.islice(batches, config["num_steps"]), 1):
         loss = theirs.update(batch)
         if done % config["evaluate_every"] == 0 or done == config["num_steps"]:
-            metrics = score(task, theirs, data.held_out())
+            metrics = score(task, theirs, data.validation_examples())
             told = "  ".join(f"{name}={metrics[name]:.4g}" for name in ("loss", "rouge1", "rouge2", "rougeLsum"))
             print(f"update {done}: train/loss={loss:.4g}; validation: {told}", flush=True)
             if metrics["loss"] < best:

@@ -7,6 +7,7 @@ dropout, label smoothing, Adam and the schedule, in float32. Compilation time is
 """
 
 import argparse
+import dataclasses
 import itertools
 import os
 import statistics
@@ -19,12 +20,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import common
-from bertjax.config import build
+from bertjax.config import part
 from bertjax.configs.translation import get_config
 from bertjax.contract import Batch
 from bertjax.experiments import translation
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
-from bertjax.tasks.translators import open_vocabularies
 
 _HEADER = ["model", "target positions per batch", "ours, target tokens/s", "PyTorch", "ratio", "our compilation"]
 
@@ -57,9 +57,9 @@ def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> 
 
     config = config_of(size)
     opened = common.open_task(translation, config, folder)
-    vocabulary = open_vocabularies(folder / "data")[1]
+    vocabulary = opened.data.vocabulary.target
     sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), vocabulary.vocab_size)
-    model = build(EncoderDecoderConfig, {**opened.keys.model, **sizes}, "model")
+    model = part(EncoderDecoderConfig, dataclasses.replace(opened.keys.model, **sizes))
     known = {batch["labels"].shape for batch in itertools.islice(batches(opened, 0), warmup)}
     timed = list(itertools.islice(batches(opened, warmup), rounds * updates))
     if {batch["labels"].shape for batch in timed} - known:
