@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import common
 from bertjax.config import build
 from bertjax.decoding.config import DecodingConfig
-from bertjax.interop import marian
+from bertjax.interop.families import marian
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds

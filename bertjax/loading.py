@@ -53,7 +53,7 @@ def load(
     path = Path(folder)
     published = open_weights(path)
     name = experiment or published.experiment
-    is_run = published.family == "run" and name == published.experiment
+    is_run = published.is_run and name == published.experiment
     required = published.required if name == published.experiment else {}
     given = None if is_run else _config(name, {**required, **config, "init_from": str(path)})
     workdir = str(path) if is_run else ""

@@ -132,7 +132,7 @@ def _features(
     default = json.loads(get_config("sentence").to_json())
     model = {key: config["model"].get(key, value) for key, value in default["model"].items()}
     data = {key: config["data"].get(key, default["data"][key]) for key in ("lowercase", "on_bad_row")}
-    if published.family == "presumm":  # weights without a vocabulary
+    if not published.has_vocabulary:
         data["vocab_file"] = config["data"]["vocab_file"]
     given = {
         **default,

@@ -98,6 +98,7 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     if not size:
         model.update({key: placeholder(type(value)) for key, value in model.items()})
     model.vocab_size = placeholder(int)  # default: from the vocabulary
+    model.family = placeholder(str)
     model.dropout = 0.1
     model.attention_dropout = 0.1
     model.activation_dropout = 0.0

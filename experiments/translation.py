@@ -36,8 +36,8 @@ from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop import marian
-from bertjax.interop.marian import SpecialIds
+from bertjax.interop.families import marian
+from bertjax.interop.families.marian import SpecialIds
 from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs

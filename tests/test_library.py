@@ -74,7 +74,6 @@ ARCHITECTURES = {
     "BertModel": "features",
     "BertSum": "bertsum_ext",
     "BertSumAbs": "bertsum_abs",
-    "MarianMTModel": "translation",
 }
 
 

@@ -5,7 +5,7 @@ these names, so this module does not depend on any format.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,6 +178,15 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
     return traverse_util.unflatten_dict(params, sep="/"), Report(tuple(missing), tuple(sorted(left)))
 
 
+def filled(
+    loaded: tuple[Mapping[str, Any], Report], wanted: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the parameters that `assemble` found in place of the wanted ones, and the modules without weights."""
+    params, report = loaded
+    leaves = traverse_util.flatten_dict(wanted) | traverse_util.flatten_dict(params)
+    return traverse_util.unflatten_dict(leaves), report.missing
+
+
 def disassemble(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Converts parameters to float32 tensors with `canonical` names, the inverse of `assemble`.
 
@@ -204,6 +213,12 @@ def scorer_of(names: Iterable[str]) -> str | None:
     """Returns the kind of BertSum's scorer that has these tensor names; None if there is no scorer."""
     names = tuple(names)
     return next((kind for prefix, kind in _SCORERS.items() if any(name.startswith(prefix) for name in names)), None)
+
+
+def without_pairs(experiment: str, tensors: Collection[str]) -> dict[str, Any]:
+    """Returns the settings of pretraining without a next-sentence head; none for other weights."""
+    has_no_pairs = experiment == "bert_pretraining" and "cls.seq_relationship.weight" not in tensors
+    return {"data.next_sentence": False} if has_no_pairs else {}
 
 
 def as_float32(array: np.ndarray, what: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Reads and writes BERT and ModernBERT folders of Hugging Face `transformers` without torch.
+"""Reads and writes encoders of Hugging Face `transformers` without torch.
 
 Also reads folders of sentence-transformers.
 
@@ -23,49 +23,15 @@ from safetensors.numpy import save_file
 
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop import json_files, modernbert
+from bertjax.interop import families, json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
+from bertjax.interop.families import Family
 from bertjax.models.bert import BertConfig
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 
-# Fields of BertConfig, in the form of `json_files.SIZES`.
-_FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
-# Keys that older files omit, and their only supported values. transformers documents 1e-12 as the default of
-# layer_norm_eps.
-_FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True}
-_LAYER_NORM_EPS = 1e-12
-# Fields that every BERT of transformers has.
-_FIXED_FIELDS = {
-    "positions": "learned",
-    "direction": "both",
-    "norm": "post",
-    "norm_type": "layer",
-    "norm_biases": True,
-    "embedding_norm": True,
-    "qk_norm": False,
-    "gated": False,
-    "biases": True,
-    "local_attention": 0,
-    "tie_output": True,
-    "head": "pooler",
-}
-
-# The modules other than the encoder of each transformers class, by the names in our tree.
-_ARCHITECTURES = {
-    "BertModel": {"bert/pooler"},
-    "BertForPreTraining": {"bert/pooler", "masked_lm", "next_sentence"},
-    "BertForMaskedLM": {"masked_lm"},
-    "BertForSequenceClassification": {"bert/pooler", "classifier"},
-    "BertForTokenClassification": {"classifier"},
-    "BertForMultipleChoice": {"bert/pooler", "classifier"},
-    "BertForQuestionAnswering": {"qa_outputs"},
-    # Not in transformers, which opens them as a BertModel without the pooler.
-    "BertSum": {"scorer"},
-    "BertSumAbs": {"decoder", "target_embeddings", "bias"},
-}
 # The ends of the names of classes with a classifier, and transformers' default names of two classes.
 _CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
@@ -94,20 +60,13 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
       raw: the content of the file.
       path: the path of the file, for messages.
     Raises:
-      UserError: if a key is missing, or the model is not a supported BERT or ModernBERT.
+      UserError: if a key is missing, or the model is not supported.
     """
     kind = json_files.fields(raw, {"kind": ("model_type", str)}, path)["kind"]
-    if kind == modernbert.MODEL_TYPE:
-        return modernbert.read_config(raw, path)
-    if kind != "bert":
-        refuse(f"{path}: model_type", kind, f"'bert' or '{modernbert.MODEL_TYPE}'")
-    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **raw}
-    values = json_files.fields(raw, _FIELDS, path)
-    for key, expected in _FIXED.items():
-        if raw[key] != expected:
-            refuse(f"{path}: {key}", raw[key], repr(expected))
-    activation = json_files.read_activation(raw, "hidden_act", path)
-    return {**values, "activation": activation, "norm": "post", "direction": "both"}
+    if kind not in families.ENCODERS:
+        refuse(f"{path}: model_type", kind, " or ".join(map(repr, families.ENCODERS)))
+    family = families.find(kind)
+    return {**family.fixed, **family.read_config(raw, path)}
 
 
 def read_labels(raw: Mapping[str, Any], path: Path) -> tuple[str, ...] | None:
@@ -184,16 +143,19 @@ def _sentence_modules(folder: str | Path) -> list[str]:
     return kinds
 
 
-def load(folder: str | Path, like: Mapping[str, Any], architecture: str = "") -> tuple[dict[str, Any], Report]:
+def load(
+    folder: str | Path, like: Mapping[str, Any], architecture: str = "", family: str = "bert"
+) -> tuple[dict[str, Any], Report]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
-    Reads files of any transformers version, of BertModel, ModernBertModel or any class that contains them: safetensors
-    or, if there are none, torch pickles; whole or sharded; float32, float16 or bfloat16.
+    Reads files of any transformers version, of an encoder or any class that contains it: safetensors or, if there are
+    none, torch pickles; whole or sharded; float32, float16 or bfloat16.
 
     Args:
       folder: a folder of transformers or sentence-transformers.
       like: the wanted parameters, or their shapes; see `bert_tensors.assemble`.
       architecture: the class in config.json. Only ModernBERT's for question answering matters.
+      family: the name of the encoder's family.
     Returns:
       the parameters without the modules that the weights lack, and the report of these modules.
     Raises:
@@ -202,8 +164,7 @@ def load(folder: str | Path, like: Mapping[str, Any], architecture: str = "") ->
     """
     folder = model_folder(folder)
     tensors, source = read_tensors(folder), str(folder)
-    if modernbert.is_modernbert(tensors):
-        tensors = modernbert.canonical(tensors, like, architecture, source)
+    tensors = families.find(family).to_canonical(tensors, like, architecture, source)
     return assemble(canonical(tensors, source), like, source)
 
 
@@ -215,42 +176,41 @@ def save(
     labels: Sequence[str] | None = None,
     more: Mapping[str, Any] | None = None,
     special: Mapping[str, int] = MappingProxyType({"pad": 0}),
+    family: str = "bert",
 ) -> None:
     """Writes config.json and model.safetensors for `from_pretrained` of transformers.
 
-    A model with rotary positions is written as a ModernBERT, any other as a BERT. Each file appears under its name only
-    when it is complete.
+    Each file appears under its name only when it is complete.
 
     Args:
       folder: the folder; created if needed. Other files in it, such as vocab.txt, are kept.
       params: the parameters of our class for `architecture`; for "BertModel", those of `Bert` with its pooler, if it
         has one.
       config: its configuration.
-      architecture: the class that opens it, without the prefix "Modern" of ModernBERT's classes: one of `BertModel`,
+      architecture: the class of BERT like the one that opens it: one of `BertModel`,
         `BertForPreTraining`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
         `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
-      special: the ids of the tokens "pad" and, only used by ModernBERT, "cls" and "sep".
+      special: the ids of the tokens "pad" and, for some families, "cls" and "sep".
+      family: the name of the encoder's family.
     Raises:
-      UserError: for an option that neither model of transformers has.
+      UserError: for an option that the family does not have.
     """
-    is_modern, found = config.positions == modernbert.FIXED["positions"], heads_of(params)
-    _check_fields(config, architecture, is_modern)
-    expected = (modernbert.ARCHITECTURES if is_modern else _ARCHITECTURES)[architecture]
-    assert found == expected, f"{architecture} with {found}"
-    if not is_modern and not config.type_vocab_size:  # transformers adds an embedding of token types in any case
+    of_family, found = families.find(family), heads_of(params)
+    _check_fields(config, architecture, of_family)
+    assert found == of_family.heads[architecture], f"{architecture} with {found}"
+    if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
         zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     tensors = disassemble(params)
-    values = modernbert.config_json(config) if is_modern else _config_json(config)
-    values |= {"architectures": [f"Modern{architecture}" if is_modern else architecture], "dtype": "float32"}
-    tokens = {"pad": "pad", **(modernbert.TOKENS if is_modern else {})}
-    values |= {f"{theirs}_token_id": special.get(name) for theirs, name in tokens.items()} | dict(more or {})
+    values = {"model_type": of_family.name, **of_family.write_config(config)}
+    values |= {"architectures": [of_family.class_name(architecture)], "dtype": "float32"}
+    values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()} | dict(more or {})
     if "classifier.bias" in tensors:
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
-    tensors = modernbert.fused(tensors) if is_modern else tensors
+    tensors = of_family.from_canonical(tensors)
     if architecture == "BertModel":
         tensors = {re.sub(r"^(bert|model)\.", "", name): array for name, array in tensors.items()}
     write_tensors(folder, tensors)
@@ -291,24 +251,14 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_fields(config: BertConfig, architecture: str, is_modern: bool) -> None:
-    """Raises UserError for a value that BERT, or ModernBERT if `is_modern`, does not have in transformers."""
-    kind = "ModernBERT" if is_modern else "BERT"
-    if is_modern and architecture not in modernbert.ARCHITECTURES:
-        expected = "learned, because transformers has no ModernBERT with next-sentence prediction or for summaries"
-        refuse("config key model.positions", config.positions, expected)
-    for key, value in (modernbert.FIXED if is_modern else _FIXED_FIELDS).items():
+def _check_fields(config: BertConfig, architecture: str, family: Family) -> None:
+    """Raises UserError for a value that the family does not have in transformers."""
+    if architecture not in family.heads:
+        expected = f"bert, because transformers has no {family.class_name(architecture)}"
+        refuse("config key model.family", family.name, expected)
+    for key, value in family.fixed.items():
         if getattr(config, key) != value:
-            refuse(f"config key model.{key}", getattr(config, key), f"{value}, as in Hugging Face's {kind}")
-
-
-def _config_json(config: BertConfig) -> dict[str, Any]:
-    return {
-        "model_type": "bert",
-        "hidden_act": json_files.activation_name(config.activation),
-        **_FIXED,
-        **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},
-    }
+            refuse(f"config key model.{key}", getattr(config, key), f"{value}, as in Hugging Face's {family.label}")
 
 
 def _classes_json(architecture: str, count: int, labels: Sequence[str] | None) -> dict[str, Any]:

@@ -4,16 +4,14 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.text.subwords import SentencePieceSubwords
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop import marian
-from bertjax.interop.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
+from bertjax.interop.families.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +52,14 @@ class SavedVocabularies(Vocabularies):
             path.write_text(_digest(folder) + "\n")
 
 
-def open_vocabularies(folder: Path, marian_config: Mapping[str, Any] | None = None) -> SavedVocabularies:
+def open_vocabularies(
+    folder: Path, read: Callable[[], tuple[MarianSubwords, MarianSubwords]] | None = None
+) -> SavedVocabularies:
     """Opens the vocabularies in a folder.
 
     Args:
       folder: the folder of a run or of a MarianMTModel.
-      marian_config: the config.json of a MarianMTModel, whose token ids the vocabularies must have.
+      read: reads the vocabularies of a MarianMTModel. Default: `read_subwords`.
     Raises:
       UserError: if there are none, or they were changed after they were saved.
     """
@@ -67,7 +67,7 @@ def open_vocabularies(folder: Path, marian_config: Mapping[str, Any] | None = No
     is_own = (folder / "source").is_dir() or (folder / "spm.model").exists()  # maybe also files for transformers
     if is_own or not (folder / "source.spm").exists():
         return SavedVocabularies(*Vocabularies.load(folder))
-    return SavedVocabularies(*(marian.open_subwords(folder, marian_config) if marian_config else read_subwords(folder)))
+    return SavedVocabularies(*(read() if read else read_subwords(folder)))
 
 
 def _save_for_transformers(vocabularies: Vocabularies, folder: Path) -> None:

@@ -313,7 +313,7 @@ def _by_experiment(
     """
     if published and issubclass(module.Task, TrainingTask):
         stated = published.settings
-        if published.family == "run":
+        if published.is_run:
             is_same = published.experiment == config["experiment"] and request.mode in ("evaluate", "predict")
             stated = traverse_util.flatten_dict(published.config, sep=".") if is_same else {}
         config = with_settings(published.path, stated, config, request.overrides, module.FREE_AFTER_TRAINING)

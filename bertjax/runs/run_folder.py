@@ -32,6 +32,7 @@ _MAY_CHANGE = (
     "mesh",
     "checkpoint",
     "model.attention_backend",
+    "model.family",
     "model.remat",
     "model.scan_layers",
     "data.workers",

@@ -5,20 +5,20 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import DropoutRate, Size, part
+from bertjax.config import DropoutRate, Size, one_of, part
 from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
+from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.transformer import TENSOR_RULES
@@ -35,9 +35,12 @@ class ModelConfig(BertConfig):
 
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
+      family: the family of published encoders whose form exports have. Default: that of `init_from`, otherwise the one
+        with the same kind of positions, "bert" or "modernbert".
     """
 
     vocab_size: Size | None = None  # type: ignore[assignment]  # a BertConfig always has a size
+    family: Annotated[str, one_of(*families.ENCODERS)] | None = None
 
     def encoder(self, vocab: Sequence[str]) -> BertConfig:
         """Returns the config of the encoder. Raises UserError if the vocabulary is larger than `vocab_size`."""
@@ -189,8 +192,9 @@ class BertTask(BertPredictionTask[C], TrainingTask):
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
         tokenizer, labels = self._tokenizer, self.labels or None
+        family = self._config.model.family or families.of_model(vars(self._model_config))
         special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special)
+        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
         has_types = self._model_config.type_vocab_size > 0
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 

@@ -9,6 +9,7 @@ from typing import Any
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import default_seq_len
 from bertjax.errors import UserError
+from bertjax.interop import families
 from bertjax.interop.published import MODEL_KEYS, Published
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
@@ -45,11 +46,11 @@ def bert(
         known = {key: value for key, value in published.model.items() if key in MODEL_KEYS or key in model}
         if extends_positions or known["positions"] != "learned":
             known["max_positions"] = max(known["max_positions"], model.get("max_positions") or 0)
-        values = {f"model.{key}": value for key, value in known.items()}
-        if published.family == "presumm":
-            _check_vocabulary(config["init_from"], data.get("vocab_file"))
-        else:
+        values = {f"model.{key}": value for key, value in {**known, "family": published.family}.items()}
+        if published.has_vocabulary:
             values["data.vocab_file"] = config["init_from"]
+        else:
+            _check_vocabulary(config["init_from"], data.get("vocab_file"))
         if published.lowercase is not None:
             values["data.lowercase"] = published.lowercase
         for name, value in values.items():
@@ -66,6 +67,7 @@ def bert(
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
+    model["family"] = model.get("family") or families.of_model(model)
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
     return {**config, "model": model, "data": data}
@@ -168,7 +170,7 @@ def _no_model(variant: str, key: str, experiment: str) -> UserError:
 
 def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Raises UserError if neither the config nor `init_from` determines a size of the model, or the casing."""
-    missing = [key for key, value in model.items() if value is None and key != "vocab_size"]
+    missing = [key for key, value in model.items() if value is None and key not in ("vocab_size", "family")]
     if missing:
         raise _no_model("size", missing[0], experiment)
     if data.get("lowercase") is None:

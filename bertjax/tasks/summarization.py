@@ -29,7 +29,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
-from bertjax.interop import presumm
+from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig
 from bertjax.progress import log_once
@@ -109,9 +109,9 @@ def resolve(config: Mapping[str, Any], published: Published | None, defaults: Ma
 
 def open_vocabulary(config: SummarizationConfig, published: Published) -> Tokenizer:
     """See `Experiment.open_vocabulary`; `data.vocab_file` for a PreSumm checkpoint, which has none."""
-    if published.family == "presumm":
-        return article_text.named_vocabulary(config.data)
-    return bert.open_vocabulary(config, published)
+    if published.has_vocabulary:
+        return bert.open_vocabulary(config, published)
+    return article_text.named_vocabulary(config.data)
 
 
 class Source(NamedTuple):

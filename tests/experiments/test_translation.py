@@ -22,7 +22,7 @@ from bertjax.data.text import subwords
 from bertjax.data.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
-from bertjax.interop import marian
+from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import stages

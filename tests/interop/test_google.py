@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop import google
+from bertjax.interop.families import google
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.models.bert import BertConfig
 from tests.interop.bundles import HEADER, entry, write

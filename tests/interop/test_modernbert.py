@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop import huggingface, modernbert
+from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
@@ -203,9 +203,9 @@ def test_unsupported_models_are_refused(tmp_path, changes, message):
 def test_save_and_load_round_trip(tmp_path, architecture, changes):
     config = dataclasses.replace(CONFIG, **changes)
     params = params_of(architecture, config)
-    huggingface.save(tmp_path, params, config, architecture)
+    huggingface.save(tmp_path, params, config, architecture, family="modernbert")
     assert BertConfig(**open_weights(tmp_path).fields) == config
-    loaded, report = huggingface.load(tmp_path, params)
+    loaded, report = huggingface.load(tmp_path, params, family="modernbert")
     assert report == ((), ())
     assert_equal(loaded, params)
 
@@ -213,7 +213,9 @@ def test_save_and_load_round_trip(tmp_path, architecture, changes):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_saved_files_have_the_names_and_shapes_of_transformers(tmp_path, architecture):
     params = params_of(architecture)
-    huggingface.save(tmp_path, params, CONFIG, architecture, special={"pad": 7, "cls": 5, "sep": 3})
+    huggingface.save(
+        tmp_path, params, CONFIG, architecture, special={"pad": 7, "cls": 5, "sep": 3}, family="modernbert"
+    )
     saved = load_file(tmp_path / "model.safetensors")
     expected = {
         "embeddings.tok_embeddings.weight": (17, 12),
@@ -243,7 +245,7 @@ def test_saved_files_have_the_names_and_shapes_of_transformers(tmp_path, archite
     assert values["architectures"] == [f"Modern{architecture}"]
     names = ("pad", "cls", "bos", "sep", "eos")
     assert [values[f"{name}_token_id"] for name in names] == [7, 5, 5, 3, 3]
-    loaded, report = huggingface.load(tmp_path, params, f"Modern{architecture}")
+    loaded, report = huggingface.load(tmp_path, params, f"Modern{architecture}", family="modernbert")
     assert report == ((), ())
     assert_equal(loaded, params)
     # Rows of a fused matrix: queries, keys, values; and what is activated before what it is multiplied by.
@@ -256,8 +258,8 @@ def test_saved_files_have_the_names_and_shapes_of_transformers(tmp_path, archite
 
 def test_the_head_of_a_task_starts_from_that_of_masked_words(tmp_path):
     words, classes = params_of("BertForMaskedLM"), params_of("BertForSequenceClassification")
-    huggingface.save(tmp_path, words, CONFIG, "BertForMaskedLM")
-    loaded, report = huggingface.load(tmp_path, classes)
+    huggingface.save(tmp_path, words, CONFIG, "BertForMaskedLM", family="modernbert")
+    loaded, report = huggingface.load(tmp_path, classes, family="modernbert")
     assert report == (("classifier",), ("cls.predictions.bias",))
     assert_equal(
         loaded,
@@ -267,31 +269,33 @@ def test_the_head_of_a_task_starts_from_that_of_masked_words(tmp_path):
 
 def test_heads_of_other_tasks_are_not_used(tmp_path):
     classes = params_of("BertForSequenceClassification")
-    huggingface.save(tmp_path, classes, CONFIG, "BertForSequenceClassification")
-    loaded, report = huggingface.load(tmp_path, params_of("BertForMaskedLM"))
+    huggingface.save(tmp_path, classes, CONFIG, "BertForSequenceClassification", family="modernbert")
+    loaded, report = huggingface.load(tmp_path, params_of("BertForMaskedLM"), family="modernbert")
     assert report.missing == ("masked_lm",)
     assert_equal(loaded, {"bert": classes["bert"]})
     loaded, report = huggingface.load(
-        tmp_path, params_of("BertForQuestionAnswering"), "ModernBertForSequenceClassification"
+        tmp_path, params_of("BertForQuestionAnswering"), "ModernBertForSequenceClassification", family="modernbert"
     )
     assert report == (("qa_outputs",), ("classifier.bias", "classifier.weight"))
-    huggingface.save(tmp_path, params_of("BertForQuestionAnswering"), CONFIG, "BertForQuestionAnswering")
-    assert huggingface.load(tmp_path, classes, "ModernBertForQuestionAnswering")[1] == (
+    huggingface.save(
+        tmp_path, params_of("BertForQuestionAnswering"), CONFIG, "BertForQuestionAnswering", family="modernbert"
+    )
+    assert huggingface.load(tmp_path, classes, "ModernBertForQuestionAnswering", family="modernbert")[1] == (
         ("classifier",),
         ("qa_outputs.bias", "qa_outputs.weight"),
     )
 
 
 def test_an_encoder_has_no_heads(tmp_path):
-    huggingface.save(tmp_path, params_of("BertModel"), CONFIG, "BertModel")
-    loaded, report = huggingface.load(tmp_path, params_of("BertForTokenClassification"))
+    huggingface.save(tmp_path, params_of("BertModel"), CONFIG, "BertModel", family="modernbert")
+    loaded, report = huggingface.load(tmp_path, params_of("BertForTokenClassification"), family="modernbert")
     assert report == (("transform", "norm", "classifier"), ())
     assert_equal(loaded, {"bert": params_of("BertModel")})
 
 
 def test_damaged_tensors_are_user_errors(tmp_path):
     params = params_of("BertModel")
-    huggingface.save(tmp_path, params, CONFIG, "BertModel")
+    huggingface.save(tmp_path, params, CONFIG, "BertModel", family="modernbert")
     tensors = load_file(tmp_path / "model.safetensors")
     for changes, message in (
         (
@@ -305,7 +309,7 @@ def test_damaged_tensors_are_user_errors(tmp_path):
     ):
         huggingface.write_tensors(tmp_path, {**tensors, **changes})
         with pytest.raises(UserError, match=message):
-            huggingface.load(tmp_path, params)
+            huggingface.load(tmp_path, params, family="modernbert")
 
 
 @pytest.mark.parametrize(
@@ -324,15 +328,10 @@ def test_damaged_tensors_are_user_errors(tmp_path):
 def test_options_that_modernbert_does_not_have_cannot_be_saved(tmp_path, field, value):
     config = dataclasses.replace(CONFIG, **{field: value, **({"pooling": "cls"} if field == "head" else {})})
     with pytest.raises(UserError, match=rf"model\.{field}: got {value}; expected .*, as in Hugging Face's ModernBERT"):
-        huggingface.save(tmp_path, {}, config, "BertForMaskedLM")
+        huggingface.save(tmp_path, {}, config, "BertForMaskedLM", family="modernbert")
 
 
 @pytest.mark.parametrize("architecture", ["BertForPreTraining", "BertSum"])
 def test_models_that_have_no_modernbert_cannot_be_saved(tmp_path, architecture):
-    with pytest.raises(UserError, match=r"model\.positions: got rotary; expected learned"):
-        huggingface.save(tmp_path, {}, CONFIG, architecture)
-
-
-def test_tensor_names_identify_the_model():
-    assert modernbert.is_modernbert(["model.layers.0.attn.Wqkv.weight"])
-    assert not modernbert.is_modernbert(["bert.encoder.layer.0.attention.self.query.weight"])
+    with pytest.raises(UserError, match=rf"model\.family: got modernbert; expected bert, .* no Modern{architecture}"):
+        huggingface.save(tmp_path, {}, CONFIG, architecture, family="modernbert")

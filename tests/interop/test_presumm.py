@@ -14,7 +14,8 @@ from bertjax.config import build_part, part
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.experiments.bertsum_abs import ModelConfig
-from bertjax.interop import huggingface, presumm
+from bertjax.interop import huggingface
+from bertjax.interop.families import presumm
 from bertjax.interop.formats import torch_pickle
 from bertjax.interop.published import MODEL_DEFAULTS, open_weights
 from bertjax.models.bert import Bert, BertConfig, BertInputs
@@ -424,7 +425,14 @@ def sizes(**changes):
 def test_init_from_a_checkpoint():
     path, absent = GOLDEN / "transformer.pt", {"rnn_compat": False, "sentence_pooling": "cls"}
     found = resolved(path, sizes(num_heads=3, **absent))
-    expected = {**KNOWN, "scorer": "transformer", **DESCRIBED["transformer"], "num_heads": 3, **absent}
+    expected = {
+        **KNOWN,
+        "scorer": "transformer",
+        **DESCRIBED["transformer"],
+        "num_heads": 3,
+        **absent,
+        "family": "bert",
+    }
     assert found["model"] == expected
     assert found["data"]["vocab_file"] == "vocab.txt"
     with pytest.raises(UserError, match=r"model\.scorer: got classifier; expected transformer, as in init_from"):
@@ -450,7 +458,12 @@ def test_the_published_vocabulary_is_uncased(tmp_path):
 
 
 def test_an_experiment_without_a_scorer():
-    assert resolved(GOLDEN / "rnn.pt", {"num_heads": 3})["model"] == {**KNOWN, "num_layers": 1, "num_heads": 3}
+    assert resolved(GOLDEN / "rnn.pt", {"num_heads": 3})["model"] == {
+        **KNOWN,
+        "num_layers": 1,
+        "num_heads": 3,
+        "family": "bert",
+    }
 
 
 def fresh(model):

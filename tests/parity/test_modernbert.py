@@ -9,7 +9,8 @@ import pytest
 
 import bertjax
 from bertjax.config import build
-from bertjax.interop import bert_tensors, huggingface, modernbert
+from bertjax.interop import bert_tensors, huggingface
+from bertjax.interop.families import modernbert
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
@@ -219,7 +220,7 @@ def shapes(head, config):
 
 def load(folder, head):
     config = our_config(folder)
-    params, report = huggingface.load(folder, shapes(head, config), f"Modern{CLASSES_OF[head]}")
+    params, report = huggingface.load(folder, shapes(head, config), f"Modern{CLASSES_OF[head]}", family="modernbert")
     assert report == ((), ())
     return config, params
 
@@ -272,7 +273,7 @@ def test_our_folders_in_transformers(name, head, tmp_path):
     norm["scale"][0], norm.get("bias", np.zeros(1))[0] = 1.0, 0.0
     labels = [f"name {i}" for i in range(CLASSES)] if head in ("classes", "tokens") else None
     special = {"pad": 0, "cls": 1, "sep": 2}
-    huggingface.save(tmp_path / "ours", params, config, CLASSES_OF[head], labels, special=special)
+    huggingface.save(tmp_path / "ours", params, config, CLASSES_OF[head], labels, special=special, family="modernbert")
     autos = {
         "model": "AutoModel",
         "words": "AutoModelForMaskedLM",

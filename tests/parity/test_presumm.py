@@ -17,7 +17,7 @@ import pytest
 
 from bertjax.config import build, part
 from bertjax.experiments.bertsum_ext import ModelConfig
-from bertjax.interop import presumm
+from bertjax.interop.families import presumm
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig
 from tests.parity.test_bert import distance

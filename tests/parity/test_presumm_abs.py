@@ -19,7 +19,8 @@ from bertjax.config import build, part
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.decoding.config import DecodingConfig
 from bertjax.experiments.bertsum_abs import ModelConfig
-from bertjax.interop import huggingface, presumm
+from bertjax.interop import huggingface
+from bertjax.interop.families import presumm
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig

@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
-from bertjax.interop import google
+from bertjax.interop.families import google
 from bertjax.interop.published import MODEL_KEYS, open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForSequenceClassification
@@ -110,7 +110,7 @@ def equal(tree, other):
 def test_a_hugging_face_folder(huggingface_folder):
     check_bert(huggingface_folder, {**SIZES, "vocab_size": published.TOKENIZER.vocab_size})
     resolved = resolve(huggingface_folder)
-    assert resolved["model"] == open_weights(huggingface_folder).model
+    assert resolved["model"] == {**open_weights(huggingface_folder).model, "family": "bert"}
     assert resolved["data"] == {"vocab_file": str(huggingface_folder), "lowercase": True}
 
 
@@ -192,7 +192,7 @@ def test_a_missing_size():
     told = r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append.* such as \$BERT must be set"
     with pytest.raises(UserError, match=told):
         resolve("")
-    assert resolve("", SIZES, lowercase=True)["model"] == {**SIZES, "vocab_size": None}  # depends on the vocabulary
+    assert resolve("", SIZES, lowercase=True)["model"] == {**SIZES, "vocab_size": None, "family": "bert"}
 
 
 def test_an_unknown_casing(command):

@@ -7,17 +7,25 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.interop import huggingface, json_files, marian_tensors
+from bertjax.decoding import generation
+from bertjax.interop import huggingface, json_files
 from bertjax.interop.bert_tensors import refuse
+from bertjax.interop.families import marian_tensors
+from bertjax.interop.families.marian_subwords import MarianSubwords, read_subwords
 from bertjax.interop.huggingface import CONFIG_FILE
-from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
+from bertjax.interop.published import Published, determined
+from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
+
+_log = logging.getLogger(__name__)
 
 GENERATION_FILE = "generation_config.json"
 # Fields of EncoderDecoderConfig, in the form of `json_files.SIZES`.
@@ -220,3 +228,42 @@ def _ids_json(special: SpecialIds) -> dict[str, int]:
         "decoder_start_token_id": special.bos_id,
         "eos_token_id": special.eos_id,
     }
+
+
+class Folder(Published):
+    """A folder of a MarianMTModel."""
+
+    experiment = "translation"
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """Raises UserError, because the model has no BERT."""
+        return huggingface.read_config(self.config, self.path / CONFIG_FILE)
+
+    @functools.cached_property
+    def vocabularies(self) -> SavedVocabularies:
+        """See `Published.vocabularies`."""
+        return open_vocabularies(self.path, lambda: open_subwords(self.path, self.config))
+
+    @functools.cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """See `Published.settings`; those of generation_config.json."""
+        values = read_generation(self.path)
+        if not values:
+            return {}
+        if others := generation.unsupported(values):
+            _log.warning("%s/%s has %s, which bertjax ignores", self.path, GENERATION_FILE, ", ".join(others))
+        forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
+        unk_id, where = self.vocabularies.target.unk_id if forbids else None, str(self.path / GENERATION_FILE)
+        found = generation.from_generation(values, unk_id=unk_id, where=where)
+        return {f"decoding.{key}": value for key, value in found.items()}
+
+    def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+        """See `Published.translation`."""
+        values, special = read_config(self.config, self.path), read_special_ids(self.config, self.path)
+        start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
+        return {"architecture": "transformer", "start_token": start}, determined(values), {}
+
+    def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+        """See `Published.load`."""
+        return load(self.path, wanted, self.config), ()

@@ -2,12 +2,12 @@
 
 Tensors are converted to the names that `bert_tensors` has for the same parameters of BERT:
 
->>> canonical({"layers.1.attn.Wqkv.weight": np.zeros((6, 2), np.float32)}, {}, "", "folder").keys()
+>>> to_canonical({"layers.1.attn.Wqkv.weight": np.zeros((6, 2), np.float32)}, {}, "", "folder").keys()
 dict_keys(['bert.encoder.layer.1.attention.self.query.weight', ...])
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ import numpy as np
 
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
+from bertjax.interop.families.family import Family
 from bertjax.models.bert import BertConfig
-
-MODEL_TYPE = "modernbert"
 
 # Fields of BertConfig that config.json has under the same meaning, in the form of `json_files.SIZES`.
 _FIELDS = {
@@ -63,31 +62,6 @@ _BASES = {
     _GLOBAL: ("rotary_base", "global_rope_theta", 160_000.0),
     _LOCAL: ("local_rotary_base", "local_rope_theta", 10_000.0),
 }
-# Our classes that have a counterpart, named "Modern" and the name, and their modules other than the encoder.
-ARCHITECTURES: dict[str, set[str]] = {
-    "BertModel": set(),
-    "BertForMaskedLM": {"masked_lm"},
-    "BertForSequenceClassification": {"transform", "norm", "classifier"},
-    "BertForTokenClassification": {"transform", "norm", "classifier"},
-    "BertForMultipleChoice": {"transform", "norm", "classifier"},
-    "BertForQuestionAnswering": {"transform", "norm", "qa_outputs"},
-}
-# Fields that every ModernBERT has.
-FIXED: dict[str, Any] = {
-    "positions": "rotary",
-    "type_vocab_size": 0,
-    "direction": "both",
-    "norm": "pre",
-    "norm_type": "layer",
-    "embedding_norm": True,
-    "first_attention_norm": False,
-    "qk_norm": False,
-    "gated": True,
-    "head": "transform",
-}
-# Special tokens in config.json, whose defaults are those of the published vocabulary: ours of the same id.
-TOKENS = {"cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"}
-
 # Modules of ModernBERT, and the names of the same modules in `bert_tensors`: several for a fused matrix.
 _OF_LAYER = {
     "attn.Wqkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -116,14 +90,10 @@ _SECOND_NORM = "bert.encoder.layer.0.output.LayerNorm"
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the fields of BertConfig that a config.json determines; see `huggingface.read_config`.
+    """See `Family.read_config`.
 
     Reads the keys of all versions: `layer_types` and `rope_parameters`, or `global_attn_every_n_layers`,
     `global_rope_theta` and `local_rope_theta`.
-
-    Args:
-      raw: the content of the file.
-      path: the path of the file, for messages.
     """
     raw = {**_DEFAULTS, **raw}
     values = json_files.fields(raw, _FIELDS, path)
@@ -134,7 +104,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for key, expected in {"decoder_bias": True, "rope_scaling": None}.items():
         if raw.get(key) != expected:
             refuse(f"{path}: {key}", raw[key], str(expected))
-    return {**values, **FIXED, "activation": activation, **_read_layers(raw, path), **_read_bases(raw, path)}
+    return {**values, "activation": activation, **_read_layers(raw, path), **_read_bases(raw, path)}
 
 
 def _read_layers(raw: Mapping[str, Any], path: Path) -> dict[str, int]:
@@ -168,12 +138,11 @@ def _read_bases(raw: Mapping[str, Any], path: Path) -> dict[str, float]:
     return bases
 
 
-def config_json(config: BertConfig) -> dict[str, Any]:
-    """Returns the keys of config.json other than architectures and special tokens, those of all versions."""
+def write_config(config: BertConfig) -> dict[str, Any]:
+    """See `Family.write_config`; writes the keys of all versions."""
     every = config.global_every if config.local_attention else 1
     bases = {kind: float(getattr(config, field)) for kind, (field, *_) in _BASES.items()}
     return {
-        "model_type": MODEL_TYPE,
         "hidden_activation": json_files.activation_name(config.activation),
         **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},
         **dict.fromkeys(("mlp_bias", "classifier_bias"), config.biases),
@@ -186,23 +155,14 @@ def config_json(config: BertConfig) -> dict[str, Any]:
     }
 
 
-def is_modernbert(names: Iterable[str]) -> bool:
-    """Returns whether tensor names are those of a ModernBERT."""
-    return any(name.endswith("layers.0.attn.Wqkv.weight") for name in names)
-
-
-def canonical(
+def to_canonical(
     tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
 ) -> dict[str, np.ndarray]:
-    """Returns tensors with fused matrices split, under the names of `bert_tensors`; see `bert_tensors.canonical`.
+    """Splits fused matrices; see `Family.to_canonical`.
 
-    The first layer has no norm before its attention. It gets the scale 1, which our model does not use.
+    `head` in the file belongs to the masked language model or to the task, whichever `like` has. The first layer has no
+    norm before its attention: it gets the scale 1, which our model does not use.
 
-    Args:
-      tensors: the tensors of a file.
-      like: the wanted parameters. `head` belongs to the masked language model or to the task, whichever they have.
-      architecture: the class in config.json, which may be "".
-      source: the file or folder, for messages.
     Raises:
       UserError: if a fused matrix cannot be split, or there is a norm before the first attention.
     """
@@ -233,8 +193,8 @@ def canonical(
     return result
 
 
-def fused(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns tensors with the names of `bert_tensors` in ModernBERT's form, the inverse of `canonical`."""
+def from_canonical(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Fuses matrices; see `Family.from_canonical`."""
     found: dict[str, dict[int, np.ndarray]] = {}
     for name, array in tensors.items():
         module, _, leaf = name.rpartition(".")
@@ -245,3 +205,36 @@ def fused(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if module != _FIRST_NORM:
             found.setdefault(f"{theirs}.{leaf}", {})[place] = array
     return {name: np.concatenate([parts[i] for i in sorted(parts)]) for name, parts in found.items()}
+
+
+FAMILY = Family(
+    name="modernbert",
+    label="ModernBERT",
+    fixed={
+        "positions": "rotary",
+        "type_vocab_size": 0,
+        "direction": "both",
+        "norm": "pre",
+        "norm_type": "layer",
+        "embedding_norm": True,
+        "first_attention_norm": False,
+        "qk_norm": False,
+        "gated": True,
+        "head": "transform",
+    },
+    read_config=read_config,
+    write_config=write_config,
+    prefix="ModernBert",
+    heads={
+        "BertModel": set(),
+        "BertForMaskedLM": {"masked_lm"},
+        "BertForSequenceClassification": {"transform", "norm", "classifier"},
+        "BertForTokenClassification": {"transform", "norm", "classifier"},
+        "BertForMultipleChoice": {"transform", "norm", "classifier"},
+        "BertForQuestionAnswering": {"transform", "norm", "qa_outputs"},
+    },
+    to_canonical=to_canonical,
+    from_canonical=from_canonical,
+    # The defaults of transformers are the ids of the published vocabulary.
+    tokens={"pad": "pad", "cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"},
+)

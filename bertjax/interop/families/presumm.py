@@ -9,6 +9,7 @@ Nothing that a checkpoint names is executed.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,11 @@ from jaxtyping import Shaped
 
 from bertjax.errors import UserError
 from bertjax.interop import huggingface, json_files
-from bertjax.interop.bert_tensors import Report, assemble, canonical, refuse, scorer_of
+from bertjax.interop.bert_tensors import Report, assemble, canonical, filled, refuse, scorer_of
 from bertjax.interop.formats import torch_pickle
 from bertjax.interop.formats.reading import shown
 from bertjax.interop.formats.restricted_pickle import Inert
+from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig
 from bertjax.models.bertsum import BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbsConfig
@@ -54,6 +56,7 @@ _ROUNDING = 1e-3
 # Heads on top of BERT: the name of our class, and the key of config.json with its options.
 _HEADS = {BertSumConfig: ("BertSum", "bertsum"), BertSumAbsConfig: ("BertSumAbs", "bertsum_abs")}
 _ROWS = "rows"  # the key of the row settings in these options
+_UNCASED_SIZE = 30522  # the vocabulary of bert-base-uncased, the base of the published models
 
 
 class Checkpoint(NamedTuple):
@@ -272,3 +275,44 @@ def _no_bert(path: Path, got: str) -> UserError:
         expected="a checkpoint of PreSumm or BertSum: model, opt and optim, with BERT in the model",
         fix="use a model_step_N.pt file, or a transformers folder for other weights",
     )
+
+
+class PreSumm(Published):
+    """A checkpoint of PreSumm or BertSum, a .pt file without a vocabulary."""
+
+    has_vocabulary = False
+
+    @functools.cached_property
+    def _checkpoint(self) -> Checkpoint:
+        return read(self.path)
+
+    @property
+    def experiment(self) -> str:
+        """See `Published.experiment`; by the tensors."""
+        return "bertsum_abs" if "decoder_layers" in self.fields else "bertsum_ext"
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """See `describe`."""
+        return describe(self._checkpoint)
+
+    @property
+    def lowercase(self) -> bool | None:
+        """True for the vocabulary size of bert-base-uncased."""
+        return True if self.fields["vocab_size"] == _UNCASED_SIZE else None
+
+    @property
+    def rows(self) -> Mapping[str, Any]:
+        """See `describe_rows`."""
+        return describe_rows(self._checkpoint)
+
+    def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+        """See `Published.load`."""
+        loaded = load(self._checkpoint, wanted)
+        del self._checkpoint  # it would stay in memory as long as the task
+        return filled(loaded, wanted)
+
+
+def open_weights(path: Path) -> PreSumm | None:
+    """Opens a checkpoint; returns None for another path."""
+    return PreSumm(path) if is_checkpoint(path) else None

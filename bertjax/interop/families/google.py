@@ -7,7 +7,9 @@ Tensors get the names of Hugging Face's `BertForPreTraining`.
 (768, 768)
 """
 
+import functools
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from jaxtyping import Float
 
 from bertjax.errors import UserError
 from bertjax.interop import json_files
+from bertjax.interop.bert_tensors import assemble, filled, without_pairs
 from bertjax.interop.formats.reading import shown
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
+from bertjax.interop.published import Published
 
 CONFIG_FILE = "bert_config.json"
 PUBLISHED_PREFIX = "bert_model.ckpt"
@@ -159,3 +163,51 @@ def _name(name: str) -> str | None:
 def _folder(folder: str | Path) -> Path:
     """Returns the folder, or the folder of a checkpoint prefix."""
     return Path(folder).parent if Path(f"{folder}.index").is_file() else Path(folder)
+
+
+class Google(Published):
+    """A folder or checkpoint of google-research/bert."""
+
+    @functools.cached_property
+    def num_classes(self) -> int:
+        """See `google.count_classes`."""
+        return count_classes(self.path)
+
+    @functools.cached_property
+    def _tensors(self) -> Mapping[str, Any]:
+        return read_tensors(self.path)
+
+    @property
+    def experiment(self) -> str:
+        """See `Published.experiment`; by the tensors."""
+        if self.num_classes:
+            return "classification"
+        if "qa_outputs.weight" in self._tensors:
+            return "question_answering"
+        return "bert_pretraining" if "cls.predictions.bias" in self._tensors else "features"
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The fields of `BertConfig` in bert_config.json."""
+        return read_config(self.path)
+
+    @property
+    def lowercase(self) -> bool | None:
+        """See `google.lowercase`."""
+        return lowercase(self.path)
+
+    @property
+    def required(self) -> Mapping[str, Any]:
+        """See `Published.required`."""
+        return {} if self.num_classes else without_pairs(self.experiment, self._tensors)
+
+    def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+        """See `Published.load`."""
+        loaded = assemble(self._tensors, wanted, str(self.path))
+        del self._tensors  # they would stay in memory as long as the task
+        return filled(loaded, wanted)
+
+
+def open_weights(path: Path) -> Google | None:
+    """Opens a checkpoint; returns None for another path. Raises UserError like `find`."""
+    return Google(path) if find(path) else None

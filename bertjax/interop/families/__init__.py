@@ -1,0 +1,34 @@
+"""Families of published models, by their model_type in config.json.
+
+A family of encoders is a module with the record `FAMILY`, a family of translators a module with the class `Folder`, a
+`Published`; and an entry here.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config import choice
+from bertjax.interop.families.family import Family
+from bertjax.models.bert import BertConfig
+
+# A model from scratch is of the first family with its kind of positions.
+ENCODERS = ("bert", "modernbert")
+TRANSLATORS = ("marian",)
+
+
+def find(name: str) -> Family:
+    """Returns the record of a family of encoders. Raises UserError for an unknown name."""
+    family: Family = module(choice(name, ENCODERS, "model.family")).FAMILY
+    return family
+
+
+def module(name: str) -> Any:
+    """Returns the module of a family."""
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def of_model(model: Mapping[str, Any]) -> str:
+    """Returns the family of an encoder whose run does not record one, by the fields of its BertConfig."""
+    positions = model.get("positions", BertConfig.positions)
+    return next((name for name in ENCODERS if find(name).fixed["positions"] == positions), ENCODERS[0])

@@ -1,0 +1,69 @@
+"""BERT (Devlin et al. 2019) in the form of transformers, whose tensor names `bert_tensors` has too."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.interop import json_files
+from bertjax.interop.bert_tensors import refuse
+from bertjax.interop.families.family import Family
+from bertjax.models.bert import BertConfig
+
+# Fields of BertConfig, in the form of `json_files.SIZES`.
+_FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
+# Keys that older files omit, and their only supported values. transformers documents 1e-12 as the default of
+# layer_norm_eps.
+_FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True}
+_LAYER_NORM_EPS = 1e-12
+
+
+def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """See `Family.read_config`."""
+    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **raw}
+    values = json_files.fields(raw, _FIELDS, path)
+    for key, expected in _FIXED.items():
+        if raw[key] != expected:
+            refuse(f"{path}: {key}", raw[key], repr(expected))
+    return {**values, "activation": json_files.read_activation(raw, "hidden_act", path)}
+
+
+def write_config(config: BertConfig) -> dict[str, Any]:
+    """See `Family.write_config`."""
+    fields = {key: getattr(config, field) for field, (key, _) in _FIELDS.items()}
+    return {"hidden_act": json_files.activation_name(config.activation), **_FIXED, **fields}
+
+
+FAMILY = Family(
+    name="bert",
+    label="BERT",
+    fixed={
+        "positions": "learned",
+        "direction": "both",
+        "norm": "post",
+        "norm_type": "layer",
+        "norm_biases": True,
+        "embedding_norm": True,
+        "qk_norm": False,
+        "gated": False,
+        "biases": True,
+        "local_attention": 0,
+        "tie_output": True,
+        "head": "pooler",
+    },
+    read_config=read_config,
+    write_config=write_config,
+    heads={
+        "BertModel": {"bert/pooler"},
+        "BertForPreTraining": {"bert/pooler", "masked_lm", "next_sentence"},
+        "BertForMaskedLM": {"masked_lm"},
+        "BertForSequenceClassification": {"bert/pooler", "classifier"},
+        "BertForTokenClassification": {"classifier"},
+        "BertForMultipleChoice": {"bert/pooler", "classifier"},
+        "BertForQuestionAnswering": {"qa_outputs"},
+        # Not in transformers, which opens them as a BertModel without the pooler.
+        "BertSum": {"scorer"},
+        "BertSumAbs": {"decoder", "target_embeddings", "bias"},
+    },
+    tokens={"pad": "pad"},
+    needs_token_types=True,
+)

@@ -1,0 +1,54 @@
+"""What sets a family of published encoders apart: the record that each module of a family has as `FAMILY`."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.models.bert import BertConfig
+
+Tensors = Mapping[str, np.ndarray]
+
+
+def _unchanged(tensors: Tensors, *about: object) -> dict[str, np.ndarray]:
+    del about
+    return dict(tensors)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of encoders of Hugging Face `transformers`.
+
+    Attributes:
+      name: the model_type in config.json, and `model.family` of runs.
+      label: the name in messages.
+      fixed: the fields of BertConfig that are the same in all models of the family.
+      read_config: returns the fields of BertConfig that a config.json determines, and raises UserError for a model that
+        is not supported. Its arguments are the content of the file and its path, for messages.
+      write_config: returns the keys of config.json, without architectures and special tokens.
+      prefix: what the names of the classes of transformers begin with.
+      heads: the modules other than the encoder of each class, by the name of BERT's class.
+      to_canonical: converts the tensors of a file to the names and shapes of `bert_tensors`. Its arguments are the
+        tensors, the wanted parameters, the class in config.json or "", and the file or folder, for messages.
+      from_canonical: the inverse.
+      tokens: the keys of config.json for special tokens, without "_token_id", and our name of the same token.
+      needs_token_types: whether transformers adds an embedding of token types in any case.
+    """
+
+    name: str
+    label: str
+    fixed: Mapping[str, Any]
+    read_config: Callable[[Mapping[str, Any], Path], dict[str, Any]]
+    write_config: Callable[[BertConfig], dict[str, Any]]
+    heads: Mapping[str, set[str]]
+    tokens: Mapping[str, str]
+    prefix: str = "Bert"
+    to_canonical: Callable[[Tensors, Mapping[str, Any], str, str], dict[str, np.ndarray]] = _unchanged
+    from_canonical: Callable[[Tensors], dict[str, np.ndarray]] = _unchanged
+    needs_token_types: bool = False
+
+    def class_name(self, architecture: str) -> str:
+        """Returns the class of transformers that is like a class of BERT."""
+        return self.prefix + architecture.removeprefix("Bert")

@@ -1,0 +1,98 @@
+"""Folders of transformers and sentence-transformers, and our exports, as `Published` weights."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.data.text.vocabulary_config import casing
+from bertjax.interop import families, huggingface, json_files
+from bertjax.interop.bert_tensors import filled, without_pairs
+from bertjax.interop.families import presumm
+from bertjax.interop.published import Published
+
+# The experiments of transformers' architectures and of ours, by the end of the class name.
+_EXPERIMENTS = {
+    "ForPreTraining": "bert_pretraining",
+    "ForMaskedLM": "bert_pretraining",
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "tagging",
+    "ForMultipleChoice": "multiple_choice",
+    "ForQuestionAnswering": "question_answering",
+    "BertSum": "bertsum_ext",
+    "BertSumAbs": "bertsum_abs",
+}
+
+
+class Transformers(Published):
+    """A folder of transformers or sentence-transformers, or an export of BertSum: config.json and weights."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        """See `Published`."""
+        super().__init__(path, config)
+        self._file = huggingface.model_folder(path) / huggingface.CONFIG_FILE
+
+    @property
+    def family(self) -> str:
+        """See `Published.family`."""
+        return str(self.config.get("model_type"))
+
+    @property
+    def architecture(self) -> str:
+        """The class of transformers in config.json; "" if there is none."""
+        found = self.config.get("architectures")
+        return str(found[0]) if isinstance(found, list) and found else ""
+
+    @property
+    def experiment(self) -> str:
+        """See `Published.experiment`; by the architecture."""
+        if (self.path / "modules.json").exists():  # sentence-transformers
+            return "features"
+        return next((name for suffix, name in _EXPERIMENTS.items() if self.architecture.endswith(suffix)), "features")
+
+    @functools.cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The fields of `BertConfig`, and of BertSum's heads."""
+        return {**huggingface.read_config(self.config, self._file), **presumm.read_head(self.config, self._file)}
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The class names in config.json."""
+        return huggingface.read_labels(self.config, self._file) or ()
+
+    @property
+    def is_multi_label(self) -> bool:
+        """See `huggingface.is_multi_label`."""
+        return huggingface.is_multi_label(self.config, self._file)
+
+    @property
+    def rows(self) -> Mapping[str, Any]:
+        """The rows of an export of BertSum."""
+        return presumm.read_rows(self.config)
+
+    @functools.cached_property
+    def lowercase(self) -> bool | None:
+        """The casing that the tokenizer's files state."""
+        return casing(self._file.parent)
+
+    @property
+    def required(self) -> Mapping[str, Any]:
+        """See `Published.required`."""
+        tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
+        return without_pairs(self.experiment, tensors)
+
+    def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
+        """See `Published.load`."""
+        return filled(huggingface.load(self.path, wanted, self.architecture, self.family), wanted)
+
+
+def open_weights(path: Path) -> Published | None:
+    """Opens a folder of transformers; returns None for another path."""
+    file = huggingface.model_folder(path) / huggingface.CONFIG_FILE
+    if not file.exists() and not (path / "modules.json").exists():
+        return None
+    config = json_files.read_json(file, dict)
+    if config.get("model_type") in families.TRANSLATORS:
+        translator: Published = families.module(config["model_type"]).Folder(path, config)
+        return translator
+    return Transformers(path, config)
