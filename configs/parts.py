@@ -92,6 +92,7 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.tie_output = True
     model.head = "pooler"
     model.pooling = "cls"
+    model.pooler_activation = "tanh"
     model.direction = "both"
     if is_modern:
         model.update(_modern(hidden))

@@ -101,6 +101,7 @@ _SCORERS = {
 _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "cls.predictions.weight": "bert.embeddings.word_embeddings.weight",  # of families with one module for both
     "generator.0.weight": "decoder.embeddings.weight",  # PreSumm's
 }
 

@@ -11,7 +11,6 @@ Also reads folders of sentence-transformers.
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -212,7 +211,7 @@ def save(
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
     tensors = of_family.from_canonical(tensors)
     if architecture == "BertModel":
-        tensors = {re.sub(r"^(bert|model)\.", "", name): array for name, array in tensors.items()}
+        tensors = {name.removeprefix(f"{of_family.base}."): array for name, array in tensors.items()}
     write_tensors(folder, tensors)
     write_json(Path(folder) / CONFIG_FILE, values)
 

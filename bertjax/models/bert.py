@@ -17,7 +17,7 @@ from bertjax.models.attention import make_mask
 from bertjax.models.embeddings import BertEmbeddings, embedding_table
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.layers import Dense
-from bertjax.models.transformer import activate, keep_rows_split
+from bertjax.models.transformer import ACTIVATIONS, activate, keep_rows_split
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, kernel_init, make_norm
 
 
@@ -42,6 +42,7 @@ class BertConfig(TransformerConfig):
       tie_output: whether the masked-LM head uses the word embeddings as its output embeddings, instead of its own.
       head: what the classifiers of fine-tuning read: "pooler", the pooled [CLS] of whole rows and the encoder's output
         of tokens, as in BERT; or "transform", both after a map, activation and norm, as in ModernBERT.
+      pooler_activation: the activation of the pooler: "tanh", as in BERT; "relu", as in DistilBERT; or "gelu".
       pooling: what represents a whole instance with model.head=transform: "cls", its first token; or "mean", the mean
         of its tokens.
 
@@ -62,6 +63,7 @@ class BertConfig(TransformerConfig):
     direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
     tie_output: bool = True
     head: Annotated[str, one_of("pooler", "transform")] = "pooler"
+    pooler_activation: Annotated[str, one_of("tanh", "relu", "gelu")] = "tanh"
     pooling: Annotated[str, one_of("cls", "mean")] = "cls"
 
     def kind(self, layer: int) -> LayerKind:
@@ -122,7 +124,7 @@ class PreTrainingOutput(NamedTuple):
 
 
 class Bert(nn.Module):
-    """Embeddings, encoder, and a pooler (dense and tanh on [CLS]) if `use_pooler`.
+    """Embeddings, encoder, and a pooler (dense and an activation on [CLS]) if `use_pooler`.
 
     Parameters: `embeddings`, `encoder`, `pooler`.
     """
@@ -167,7 +169,7 @@ class Bert(nn.Module):
         if self.use_pooler:
             positions = inputs.cls_positions
             first = hidden[:, :1] if positions is None else take_positions(hidden, positions)
-            pooled = jnp.tanh(self.pooler(first))
+            pooled = ACTIVATIONS[self.config.pooler_activation](self.pooler(first))
         return BertOutput(hidden, pooled, attention, layers)
 
 

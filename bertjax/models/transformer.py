@@ -24,13 +24,7 @@ from bertjax.models.transformer_config import LayerKind, TransformerConfig, dens
 @jax.named_scope("activation")
 def activate(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Applies the activation: ReLU, GELU (exact or with tanh) or SiLU (Hendrycks and Gimpel 2016)."""
-    functions: dict[str, Callable[[Array], Array]] = {
-        "gelu": _gelu,
-        "gelu_tanh": jax.nn.gelu,
-        "relu": jax.nn.relu,
-        "silu": jax.nn.silu,
-    }
-    return functions[config.activation](x)
+    return ACTIVATIONS[config.activation](x)
 
 
 @jax.custom_vjp
@@ -61,6 +55,15 @@ _gelu.defvjp(_gelu_forward, _gelu_backward)
 
 def _normal_cdf(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return 0.5 * (1 + jax.lax.erf(y * 0.5**0.5))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": _gelu,
+    "gelu_tanh": jax.nn.gelu,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
 
 
 class LayerAttention(NamedTuple):

@@ -47,6 +47,7 @@ _ADDED_LATER = {
     "optimizer.muon_beta": 0.95,
     "optimizer.muon_ns_steps": 5,
     "model.positions": "learned",
+    "model.pooler_activation": "tanh",
     "model.rotary_base": 10_000.0,
     "model.local_rotary_base": 10_000.0,
     "model.local_attention": 0,

@@ -242,7 +242,7 @@ def check(head, config, params, model):
     print(f"packed: max abs difference {difference:.1e}")
     assert difference <= 2e-5
     tensors = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
-    named = modernbert.canonical(tensors, params, type(model).__name__, "gradient")
+    named = modernbert.to_canonical(tensors, params, type(model).__name__, "gradient")
     expected, report = bert_tensors.assemble(bert_tensors.canonical(named, "gradient"), params, "gradient")
     assert report == ((), ())
     # transformers has no norm before the first attention, and ours is not used.

@@ -13,7 +13,7 @@ from bertjax.interop.families.family import Family
 from bertjax.models.bert import BertConfig
 
 # A model from scratch is of the first family with its kind of positions.
-ENCODERS = ("bert", "modernbert")
+ENCODERS = ("bert", "modernbert", "distilbert")
 TRANSLATORS = ("marian",)
 
 

@@ -49,6 +49,7 @@ FAMILY = Family(
         "local_attention": 0,
         "tie_output": True,
         "head": "pooler",
+        "pooler_activation": "tanh",
     },
     read_config=read_config,
     write_config=write_config,

@@ -225,6 +225,7 @@ FAMILY = Family(
     read_config=read_config,
     write_config=write_config,
     prefix="ModernBert",
+    base="model",
     heads={
         "BertModel": set(),
         "BertForMaskedLM": {"masked_lm"},
