@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Constrained, Seed, Size, build_part, one_of, part
+from bertjax.config import Size, build_part, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
@@ -29,6 +29,7 @@ from bertjax.scoring.minimal_pairs import METRICS
 from bertjax.tasks import bert, completion, inputs, minimal_pairs, pretrained, samples
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES, MinimalPairsConfig, Sentences
+from bertjax.tasks.prepared_data import ExperimentConfig
 
 FREE_AFTER_TRAINING = (
     *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
@@ -45,11 +46,10 @@ class DataConfig(CorpusConfig, PairsConfig, RowsConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Constrained):
+class Config(ExperimentConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      experiment: this file's name.
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run that determines sizes, vocabulary
         and weights; or "".
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
@@ -65,12 +65,8 @@ class Config(Constrained):
       minimal_pairs: see `MinimalPairsConfig`.
     """
 
-    experiment: str
-    init_from: str
     learned_positions: int
-    seed: Seed
     num_steps: Size | None
-    batch_size: Size
     objective: Annotated[str, one_of(*OBJECTIVES)]
     model: bert.ModelConfig
     data: DataConfig

@@ -13,6 +13,7 @@ from bertjax.config import each, one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
+from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import text_row, truncate
@@ -210,7 +211,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
     @functools.cached_property
     def valid(self) -> list[Example]:
         """See `FineTuningData.valid`; the texts are encoded together, because that is faster."""
-        rows = list(self.read.valid())
+        rows = list(self.read.held_out(VALID))
         pairs = zip(self.recipe.inputs(rows), map(self._label, rows), strict=True)
         return [to_example([row], label) for row, label in pairs]
 
