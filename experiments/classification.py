@@ -16,7 +16,7 @@ from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, Labe
 from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
 from bertjax.data.rows.stored import Fields
-from bertjax.data.rows.text_rows import text_row, truncate
+from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
@@ -300,8 +300,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return inputs.of_table(path, key, text.text_columns, self._example, text.on_bad_row, text.header)
 
     def _example(self, texts: Sequence[str], where: str) -> Example:
-        ids = truncate(self._tokenizer.encode_batch(texts), self._seq_len)
-        return to_example([text_row(ids, self._tokenizer)], None)
+        ids = self._tokenizer.encode_batch(texts)
+        return to_example([text_row(ids, self._tokenizer, self._seq_len)], None)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each row, [B, C]."""
