@@ -21,8 +21,10 @@ def text_row(
     """
     if seq_len is not None:
         segments = truncate(segments, _room(len(segments), tokenizer, seq_len))
-    ids, token_types = tokenizer.template.row(segments)
-    return {"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(token_types, np.int32)}
+    ids, count = tokenizer.template.row(segments)
+    types = np.full(len(ids), tokenizer.template.second_type, np.int32)
+    types[:count] = 0
+    return {"input_ids": np.array(ids, np.int32), "token_type_ids": types}
 
 
 def segmented(rows: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -32,14 +34,15 @@ def segmented(rows: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
 
 def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int) -> dict[str, Ragged]:
     """Returns the fields of `text_row` for several rows, and truncates their texts to `seq_len` tokens."""
-    ids, types, lengths = list[int](), list[int](), list[int]()
+    template, ids, counts = tokenizer.template, list[int](), list[tuple[int, int]]()  # the tokens of each token type
     for segments in rows:
-        of_row = tokenizer.template.row(truncate(segments, _room(len(segments), tokenizer, seq_len)))
-        ids += of_row[0]
-        types += of_row[1]
-        lengths.append(len(of_row[0]))
-    fields = {"input_ids": ids, "token_type_ids": types}
-    return {name: Ragged(np.array(values, np.int32), np.array(lengths, np.int32)) for name, values in fields.items()}
+        row, count = template.row(truncate(segments, _room(len(segments), tokenizer, seq_len)))
+        ids += row
+        counts.append((count, len(row) - count))
+    sizes = np.array(counts, np.int32)
+    types = np.repeat(np.tile(np.array([0, template.second_type], np.int32), len(sizes)), sizes.ravel())
+    fields = {"input_ids": np.array(ids, np.int32), "token_type_ids": types}
+    return {name: Ragged(values, sizes.sum(axis=1, dtype=np.int32)) for name, values in fields.items()}
 
 
 def is_too_long(segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int) -> bool:

@@ -75,7 +75,7 @@ class Template:
       start: before the first text.
       between: between the texts of a pair.
       end: after the last text.
-      second_type: the token type of a second text and of the tokens after it; 0 without token types.
+      second_type: the token type of a second text and of the tokens after it; 0 if the model has no token types.
     """
 
     start: tuple[int, ...]
@@ -91,18 +91,17 @@ class Template:
         """Returns the position of the second text in a row, after a first text of `length` tokens."""
         return len(self.start) + length + len(self.between)
 
-    def row(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-        """Returns the ids and the token types of a row of one or two texts.
+    def row(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+        """Returns the ids of a row of one or two texts, and how many precede the second text: all if there is none.
+
+        These have token type 0, the others `second_type`.
 
         >>> bert, roberta = Template((101,), (102,), (102,), 1), Template((0,), (2, 2), (2,), 0)
-        >>> bert.row([[7]]), bert.row([[7], [8]])
-        (([101, 7, 102], [0, 0, 0]), ([101, 7, 102, 8, 102], [0, 0, 0, 1, 1]))
-        >>> roberta.row([[7], [8]])
-        ([0, 7, 2, 2, 8, 2], [0, 0, 0, 0, 0, 0])
+        >>> bert.row([[7]]), bert.row([[7], [8]]), roberta.row([[7], [8]])
+        (([101, 7, 102], 3), ([101, 7, 102, 8, 102], 3), ([0, 7, 2, 2, 8, 2], 4))
         """
         ids = [*self.start, *joined_by(self.between, texts), *self.end]
-        first = self.second_start(len(texts[0])) if len(texts) > 1 else len(ids)
-        return ids, [0] * first + [self.second_type] * (len(ids) - first)
+        return ids, self.second_start(len(texts[0])) if len(texts) > 1 else len(ids)
 
     def processor(self, vocab: Sequence[str]) -> processors.TemplateProcessing:
         """Returns the template as the library implements it, for the tokens of a vocabulary."""
@@ -333,8 +332,11 @@ def joined_by(separator: Sequence[int], parts: Sequence[Sequence[int]]) -> list[
     >>> joined_by([0], [[1], [2, 3]])
     [1, 0, 2, 3]
     """
-    first, *rest = parts
-    return [*first, *(each for ids in rest for each in (*separator, *ids))]
+    joined = list(parts[0])
+    for part in parts[1:]:
+        joined += separator
+        joined += part
+    return joined
 
 
 def save_settings(folder: Path, settings: Mapping[str, Any], max_length: int | None) -> None:
