@@ -12,14 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Constrained, Seed, Size, build_part, one_of, part
+from bertjax.config import Size, build_part, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
+from bertjax.data.fine_tuning.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
 from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.readers.lines import RowError
-from bertjax.data.rows.text_rows import text_row
+from bertjax.data.rows.text_rows import segmented, text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.interop.published import Published
@@ -28,7 +29,8 @@ from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring.minimal_pairs import METRICS
 from bertjax.tasks import bert, completion, inputs, minimal_pairs, pretrained, samples
 from bertjax.tasks.bert import BertTask
-from bertjax.tasks.minimal_pairs import OBJECTIVES, MinimalPairsConfig, Sentences
+from bertjax.tasks.minimal_pairs import OBJECTIVES
+from bertjax.tasks.prepared_data import ExperimentConfig
 
 FREE_AFTER_TRAINING = (
     *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
@@ -45,11 +47,10 @@ class DataConfig(CorpusConfig, PairsConfig, RowsConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Constrained):
+class Config(ExperimentConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      experiment: this file's name.
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run that determines sizes, vocabulary
         and weights; or "".
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
@@ -65,12 +66,8 @@ class Config(Constrained):
       minimal_pairs: see `MinimalPairsConfig`.
     """
 
-    experiment: str
-    init_from: str
     learned_positions: int
-    seed: Seed
     num_steps: Size | None
-    batch_size: Size
     objective: Annotated[str, one_of(*OBJECTIVES)]
     model: bert.ModelConfig
     data: DataConfig
@@ -136,7 +133,7 @@ class Data(contract.Data):
         self._batch_config = config.batches
         self._batches: dict[tuple[str, BatchConfig], PretrainingBatches] = {}
         if config.minimal_pairs.source:
-            minimal_pairs.check_source(config.minimal_pairs.source, "minimal_pairs.source")
+            check_source(config.minimal_pairs.source, "minimal_pairs.source")
 
     @property
     def is_prepared(self) -> bool:
@@ -189,13 +186,13 @@ class Data(contract.Data):
 
     @property
     def _sentences(self) -> Sentences:
-        config = self._config
-        return Sentences.of(self._corpus.tokenizer, config.model, config.objective, config.minimal_pairs.method)
+        config, tokenizer = self._config, self._corpus.tokenizer
+        return minimal_pairs.sentences(tokenizer, config.model, config.objective, config.minimal_pairs.method)
 
     @functools.cached_property
-    def _pairs(self) -> Sequence[minimal_pairs.Pair]:
+    def _pairs(self) -> Sequence[Pair]:
         pairs, on_bad_row = self._config.minimal_pairs, self._config.data.on_bad_row
-        return minimal_pairs.read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
+        return read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
 
     def baselines(self) -> Mapping[str, float]:
         """The loss of predicting validation tokens by their frequency in the training text."""
@@ -409,7 +406,7 @@ class Task(BertTask[Config], StagedTask):
     def _example(self, texts: Sequence[str], where: str) -> Example:
         (text,) = texts
         segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
-        row = text_row(segments, self._tokenizer)
+        (row,) = segmented([text_row(segments, self._tokenizer)])
         ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
         limit, types = self._model_config.max_positions, 1 if self._model_config.type_vocab_size == 1 else 2
@@ -421,10 +418,5 @@ class Task(BertTask[Config], StagedTask):
                 "[CLS] and [SEP]",
                 fix="correct the line",
             )
-        asked = np.array(positions) + self._shift
-        inputs = {
-            **row,
-            "segment_ids": np.ones(len(ids), np.int32),
-            "masked_positions": asked.astype(np.int32),
-        }
-        return Example([inputs], (text, positions))
+        asked = np.array(positions, np.int32) + np.int32(self._shift)
+        return Example([{**row, "masked_positions": asked}], (text, positions))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import at_least, part
-from bertjax.contract import Batch, Example, Metrics, Output, Params, RowIndices, Sums
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import summary_rows
@@ -135,12 +135,9 @@ class Data(SummarizationData[Config]):
         return SummaryRows(fields, self._config.target_len)
 
     @functools.cached_property
-    def _valid(self) -> BucketedBatches:
-        return self.bucketed(self.recipe.fields(self.scored["valid"]))
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`."""
-        return super().batches(split, start, rows) if split == "train" else self._valid.evaluation(rows)
+    def valid_batches(self) -> BucketedBatches:
+        """See `PreparedData.valid_batches`."""
+        return self.bucketed(self.padded(self.recipe.fields(self.scored["valid"])))
 
     @property
     def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:

@@ -13,9 +13,10 @@ from bertjax.config import each, one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
 from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
+from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
 from bertjax.data.rows.stored import Fields
-from bertjax.data.rows.text_rows import text_row, truncate
+from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
@@ -210,7 +211,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
     @functools.cached_property
     def valid(self) -> list[Example]:
         """See `FineTuningData.valid`; the texts are encoded together, because that is faster."""
-        rows = list(self.read.valid())
+        rows = list(self.read.held_out(VALID))
         pairs = zip(self.recipe.inputs(rows), map(self._label, rows), strict=True)
         return [to_example([row], label) for row, label in pairs]
 
@@ -299,8 +300,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return inputs.of_table(path, key, text.text_columns, self._example, text.on_bad_row, text.header)
 
     def _example(self, texts: Sequence[str], where: str) -> Example:
-        ids = truncate(self._tokenizer.encode_batch(texts), self._seq_len)
-        return to_example([text_row(ids, self._tokenizer)], None)
+        ids = self._tokenizer.encode_batch(texts)
+        return to_example([text_row(ids, self._tokenizer, self._seq_len)], None)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each row, [B, C]."""

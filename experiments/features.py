@@ -17,7 +17,7 @@ from bertjax.data.fine_tuning.labeled_text import TextColumns, split_pair
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
-from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
+from bertjax.data.rows.text_rows import is_too_long, text_row, unit_rows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.interop import huggingface
@@ -161,8 +161,7 @@ class Task(BertPredictionTask[Config]):
         if self._config.pooling != "sentence":
             return self._of_units(texts)
         ids, limit = self._tokenizer.encode_batch(texts), self._rows.seq_len
-        is_cut = sum(map(len, ids)) > limit - 1 - len(ids)
-        row = text_row(truncate(ids, limit), self._tokenizer)
+        is_cut, row = is_too_long(ids, self._tokenizer, limit), text_row(ids, self._tokenizer, limit)
         return bert.to_example([row], _Source(["\t".join(texts)], None, is_cut))
 
     def _of_units(self, texts: Sequence[str]) -> Example:

@@ -13,6 +13,7 @@ import jax
 from bertjax import contract
 from bertjax.config import Constrained, Count, one_of, part
 from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
+from bertjax.data.fine_tuning.minimal_pairs import METHODS, Sentences, check_source, read
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.text.tokenizers import Tokenizer
@@ -21,7 +22,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM
 from bertjax.tasks import bert, completion, inputs, minimal_pairs
 from bertjax.tasks.bert import BertPredictionTask
-from bertjax.tasks.minimal_pairs import METHODS, OBJECTIVES, Sentences, check_objective
+from bertjax.tasks.minimal_pairs import OBJECTIVES, check_objective
 
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 
@@ -92,7 +93,7 @@ open_vocabulary = bert.open_vocabulary
 
 
 def _sentences(config: Config, tokenizer: Tokenizer) -> Sentences:
-    return Sentences.of(tokenizer, config.model, config.objective, config.method)
+    return minimal_pairs.sentences(tokenizer, config.model, config.objective, config.method)
 
 
 class Data(contract.Data):
@@ -101,7 +102,7 @@ class Data(contract.Data):
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`; the folder has the vocabulary."""
         self._config, self._folder, self._rows = config, folder, part(RowsConfig, config.data)
-        minimal_pairs.check_source(self._rows.valid_source, "data.valid_source")
+        check_source(self._rows.valid_source, "data.valid_source")
 
     @property
     def is_prepared(self) -> bool:
@@ -131,7 +132,7 @@ class Data(contract.Data):
         """See `Data.validation_examples`. Reads and checks all pairs first."""
         rows, sentences = self._rows, _sentences(self._config, self.vocabulary)
         source, key = rows.valid_source, "data.valid_source"
-        pairs = minimal_pairs.read(source, key, sentences, rows.per_paradigm, rows.on_bad_row, rows.pair_columns)
+        pairs = read(source, key, sentences, rows.per_paradigm, rows.on_bad_row, rows.pair_columns)
         return minimal_pairs.examples(pairs, sentences)
 
 

@@ -57,7 +57,8 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
         return ChoiceRecipe(part(ChoicesConfig, self._config.data), self.vocabulary)
 
     @functools.cached_property
-    def _rows(self) -> ChoiceRows:
+    def rows(self) -> ChoiceRows:
+        """See `FineTuningData.rows`."""
         return ChoiceRows(self.fields(), self._config.data.num_choices)
 
     def example(self, row: Question) -> Example:

@@ -23,6 +23,7 @@ from bertjax.data.fine_tuning.spans import (
     null_score,
     windows,
 )
+from bertjax.data.prepared import VALID
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
@@ -91,7 +92,7 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
 
     def baselines(self) -> Mapping[str, float]:
         """F1 of answering with the whole context or, if there are unanswerable questions, of never answering."""
-        questions = list(self.read.valid())
+        questions = list(self.read.held_out(VALID))
         if self._config.data.null_answers:
             unanswerable = [question.is_impossible for question in questions]
             return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}

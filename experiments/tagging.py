@@ -199,13 +199,11 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
             tagged_words.check_held_out(self.read.facts, self._target, self.labels)
         return super().complete(_with_tags(config, self._scheme, self.labels))
 
-    def report(self) -> Mapping[str, Any]:
-        """See `Data.report`; "classes" are the words of each tag."""
-        if not self._trains:
-            return {}
+    @property
+    def class_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """See `FineTuningData.class_counts`; the words of each tag."""
         tables = self.read.facts[self._target]
-        counts = {split: {tag: count for tag, (count, _) in table.items()} for split, table in tables.items()}
-        return {**super().report(), "classes": counts}
+        return {split: {tag: count for tag, (count, _) in table.items()} for split, table in tables.items()}
 
     def fields(self) -> Fields:
         """See `FineTuningData.fields`; with "labels" and "label_weights"."""

@@ -17,9 +17,9 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax import contract
-from bertjax.config import Count, Seed, Size, build_part, each, one_of, part
-from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums, TrainingTask
-from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows
+from bertjax.config import Count, Size, build_part, each, one_of, part
+from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums, TrainingTask
+from bertjax.data.prepared import TRAIN, VALID, PreparationConfig
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
@@ -46,6 +46,7 @@ from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import log_once
 from bertjax.scoring import translation as scoring
 from bertjax.tasks import completion, inputs, pretrained, samples, seq2seq
+from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 from bertjax.tasks.seq2seq import TargetIds
 
 _DONE = "vocabularies.json"  # written last
@@ -74,11 +75,10 @@ class RecurrentKeys(RecurrentConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(seq2seq.SmoothingConfig):
+class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      experiment: the name of its file.
       init_from: a bertjax run or the folder of a MarianMTModel to start from; or "".
       seed: seed of parameters, the order of pairs, training dates, dropout and sampling.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. Batches of
@@ -86,7 +86,6 @@ class Config(seq2seq.SmoothingConfig):
         this many rows.
       architecture: "transformer" or "recurrent".
       model: the sizes and options of either.
-      data: which pairs to read, and how to encode them.
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
         "begin") or "end" (as in fairseq).
       decoding: how translations are generated.
@@ -96,10 +95,6 @@ class Config(seq2seq.SmoothingConfig):
         that of all pairs within `data.seq_len`.
     """
 
-    experiment: str
-    init_from: str
-    seed: Seed
-    batch_size: Size
     architecture: Annotated[str, one_of("transformer", "recurrent")]
     model: TransformerKeys | RecurrentKeys
     data: DataConfig
@@ -188,7 +183,7 @@ class Encoding:
             log_once(f"{told}; their parts are translated separately")
 
 
-class Data(contract.Data):
+class Data(PreparedData[Config, Pair]):
     """See `bertjax.contract.Data`. The vocabularies are in the folder.
 
     Training and validation pairs of files are prepared. Dates and, without training pairs, validation pairs are not.
@@ -197,9 +192,13 @@ class Data(contract.Data):
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
         config.check_training()
-        self._config, self._folder, self._published, self._text = config, folder, published, config.text
-        self._subwords, self._rows = part(SubwordConfig, config.data), config.data
-        self._trains_on_files = TRAIN in self._text.texts
+        super().__init__(config, folder, published)
+        self._text, self._subwords = config.text, part(SubwordConfig, config.data)
+
+    @property
+    def prepares(self) -> bool:
+        """See `PreparedData.prepares`."""
+        return TRAIN in self._text.texts
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -211,42 +210,20 @@ class Data(contract.Data):
         return hashlib.sha256(json.dumps([self._text.fingerprint(), vocabularies]).encode()).hexdigest()
 
     @property
-    def is_prepared(self) -> bool:
-        """See `Data.is_prepared`. True without training pairs, because the folder has the vocabularies of a model."""
-        if not self._config.data.source:
-            return True
-        return self._has_vocabularies and (not self._trains_on_files or self._prepared.is_finished)
-
-    @property
-    def _has_vocabularies(self) -> bool:
+    def has_vocabulary(self) -> bool:
+        """See `PreparedData.has_vocabulary`."""
         done = self._folder / _DONE
         return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
 
-    def prepare(self) -> None:
-        """Writes the vocabularies into the folder, and prepares the pairs."""
-        if not self._has_vocabularies:
-            self._write_vocabularies()
-        if self._trains_on_files:
-            self._prepared.run()
-
-    def _write_vocabularies(self) -> None:
-        (self._folder / _DONE).unlink(missing_ok=True)
-        self._make_vocabularies().save(self._folder)
-        with completed(self._folder / _DONE) as path:
-            path.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n")
-
-    @functools.cached_property
-    def _prepared(self) -> PreparedRows[Pair]:
-        """The prepared pairs. The folder must have the vocabularies."""
-        recipe = PairRecipe({split: self._text.texts[split] for split in (TRAIN, VALID)}, self._encoding.encoder)
-        return PreparedRows(recipe, self._folder, part(PreparationConfig, self._config.data))
-
-    def report(self) -> Mapping[str, Any]:
-        """See `Data.report`."""
-        return self._prepared.report if self._trains_on_files else {}
+    def write_vocabulary(self) -> None:
+        """Writes the vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
+        if not self.has_vocabulary:
+            (self._folder / _DONE).unlink(missing_ok=True)
+            self._make_vocabularies().save(self._folder)
+            with completed(self._folder / _DONE) as path:
+                path.write_text(json.dumps({"fingerprint": self.fingerprint}) + "\n")
 
     def _make_vocabularies(self) -> SavedVocabularies:
-        """The vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
         if self._published:
             return self._published.vocabularies
         texts = self._text.pairs
@@ -259,57 +236,50 @@ class Data(contract.Data):
         is_published = self._published and self._folder == self._published.path
         return self._published.vocabularies if self._published and is_published else open_vocabularies(self._folder)
 
-    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
-        _ = self._valid  # reports bad pairs before a model is trained or loaded
-        return dict(config)
-
     @functools.cached_property
     def _encoding(self) -> Encoding:
         return Encoding.of(self._config, self.vocabulary)
 
     @functools.cached_property
-    def _valid(self) -> BucketedBatches:
-        if self._text.is_dates:
-            PairRows.of(self._encoding.encoder.encoded(self._valid_pairs())).check_fits(self._rows.seq_len)
-        return self._bucketed(PairRows.of(self._encoding.encoder.fitting(self._valid_pairs(), VALID)))
+    def recipe(self) -> PairRecipe:
+        """See `PreparedData.recipe`. The folder must have the vocabularies."""
+        return PairRecipe({split: self._text.texts[split] for split in (TRAIN, VALID)}, self._encoding.encoder)
 
-    def _valid_pairs(self) -> Iterator[Pair]:
-        return self._prepared.valid() if self._trains_on_files else self._text.pairs(VALID)
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
+        _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
+        return dict(config)
 
     @functools.cached_property
-    def _train(self) -> BucketedBatches | PackedBatches | StreamBatches:
-        """The training batches. Raises UserError if all pairs are too long."""
-        config, length = self._config, self._rows.seq_len
+    def valid_batches(self) -> BucketedBatches:
+        """See `PreparedData.valid_batches`."""
+        encoder = self._encoding.encoder
         if self._text.is_dates:
-            encoded, dates = self._encoding.encoder.encoded, self._text.dates
-            return StreamBatches(lambda start: encoded(dates(start)), length, config.batch_size)
-        report = self._prepared.report
-        self._encoding.encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
-        pairs = PairRows(self._prepared.train)
-        if self._rows.packing:
+            PairRows.of(encoder.encoded(self._pairs(VALID))).check_fits(self._config.data.seq_len)
+        return self.bucketed(PairRows.of(encoder.fitting(self._pairs(VALID), VALID)))
+
+    def _pairs(self, split: str) -> Iterator[Pair]:
+        is_prepared = split == VALID and self.prepares
+        return self.prepared.held_out(split) if is_prepared else self._text.pairs(split)
+
+    @functools.cached_property
+    def train(self) -> BucketedBatches | PackedBatches | StreamBatches:
+        """See `PreparedData.train`. Raises UserError if all pairs are too long."""
+        config, length, encoder = self._config, self._config.data.seq_len, self._encoding.encoder
+        if self._text.is_dates:
+            return StreamBatches(lambda start: encoder.encoded(self._text.dates(start)), length, config.batch_size)
+        report = self.prepared.report
+        encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
+        pairs = PairRows(self.prepared.train)
+        if config.data.packing:
             return PackedBatches(pairs, row_capacity(length, length // 2), config.batch_size, config.seed)
-        return self._bucketed(pairs)
+        return self.bucketed(pairs)
 
-    def _bucketed(self, pairs: PairRows) -> BucketedBatches:
-        lengths = bucket_lengths(self._rows.seq_len)
-        sizes = budget_sizes(lengths, self._config.batch_size)
-        return BucketedBatches(pairs, lengths, sizes, self._config.seed)
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`."""
-        return self._train.training(start, rows) if split == "train" else self._valid.evaluation(rows)
-
-    def validation_examples(self) -> Iterator[Example]:
-        """The first `num_scored` validation pairs, to be translated."""
-        return self._scored(itertools.islice(self._valid_pairs(), self._config.num_scored or None))
-
-    def test_examples(self) -> Iterator[Example]:
-        """All test pairs, to be translated."""
-        return self._scored(self._text.pairs("test") if self._text.has_test else ())
-
-    def _scored(self, pairs: Iterable[Pair]) -> Iterator[Example]:
-        return self._encoding.counted(map(self._to_compare, pairs))
+    def examples(self, split: str) -> Iterator[Example]:
+        """See `PreparedData.examples`; the first `num_scored` validation pairs and all test pairs, to be translated."""
+        count = self._config.num_scored if split == VALID else 0
+        pairs = self._pairs(split) if split == VALID or self._text.has_test else iter(())
+        return self._encoding.counted(map(self._to_compare, itertools.islice(pairs, count or None)))
 
     def _to_compare(self, pair: Pair) -> Example:
         encoder, limit = self._encoding.encoder, self._encoding.limit

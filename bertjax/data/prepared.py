@@ -193,10 +193,6 @@ class PreparedRows(Generic[R]):
         """The fields of the training rows, memory-mapped."""
         return stored.load(self.folder / TRAIN)
 
-    def valid(self) -> Iterator[R]:
-        """Yields the validation rows."""
-        return self.held_out(VALID)
-
     def held_out(self, split: str) -> Iterator[R]:
         """Yields the rows of a split other than "train"."""
         with (self.folder / f"{split}.jsonl").open(encoding="utf-8") as lines:
@@ -281,10 +277,6 @@ class ValidRows(Generic[R]):
             survey.add(split, rows)
             self._rows[split] += map(recipe.scored, rows)
         self.facts: Mapping[str, Any] = survey.facts()
-
-    def valid(self) -> Iterator[R]:
-        """Yields the validation rows."""
-        return self.held_out(VALID)
 
     def held_out(self, split: str) -> Iterator[R]:
         """Yields the rows of a split."""

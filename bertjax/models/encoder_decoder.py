@@ -107,36 +107,14 @@ class Memory(NamedTuple):
     segments: Array  # [B, S] int: 0 at padding
 
 
-class EncoderDecoder(nn.Module):
-    """Embeddings, encoder, decoder and output layer.
+class Seq2Seq(nn.Module):
+    """A model with a `Decoder`: embeddings of targets, output layer, and decoding step by step.
 
-    Parameters: `embeddings` [V, H], or `source_embeddings` and `target_embeddings`; `source_positions` and
-    `target_positions` [max_positions, H] if learned; `encoder`, `decoder`; `output` [H, V] unless tied; `bias` [V]. An
-    id outside its table gives NaN, not the embedding of another word.
+    In `setup`, subclasses set `decoder`, `drop`, `target_words` [V, H], the factor `scale` of embeddings, `output`
+    [H, V], and `bias` [V] or None. An id outside its table gives NaN, not the embedding of another word.
     """
 
-    config: EncoderDecoderConfig
-
-    def setup(self) -> None:
-        """Makes the submodules."""
-        config = self.config
-        if config.share_embeddings:
-            self.source_words = self.target_words = embedding_table(
-                self, config, "embeddings", config.source_vocab_size
-            )
-        else:
-            self.source_words = embedding_table(self, config, "source_embeddings", config.source_vocab_size)
-            self.target_words = embedding_table(self, config, "target_embeddings", config.target_vocab_size)
-        self.source_places = self._positions("source_positions")
-        self.target_places = self._positions("target_positions")
-        self.drop = Dropout(config.dropout)
-        self.encoder = Encoder(config)
-        self.decoder = Decoder(config, config.num_decoder_layers)
-        size = config.target_vocab_size
-        if not config.tie_output:
-            self.output = self.param("output", kernel_init(config), (config.hidden_size, size))
-        if config.logits_bias:
-            self.bias = self.param("bias", nn.initializers.zeros, (size,))
+    config: Any
 
     def __call__(self, inputs: Seq2SeqInputs, *, deterministic: bool, return_attention: bool) -> Seq2SeqOutput:
         """Returns the logits of the word after each target token, given the source and the target so far.
@@ -150,11 +128,9 @@ class EncoderDecoder(nn.Module):
         """
         assert inputs.target_ids is not None and inputs.target_segment_ids is not None
         encoded = self._read(inputs, deterministic, return_attention)
-        target = self._embed(
-            self.target_words, self.target_places, inputs.target_ids, inputs.target_position_ids, deterministic
-        )
+        places = self._places(inputs.target_ids.shape[1])
         decoded = self.decoder(
-            target,
+            self._embed(self.target_words, places, inputs.target_ids, inputs.target_position_ids, deterministic),
             make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
             make_cross_mask(inputs.target_segment_ids, inputs.segment_ids, is_packed=inputs.position_ids is not None),
@@ -174,7 +150,7 @@ class EncoderDecoder(nn.Module):
         Raises:
           UserError: if `length` is larger than max_positions.
         """
-        self._check_length(length)
+        _check_length(length, len(self._places(length)))
         return self.decoder.start(memory.hidden, make_memory_mask(memory.segments), num_beams, length)
 
     def step(
@@ -189,22 +165,18 @@ class EncoderDecoder(nn.Module):
         Returns:
           The logits, and the cache extended by these tokens.
         """
-        positions = jnp.broadcast_to(beams.index, tokens.shape)
-        x = self._embed(self.target_words, self.target_places, tokens, positions, deterministic=True)
+        positions, places = jnp.broadcast_to(beams.index, tokens.shape), self._places(beams.lineage.shape[-1])
+        x = self._embed(self.target_words, places, tokens, positions, deterministic=True)
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
 
-    def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
-        x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
-        mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
-        output: EncoderOutput = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
-        return output
+    def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> Any:
+        """Returns the `hidden` states of the encoder, and its `attention` weights if requested."""
+        raise NotImplementedError
 
-    def _positions(self, name: str) -> Float[Array, "P H"]:
-        config = self.config
-        if config.positions == "learned":
-            return embedding_table(self, config, name, config.max_positions)
-        return jnp.asarray(sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout))
+    def _places(self, length: int) -> Float[Array, "P H"]:
+        """Returns the embeddings of the positions of targets of up to `length` tokens."""
+        raise NotImplementedError
 
     def _embed(
         self,
@@ -215,28 +187,72 @@ class EncoderDecoder(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B S H"]:
         if positions is None:
-            self._check_length(ids.shape[1])
+            _check_length(ids.shape[1], len(places))
             places = places[: ids.shape[1]]
         else:
             places = jnp.take(places, positions, axis=0)
-        x = jnp.take(words, ids, axis=0)
-        x = x * self.config.hidden_size**0.5 if self.config.scale_embeddings else x
-        return self.drop((x + places).astype(self.config.dtype), deterministic=deterministic)
+        x = jnp.take(words, ids, axis=0) * self.scale + places
+        return self.drop(x.astype(self.config.dtype), deterministic=deterministic)
 
     def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
-        config = self.config
-        kernel = (self.target_words.T if config.tie_output else self.output).astype(config.dtype)
         # Flat rows, as in `Dense`.
-        rows = keep_rows_split(hidden).reshape(-1, config.hidden_size)
-        logits = jnp.matmul(rows, kernel, preferred_element_type=jnp.float32)
-        logits = logits.reshape(*hidden.shape[:-1], config.target_vocab_size)
-        return logits + self.bias if config.logits_bias else logits
+        rows = keep_rows_split(hidden).reshape(-1, hidden.shape[-1])
+        logits = jnp.matmul(rows, self.output.astype(hidden.dtype), preferred_element_type=jnp.float32)
+        logits = logits.reshape(*hidden.shape[:-1], -1)
+        return logits if self.bias is None else logits + self.bias
 
-    def _check_length(self, length: int) -> None:
-        if length > self.config.max_positions:
-            raise UserError(
-                "sequence length",
-                got=length,
-                expected=f"at most model.max_positions={self.config.max_positions}",
-                fix="shorten the sequences or raise --config.model.max_positions",
+
+class EncoderDecoder(Seq2Seq):
+    """Embeddings, encoder, decoder and output layer.
+
+    Parameters: `embeddings` [V, H], or `source_embeddings` and `target_embeddings`; `source_positions` and
+    `target_positions` [max_positions, H] if learned; `encoder`, `decoder`; `output` [H, V] unless tied; `bias` [V].
+    """
+
+    config: EncoderDecoderConfig
+
+    def setup(self) -> None:
+        """Makes the submodules."""
+        config = self.config
+        if config.share_embeddings:
+            self.source_words = self.target_words = embedding_table(
+                self, config, "embeddings", config.source_vocab_size
             )
+        else:
+            self.source_words = embedding_table(self, config, "source_embeddings", config.source_vocab_size)
+            self.target_words = embedding_table(self, config, "target_embeddings", config.target_vocab_size)
+        self.source_places = self._positions("source_positions")
+        self.target_places = self._positions("target_positions")
+        self.scale = config.hidden_size**0.5 if config.scale_embeddings else 1.0
+        self.drop = Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config, config.num_decoder_layers)
+        size = config.target_vocab_size
+        shape = config.hidden_size, size
+        self.output = self.target_words.T if config.tie_output else self.param("output", kernel_init(config), shape)
+        self.bias = self.param("bias", nn.initializers.zeros, (size,)) if config.logits_bias else None
+
+    def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
+        x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
+        mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
+        output: EncoderOutput = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
+        return output
+
+    def _places(self, length: int) -> Float[Array, "P H"]:
+        return self.target_places
+
+    def _positions(self, name: str) -> Float[Array, "P H"]:
+        config = self.config
+        if config.positions == "learned":
+            return embedding_table(self, config, name, config.max_positions)
+        return jnp.asarray(sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout))
+
+
+def _check_length(length: int, limit: int) -> None:
+    if length > limit:
+        raise UserError(
+            "sequence length",
+            got=length,
+            expected=f"at most model.max_positions={limit}",
+            fix="shorten the sequences or raise --config.model.max_positions",
+        )

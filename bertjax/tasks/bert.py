@@ -15,6 +15,7 @@ from flax import linen as nn
 from bertjax.config import DropoutRate, Size, one_of, part
 from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
 from bertjax.data.rows.buckets import bucket_lengths
+from bertjax.data.rows.text_rows import segmented
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
@@ -220,4 +221,4 @@ def batch_specs(
 
 def to_example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:
     """Returns an example whose rows also have `segment_ids`, 1 at every token."""
-    return Example([{**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)} for row in rows], source)
+    return Example(segmented(rows), source)

@@ -7,17 +7,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import Constrained, Count, DropoutRate, Seed, Size, above, at_least, part
-from bertjax.contract import Batch, Data, Example, Metrics, RowIndices
+from bertjax.config import Count, DropoutRate, above, at_least
+from bertjax.contract import Batch, Example, Metrics
 from bertjax.data.fine_tuning.raw_text import RawText
-from bertjax.data.prepared import PreparationConfig, PreparedRows, Recipe, ValidRows
+from bertjax.data.prepared import VALID, PreparationConfig
 from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, bucket_lengths, check_seq_len, max_examples
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
@@ -28,30 +28,22 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig
 from bertjax.tasks import bert, completion
 from bertjax.tasks.bert import BertTask
+from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 
 # Keys of `model` for modules that do not support packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
 
 
 @dataclasses.dataclass(frozen=True)
-class WarmStartConfig(Constrained):
+class WarmStartConfig(ExperimentConfig):
     """The config keys of every experiment that trains a BERT from `init_from`.
 
     Attributes:
-      experiment: the name of its file.
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run to start from; or "".
-      seed: seed of all random numbers: parameters, row order, dropout and others.
-      batch_size: rows of an update, over all devices and micro-batches.
       model: the encoder and the head.
-      data: which rows to read, and how to encode them.
     """
 
-    experiment: str
-    init_from: str
-    seed: Seed
-    batch_size: Size
     model: bert.ModelConfig
-    data: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,56 +116,29 @@ C = TypeVar("C", bound=FineTuningConfig)
 R = TypeVar("R", bound=tuple[Any, ...])
 
 
-class FineTuningData(Data, Generic[C, R]):
-    """Data with a given vocabulary and prepared rows. Subclasses define how the rows are read and encoded.
-
-    Without training rows, the validation rows are read into memory instead.
-    """
+class FineTuningData(PreparedData[C, R]):
+    """Data with a given vocabulary. Subclasses define how the rows are read and encoded."""
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
-        self._config, self._folder, self._published = config, folder, published
-        self._raw_text = RawText.of(config.data, folder)
-        self._preparation = part(PreparationConfig, config.data)
-        self._seq_len, self._trains = config.data.seq_len, bool(config.data.source)
-
-    @property
-    def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
-        return not self._trains or self.prepared.is_finished
+        super().__init__(config, folder, published)
+        self._raw_text, self._seq_len = RawText.of(config.data, folder), config.data.seq_len
 
     @property
     def fingerprint(self) -> str:
         """See `Data.fingerprint`."""
         return self._raw_text.fingerprint
 
-    def prepare(self) -> None:
-        """Copies the vocabulary into the folder, and prepares the rows."""
+    def write_vocabulary(self) -> None:
+        """Copies the vocabulary into the folder."""
         self._raw_text.run()
-        self.prepared.run()
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
-        folder = self._raw_text.folder
-        if not self._trains and saved_file(folder):
-            return load_tokenizer(folder, self._config.data.lowercase)
+        if not self._trains and saved_file(self._folder):
+            return load_tokenizer(self._folder, self._config.data.lowercase)
         return self._raw_text.kept_tokenizer()
-
-    @functools.cached_property
-    @abc.abstractmethod
-    def recipe(self) -> Recipe[R]:
-        """How the rows are read and encoded."""
-
-    @functools.cached_property
-    def prepared(self) -> PreparedRows[R]:
-        """The prepared rows."""
-        return PreparedRows(self.recipe, self._folder, self._preparation)
-
-    @functools.cached_property
-    def read(self) -> PreparedRows[R] | ValidRows[R]:
-        """What was found in the rows, and the validation rows."""
-        return self.prepared if self._trains else ValidRows(self.recipe)
 
     @abc.abstractmethod
     def example(self, row: R) -> Example:
@@ -182,11 +147,11 @@ class FineTuningData(Data, Generic[C, R]):
     @functools.cached_property
     def valid(self) -> list[Example]:
         """The validation examples."""
-        return [self.example(row) for row in self.read.valid()]
+        return list(map(self.example, self.read.held_out(VALID)))
 
-    def validation_examples(self) -> Iterator[Example]:
-        """See `Data.validation_examples`."""
-        return iter(self.valid)
+    def examples(self, split: str) -> Iterator[Example]:
+        """See `PreparedData.examples`; there is no test split."""
+        return iter(self.valid if split == VALID else ())
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`; fills in the classes and, with training rows, the lengths in updates."""
@@ -198,32 +163,33 @@ class FineTuningData(Data, Generic[C, R]):
         """The classes, in order; empty for tasks without classes."""
         return ()
 
+    @property
+    def class_counts(self) -> Mapping[str, Mapping[str, int]]:
+        """The training and validation rows of each class, by split; empty for tasks without classes."""
+        return self.prepared.facts.get("classes", {})
+
     def report(self) -> Mapping[str, Any]:
         """See `Data.report`."""
-        if not self._trains:
-            return {}
-        return {**self.prepared.report, "classes": self.prepared.facts.get("classes", {})}
+        return {**super().report(), "classes": self.class_counts} if self._trains else {}
 
     def fields(self) -> Fields:
         """The fields of the training rows."""
         return self.prepared.train
 
     @functools.cached_property
-    def _rows(self) -> Padded:
+    def rows(self) -> Padded:
+        """The training rows."""
         return Rows(self.fields())
 
     def _count_rows(self) -> int:
         """The number of rows in an epoch."""
-        return count_rows(self._rows.lengths, self._seq_len, self._config.data.packing)
+        return count_rows(self.rows.lengths, self._seq_len, self._config.data.packing)
 
     @functools.cached_property
-    def _batches(self) -> BucketedBatches | PackedBatches:
-        config, data = self._config, self._config.data
-        return training_batches(self._rows, data.seq_len, data.packing, config.batch_size, config.seed)
-
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`."""
-        return self._batches.training(start, rows) if split == "train" else iter(())
+    def train(self) -> BucketedBatches | PackedBatches:
+        """See `PreparedData.train`."""
+        config = self._config
+        return training_batches(self.rows, self._seq_len, config.data.packing, config.batch_size, config.seed)
 
 
 class FineTuningTask(BertTask[C]):

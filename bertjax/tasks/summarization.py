@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from flax import linen as nn
@@ -14,10 +14,10 @@ from jaxtyping import Float
 
 from bertjax import words
 from bertjax.config import one_of, part
-from bertjax.contract import Batch, Data, Example, Params, RowIndices
-from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
+from bertjax.contract import Example, Params
+from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, check_seq_len
+from bertjax.data.rows.buckets import BucketedBatches, Padded, budget_sizes, check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows, article_text, articles
 from bertjax.data.summarization.article_rows import ArticleRow, ArticleRowsConfig
@@ -38,6 +38,7 @@ from bertjax.scoring.rouge import RougeConfig
 from bertjax.tasks import bert, completion, inputs, pretrained
 from bertjax.tasks.bert import BertTask, to_example
 from bertjax.tasks.fine_tuning import WarmStartConfig
+from bertjax.tasks.prepared_data import PreparedData
 
 METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # Defaults of keys that neither the config nor `init_from` sets.
@@ -149,20 +150,16 @@ class Encoding:
         yield from examples
 
 
-class SummarizationData(Data, Generic[C]):
-    """Prepared articles, and a vocabulary in the folder, given or trained on the articles.
-
-    Without training articles, the validation and test articles are read into memory instead.
-    """
+class SummarizationData(PreparedData[C, Article]):
+    """Articles, and a vocabulary in the folder, given or trained on the articles."""
 
     more: tuple[str, ...] = ()  # tokens to add to a trained vocabulary
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
-        self._config, self._folder, self._published = config, folder, published
+        super().__init__(config, folder, published)
         self.articles, vocabulary = part(ArticlesConfig, config.data), part(TrainedVocabularyConfig, config.data)
         self._text = ArticleText(folder, self.articles, vocabulary, config.data.words, self.more)
-        self._trains = bool(self.articles.source)
 
     @property
     def fingerprint(self) -> str:
@@ -170,17 +167,13 @@ class SummarizationData(Data, Generic[C]):
         return self._text.fingerprint
 
     @property
-    def is_prepared(self) -> bool:
-        """See `Data.is_prepared`. Without training articles, the folder must exist, because it has the vocabulary."""
-        if not self._trains:
-            return self._folder.exists()
-        has_vocabulary = bool(self._config.data.vocab_file) or self._text.is_finished()
-        return has_vocabulary and self.prepared.is_finished
+    def has_vocabulary(self) -> bool:
+        """See `PreparedData.has_vocabulary`."""
+        return bool(self._config.data.vocab_file) or self._text.is_finished()
 
-    def prepare(self) -> None:
-        """Writes the vocabulary into the folder, after training it unless it is given. Then prepares the rows."""
+    def write_vocabulary(self) -> None:
+        """Writes the vocabulary into the folder, after training it unless it is given."""
         self._text.run()
-        self.prepared.run()
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
@@ -208,24 +201,10 @@ class SummarizationData(Data, Generic[C]):
     def padded(self, fields: Fields) -> Padded:
         """The rows with the fields of `recipe`."""
 
-    @functools.cached_property
-    def prepared(self) -> PreparedRows[Article]:
-        """The prepared articles."""
-        return PreparedRows(self.recipe, self._folder, part(PreparationConfig, self._config.data))
-
-    @functools.cached_property
-    def read(self) -> PreparedRows[Article] | ValidRows[Article]:
-        """The validation and test articles."""
-        return self.prepared if self._trains else ValidRows(self.recipe)
-
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Reads the validation and test articles, so that bad ones raise UserError early."""
         _ = self.scored
         return dict(config)
-
-    def report(self) -> Mapping[str, Any]:
-        """See `Data.report`."""
-        return self.prepared.report if self._trains else {}
 
     @functools.cached_property
     def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
@@ -238,30 +217,13 @@ class SummarizationData(Data, Generic[C]):
         """The articles of `scored` that are summarized for metrics."""
         return self.scored
 
-    def bucketed(self, fields: Fields) -> BucketedBatches:
-        """Batches of rows by length."""
-        lengths = bucket_lengths(self._config.data.seq_len)
-        sizes = budget_sizes(lengths, self._config.batch_size)
-        return BucketedBatches(self.padded(fields), lengths, sizes, self._config.seed)
-
     @functools.cached_property
     def train(self) -> BucketedBatches:
-        """The training batches."""
-        return self.bucketed(self.prepared.train)
+        """See `PreparedData.train`."""
+        return self.bucketed(self.padded(self.prepared.train))
 
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`."""
-        return self.train.training(start, rows) if split == "train" else iter(())
-
-    def validation_examples(self) -> Iterator[Example]:
-        """See `Data.validation_examples`; an example is an article."""
-        return self._examples("valid")
-
-    def test_examples(self) -> Iterator[Example]:
-        """See `Data.test_examples`."""
-        return self._examples("test")
-
-    def _examples(self, split: str) -> Iterator[Example]:
+    def examples(self, split: str) -> Iterator[Example]:
+        """See `PreparedData.examples`; an example is an article."""
         return self.encoding.counted(map(self.encoding.example, self.summarized.get(split, ())))
 
     def baselines(self) -> Mapping[str, float]:

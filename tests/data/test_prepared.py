@@ -129,7 +129,7 @@ def test_rows_are_encoded_and_counted(tmp_path, caplog):
         rows = prepare(recipe(path), tmp_path / "kept")
     train = [row for split, row in recipe(path).read() if split == "train"]
     valid = [row for split, row in recipe(path).read() if split == "valid"]
-    assert list(rows.valid()) == valid and len(valid) > 60
+    assert list(rows.held_out("valid")) == valid and len(valid) > 60
     fields = rows.train
     lengths = [min(len(row.first.split()), 8) + 2 for row in train]
     assert fields["input_ids"].lengths.tolist() == lengths
@@ -148,7 +148,7 @@ def test_prepared_rows_are_reused_without_reading_the_sources(tmp_path, monkeypa
     first = prepare(recipe(path), tmp_path / "kept")
     monkeypatch.setattr(LabeledRows, "read", lambda self: pytest.fail("read again"))
     again = prepare(recipe(path), tmp_path / "kept")
-    assert again.folder == first.folder and list(again.valid()) == list(first.valid())
+    assert again.folder == first.folder and list(again.held_out("valid")) == list(first.held_out("valid"))
     assert again.facts == first.facts
 
 
@@ -237,7 +237,7 @@ def test_a_killed_preparation_starts_again(tmp_path):
 def test_a_config_without_training_rows_reads_rows_into_memory(tmp_path):
     path = write(tmp_path / "a.tsv", 50)
     rows = ValidRows(recipe(path, source="", valid_source=str(path)))
-    assert len(list(rows.valid())) == len(list(rows.valid())) == 50
+    assert len(list(rows.held_out("valid"))) == len(list(rows.held_out("valid"))) == 50
     assert sum(rows.facts["classes"]["valid"].values()) == 50 and not rows.facts["classes"]["train"]
 
 

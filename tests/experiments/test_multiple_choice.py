@@ -184,7 +184,7 @@ def test_a_table_without_the_start_column_is_reported(tmp_path):
 def test_missing_choices_do_not_count(tmp_path):
     """Questions that pad a batch do not count either."""
     task, data, *_ = ready(tmp_path)
-    params, rows = random_params(task.init, scale=0.3), data._rows
+    params, rows = random_params(task.init, scale=0.3), data.rows
     more = ChoiceRows(data.fields(), 6)
     loss = jax.jit(task.loss)
     batch, wider = (each.padded(np.array([3, 5, -1]), 24) for each in (rows, more))
@@ -222,7 +222,7 @@ def test_each_choice_has_a_row(tmp_path):
     assert fields["choice"].tolist() == [0, 1, 0, 1, 2, 0, 1] * 10
     assert fields["label"].tolist() == [0, 0, 2, 2, 2, 1, 1] * 10
     assert (data.report()["choices"], data.report()["truncated"]) == (70, 10)
-    batch = data._rows.padded(np.array([1, 2]), 12)
+    batch = data.rows.padded(np.array([1, 2]), 12)
     assert batch["labels"].tolist() == [2, 1] and batch["labels"].dtype == np.int32
     for (question, choice), row in {(0, 0): 2, (0, 2): 4, (1, 0): 5, (1, 1): 6}.items():
         assert [id_ for id_ in batch["input_ids"][question, choice] if id_] == rows[row]["input_ids"].tolist()
@@ -274,7 +274,7 @@ def test_outputs_and_gradients_equal_those_of_transformers(tmp_path):
     params = random_params(task.init, scale=0.2)
     task.export(params, tmp_path / "exported")
     model = BertForMultipleChoice.from_pretrained(tmp_path / "exported").eval()
-    batch = data._rows.padded(np.arange(8), 16)
+    batch = data.rows.padded(np.arange(8), 16)
     names = {"input_ids": "input_ids", "token_type_ids": "token_type_ids", "segment_ids": "attention_mask"}
     output = model(
         **{theirs: torch.tensor(batch[ours], dtype=torch.long) for ours, theirs in names.items()},

@@ -304,7 +304,7 @@ def test_validation_questions_share_no_text_with_training(tmp_path):
     )
     assert len(train) + len(valid) == 80
     assert not {question.context for question in train} & {question.context for question in valid}
-    assert list(data.read.valid()) == valid == [example.source[0] for example in data.validation_examples()]
+    assert list(data.read.held_out("valid")) == valid == [example.source[0] for example in data.validation_examples()]
 
 
 def files_of(folder):

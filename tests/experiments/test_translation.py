@@ -421,7 +421,7 @@ def test_packed_pairs_have_the_losses_and_gradients_of_separate_pairs(tmp_path):
         sums = tokens = pairs = 0
         gradient = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
         batches = ready.data.batches("train", 0, np.arange(32))
-        for _, batch in zip(range(ready.data._train.steps_per_epoch), batches, strict=False):
+        for _, batch in zip(range(ready.data.train.steps_per_epoch), batches, strict=False):
             (loss_, metrics), gradient_ = of_batch(params, batch)
             sums, tokens = sums + float(loss_), tokens + float(metrics["tokens"][0])
             gradient = jax.tree.map(np.add, gradient, gradient_)
@@ -433,7 +433,7 @@ def test_packed_pairs_have_the_losses_and_gradients_of_separate_pairs(tmp_path):
     assert a == pytest.approx(b, rel=1e-5)
     difference = jax.tree.map(np.subtract, gradient, packed_gradient)
     assert optax.global_norm(difference) <= 1e-5 * optax.global_norm(gradient)
-    assert packed.data._train.steps_per_epoch < plain.data._train.steps_per_epoch
+    assert packed.data.train.steps_per_epoch < plain.data.train.steps_per_epoch
 
 
 def test_shapes_of_batches_are_announced(tmp_path):
@@ -988,14 +988,14 @@ def test_prepared_pairs_are_kept_when_other_vocabularies_are_made(tmp_path):
     folders = []
     for joint in (True, False, True):
         ready = ready_of(tmp_path, data__joint=joint, model__share_embeddings=joint)
-        folders.append(ready.data._prepared.folder)
+        folders.append(ready.data.prepared.folder)
         assert ready.data.is_prepared and all(folder.exists() for folder in folders)
     assert folders[0] == folders[2] != folders[1]
 
 
 def test_a_folder_names_where_pairs_are_prepared(tmp_path):
     ready = ready_of(tmp_path, data__prepared_dir=str(tmp_path / "shared"))
-    assert ready.data._prepared.folder.parent == tmp_path / "shared"
+    assert ready.data.prepared.folder.parent == tmp_path / "shared"
     assert ready.data.is_prepared and not list((tmp_path / "data").rglob("manifest.json"))
 
 

@@ -14,7 +14,7 @@ from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, key_of, nested_value_of
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
-from bertjax.data.rows.text_rows import text_fields, text_row, truncate
+from bertjax.data.rows.text_rows import is_too_long, text_fields, text_row
 from bertjax.data.text.tokenizers import Tokenizer
 
 
@@ -76,8 +76,8 @@ class ChoiceRecipe(Recipe[Question]):
     def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`. "choice" is the index of a row's choice; "label" is the index of the correct one."""
         pairs = [pair for row in rows for pair in _pairs(row, self.tokenizer)]
-        fields = text_fields((truncate(pair, self.config.seq_len) for pair in pairs), self.tokenizer)
-        truncated = sum(sum(map(len, pair)) > self.config.seq_len - 3 for pair in pairs)
+        fields = text_fields(pairs, self.tokenizer, self.config.seq_len)
+        truncated = sum(is_too_long(pair, self.tokenizer, self.config.seq_len) for pair in pairs)
         choice = [number for row in rows for number in range(len(row.choices))]
         label = [list(row.choices).index(str(row.label)) for row in rows for _ in row.choices]
         scalars = {"choice": np.array(choice, np.int32), "label": np.array(label, np.int32)}
@@ -90,7 +90,7 @@ class ChoiceRecipe(Recipe[Question]):
 
 def rows_of(question: Question, tokenizer: Tokenizer, seq_len: int) -> list[dict[str, np.ndarray]]:
     """Returns the `input_ids` and `token_type_ids` of the text with each choice; see `text_row`."""
-    return [text_row(truncate(pair, seq_len), tokenizer) for pair in _pairs(question, tokenizer)]
+    return [text_row(pair, tokenizer, seq_len) for pair in _pairs(question, tokenizer)]
 
 
 def _pairs(question: Question, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:

@@ -15,7 +15,7 @@ from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
 from bertjax.data.rows.stored import Numbering
-from bertjax.data.rows.text_rows import text_fields, text_row, truncate
+from bertjax.data.rows.text_rows import is_too_long, text_fields, text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
@@ -115,9 +115,8 @@ class LabeledRows(Recipe[LabeledText]):
     def encode(self, rows: Sequence[LabeledText]) -> Encoded:
         """See `Recipe.encode`. The "labels" are numbers to predict, or stand for names of classes."""
         segments = self._segments(rows)
-        fields = text_fields((truncate(each, self.seq_len) for each in segments), self.tokenizer)
-        room = self.seq_len - 1 - len(segments[0])
-        truncated = sum(sum(map(len, each)) > room for each in segments)
+        fields = text_fields(segments, self.tokenizer, self.seq_len)
+        truncated = sum(is_too_long(each, self.tokenizer, self.seq_len) for each in segments)
         counts, labels = {"truncated": truncated}, [row.label for row in rows]
         if self.is_numeric:
             return Encoded({**fields, "labels": np.array(labels, np.float32)}, counts)
@@ -131,7 +130,7 @@ class LabeledRows(Recipe[LabeledText]):
 
     def inputs(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
         """Yields the fields of each row, without its label."""
-        return (text_row(truncate(each, self.seq_len), self.tokenizer) for each in self._segments(rows))
+        return (text_row(each, self.tokenizer, self.seq_len) for each in self._segments(rows))
 
     def _segments(self, rows: Sequence[LabeledText]) -> list[tuple[list[int], ...]]:
         """Returns the word pieces of the text or the pair of each row."""

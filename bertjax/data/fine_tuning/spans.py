@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from bertjax.config import Constrained, Count, Size
 from bertjax.data.fine_tuning.questions import Answer, Question
+from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Pieces, Tokenizer
 
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
@@ -57,8 +58,7 @@ class SpanConfig(Constrained, prefix="data"):
 class Window(NamedTuple):
     """A row of a question and a part of its context.
 
-    `inputs` has, for S tokens: input_ids [S] int32, which is [CLS] question [SEP] part [SEP]; token_type_ids [S] int32,
-    1 for the part and the last [SEP].
+    `inputs` is the `text_row` of the question and the part.
     """
 
     inputs: dict[str, np.ndarray]
@@ -79,19 +79,18 @@ class Candidate(NamedTuple):
 
 def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> list[Window]:
     """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
-    query = tokenizer.encode_with_offsets(question.question).ids[: config.max_query_length]
+    query = tokenizer.encode_with_offsets(question.question).ids[: config.max_query_length].tolist()
     document = tokenizer.encode_with_offsets(question.context)
-    room = config.seq_len - len(query) - 3
+    template = tokenizer.template
+    room = config.seq_len - len(query) - template.num_special(2)
     parts = _parts(len(document.ids), room, config.doc_stride)
     owners = _owners(parts)
-    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-    first = len(query) + 2
+    first = template.second_start(len(query))
     found = []
     for number, part in enumerate(parts):
-        ids = np.concatenate([cls, query, sep, document.ids[part.start : part.stop], sep])
-        types = (np.arange(len(ids)) >= first).astype(np.int32)
+        row = text_row([query, document.ids[part.start : part.stop].tolist()], tokenizer)
         max_context = owners[part.start : part.stop] == number
-        found.append(Window({"input_ids": ids, "token_type_ids": types}, document, part, first, max_context))
+        found.append(Window(row, document, part, first, max_context))
     return found
 
 
@@ -198,16 +197,16 @@ def _window_spans(
     window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Returns scores and half-open character ranges of the spans between the best starts and the best ends."""
-    length = len(window.inputs["input_ids"])
+    length, stop = len(window.inputs["input_ids"]), window.first + len(window.part)
     starts, ends = (
         np.argsort(-logits[:length], kind="stable")[: config.n_best] for logits in (start_logits, end_logits)
     )
     scores = start_logits[starts].astype(np.float64)[:, None] + end_logits[ends]
     may_start = np.zeros(length, bool)
-    may_start[window.first : -1] = window.max_context
+    may_start[window.first : stop] = window.max_context
     sizes = ends - starts[:, None] + 1
-    # An end after a start within the part is also within the part, unless it is the last [SEP].
-    good = may_start[starts][:, None] & (ends < length - 1) & (sizes >= 1) & (sizes <= config.max_answer_length)
+    # An end after a start within the part is also within the part, unless it is one of the tokens after it.
+    good = may_start[starts][:, None] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
     row, column = np.nonzero(good)
     shift = window.part.start - window.first
     firsts, lasts = window.document.starts[starts[row] + shift], window.document.ends[ends[column] + shift]

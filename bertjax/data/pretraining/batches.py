@@ -256,7 +256,7 @@ class PretrainingBatches:
         return min(self._plan.count(0, most), most) if most else self._plan.count(0)
 
     def _assemble(self, planned: PlannedRows, masking: MaskingConfig, epoch: int) -> Batch:
-        config, instances = self._config, planned.instances
+        config, instances, template = self._config, planned.instances, self._corpus.tokenizer.template
         layout = Layout.of(config.pairs.lengths(instances), np.diff(planned.first))
         predictions = self._predictions(instances, layout, masking, epoch)
         batch = {
@@ -269,7 +269,8 @@ class PretrainingBatches:
         }
         row, column = layout.token_row, layout.token_column
         batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.position]
-        batch["token_type_ids"][row, column] = layout.position > 1 + instances["length_a"][layout.instance]
+        second = template.second_start(instances["length_a"])[layout.instance]
+        batch["token_type_ids"][row, column] = template.second_type * (layout.position >= second)
         batch["segment_ids"][row, column] = 1 + layout.number[layout.instance]
         if config.rows.packing:
             batch["position_ids"][row, column] = layout.position
@@ -287,10 +288,11 @@ class PretrainingBatches:
         input_ids[layout.instance, layout.position] = self._tokens(instances)
         if config.objective == "causal_lm":
             return predict_neighbors(input_ids, lengths, config.direction)
-        each = np.arange(len(lengths))
-        candidates = np.arange(input_ids.shape[1]) < lengths[:, None]
-        for special in (np.zeros_like(lengths), instances["length_a"] + 1, lengths - 1):
-            candidates[each, special] = False
+        candidates, positions = np.zeros(input_ids.shape, bool), np.arange(input_ids.shape[1])
+        template, length_a = tokenizer.template, instances["length_a"]
+        firsts = np.full(len(lengths), len(template.start)), template.second_start(length_a)
+        for first, length in zip(firsts, (length_a, instances["length_b"]), strict=True):
+            candidates |= (positions >= first[:, None]) & (positions < (first + length)[:, None])
         return mask_tokens(
             input_ids,
             candidates,
@@ -304,16 +306,16 @@ class PretrainingBatches:
         )
 
     def _tokens(self, instances: np.ndarray) -> Int32[np.ndarray, " tokens"]:
-        """Returns the tokens of all instances: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] without next sentences."""
-        cls, sep = np.array([[self._corpus.tokenizer.cls_id], [self._corpus.tokenizer.sep_id]], np.int32)
+        """Returns the tokens of all instances."""
+        template = self._corpus.tokenizer.template
+        start, between, end = (np.array(ids, np.int32) for ids in (template.start, template.between, template.end))
         sides = ("a", "b") if self._config.pairs.next_sentence else ("a",)
         where = (np.concatenate([instances[f"{what}_{side}"] for side in sides]) for what in _SEGMENT_FIELDS)
         segments = self._split.read(*where)
         parts = [np.zeros(0, np.int32)]
         for i in range(len(instances)):
-            parts.append(cls)
-            for segment in segments[i :: len(instances)]:
-                parts += [segment, sep]
+            first, *others = segments[i :: len(instances)]
+            parts += [start, first, *(part for other in others for part in (between, other)), end]
         return np.concatenate(parts)
 
 

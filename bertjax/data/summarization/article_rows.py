@@ -1,6 +1,7 @@
 """Converts articles to rows for BERT (Liu and Lapata 2019, section 3.1): each sentence is [CLS] ... [SEP]."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
@@ -78,17 +79,17 @@ def rows(
 
 
 def _rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig) -> list[ArticleRow]:
-    limit = config.seq_len
+    limit, specials = config.seq_len, tokenizer.template.num_special(1)
     whole = [ids or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
-    pieces = [ids[: limit - 2] for ids in whole]
-    sizes = [len(ids) + 2 for ids in pieces]
+    pieces = [ids[: limit - specials] for ids in whole]
+    sizes = [len(ids) + specials for ids in pieces]
     if config.long_articles == "windows":
         return [_row(pieces, part, tokenizer, config) for part in cover(sizes, limit, config.window_overlap)]
     firsts = np.cumsum(sizes) - sizes
-    last = limit - 3 if config.long_articles == "cut" else limit - 1  # "cut" leaves room for [CLS], a piece and [SEP]
+    last = limit - 1 - specials * (config.long_articles == "cut")  # "cut" leaves room for [CLS], a piece and [SEP]
     kept = int(np.searchsorted(firsts, last, side="right"))
     row = _row(pieces, Part(range(kept), range(kept)), tokenizer, config)
-    return [row._replace(is_cut=sum(len(ids) + 2 for ids in whole) > limit)]
+    return [row._replace(is_cut=sum(len(ids) + specials for ids in whole) > limit)]
 
 
 def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]:
@@ -133,12 +134,12 @@ def encode(sentences: Sequence[str], tokenizer: Tokenizer, words: str) -> list[l
 
 
 def _row(pieces: Sequence[list[int]], part: Part, tokenizer: Tokenizer, config: ArticleRowsConfig) -> ArticleRow:
-    shown = pieces[part.covers.start : part.covers.stop]
-    ids = [id_ for sentence in shown for id_ in (tokenizer.cls_id, *sentence, tokenizer.sep_id)]
+    template = tokenizer.template
+    shown = [template.row([sentence])[0] for sentence in pieces[part.covers.start : part.covers.stop]]
+    ids = list(itertools.chain.from_iterable(shown))
     if len(ids) > config.seq_len:
-        ids[config.seq_len - 1 :] = [tokenizer.sep_id]
-    input_ids = np.array(ids, np.int32)
-    sizes = np.array([len(sentence) + 2 for sentence in shown])
+        ids[config.seq_len - len(template.end) :] = template.end
+    input_ids, sizes = np.array(ids, np.int32), np.array(list(map(len, shown)))
     starts = np.zeros_like(input_ids)
     starts[np.cumsum(sizes) - sizes] = 1
     types = (np.cumsum(starts) - 1) % 2 if config.interval_segments else np.zeros_like(starts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from bertjax.data.text.bpe_trainer import Bpe
@@ -112,12 +112,7 @@ class LibraryTokenizer(Tokenizer):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "vocab.txt").unlink(missing_ok=True)  # of a WordPiece vocabulary that was here before
         tokenizer = Library.from_str(self._content)
-        *_, cls, sep, _ = self._special
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[f"{cls}:0", "$A:0", f"{sep}:0"],
-            pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
-            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
-        )
+        tokenizer.post_processor = self.template.processor(self.vocab)
         with completed(folder / FILE) as path:
             tokenizer.save(str(path))
         settings = {
@@ -154,7 +149,7 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`. The tokenizer's own name of the mask token is also recognized."""
-        return joined_by(self.mask_id, self.encode_batch(self._masks.split(text)))
+        return joined_by((self.mask_id,), self.encode_batch(self._masks.split(text)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`."""

@@ -9,13 +9,15 @@ is also faster than the library's own normalizer.
 """
 
 import abc
+import dataclasses
+import functools
 import hashlib
 import json
 import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
@@ -23,11 +25,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from bertjax.data.text.vocabularies import (
-    CLS,
     CONTINUATION,
     GOOGLE_WORD_CHARS,
     MASK,
-    SEP,
     SPECIALS,
     UNK,
     checked_ids,
@@ -35,6 +35,8 @@ from bertjax.data.text.vocabularies import (
     read_vocab,
 )
 from bertjax.files import completed
+
+T = TypeVar("T", int, np.ndarray)
 
 # The number of words whose pieces are cached; English has this many in 20 MB of text.
 _MAX_CACHED = 1 << 16
@@ -65,6 +67,50 @@ class Pieces(NamedTuple):
     ends: Int64[np.ndarray, " pieces"]
 
 
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The special tokens around one text or a pair of texts, by their ids.
+
+    Attributes:
+      start: before the first text.
+      between: between the texts of a pair.
+      end: after the last text.
+      second_type: the token type of a second text and of the tokens after it; 0 if the model has no token types.
+    """
+
+    start: tuple[int, ...]
+    between: tuple[int, ...]
+    end: tuple[int, ...]
+    second_type: int
+
+    def num_special(self, num_texts: int) -> int:
+        """Returns the number of special tokens of a row of one or two texts."""
+        return len(self.start) + (num_texts - 1) * len(self.between) + len(self.end)
+
+    def second_start(self, length: T) -> T:
+        """Returns the position of the second text in a row, after a first text of `length` tokens."""
+        return len(self.start) + length + len(self.between)
+
+    def row(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+        """Returns the ids of a row of one or two texts, and how many precede the second text: all if there is none.
+
+        These have token type 0, the others `second_type`.
+
+        >>> bert, roberta = Template((101,), (102,), (102,), 1), Template((0,), (2, 2), (2,), 0)
+        >>> bert.row([[7]]), bert.row([[7], [8]]), roberta.row([[7], [8]])
+        (([101, 7, 102], 3), ([101, 7, 102, 8, 102], 3), ([0, 7, 2, 2, 8, 2], 4))
+        """
+        ids = [*self.start, *joined_by(self.between, texts), *self.end]
+        return ids, self.second_start(len(texts[0])) if len(texts) > 1 else len(ids)
+
+    def processor(self, vocab: Sequence[str]) -> processors.TemplateProcessing:
+        """Returns the template as the library implements it, for the tokens of a vocabulary."""
+        start, between, end = ([vocab[token] for token in ids] for ids in (self.start, self.between, self.end))
+        first, second = ["$A:0", *between], [f"{piece}:{self.second_type}" for piece in ("$B", *end)]
+        names = {vocab[token]: token for token in (*self.start, *self.between, *self.end)}
+        return processors.TemplateProcessing([*start, "$A:0", *end], [*start, *first, *second], [*names.items()])
+
+
 class Tokenizer(abc.ABC):
     """A vocabulary and an algorithm that convert text to ids. Tokenizers with the same results are equal.
 
@@ -87,6 +133,11 @@ class Tokenizer(abc.ABC):
     sep_id: int
     mask_id: int
     is_continuation: Bool[np.ndarray, " V"]
+
+    @functools.cached_property
+    def template(self) -> Template:
+        """The special tokens around texts: those of BERT."""
+        return Template((self.cls_id,), (self.sep_id,), (self.sep_id,), second_type=1)
 
     @abc.abstractmethod
     def __reduce__(self) -> tuple[Any, ...]: ...
@@ -254,7 +305,7 @@ class WordPiece(Tokenizer):
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`."""
-        return joined_by(self.mask_id, self.encode_batch(text.split(MASK)))
+        return joined_by((self.mask_id,), self.encode_batch(text.split(MASK)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`. Spaces separate words and punctuation marks."""
@@ -270,23 +321,22 @@ class WordPiece(Tokenizer):
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{CLS}:0 $A:0 {SEP}:0",
-            pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
-            special_tokens=[(CLS, self.cls_id), (SEP, self.sep_id)],
-        )
+        tokenizer.post_processor = self.template.processor(self.vocab)
         tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIALS])
         return tokenizer
 
 
-def joined_by(token: int, parts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the ids of all parts, separated by a token.
+def joined_by(separator: Sequence[int], parts: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the ids of all parts, separated by the ids of `separator`.
 
-    >>> joined_by(0, [[1], [2, 3]])
+    >>> joined_by([0], [[1], [2, 3]])
     [1, 0, 2, 3]
     """
-    first, *rest = parts
-    return [*first, *(each for ids in rest for each in (token, *ids))]
+    joined = list(parts[0])
+    for part in parts[1:]:
+        joined += separator
+        joined += part
+    return joined
 
 
 def save_settings(folder: Path, settings: Mapping[str, Any], max_length: int | None) -> None:

@@ -64,7 +64,7 @@ def test_pairs_that_fit_are_stored_in_order_and_others_are_counted(tmp_path):
     assert 0 < len(kept[0]) < 300
     assert rows.report["left_out_too_long"] == 300 - len(kept[0])
     assert rows.report["rows"] == {"train": 300, "valid": 2} and rows.report["leaked"] == 1
-    assert [(pair.source, pair.target) for pair in rows.valid()] == [(sources[0], targets[0]), ("bad", "bad")]
+    assert [(pair.source, pair.target) for pair in rows.held_out("valid")] == [(sources[0], targets[0]), ("bad", "bad")]
 
 
 def test_blocks_without_a_pair_that_fits_are_stored(tmp_path, monkeypatch):

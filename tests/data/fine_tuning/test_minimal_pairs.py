@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
+from bertjax.data.fine_tuning.minimal_pairs import Pair, Sentences, read
 from bertjax.data.text import byte_bpe_trainer
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
-from bertjax.tasks.minimal_pairs import Pair, Sentences, read
 
 TOKENIZER = WordPiece([*SPECIALS, ".", "the", "cat", "##s", "##ter", "see", "sees"], lowercase=True)
 MASK = TOKENIZER.mask_id

@@ -1,0 +1,134 @@
+"""Base classes of data with prepared rows: a vocabulary in a folder, and the rows that it encodes."""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from bertjax.config import Constrained, Seed, Size, part
+from bertjax.contract import Batch, Data, Example, RowIndices
+from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows, Recipe, ValidRows
+from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes
+from bertjax.interop.published import Published
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentConfig(Constrained):
+    """The config keys of every experiment that trains.
+
+    Attributes:
+      experiment: the name of its file.
+      init_from: the weights to start from; or "".
+      seed: seed of all random numbers: parameters, row order, dropout and others.
+      batch_size: rows of an update, over all devices and micro-batches.
+      data: which rows to read, and how to encode them.
+    """
+
+    experiment: str
+    init_from: str
+    seed: Seed
+    batch_size: Size
+    data: Any
+
+
+C = TypeVar("C", bound=ExperimentConfig)
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Batches of a split."""
+
+    def training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """Yields the rows `rows` of the global batch of each step from `start` on, without end."""
+
+
+class PreparedData(Data, Generic[C, R]):
+    """Data with prepared training rows. Subclasses define the vocabulary, and how rows are read and encoded.
+
+    Without training rows, the folder has the vocabulary of a model, and the other rows are read into memory.
+    """
+
+    def __init__(self, config: C, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`."""
+        self._config, self._folder, self._published = config, folder, published
+        self._trains = bool(config.data.source)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether there are rows to prepare."""
+        return self._trains
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether the vocabulary is known before `prepare`."""
+        return True
+
+    @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        return not self._trains or (self.has_vocabulary and (not self.prepares or self.prepared.is_finished))
+
+    def prepare(self) -> None:
+        """Writes the vocabulary into the folder, and prepares the rows."""
+        self.write_vocabulary()
+        if self.prepares:
+            self.prepared.run()
+
+    @abc.abstractmethod
+    def write_vocabulary(self) -> None:
+        """Writes the vocabulary into the folder, unless the folder has it already."""
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def recipe(self) -> Recipe[R]:
+        """How the rows are read and encoded."""
+
+    @functools.cached_property
+    def prepared(self) -> PreparedRows[R]:
+        """The prepared rows."""
+        return PreparedRows(self.recipe, self._folder, part(PreparationConfig, self._config.data))
+
+    @functools.cached_property
+    def read(self) -> PreparedRows[R] | ValidRows[R]:
+        """What was found in the rows, and the rows of splits other than "train"."""
+        return self.prepared if self.prepares else ValidRows(self.recipe)
+
+    def report(self) -> Mapping[str, Any]:
+        """See `Data.report`."""
+        return self.prepared.report if self.prepares else {}
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def train(self) -> Batches:
+        """The training batches."""
+
+    @functools.cached_property
+    def valid_batches(self) -> BucketedBatches | None:
+        """The validation batches; None if `score` computes all validation metrics."""
+        return None
+
+    def bucketed(self, rows: Padded) -> BucketedBatches:
+        """Returns batches of rows of about the same length, with about as many tokens each."""
+        lengths = bucket_lengths(self._config.data.seq_len)
+        return BucketedBatches(rows, lengths, budget_sizes(lengths, self._config.batch_size), self._config.seed)
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`."""
+        if split == TRAIN:
+            return self.train.training(start, rows)
+        return self.valid_batches.evaluation(rows) if self.valid_batches else iter(())
+
+    @abc.abstractmethod
+    def examples(self, split: str) -> Iterator[Example]:
+        """Yields the examples of "valid" or "test" to score; none without that split."""
+
+    def validation_examples(self) -> Iterator[Example]:
+        """See `Data.validation_examples`."""
+        return self.examples(VALID)
+
+    def test_examples(self) -> Iterator[Example]:
+        """See `Data.test_examples`."""
+        return self.examples("test")
