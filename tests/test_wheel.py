@@ -16,16 +16,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 OFFLINE = ["--no-index", "--no-deps"]
-SOURCES = (
-    "bertjax",
-    "configs",
-    "experiments",
-    "launch.py",
-    "pyproject.toml",
-    "requirements.txt",
-    "README.md",
-    "LICENSE",
-)
+SOURCES = ("bertjax", "configs", "experiments", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
 SWEEP = """
 from bertjax.configs.sweeps import parts
 
