@@ -6,7 +6,9 @@ from types import ModuleType
 from typing import Any
 
 from bertjax.config import choice
-from bertjax.errors import UserError
+from bertjax.errors import UserError, refuse_other_names
+
+refuse_other_names(__name__)
 
 # What an experiment defines, by the class in `contract` that its task inherits.
 _DEFINES = {

@@ -134,7 +134,7 @@ LAYERS = {
     "bertjax/progress.py": (),
     "bertjax/words.py": (),
     "bertjax/usage.py": (),
-    "bertjax/__init__.py": ("bertjax.loading",),
+    "bertjax/__init__.py": ("bertjax.errors", "bertjax.loading"),
 }
 OURS = ("bertjax", "tests", "benchmarks")
 # The modules that may import each library; empty for libraries that only tests and benchmarks use.
