@@ -20,7 +20,7 @@ import jax
 from bertjax import distributed
 from bertjax.contract import Data, TrainingTask
 from bertjax.interop.published import Published
-from bertjax.modes import text
+from bertjax.modes.prepare import prepare
 from bertjax.modes.stages import Resolved
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
@@ -41,9 +41,8 @@ Values = Mapping[str, float]
 
 
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
-    """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
-    data, complete = text.checked(resolved, workdir)
-    text.prepare(data, workdir, is_of_run=False)
+    """Prepares the data in `workdir` and returns the record of `overfit_one_batch`."""
+    data, complete = prepare(resolved, workdir)
     complete = complete or resolved.complete(data)
     return overfit_one_batch(complete.task, data, complete.settings, resolved.published)
 
