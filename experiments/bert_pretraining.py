@@ -14,7 +14,7 @@ import numpy as np
 from bertjax import contract
 from bertjax.config import Constrained, Seed, Size, build_part, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
-from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
@@ -40,7 +40,7 @@ _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(CorpusConfig, PairsConfig, RowsConfig):
+class DataConfig(CorpusConfig, PairsConfig, InstanceRowsConfig):
     """The keys of `data`."""
 
 
@@ -98,7 +98,7 @@ class Config(Constrained):
     @property
     def batches(self) -> BatchConfig:
         """Everything that determines a batch except the text and the step."""
-        pairs, rows, direction = part(PairsConfig, self.data), part(RowsConfig, self.data), self.model.direction
+        pairs, rows, direction = part(PairsConfig, self.data), part(InstanceRowsConfig, self.data), self.model.direction
         sizes = self.batch_size, self.num_steps
         return BatchConfig(pairs, self.masking, rows, self.objective, direction, self.seed, *sizes)
 

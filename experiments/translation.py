@@ -30,7 +30,7 @@ from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
 from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
-from bertjax.data.translation.rows import RowsConfig, TranslationRows, join_parts
+from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
 from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
@@ -53,7 +53,7 @@ _EXAMPLES = 10  # the number of unknown characters in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig, PreparationConfig):
+class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, TranslationRowsConfig, PreparationConfig):
     """The keys of `data`."""
 
 
@@ -174,7 +174,7 @@ class Encoding:
     def of(cls, config: Config, vocabularies: Vocabularies) -> "Encoding":
         """The encoding of a config."""
         limit = config.model.max_positions if isinstance(config.model, TransformerKeys) else config.data.seq_len
-        rows, files = part(RowsConfig, config.data), part(ParallelTextConfig, config.data)
+        rows, files = part(TranslationRowsConfig, config.data), part(ParallelTextConfig, config.data)
         return cls(TranslationRows(vocabularies, rows, files), config.decoding, limit)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:

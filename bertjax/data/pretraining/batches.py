@@ -29,7 +29,7 @@ _SEED_STEP = 0x9E3779B9  # between the seeds of stages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsConfig(Constrained, prefix="data"):
+class InstanceRowsConfig(Constrained, prefix="data"):
     """The assignment of instances to the rows of a batch.
 
     Attributes:
@@ -87,7 +87,7 @@ class BatchConfig:
 
     pairs: PairsConfig
     masking: MaskingConfig
-    rows: RowsConfig
+    rows: InstanceRowsConfig
     objective: str
     direction: str
     seed: int
