@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks import common
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.pretraining.epoch_plan import EpochPlan
 from bertjax.data.pretraining.masking import MaskingConfig
-from bertjax.data.pretraining.plan import Plan
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences
 
 # (seq_len, predictions, batch size): 32,768 positions each.
@@ -109,7 +109,7 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
             start, start_of_cpu = time.perf_counter(), time.process_time()
             lengths = np.memmap(path, np.int32, "r")
             room = config.capacity if config.rows.packing else None
-            plan = Plan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
+            plan = EpochPlan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
             opened = time.perf_counter() - start
             plan.rows(0, 0, 256)
             first = time.perf_counter() - start

@@ -142,10 +142,10 @@ def _run(mode: str) -> int:
 
 def _drawer(mode: str, path: Path) -> Callable[..., None]:
     """Returns the function that draws a plan or attention to `path`."""
-    from bertjax.reporting import attention, plan
+    from bertjax.reporting import attention, plan_chart
 
     if mode == "plan":
-        return plan.drawer(path)
+        return plan_chart.drawer(path)
     return attention.drawer(path, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Int32, Int64
 
 from bertjax.config import Constrained, Count
 from bertjax.data.pretraining.corpus import Corpus
+from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
-from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig
 from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
@@ -214,7 +214,7 @@ class PretrainingBatches:
           config: the settings of the batches.
         """
         self._corpus, self._split, self._config, self._shapes = corpus, corpus.splits[split], config, config.shapes()
-        self._plan = Plan(
+        self._plan = EpochPlan(
             self._split.sentences,
             config.pairs,
             config.masking,

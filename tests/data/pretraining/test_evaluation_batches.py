@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.data.pretraining import plan
+from bertjax.data.pretraining import epoch_plan
 from bertjax.data.pretraining.batches import InstanceRowsConfig
 from bertjax.errors import UserError
 from tests.data.batches import (
@@ -45,7 +45,7 @@ def test_evaluation_covers_each_row_once(corpus, batch_size, pairs, rows):
 @pytest.mark.parametrize("block", [1 << 20, 10])
 @pytest.mark.parametrize("packing", [False, True])
 def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
-    monkeypatch.setattr(plan, "_BLOCK", block)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", block)
     rows = InstanceRowsConfig(packing=packing, valid_rows=0)
     every = joined(list(make_batches(corpus, "valid", rows=rows).evaluation(ALL)))
     count = int(every["segment_ids"].any(axis=1).sum())
