@@ -100,7 +100,8 @@ class Data(contract.Data):
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`; the folder has the vocabulary."""
-        self._config, self._folder, self._rows = config, folder, part(PairSourcesConfig, config.data)
+        self._config, self._folder = config, folder
+        self._rows = part(PairSourcesConfig, config.data)
         minimal_pairs.check_source(self._rows.valid_source, "data.valid_source")
 
     @property

@@ -197,7 +197,8 @@ class Data(contract.Data):
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
         config.check_training()
-        self._config, self._folder, self._published, self._text = config, folder, published, config.text
+        self._config, self._folder, self._published = config, folder, published
+        self._text = config.text
         self._subwords, self._rows = part(SubwordConfig, config.data), config.data
         self._trains_on_files = TRAIN in self._text.texts
 
@@ -425,7 +426,8 @@ class Task(TrainingTask):
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Wraps `Encoding.counted`, and then also logs the unknown characters of the sources."""
-        vocabulary, found, count, affected = self._vocabularies.source, Counter[str](), 0, 0
+        vocabulary, found = self._vocabularies.source, Counter[str]()
+        count, affected = 0, 0
         for example in self._encoding.counted(examples):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):

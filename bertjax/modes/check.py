@@ -30,7 +30,9 @@ from bertjax.training.metric_log import means
 
 _log = logging.getLogger(__name__)
 
-_UPDATES, _SECONDS, _WARMUP = 1000, 60, 10
+_UPDATES = 1000
+_SECONDS = 60
+_WARMUP = 10
 # A metric is learned if it is a loss below this fraction of its first value or below `_LOW_LOSS`, or an accuracy of at
 # least `_ACCURACY`.
 _LOSS_FRACTION, _LOW_LOSS, _ACCURACY = 0.1, 0.1, 0.9
@@ -69,7 +71,9 @@ def overfit_one_batch(
     optimizer = dataclasses.replace(config.optimizer, schedule="constant", warmup_steps=warmup)
     settings = dataclasses.replace(config, num_steps=_UPDATES, optimizer=optimizer)
     first: Values = {}
-    last, updates, seconds, problem, is_out_of_time = first, 0, 0.0, "", False
+    last = first
+    updates, seconds = 0, 0.0
+    problem, is_out_of_time = "", False
     with Compilations() as compiled:
         trainer = Trainer(task, settings, jax.devices(), published)
         began = time.monotonic()

@@ -101,7 +101,8 @@ class Sentences:
         Raises:
           RowError: if there is no token, or there are too many.
         """
-        pieces, words, most = self.tokenizer.encode_with_offsets(text), Words(), self.max_positions - 2
+        pieces, words = self.tokenizer.encode_with_offsets(text), Words()
+        most = self.max_positions - 2
         if not 1 <= len(pieces.ids) <= most:
             expected = f"a sentence of 1 to {most} tokens, the positions of the model without [CLS] and [SEP]"
             raise RowError(where, f"{len(pieces.ids)} tokens", expected, "correct or delete the sentence")
@@ -182,7 +183,9 @@ def read(
     """
     known = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
     check_source(source, key)
-    bad_rows, counts, pairs = BadRows(on_bad_row), Counter[tuple[str, str]](), []
+    bad_rows = BadRows(on_bad_row)
+    counts = Counter[tuple[str, str]]()
+    pairs = []
     for path in tables.find_files(source, key):
         for pair in bad_rows.sift(map(partial(_pair, known, sentences), _rows(path, key, known, bad_rows))):
             counts[pair.groups] += 1

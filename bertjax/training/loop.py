@@ -126,7 +126,8 @@ class _Run:
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""
-        done, state, scores = update.done, update.state, {}
+        done, state = update.done, update.state
+        scores = {}
         self._window.add(update.report, update.data_wait, update.compile_wait)
         stopping, is_last = self._preempted(), self.is_last(done)
         logs, evaluates, saves = (is_last or done % interval == 0 for interval in self._intervals)
@@ -280,7 +281,8 @@ class Trainer:
           state: the state before the updates.
           compiled: counts the programs that are compiled.
         """
-        begun, num_steps, hours = int(state.step), self._config.num_steps, self._config.budget.hours
+        begun = int(state.step)
+        num_steps, hours = self._config.num_steps, self._config.budget.hours
         indices, total = (
             (itertools.count(begun), None) if num_steps is None else (range(begun, num_steps), num_steps - begun)
         )

@@ -213,7 +213,9 @@ class PretrainingBatches:
           split: "train" or "valid".
           config: the settings of the batches.
         """
-        self._corpus, self._split, self._config, self._shapes = corpus, corpus.splits[split], config, config.shapes()
+        self._corpus, self._config = corpus, config
+        self._split = corpus.splits[split]
+        self._shapes = config.shapes()
         self._plan = EpochPlan(
             self._split.sentences,
             config.pairs,
@@ -282,7 +284,8 @@ class PretrainingBatches:
 
     def _predictions(self, instances: np.ndarray, layout: Layout, masking: MaskingConfig, epoch: int) -> Predictions:
         """Returns the masked instances, one per row."""
-        tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
+        tokenizer, config = self._corpus.tokenizer, self._config
+        lengths = layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
         input_ids[layout.instance, layout.position] = self._tokens(instances)
         if config.objective == "causal_lm":
