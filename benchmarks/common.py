@@ -268,7 +268,7 @@ class OurTraining:
         self._updates = updates
         with Compilations() as compiled:
             trainer = Trainer(opened.task, opened.settings, jax.devices()[:1], opened.published)
-            self._running = trainer.updates(opened.data, trainer.fresh(), compiled)
+            self._running = trainer.updates(opened.data.batches, trainer.fresh(), compiled)
             self._take(warmup)
         self.compile_seconds = compiled.seconds
 

@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import common
-from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.data.pretraining.epoch_plan import EpochPlan
 from bertjax.data.pretraining.masking import MaskingConfig
-from bertjax.data.pretraining.plan import Plan
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences
 
 # (seq_len, predictions, batch size): 32,768 positions each.
@@ -40,7 +40,9 @@ def batch_config(shape: tuple[int, int, int], next_sentence: bool, packing: bool
     seq_len, predictions, rows = shape
     masking = MaskingConfig(0.15, predictions, 0.8, 0.1, 0.1, whole_word=False, mode="dynamic", dupe_factor=10)
     pairs = PairsConfig(seq_len, next_sentence, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
-    return BatchConfig(pairs, masking, RowsConfig(packing, valid_rows=0), "masked_lm", "both", 0, rows, num_steps=1)
+    return BatchConfig(
+        pairs, masking, InstanceRowsConfig(packing, valid_rows=0), "masked_lm", "both", 0, rows, num_steps=1
+    )
 
 
 def settings() -> Iterator[BatchConfig]:
@@ -107,7 +109,7 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
             start, start_of_cpu = time.perf_counter(), time.process_time()
             lengths = np.memmap(path, np.int32, "r")
             room = config.capacity if config.rows.packing else None
-            plan = Plan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
+            plan = EpochPlan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
             opened = time.perf_counter() - start
             plan.rows(0, 0, 256)
             first = time.perf_counter() - start

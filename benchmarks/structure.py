@@ -68,14 +68,9 @@ def main() -> None:
 
 
 def _files(folders: Sequence[str]) -> Iterator[Path]:
-    """Yields the Python files of folders once, although the package links to two of them."""
-    links = ("bertjax/experiments", "bertjax/configs", "bertjax/launch.py")
-    for path in [
-        Path("launch.py"),
-        *(path for name in folders for path in sorted(Path(name).rglob("*.py")) or [Path(name)]),
-    ]:
-        if not str(path).startswith(links) and (path.name != "launch.py" or folders == _CODE):
-            yield path
+    """Yields the Python files of folders, except those behind the links of the package."""
+    paths = [path for name in folders for path in sorted(Path(name).rglob("*.py")) or [Path(name)]]
+    yield from (path for path in [*([Path("launch.py")] if folders == _CODE else []), *paths] if not path.is_symlink())
 
 
 def _code_lines(source: str) -> int:

@@ -5,6 +5,18 @@
 >>> bert.predict(["Paris is the [MASK] of France."])  # doctest: +SKIP
 """
 
+from pathlib import Path
+
+from bertjax.errors import UserError
 from bertjax.loading import load
 
 __all__ = ["load"]
+
+for _link in (Path(__file__).with_name("experiments"), Path(__file__).with_name("configs")):
+    if not _link.is_dir():  # some programs unpack a symbolic link as a text file
+        raise UserError(
+            str(_link),
+            got="no folder",
+            expected=f"a symbolic link to ../{_link.name}",
+            fix="clone with git where symbolic links are enabled, or unpack with unzip or tar",
+        )

@@ -247,7 +247,13 @@ class Data(abc.ABC):
 
 
 class TrainingTask(PredictionTask):
-    """A task that also trains, evaluates and exports. Only `samples` is passed the `Data`."""
+    """A task that also trains, evaluates and exports. Only `samples` is passed the `Data`.
+
+    Attributes:
+      uses_dropout: whether updates pass a key to `loss`.
+    """
+
+    uses_dropout = True
 
     @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:

@@ -61,6 +61,13 @@ class UserError(ValueError):
         return restored, (str(self),)
 
 
+def refuse_other_names(package: str) -> None:
+    """Raises UserError if a package at the top level of a clone is imported by another name than `bertjax.PACKAGE`."""
+    if not package.startswith("bertjax."):
+        got, expected = f"a second copy of bertjax.{package}", "one copy, because each has its own classes"
+        raise UserError(f"import {package}", got=got, expected=expected, fix=f"import bertjax.{package}")
+
+
 def did_you_mean(name: str, choices: Iterable[str], fix: str, form: str = "{}") -> str:
     """Returns a question with the choice that is closest to a name, or `fix` if no choice is close.
 

@@ -1,4 +1,4 @@
-"""Atomic creation of files and folders, digests, JSON lines, and the user's cache folder."""
+"""Atomic creation of files and folders, locks, digests, JSON lines, and the user's cache folder."""
 
 import contextlib
 import fcntl
@@ -88,6 +88,35 @@ def completed(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def locked(path: Path, refusal: UserError | None = None, *, is_temporary: bool = False) -> Iterator[None]:
+    """Holds the lock of a file, which it creates. Does nothing if the file system has no locks.
+
+    Args:
+      path: the file.
+      refusal: the error to raise if another process holds the lock; None to wait for that process.
+      is_temporary: whether to delete the file in the end.
+    """
+    with contextlib.ExitStack() as held:
+        while True:
+            file = held.enter_context(path.open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if refusal else 0))
+            except BlockingIOError as error:
+                assert refusal
+                raise refusal from error
+            except OSError:
+                break
+            # The process that had the lock may have deleted its file between the two calls.
+            if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                break
+        try:
+            yield
+        finally:
+            if is_temporary:
+                path.unlink(missing_ok=True)
+
+
 def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
     """Makes a folder that appears under its name only when it is complete. A second process waits for the first.
 
@@ -101,9 +130,7 @@ def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_suffix(".partial")
-    with folder.with_suffix(".lock").open("w") as lock:
-        with contextlib.suppress(OSError):  # file systems without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder.with_suffix(".lock")):
         if (folder / last).exists():
             return
         partial.mkdir(exist_ok=True)

@@ -1,1 +1,267 @@
-../launch.py
+"""The command line of bertjax: trains, evaluates, predicts, exports and plans.
+
+  python launch.py --config=configs/bert_pretraining.py:tiny --workdir=runs/demo [--config.KEY=VALUE ...]
+  python launch.py --config=configs/classification.py:mrpc --workdir=runs/mrpc --seeds=0,1,2
+  python launch.py --mode=evaluate --workdir=runs/demo [--config.data.test_source=FILE]
+  python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
+  python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
+  python launch.py --mode=export --workdir=runs/demo --output=FOLDER
+  python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16
+  python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
+
+docs/reference/keys.md lists the config keys, docs/reference/inputs.md the formats of inputs.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from bertjax.config import choice, dotted, unknown_key
+from bertjax.errors import UserError, as_user_error, did_you_mean, restored
+from bertjax.experiments import find
+from bertjax.files import standard_output, with_packaged
+from bertjax.progress import show_lines
+
+# Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
+gc.set_threshold(50_000, 20, 20)
+
+# Imports are in functions: worker processes import this file without JAX, and a mode imports only what it needs.
+MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "plan")
+FORMATS = ("", "text", "jsonl", "html")
+_OF_CONFIG = "config", None, "Config file, with a variant after a colon."
+# `build_all` reports unknown keys, because it knows the valid ones.
+_UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
+_CONFIG = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED)
+_RUN_CONFIG = flags.DEFINE_multi_string(
+    "run_config", [], "Internal: replaces --config.KEY=VALUE if no --config is set."
+)
+_MODE = flags.DEFINE_string("mode", "train", f"What to do: {', '.join(MODES)}. Default: train.")
+_WORKDIR = flags.DEFINE_string("workdir", "", "Folder of the run or the sweep.")
+_REPORT = flags.DEFINE_bool("report", True, "Write report.html after training or a sweep. Default: true.")
+flags.DEFINE_string("profile", "", "First and last update to trace into RUN/profile, such as 100:110.")
+_SEEDS = flags.DEFINE_string("seeds", None, "Train one run per seed, such as 0,1,2, and summarize their metrics.")
+flags.DEFINE_string("input", "-", "File or folder to predict on. Default: standard input.")
+_OUTPUT = flags.DEFINE_string(
+    "output", "-", "Output file, or FOLDER/ for exports and features. Default: standard output."
+)
+_FORMAT = flags.DEFINE_string(
+    "format", "", "Prediction format: text, jsonl or html. Default: by the suffix of --output."
+)
+_CHECKPOINTS = (
+    "Checkpoint: latest, best, a step, or a mean such as last:5 or best:3. each:best:3 evaluates each of them."
+)
+flags.DEFINE_string("checkpoint", "final", f"{_CHECKPOINTS} Default: final, which is the config key checkpoint.final.")
+_PLOT = flags.DEFINE_string("plot", "", "Draw the attention of predictions, or a plan, to a file: .svg or .png.")
+_PLOT_LAYERS = flags.DEFINE_multi_integer(
+    "plot_layers", None, "Layer to draw, from 0; negative from the last. Repeatable."
+)
+_PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "Head to draw, from 0. Repeatable.")
+_SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, with a variant after a colon.")
+_SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE: a config value. ROW and STAGE can be patterns (*).")
+_BACKEND = flags.DEFINE_string(
+    "backend", "here", "Where runs start: here, workers, slurm or submitit_local. Default: here."
+)
+flags.DEFINE_integer("workers", 1, "Number of simultaneous runs, except with --backend=here. Default: 1.")
+flags.DEFINE_multi_string("slurm", [], "NAME=VALUE: an option of submitit, such as slurm_partition=gpu. Repeatable.")
+flags.DEFINE_bool("dry_run", False, "Check the sweep and list its runs.")
+flags.DEFINE_bool("print_commands", False, "Check the sweep and print the command of each run.")
+flags.DEFINE_string("topology", "", "TPUs or GPUs to plan for, such as v5e:16x16, h100:8 or h100:4x8.")
+flags.DEFINE_bool("plan_search", False, "Search the mesh, micro-batches and rematerialization that fit best.")
+_DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Join other processes: auto, on or off. Default: auto.")
+_COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, outside of known clusters.")
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "Number of processes, with --coordinator_address.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Number of this process, with --coordinator_address.")
+_KEY = "config.KEY=VALUE"
+GROUPS = {
+    "Run": ("config", _KEY, "workdir", "mode", "seeds", "report", "profile"),
+    "Predict, evaluate and export": ("input", "output", "format", "checkpoint", "plot", "plot_layers", "plot_heads"),
+    "Sweeps": ("sweep", "set", "backend", "workers", "slurm", "dry_run", "print_commands"),
+    "Plan": ("topology", "plan_search"),
+    "Several processes": ("distributed", "coordinator_address", "num_processes", "process_id"),
+    "Help": ("help", "helpfull"),
+}
+_OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
+_OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
+
+
+def main(argv: list[str]) -> None:
+    """Runs the mode. User errors print one line and exit with status 1; see `modes.Outcome` for the others."""
+    show_lines(("bertjax",))
+    try:
+        if len(argv) > 1:
+            raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
+        choice(_FORMAT.value, FORMATS, "--format")
+        sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
+    except KeyboardInterrupt:
+        sys.exit(130)  # the convention of shells
+    except Exception as error:
+        user_error = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
+        if user_error is None:
+            raise
+        sys.exit(f"error: {user_error}")
+
+
+def _run(mode: str) -> int:
+    from bertjax import distributed, modes
+    from bertjax.training import compilation, platforms
+
+    platforms.leave_out_tpu()
+    compilation.keep_programs()
+    if _SWEEP.value is None or _BACKEND.value == "here":  # otherwise the sweep's processes join
+        distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
+    defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
+    report = _write_report if _REPORT.value or mode == "report" else None
+    draw = _drawer(mode, Path(_PLOT.value)) if _PLOT.value else None
+    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw}
+    program = Path(sys.argv[0])
+    started = {"command": modes.command(program, sys.argv[1:]), "defaults": defaults}
+    of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
+    overrides = dict(each.partition("=")[::2] for each in _RUN_CONFIG.value)
+    if given is not None:
+        overrides = config_flags.get_override_values(flags.FLAGS["config"])
+    request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started, **pages)
+    if _SWEEP.value is None and _SEEDS.value is None:
+        return modes.run(request, given, find).value
+    from bertjax import sweeps
+
+    if _SWEEP.value is not None:
+        options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)
+        return sweeps.run(request, given, options, _load, find).value
+    return sweeps.train_seeds(request, given, find, _SEEDS.value, tuple(request.overrides)).value
+
+
+def _drawer(mode: str, path: Path) -> Callable[..., None]:
+    """Returns the function that draws a plan or attention to `path`."""
+    from bertjax.reporting import attention, plan_chart
+
+    if mode == "plan":
+        return plan_chart.drawer(path)
+    return attention.drawer(path, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
+
+
+def _write_report(folder: Path) -> Path:
+    from bertjax.reporting import page
+
+    return page.write(folder)
+
+
+def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    from bertjax.reporting import summaries
+
+    return summaries.page(records)
+
+
+def _help() -> str:
+    """Returns the text of --help."""
+    from bertjax import usage
+
+    sizes = tuple(importlib.import_module("bertjax.configs.sizes").SIZES)
+    # absl appends to the help of a repeatable flag that it is one.
+    helps = {name: str(flags.FLAGS[name].help).partition(";\n")[0] for name in flags.FLAGS}
+    helps[_KEY] = "Config value. With --workdir of a trained run and no --config: a key that may differ after training."
+    helps |= {"help": "Print this help.", "helpfull": "Print all flags, those of libraries included."}
+    groups = {title: {name: helps[name] for name in names} for title, names in GROUPS.items()}
+    experiments = []
+    for name in _files("configs", "get_config"):
+        module = importlib.import_module(f"bertjax.configs.{name}")
+        experiments.append(usage.Experiment(name, str(module.__doc__).partition("\n")[0], module.VARIANTS))
+    is_installed = Path(sys.argv[0]).suffix != ".py"
+    commands = str(__doc__).replace("python launch.py", "bertjax") if is_installed else str(__doc__)
+    return usage.text(commands, experiments, sizes, _files("configs/sweeps", "get_sweep"), groups)
+
+
+def _files(folder: str, function: str) -> list[str]:
+    """Returns the names of the files in a folder beside this file that define a function."""
+    paths = sorted(Path(__file__).parent.glob(f"{folder}/*.py"))
+    return [path.stem for path in paths if f"\ndef {function}(" in path.read_text()]
+
+
+def _load(arguments: Sequence[str]) -> dict[str, Any]:
+    """Returns the config of command-line arguments."""
+    own, argv = flags.FlagValues(), _with_packaged_config(["", *arguments])
+    config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
+    with _flag_errors(argv):
+        own(argv)
+        return dict(json.loads(config.value.to_json()))
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    """Parses flags and returns the other arguments. Prints the help, or a user error in one line, and exits."""
+    if {"--help", "-help", "-h"} & set(argv):
+        with standard_output() as file:
+            print(_help(), file=file)
+        sys.exit(0)
+    if not any(re.match(r"--?config(=|$)", argument) for argument in argv):
+        argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
+    try:
+        argv = _with_packaged_config(argv)
+        with _flag_errors(argv):
+            rest = flags.FLAGS(argv)
+            if _CONFIG.value is not None:
+                _CONFIG.value.to_dict()  # raises if the file does not exist
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    return rest
+
+
+def _with_packaged_config(argv: list[str]) -> list[str]:
+    """Returns the arguments, with the package's copy of a config file where the working directory has none."""
+    file = re.compile(r"(?<=\0)(--?config[=\0])([^:\0]+)")
+    return file.sub(lambda found: found[1] + with_packaged(found[2]), "\0".join(argv)).split("\0")
+
+
+@contextlib.contextmanager
+def _flag_errors(argv: Sequence[str]) -> Iterator[None]:
+    """Raises UserError for every error that flags and config files raise."""
+    try:
+        yield
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        raise _flag_error(error, argv) from error
+
+
+def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
+    """Returns the UserError for an exception that flags or config files raise."""
+    cause: BaseException | None = error
+    while cause and not isinstance(cause, UserError):  # ml_collections raises its own errors for those of get_config
+        cause = cause.__context__
+    if cause:
+        return restored(f"--config: {cause}")
+    if isinstance(error, flags.UnrecognizedFlagError):
+        fix = did_you_mean(error.flagname, flags.FLAGS, "see --help", form="--{}")
+        return UserError(f"--{error.flagname}", got="an unknown flag", expected="a flag listed by --help", fix=fix)
+    if isinstance(error, OSError):
+        got = str(error).rpartition("] ")[2]
+        name = Path(got.partition(": ")[2].strip("'")).stem
+        fix = did_you_mean(name, _files("configs", "get_config"), "correct the path", form="configs/{}.py")
+        return UserError("--config", got=got, expected="a config file, such as configs/classification.py", fix=fix)
+    if isinstance(error, KeyError | TypeError) and (unknown := _unknown_subtree(argv)):
+        return unknown
+    message = str(error.args[0] if isinstance(error, KeyError) else error).strip().splitlines()[-1]
+    illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
+    what, got = illegal.groups() if illegal else ("flags", message)
+    where = "docs/reference/keys.md" if what.startswith("--config.") else "--help"
+    return UserError(what, got=got, expected=f"a value as documented in {where}", fix="correct the value")
+
+
+def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
+    """Returns the error for the first --config.SUBTREE.KEY whose subtree is not in the config file."""
+    keys = re.findall(r"^--?(?:no)?config\.([^=\s]+\.[^=\s]+)", "\n".join(argv), re.MULTILINE)
+    known = list(dotted(_load([argument for argument in argv if re.match(r"--?config=", argument)]))) if keys else []
+    subtrees = {name.rpartition(".")[0] for name in known}
+    return next((unknown_key(key, known) for key in keys if key.rpartition(".")[0] not in subtrees), None)
+
+
+def run() -> None:
+    """Runs the command line; `launch.py` and the console command `bertjax` call it."""
+    sys.modules["__main__"].__doc__ = __doc__  # absl prints it for --helpfull
+    app.run(main, flags_parser=_parse_flags)

@@ -34,11 +34,12 @@ def load(
     Args:
       folder: everything that the config key `init_from` accepts: a run, a folder of transformers, of
         sentence-transformers or of Marian, a checkpoint of google-research/bert, or a .pt file of PreSumm.
-      experiment: the task, a name in `experiments/`. Default: the task that the run or the weights were trained for;
-        "features" for an encoder without a head.
+      experiment: the task, a name in `experiments/` or one that an installed package registers. Default: the task that
+        the run or the weights were trained for; "features" for an encoder without a head.
       checkpoint: which checkpoint of a run, as the flag `--checkpoint`.
       config: config keys and values that differ from those of the run, or from the defaults of
-        `configs/<experiment>.py` for published weights.
+        `configs/<experiment>.py` for published weights. An installed package registers the file of its experiment in
+        the entry-point group `bertjax.configs`.
     Raises:
       UserError: for a folder that does not exist, holds no model or lacks weights of the task, and for invalid config
         keys or values.
@@ -64,13 +65,23 @@ def load(
 
 
 def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a file in `configs/` with other values, by dotted key."""
-    from bertjax.config import choice
-    from bertjax.experiments import names
+    """The experiment's config file with other values, by dotted key.
 
-    name = choice(experiment, names(), "experiment")
-    tree = importlib.import_module(f"bertjax.configs.{name}").get_config(_VARIANTS.get(name, ""))
-    config: dict[str, Any] = json.loads(tree.to_json())
+    Raises:
+      UserError: for an unknown experiment, or one of an installed package that registers no config file.
+    """
+    from bertjax.errors import UserError
+    from bertjax.experiments import built_in, find, registered
+
+    find(experiment)
+    if experiment in built_in():
+        file = importlib.import_module(f"bertjax.configs.{experiment}")
+    elif entry := registered("bertjax.configs").get(experiment):
+        file = entry.load()
+    else:
+        expected = "an entry point of this name in the group bertjax.configs"
+        raise UserError(f"experiment {experiment}", got="no config file", expected=expected, fix="register it")
+    config: dict[str, Any] = json.loads(file.get_config(_VARIANTS.get(experiment, "")).to_json())
     for key, value in values.items():
         *path, last = key.split(".")
         subtree = config

@@ -1,4 +1,8 @@
-"""One module per task; `find` imports one by its name."""
+"""One module per task; `find` imports one by its name.
+
+An installed package adds tasks by entry points in the group `bertjax.experiments`. Names in this folder take
+precedence. A name may come from the config of a downloaded run; it selects among these modules and no others.
+"""
 
 import importlib
 import pkgutil
@@ -6,7 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from bertjax.config import choice
-from bertjax.errors import UserError
+from bertjax.errors import UserError, refuse_other_names
+
+refuse_other_names(__name__)
 
 # What an experiment defines, by the class in `contract` that its task inherits.
 _DEFINES = {
@@ -24,8 +30,30 @@ _FORMERLY = {
 
 
 def names() -> tuple[str, ...]:
-    """The names of all experiments."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    """The names of all experiments, in this folder and in installed packages."""
+    return tuple(sorted({*built_in(), *registered(__name__)}))
+
+
+def built_in() -> tuple[str, ...]:
+    """The names of the experiments in this folder."""
+    return tuple(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def registered(group: str) -> dict[str, Any]:
+    """Returns the entry points of a group in installed packages, by name.
+
+    Raises:
+      UserError: if a name is registered twice.
+    """
+    from importlib.metadata import entry_points  # takes time, and built-in experiments do without it
+
+    found: dict[str, Any] = {}
+    for entry in entry_points(group=group):
+        other = found.setdefault(entry.name, entry)
+        if other is not entry:
+            got, fix = f"{other.value} and {entry.value}", "uninstall one of the packages"
+            raise UserError(f"entry point {entry.name} of {group}", got=got, expected="one package", fix=fix)
+    return found
 
 
 def find(name: str) -> Any:
@@ -34,14 +62,18 @@ def find(name: str) -> Any:
     Raises:
       UserError: for an unknown name, or a module that lacks a part of the contract.
     """
-    module = importlib.import_module(f"{__name__}.{choice(name, names(), 'experiment')}")
+    if name in built_in():
+        module = importlib.import_module(f"{__name__}.{name}")
+    else:
+        module = registered(__name__)[choice(name, names(), "experiment")].load()
     check(module)
     return module
 
 
 def check(module: ModuleType) -> None:
     """Raises UserError if a module lacks a part of the contract of its task."""
-    where = f"experiments/{module.__name__.rpartition('.')[2]}.py"
+    own = module.__name__.removeprefix(f"{__name__}.")
+    where = module.__name__ if own == module.__name__ else f"experiments/{own}.py"
     if old := next((name for name in _FORMERLY if hasattr(module, name)), None):
         fix = f"define {_FORMERLY[old]} instead; CHANGELOG.md has a table of all names"
         raise UserError(where, got=f"{old}, of an earlier version", expected=_FORMERLY[old], fix=fix)

@@ -15,7 +15,7 @@ from bertjax import contract
 from bertjax.config import Size, build_part, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
 from bertjax.data.fine_tuning.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
-from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
@@ -42,7 +42,7 @@ _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(CorpusConfig, PairsConfig, RowsConfig):
+class DataConfig(CorpusConfig, PairsConfig, InstanceRowsConfig):
     """The keys of `data`."""
 
 
@@ -76,7 +76,8 @@ class Config(ExperimentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        model, data, most = self.model, self.data, self.model.max_positions
+        model, data = self.model, self.data
+        most = model.max_positions
         ok = self.objective != "causal_lm" or not (model.direction == "both" or data.next_sentence)
         got = f"causal_lm with model.direction={model.direction} and data.next_sentence={data.next_sentence}"
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
@@ -95,9 +96,9 @@ class Config(ExperimentConfig):
     @property
     def batches(self) -> BatchConfig:
         """Everything that determines a batch except the text and the step."""
-        pairs, rows, direction = part(PairsConfig, self.data), part(RowsConfig, self.data), self.model.direction
+        pairs, rows = part(PairsConfig, self.data), part(InstanceRowsConfig, self.data)
         sizes = self.batch_size, self.num_steps
-        return BatchConfig(pairs, self.masking, rows, self.objective, direction, self.seed, *sizes)
+        return BatchConfig(pairs, self.masking, rows, self.objective, self.model.direction, self.seed, *sizes)
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
@@ -206,7 +207,8 @@ class Data(contract.Data):
             # Each instance also predicts its final special token: [SEP] or [CLS].
             batches = self._of("train", self._batch_config.valid)
             counts[[tokenizer.sep_id, tokenizer.cls_id]] += batches.instances_per_epoch
-        costs, total, count = -np.log(counts / counts.sum()), 0.0, 0.0
+        costs = -np.log(counts / counts.sum())
+        total, count = 0.0, 0.0
         for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
             total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
             count += float(batch["masked_weights"].sum())

@@ -237,7 +237,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
-        self._numeric, self.term, self.labels = config.is_numeric, config.objective, config.data.labels
+        self._numeric = config.is_numeric
+        self.term = config.objective
+        self.labels = config.data.labels
         config.check_labels()
         num_labels, head = 1 if self._numeric else len(self.labels), config.model
         options = num_labels, head.classifier_dropout, head.lstm_size

@@ -125,7 +125,8 @@ class Task(BertPredictionTask[Config]):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
-        encoder, head, self._rows = config.model.encoder(vocabulary.vocab), config.model, config.data
+        encoder = config.model.encoder(vocabulary.vocab)
+        head, self._rows = config.model, config.data
         model = BertFeatures(encoder, head.layers, head.mixing)
         super().__init__(config, vocabulary, encoder, model, config.data.seq_len)
         joined = len(head.layers) if head.mixing == "concatenation" else 1

@@ -51,7 +51,7 @@ class Config(Constrained):
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig(Constrained, prefix="data"):
+class PairSourcesConfig(Constrained, prefix="data"):
     """The pairs to evaluate, and the sentences to predict on.
 
     Attributes:
@@ -79,7 +79,7 @@ class RowsConfig(Constrained, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(RowsConfig, VocabularyConfig):
+class DataConfig(PairSourcesConfig, VocabularyConfig):
     """The keys of `data`."""
 
 
@@ -101,7 +101,8 @@ class Data(contract.Data):
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`; the folder has the vocabulary."""
-        self._config, self._folder, self._rows = config, folder, part(RowsConfig, config.data)
+        self._config, self._folder = config, folder
+        self._rows = part(PairSourcesConfig, config.data)
         check_source(self._rows.valid_source, "data.valid_source")
 
     @property

@@ -73,7 +73,9 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
-    architecture, term, heads = "BertForMultipleChoice", "choice", ("classifier",)
+    architecture = "BertForMultipleChoice"
+    term = "choice"
+    heads = ("classifier",)
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`."""
@@ -83,7 +85,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy over the choices of each question; see `TrainingTask.loss`."""
-        tokens, labels, weights = batch["segment_ids"] != 0, batch["labels"], batch["weights"]
+        tokens = batch["segment_ids"] != 0
+        labels, weights = batch["labels"], batch["weights"]
         rows = {name: batch[name].reshape(-1, tokens.shape[-1]) for name in bert.INPUTS}
         logits = mask_logits(self.apply(params, rows, rng).reshape(tokens.shape[:2]), tokens.any(axis=-1))
         metrics = fine_tuning.metrics(batch, is_best(logits, labels), weights)

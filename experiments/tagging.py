@@ -227,7 +227,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`."""
-        self._head, self._rows, self.labels = config.model, config.data, config.data.labels
+        self._head, self._rows = config.model, config.data
+        self.labels = config.data.labels
         tagged_words.check_labels(self.labels)
         of_tokens = {"labels": np.int32, "label_weights": np.float32}
         super().__init__(config, vocabulary, lambda encoder: _model(encoder, len(self.labels), self._head), of_tokens)

@@ -30,7 +30,7 @@ from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
 from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
-from bertjax.data.translation.rows import RowsConfig, TranslationRows, join_parts
+from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
 from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
@@ -54,7 +54,7 @@ _EXAMPLES = 10  # the number of unknown characters in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, RowsConfig, PreparationConfig):
+class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, TranslationRowsConfig, PreparationConfig):
     """The keys of `data`."""
 
 
@@ -169,7 +169,7 @@ class Encoding:
     def of(cls, config: Config, vocabularies: Vocabularies) -> "Encoding":
         """The encoding of a config."""
         limit = config.model.max_positions if isinstance(config.model, TransformerKeys) else config.data.seq_len
-        rows, files = part(RowsConfig, config.data), part(ParallelTextConfig, config.data)
+        rows, files = part(TranslationRowsConfig, config.data), part(ParallelTextConfig, config.data)
         return cls(TranslationRows(vocabularies, rows, files), config.decoding, limit)
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
@@ -395,7 +395,8 @@ class Task(TrainingTask):
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Wraps `Encoding.counted`, and then also logs the unknown characters of the sources."""
-        vocabulary, found, count, affected = self._vocabularies.source, Counter[str](), 0, 0
+        vocabulary, found = self._vocabularies.source, Counter[str]()
+        count, affected = 0, 0
         for example in self._encoding.counted(examples):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):

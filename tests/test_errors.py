@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax import contract, experiments
+from bertjax import contract, experiments, loading
 from bertjax.config import Constrained, Size, above, at_least, build, choice, constraints, each, one_of, part
 from bertjax.errors import UserError, as_user_error, did_you_mean
 
@@ -307,3 +307,28 @@ def test_an_experiment_that_lacks_a_name(names, message):
     vars(module).update(names)
     with pytest.raises(UserError, match=rf"^experiments/mine\.py: {message}"):
         experiments.check(module)
+
+
+def write_package(folder, name, entries):
+    """Writes the metadata of an installed package that registers experiments."""
+    metadata = folder / f"{name}-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[bertjax.experiments]\n{entries}\n")
+
+
+def test_installed_packages_register_experiments(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    write_package(tmp_path, "one", "mine = bertjax.experiments.features\nlacking = json\ntagging = json")
+    assert experiments.find("mine") is experiments.find("features")
+    assert experiments.find("tagging").__name__ == "bertjax.experiments.tagging"
+    assert {"mine", "tagging"} <= set(experiments.names())
+    with pytest.raises(UserError, match=r"^json: got no Config; "):
+        experiments.find("lacking")
+    with pytest.raises(UserError, match=r"experiment: got 'json'; expected one of .*, lacking, mine, "):
+        experiments.find("json")
+    with pytest.raises(UserError, match=r"^experiment mine: got no config file; .* Fix: register it"):
+        loading._config("mine", {})
+    write_package(tmp_path, "two", "mine = json")
+    with pytest.raises(UserError, match=r"^entry point mine of bertjax\.experiments: got .* and .*; .* Fix: uninstall"):
+        experiments.find("mine")

@@ -237,6 +237,25 @@ def test_a_command_starts_the_program_that_was_called(program, start):
     assert modes.command(Path(program), ["--mode=check"]) == [*start, "--mode=check"]
 
 
+@pytest.mark.parametrize("name", ["experiments.classification", "configs.sweeps.parts"])
+def test_experiments_and_configs_have_one_name(name):
+    done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
+    package = name.partition(".")[0]
+    assert f"UserError: import {package}: got a second copy" in done.stderr
+    assert f"Fix: import bertjax.{package}.\n" in done.stderr
+
+
+def test_a_checkout_without_symbolic_links_is_a_user_error(tmp_path):
+    (tmp_path / "bertjax").mkdir()
+    for name in ("launch.py", "bertjax/__init__.py", "bertjax/errors.py", "bertjax/loading.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "bertjax/experiments").write_text("../experiments")
+    done = subprocess.run([sys.executable, "launch.py", "--help"], cwd=tmp_path, capture_output=True, text=True)
+    message = "experiments: got no folder; expected a symbolic link to ../experiments. Fix: clone with git "
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {tmp_path}/bertjax/{message}")
+
+
 def test_a_user_error_is_one_line_with_status_1():
     done = launch("--mode=evaluate", "--workdir=no/such/run", status=1)
     assert done.stdout == ""

@@ -9,23 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import processes, tiny
+from tests import processes, published, tiny
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 OFFLINE = ["--no-index", "--no-deps"]
-SOURCES = (
-    "bertjax",
-    "configs",
-    "experiments",
-    "launch.py",
-    "pyproject.toml",
-    "requirements.txt",
-    "README.md",
-    "LICENSE",
-)
+SOURCES = ("bertjax", "configs", "experiments", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")
 SWEEP = """
 from bertjax.configs.sweeps import parts
 
@@ -40,6 +31,27 @@ def get_sweep(variant=""):
         "needs": {},
     }
 """
+
+# An installed package that registers the task `mine`, and its config.
+PACKAGE = {
+    "mine.py": """
+from bertjax.experiments.features import Config, Task as Features, open_vocabulary, resolve
+
+class Task(Features):
+    def record(self, *arguments):
+        return {**super().record(*arguments), "mine": True}
+""",
+    "mine_config.py": """
+from bertjax.configs import features
+
+def get_config(variant=""):
+    config = features.get_config("sentence")
+    config.experiment = "mine"
+    return config
+""",
+    "mine-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1\n",
+    "mine-1.dist-info/entry_points.txt": "[bertjax.experiments]\nmine = mine\n[bertjax.configs]\nmine = mine_config\n",
+}
 
 
 def execute(*command: str, cwd: Path, stdin: str = "", **variables: str) -> str:
@@ -76,7 +88,8 @@ def bertjax(site, tmp_path):
     """Runs the console command in an empty folder."""
 
     def run(*arguments: str, stdin: str = "") -> str:
-        return execute(str(site / "bin" / "bertjax"), *arguments, cwd=tmp_path, stdin=stdin, PYTHONPATH=str(site))
+        path = f"{site}:{tmp_path}"
+        return execute(str(site / "bin" / "bertjax"), *arguments, cwd=tmp_path, stdin=stdin, PYTHONPATH=path)
 
     return run
 
@@ -115,6 +128,19 @@ def test_the_console_command_trains_and_predicts_as_the_library(site, bertjax, t
     code = "import bertjax, json; print(json.dumps(bertjax.load('run').predict(['the [MASK] sees a cat .'])))"
     (by_library,) = json.loads(execute(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)))
     assert [mask["tokens"] for mask in by_library["masks"]] == [mask["tokens"] for mask in predicted["masks"]]
+
+
+def test_an_installed_package_adds_a_task(site, bertjax, tmp_path):
+    (tmp_path / "mine-1.dist-info").mkdir()
+    for name, text in PACKAGE.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "encoder").mkdir()
+    encoder = published.write_sentence_transformers(tmp_path / "encoder", "mean_tokens", True, 16)
+    flags = ["--mode=predict", "--config=mine_config.py", f"--config.init_from={encoder}"]
+    predicted = json.loads(bertjax(*flags, stdin="the cat sees .\n"))
+    assert predicted["mine"] and len(predicted["features"][0]) == 16
+    code = "import bertjax; print(bertjax.load('encoder', 'mine').predict(['the cat sees .'])[0]['mine'])"
+    assert execute(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=f"{site}:{tmp_path}") == "True\n"
 
 
 def test_the_console_command_runs_sweeps_by_itself(bertjax, tmp_path):

@@ -149,7 +149,8 @@ class PreparedRows(Generic[R]):
           default_dir: the parent of the folder if `prepared_dir` is empty.
           config: the preparation settings. A small amount of text is always encoded in this process.
         """
-        self._recipe, self._num_workers, self._beam = recipe, config.workers, config.beam
+        self._recipe = recipe
+        self._num_workers, self._beam = config.workers, config.beam
         home = Path(config.prepared_dir or default_dir)
         self._digest = _digest(recipe)
         self.folder = home.absolute() / self._digest
@@ -202,7 +203,9 @@ class PreparedRows(Generic[R]):
     def _write(self, folder: Path) -> None:
         for path in folder.iterdir():  # files of an interrupted preparation
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        census, survey, writer = _Census(), self._recipe.survey(), stored.Writer(folder / TRAIN)
+        census = _Census()
+        survey = self._recipe.survey()
+        writer = stored.Writer(folder / TRAIN)
         (folder / f"{VALID}.jsonl").touch()
         for part in self._encoded(self._training_blocks(folder, census, survey), folder, census):
             writer.add(part.fields, part.names)

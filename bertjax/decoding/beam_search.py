@@ -173,7 +173,9 @@ def _block(
     rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 ) -> tuple[Float[Array, "B K"], Float[Array, "B K V"]]:
     """The beams' log-probabilities and logits, with -inf for excluded unknown tokens and repeated n-grams."""
-    n, running, so_far = rules.config.block_ngrams, state.running, state.running.log_probabilities
+    n = rules.config.block_ngrams
+    running = state.running
+    so_far = running.log_probabilities
     if rules.unk_id is not None:
         logits = logits.at[..., rules.unk_id].set(-jnp.inf)
     if not n:

@@ -45,7 +45,8 @@ class Backend(NamedTuple):
 
 
 def _obstacles_of_cudnn(request: Request) -> Iterator[str]:
-    size, dtype, mask = request.query.shape[-1], request.query.dtype.name, request.mask
+    size, dtype = request.query.shape[-1], request.query.dtype.name
+    mask = request.mask
     yield from _obstacles_of_kernels(request, "cuda")
     if not meshes.has_cudnn_attention():
         yield "a GPU that is not from NVIDIA, or older than Ampere"

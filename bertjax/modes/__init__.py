@@ -71,7 +71,6 @@ def _use(request: Request, resolved: Resolved) -> None:
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     """Runs the modes that read the data of a run, or an example of them."""
-    from bertjax.modes import text
     from bertjax.training import tracing
 
     workdir = Path(request.workdir)
@@ -96,8 +95,9 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
         record = check(resolved, workdir)
         _write(request.output, record)
         return Outcome.DONE if record["can_learn"] else Outcome.FAILED
-    data, _ = text.checked(resolved, workdir)
-    text.prepare(data, workdir, is_of_run=False)
+    from bertjax.modes.prepare import prepare
+
+    prepare(resolved, workdir)
     return Outcome.DONE
 
 

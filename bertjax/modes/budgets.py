@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.contract import Data, TrainingTask
 from bertjax.errors import UserError
 from bertjax.planning.flops import largest_spec, stage_of, training_flops
-from bertjax.planning.plan import count_positions
+from bertjax.planning.plan_record import count_positions
 
 Spec = Mapping[str, jax.ShapeDtypeStruct]
 _COSTS: dict[str, Callable[[TrainingTask, Spec], float]] = {

@@ -11,16 +11,16 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from bertjax import distributed
-from bertjax.contract import Data, TrainingTask
+from bertjax.contract import Batch, Data, RowIndices, TrainingTask
 from bertjax.interop.published import Published
-from bertjax.modes import text
+from bertjax.modes.prepare import prepare
 from bertjax.modes.stages import Resolved
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
@@ -30,7 +30,9 @@ from bertjax.training.metric_log import means
 
 _log = logging.getLogger(__name__)
 
-_UPDATES, _SECONDS, _WARMUP = 1000, 60, 10
+_UPDATES = 1000
+_SECONDS = 60
+_WARMUP = 10
 # A metric is learned if it is a loss below this fraction of its first value or below `_LOW_LOSS`, or an accuracy of at
 # least `_ACCURACY`.
 _LOSS_FRACTION, _LOW_LOSS, _ACCURACY = 0.1, 0.1, 0.9
@@ -41,9 +43,8 @@ Values = Mapping[str, float]
 
 
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
-    """Prepares the text in `workdir` and returns the record of `overfit_one_batch`."""
-    data, complete = text.checked(resolved, workdir)
-    text.prepare(data, workdir, is_of_run=False)
+    """Prepares the data in `workdir` and returns the record of `overfit_one_batch`."""
+    data, complete = prepare(resolved, workdir)
     complete = complete or resolved.complete(data)
     return overfit_one_batch(complete.task, data, complete.settings, resolved.published)
 
@@ -60,16 +61,24 @@ def overfit_one_batch(
       a record with `can_learn`, the `verdict` as text, the number of `updates`, the `seconds` without compilation, the
       metrics of the batch at the `first` and the `last` update, and the `baselines`.
     """
+
+    def repeated(split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        return itertools.repeat(next(iter(data.batches(split, 0, rows))))
+
+    task = copy.copy(task)
+    task.uses_dropout = False
     warmup = min(config.optimizer.warmup_steps, _WARMUP)
     optimizer = dataclasses.replace(config.optimizer, schedule="constant", warmup_steps=warmup)
     settings = dataclasses.replace(config, num_steps=_UPDATES, optimizer=optimizer)
     first: Values = {}
-    last, updates, seconds, problem, is_out_of_time = first, 0, 0.0, "", False
+    last = first
+    updates, seconds = 0, 0.0
+    problem, is_out_of_time = "", False
     with Compilations() as compiled:
-        trainer = Trainer(_without_dropout(task), settings, jax.devices(), published)
+        trainer = Trainer(task, settings, jax.devices(), published)
         began = time.monotonic()
         try:
-            for update in trainer.updates(_of_one_batch(data), trainer.fresh(), compiled):
+            for update in trainer.updates(repeated, trainer.fresh(), compiled):
                 trainer.settle(update.state)
                 last, updates = means(update.report.metrics, "train"), update.done
                 if not first:
@@ -126,16 +135,3 @@ def diagnosis(first: Values, last: Values, updates: int, is_out_of_time: bool) -
         )
     other = "use a smaller batch, because time ran out" if is_out_of_time else "correct contradictory labels"
     return f"too little progress: {'; '.join(missed(first, last))}; raise optimizer.learning_rate, or {other}"
-
-
-def _of_one_batch(data: Data) -> Data:
-    """Returns data that repeat their first batch."""
-    fixed = copy.copy(data)
-    vars(fixed)["batches"] = lambda split, start, rows: itertools.repeat(next(iter(data.batches(split, 0, rows))))
-    return fixed
-
-
-def _without_dropout(task: TrainingTask) -> TrainingTask:
-    fixed = copy.copy(task)
-    vars(fixed)["loss"] = lambda params, batch, rng: task.loss(params, batch, None)
-    return fixed

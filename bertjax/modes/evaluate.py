@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bertjax.contract import Data
-from bertjax.modes import stages, text
+from bertjax.modes import stages
+from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
 from bertjax.modes.stages import Resolved
 from bertjax.runs.checkpoints import find_steps
@@ -33,7 +34,7 @@ def evaluate(
     """
     if run and not sources:
         data = resolved.data(run / "data")
-        text.prepare(data, run, is_of_run=True)
+        prepare_data(data, run, is_of_run=True)
         return _evaluated(resolved, data, run, checkpoint)
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
@@ -64,7 +65,7 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
         if resolved.config["data"].get("prepared_dir") == str(temporary):
             data.prepare()  # every process has a temporary folder of its own
         else:
-            text.prepare(data, folder, is_of_run=False)
+            prepare_data(data, folder, is_of_run=False)
     return data
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from bertjax import distributed
 from bertjax.contract import Data, TrainingTask
 from bertjax.errors import UserError
-from bertjax.modes import samples, streams, text
+from bertjax.modes import samples, streams
+from bertjax.modes.prepare import prepare_data
 from bertjax.modes.stages import Resolved
 from bertjax.runs.checkpoints import has_checkpoint
 from bertjax.training.config import InferenceConfig
@@ -28,7 +29,7 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
     def trained() -> tuple[TrainingTask, Data, InferenceConfig]:
         resolved = resolve()
         data = resolved.data(workdir / "data")
-        text.prepare(data, workdir, is_of_run=True)
+        prepare_data(data, workdir, is_of_run=True)
         complete = resolved.to_score(data)
         return complete.task, data, complete.settings
 

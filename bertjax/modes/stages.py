@@ -384,7 +384,8 @@ def _restored(workdir: Path, given: Config, overridden: Collection[str]) -> dict
     """
     try:
         found = json.loads((workdir / _RECORD).read_text())
-        before, result, known = dict(found["given"]), dict(found["resolved"]), set(found["overridden"])
+        before, result = dict(found["given"]), dict(found["resolved"])
+        known = set(found["overridden"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"config key init_from={given['init_from']}",

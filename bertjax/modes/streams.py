@@ -2,13 +2,13 @@
 
 import codecs
 import contextlib
-import fcntl
 import gzip
 import json
 import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.files import standard_output
+from bertjax.files import locked, standard_output
 
 
 def read_lines(name: str) -> Iterator[str]:
@@ -88,35 +88,19 @@ def _rounded(array: np.ndarray) -> list[Any]:
     return np.round(array.astype(np.float64), 6).tolist()
 
 
-@contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Holds the lock `PATH.lock` while an output is written. Does nothing if the file system has no locks.
+def alone(path: Path) -> AbstractContextManager[None]:
+    """Holds the lock `PATH.lock` while an output is written; see `files.locked`.
 
     Raises:
       UserError: if another process holds the lock.
     """
-    lock = path.with_name(path.name + ".lock")
-    with contextlib.ExitStack() as held:
-        while True:
-            file = held.enter_context(lock.open("w"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"--output={path}",
-                    got="an output that another process is writing",
-                    expected="one process per output",
-                    fix="wait for the other process, or choose another --output",
-                ) from error
-            except OSError:
-                break
-            # The process that had the lock may have deleted its file between the two calls.
-            if lock.exists() and lock.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                break
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+    refusal = UserError(
+        f"--output={path}",
+        got="an output that another process is writing",
+        expected="one process per output",
+        fix="wait for the other process, or choose another --output",
+    )
+    return locked(path.with_name(path.name + ".lock"), refusal, is_temporary=True)
 
 
 @contextlib.contextmanager

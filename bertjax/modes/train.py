@@ -7,7 +7,8 @@ from typing import Any
 
 from bertjax import distributed
 from bertjax.contract import Data, TrainingTask
-from bertjax.modes import extension, report, stages, text
+from bertjax.modes import extension, report, stages
+from bertjax.modes.prepare import checked_data, prepare_data
 from bertjax.modes.request import Outcome
 from bertjax.modes.stages import Resolved
 from bertjax.runs import run_folder
@@ -34,10 +35,10 @@ def train(
     Raises:
       UserError: for an invalid config, text or folder.
     """
-    data, complete = text.checked(resolved, workdir)
+    data, complete = checked_data(resolved, workdir)
     with run_folder.locked(workdir):
         distributed.on_first_process(lambda: resolved.check_folder(workdir))
-        text.prepare(data, workdir, is_of_run=True)
+        prepare_data(data, workdir, is_of_run=True)
         config, settings, task, meter = complete or resolved.complete(data)
         settings.check_final()
         if meter and settings.num_steps:  # the batches may depend on it

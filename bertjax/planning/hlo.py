@@ -157,7 +157,8 @@ def parse(text: str) -> Program:
     root: Instruction | None = None
     for line in _CONTINUED.sub(" ", text).splitlines():
         if head := _HEAD.match(line):
-            name, lines, root = head[2], {}, None
+            name = head[2]
+            lines, root = {}, None
             entry = name if head[1] else entry
             computations[name] = Computation(name, lines)
         elif name and (found := _ASSIGNMENT.match(line)):

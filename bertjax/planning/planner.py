@@ -8,7 +8,7 @@ import jax
 
 from bertjax.planning import search, targets
 from bertjax.planning.flops import Build
-from bertjax.planning.plan import describe, plan
+from bertjax.planning.plan_record import describe, plan
 from bertjax.training.sharding import check_split
 
 _log = logging.getLogger(__name__)

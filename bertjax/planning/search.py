@@ -16,7 +16,7 @@ import jax
 from bertjax.errors import UserError
 from bertjax.planning.chips import Target
 from bertjax.planning.flops import Build, largest_spec, update_flops, with_plain_attention
-from bertjax.planning.plan import count_positions, describe, plan
+from bertjax.planning.plan_record import count_positions, describe, plan
 from bertjax.training.sharding import SPLIT_BY_TENSOR, MeshConfig, make_mesh
 
 _log = logging.getLogger(__name__)

@@ -50,7 +50,8 @@ def _of_ledger(path: Path) -> dict[str, float]:
 
 def _of_metrics(run: Run) -> Mapping[str, float]:
     """Returns the seconds of each kind, from the step times. The time of saves starts at 0 after each resumption."""
-    before, total, waited = 0, 0.0, 0.0
+    before = 0
+    total, waited = 0.0, 0.0
     fractions = dict(run.series("train/data_wait_fraction"))
     for step, seconds in run.series("train/step_seconds"):
         total += (step - before) * seconds

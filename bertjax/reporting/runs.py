@@ -49,7 +49,8 @@ class Run:
             for record in self.records
             if "train/tokens_per_second" in record and "train/step_seconds" in record
         ]
-        seen, before, total = [(0, 0.0)], 0, 0.0
+        seen = [(0, 0.0)]
+        before, total = 0, 0.0
         for step, tokens_per_step in paced:
             total += (step - before) * tokens_per_step
             before = step
@@ -58,7 +59,8 @@ class Run:
 
     def seconds_trained(self) -> list[tuple[int, float]]:
         """Returns the seconds of training up to each step, without evaluation and saving; see `tokens_seen`."""
-        found, before, total = [(0, 0.0)], 0, 0.0
+        found = [(0, 0.0)]
+        before, total = 0, 0.0
         for step, seconds in self.series("train/step_seconds"):
             total += (step - before) * seconds
             before = step

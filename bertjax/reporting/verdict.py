@@ -44,7 +44,8 @@ def main_metric(run: Run) -> _Main | None:
 
 def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the header of a run's page."""
-    steps, planned, spent = run.num_steps, run.config.get("num_steps") or 0, goodput.breakdown(run)
+    steps, planned = run.num_steps, run.config.get("num_steps") or 0
+    spent = goodput.breakdown(run)
     total = "" if (run.config.get("budget") or {}).get("hours") else f" of {planned:,}"
     status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
     metrics, main = run.final_metrics(), main_metric(run)

@@ -1,7 +1,6 @@
 """The run's folder: lock, config, environment, text fingerprint, and the keys that may change on resumption."""
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 import jax
 from flax import traverse_util
 
-from bertjax import distributed
+from bertjax import distributed, files
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.runs.checkpoints import has_checkpoint
@@ -88,19 +87,14 @@ def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
     """Locks a folder until `held` closes the lock file."""
     is_new = not workdir.exists()
     workdir.mkdir(parents=True, exist_ok=True)
-    file = held.enter_context((workdir / "lock").open("w"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UserError(
-            f"--workdir={workdir}",
-            got="a folder that another training is using",
-            expected="one training at a time",
-            fix="wait for it, stop it, or choose another --workdir; to train with several processes, join them with "
-            "--distributed=on and the address of process 0",
-        ) from error
-    except OSError:
-        pass
+    refusal = UserError(
+        f"--workdir={workdir}",
+        got="a folder that another training is using",
+        expected="one training at a time",
+        fix="wait for it, stop it, or choose another --workdir; to train with several processes, join them with "
+        "--distributed=on and the address of process 0",
+    )
+    held.enter_context(files.locked(workdir / "lock", refusal))
     if is_new:
         held.push(functools.partial(_discard, workdir))
 

@@ -75,7 +75,8 @@ def _growth(places: Mapping[int, int], length: int, other: Words) -> list[int]:
 
 def _lcs(places: Mapping[int, int], length: int, other: Words) -> int:
     """Returns the positions of our text that are in its LCS with `other`, as bits; see `_growth` for the arguments."""
-    rows, left, chosen = _growth(places, length, other), (1 << length) - 1, 0
+    rows = _growth(places, length, other)
+    left, chosen = (1 << length) - 1, 0
     for word, grows in zip(reversed(other), reversed(rows), strict=True):
         matches = places.get(word, 0)
         # Our last words are dropped while they differ from this word and the LCS is equally long without them.

@@ -57,7 +57,8 @@ def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
       StoppedError: after SIGTERM, when all jobs have been stopped and have ended.
     """
     waiting, going = list(runs), dict[int, tuple[Run, Job]]()
-    done, failed, finished = set[Path](), set[Path](), {run.folder for run in runs if is_finished(run)}
+    done, failed = set[Path](), set[Path]()
+    finished = {run.folder for run in runs if is_finished(run)}
     with Preemption() as preempted:
         try:
             while waiting or going:

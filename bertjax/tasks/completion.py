@@ -88,7 +88,9 @@ def translator(config: Mapping[str, Any], published: Published | None) -> dict[s
         for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes help most
             if wanted.get(key) not in (None, value):
                 raise _contradiction(key, wanted[key], value, config["init_from"], "model")
-        whole, model, data = known, {**model, **found}, _with_prefixes(config, prefixes)
+        whole = known
+        model = {**model, **found}
+        data = _with_prefixes(config, prefixes)
         decoding["max_length"] = min(decoding["max_length"], found.get("max_positions", decoding["max_length"]))
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(

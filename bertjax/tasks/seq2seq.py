@@ -131,7 +131,8 @@ def generate(
         devices.
       continues: which ids continue the previous word; see `beam_search`. Sampling ignores it.
     """
-    variables, sources, segments = {"params": params}, batch["input_ids"], batch["segment_ids"]
+    variables = {"params": params}
+    sources, segments = batch["input_ids"], batch["segment_ids"]
     # The cache need not be longer than the limit of the longest source.
     most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
     config = dataclasses.replace(config, max_length=min(config.max_length, most))

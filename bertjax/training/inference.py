@@ -57,7 +57,9 @@ class Predictor:
 
     def __init__(self, task: PredictionTask, mesh: Mesh) -> None:
         """Makes a predictor for a task on a mesh."""
-        self._infer, self._lengths, self.mesh = jax.jit(task.infer), task.predict_lengths(), mesh
+        self._infer = jax.jit(task.infer)
+        self._lengths = task.predict_lengths()
+        self.mesh = mesh
         self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
 
     def __call__(
@@ -151,7 +153,9 @@ class Evaluation:
           batch_size: rows of a global batch.
           accumulation: number of micro-batches of a batch.
         """
-        self._task, self._predictor, self._mesh, self._batch_size = task, predictor, predictor.mesh, batch_size
+        self._task, self._predictor = task, predictor
+        self._mesh = predictor.mesh
+        self._batch_size = batch_size
 
         def metrics(params: Params, batch: Batch) -> Metrics:
             return accumulate(lambda rows, _: task.loss(params, rows, None)[1], batch, jnp.arange(accumulation))

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, TrainingTask
+from bertjax.contract import Batch, Data, RowIndices, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
 from bertjax.runs.checkpoints import Checkpoints
@@ -32,6 +32,7 @@ from bertjax.training.tracing import traced
 
 _log = logging.getLogger(__name__)
 
+Batches = Callable[[str, int, RowIndices], Iterator[Batch]]
 _LESS_IS_BETTER = ("loss", "nll", "perplexity")  # suffixes of metrics
 
 
@@ -74,7 +75,8 @@ def train(
             run = _Run(trainer, data, config, checkpoints, ledger, log, preempted, meter)
             run.begin(restored)
             if not run.is_last(begun):
-                for update in traced(trainer.updates(data, restored, compiled), begun, profile, workdir / "profile"):
+                folder = workdir / "profile"
+                for update in traced(trainer.updates(data.batches, restored, compiled), begun, profile, folder):
                     if run.end_update(update):
                         break
         ledger.log_summary()
@@ -124,7 +126,8 @@ class _Run:
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""
-        done, state, scores = update.done, update.state, {}
+        done, state = update.done, update.state
+        scores = {}
         self._window.add(update.report, update.data_wait, update.compile_wait)
         stopping, is_last = self._preempted(), self.is_last(done)
         logs, evaluates, saves = (is_last or done % interval == 0 for interval in self._intervals)
@@ -268,17 +271,22 @@ class Trainer:
         params = self._task.warm_start(state.params, self._published)
         return state._replace(params=jax.device_put(params, self._shardings.params))
 
-    def updates(self, data: Data, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
+    def updates(self, batches: Batches, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
         """Dispatches and yields the remaining updates, without waiting for their results.
 
         An update is checked after the next one is dispatched, so that the devices never wait for the host.
+
+        Args:
+          batches: `Data.batches`.
+          state: the state before the updates.
+          compiled: counts the programs that are compiled.
         """
-        begun, num_steps, hours = int(state.step), self._config.num_steps, self._config.budget.hours
+        begun = int(state.step)
+        num_steps, hours = self._config.num_steps, self._config.budget.hours
         indices, total = (
             (itertools.count(begun), None) if num_steps is None else (range(begun, num_steps), num_steps - begun)
         )
-        batches = data.batches("train", begun, self._rows)
-        with Prefetch(batches, self.put) as prefetch:
+        with Prefetch(batches("train", begun, self._rows), self.put) as prefetch:
             for index in track(indices, "training", "step", total):
                 if hours:
                     opt_state = state.opt_state._replace(num_steps=self._length())

@@ -109,7 +109,8 @@ class Window:
         self._data_wait = 0.0
         self._seconds = 0.0
         self._since: float | None = None
-        self._began, self._compile_wait, self._all_steps = 0.0, 0.0, 0
+        self._began, self._compile_wait = 0.0, 0.0
+        self._all_steps = 0
 
     def add(self, report: StepReport, data_wait: float, compile_wait: float) -> None:
         """Adds an update without waiting for it.
@@ -160,7 +161,9 @@ class Window:
             metrics["train/step_seconds"] = seconds / self._timed_steps
             metrics["train/tokens_per_second"] = tokens_per_step * self._timed_steps / seconds
             metrics["train/data_wait_fraction"] = self._data_wait / seconds
-        self._metrics, self._timed_steps, self._data_wait, self._seconds = None, 0, 0.0, 0.0
+        self._metrics = None
+        self._timed_steps = 0
+        self._data_wait, self._seconds = 0.0, 0.0
         self._since = time.perf_counter()
         return metrics
 

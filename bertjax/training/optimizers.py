@@ -215,7 +215,8 @@ def make_schedule(config: OptimizerConfig, num_steps: Any) -> Schedule:
     section 5.3, with `learning_rate` as its peak, which is d_model**-0.5 * warmup_steps**-0.5 in the paper.
     "trapezoidal" is constant until `decay_fraction` of all steps are left, and then falls linearly to 0.
     """
-    warmup, peak, num_steps = config.warmup_steps, config.learning_rate, config.schedule_steps or num_steps
+    warmup, peak = config.warmup_steps, config.learning_rate
+    num_steps = config.schedule_steps or num_steps
 
     def schedule(count: Any) -> jax.Array:
         step = jnp.asarray(count, jnp.float32)

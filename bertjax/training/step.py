@@ -83,7 +83,7 @@ def make_gradient(
         denominators = task.denominators(parts.whole_batch(batch))
 
         def loss(params: Params, rows: Tree, key: jax.Array) -> tuple[jax.Array, Metrics]:
-            sums, metrics = task.loss(params, rows, key)
+            sums, metrics = task.loss(params, rows, key if task.uses_dropout else None)
             return sum((sums[term] / denominators[term] for term in sums), jnp.zeros(())), metrics
 
         def micro_step(rows: Tree, key: jax.Array) -> Tree:

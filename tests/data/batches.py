@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bertjax.data.pretraining.batches import BatchConfig, PretrainingBatches, RowsConfig
+from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, make_instances
@@ -27,8 +27,10 @@ MASKING = MaskingConfig(
     dupe_factor=2,
 )
 KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
-CONFIG = BatchConfig(PAIRS, MASKING, RowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH, 100)
-PACKED = RowsConfig(packing=True, valid_rows=0)
+CONFIG = BatchConfig(
+    PAIRS, MASKING, InstanceRowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH, 100
+)
+PACKED = InstanceRowsConfig(packing=True, valid_rows=0)
 
 
 def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:

@@ -112,7 +112,7 @@ def test_a_number_of_positions_that_does_not_divide_the_others_is_copied_in_part
 def updates_from(trainer: loop.Trainer, data, state: Any) -> dict[int, Any]:
     """Makes the remaining updates, and returns the state after each."""
     with Compilations() as compiled:
-        return {each.done: jax.device_get(each.state) for each in trainer.updates(data, state, compiled)}
+        return {each.done: jax.device_get(each.state) for each in trainer.updates(data.batches, state, compiled)}
 
 
 def test_a_run_with_stages_resumes_exactly_in_each_stage(text):
@@ -139,6 +139,6 @@ def test_stages_do_not_depend_on_the_devices(text):
             task, data, settings, _ = tiny.pretraining(tiny.config(text, **STAGES, **values))
             trainer = loop.Trainer(task, settings, jax.devices())
             with Compilations() as compiled:
-                made = trainer.updates(data, trainer.fresh(), compiled)
+                made = trainer.updates(data.batches, trainer.fresh(), compiled)
                 losses.append([float(each.report.metrics["loss"][0]) for each in made])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

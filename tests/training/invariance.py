@@ -124,7 +124,7 @@ def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, in
     losses, first, update = [], None, None
     with Compilations() as compiled:
         trainer = loop.Trainer(made.task, made.settings, jax.devices()[:devices])
-        for update in trainer.updates(data, trainer.fresh(), compiled):
+        for update in trainer.updates(data.batches, trainer.fresh(), compiled):
             losses.append(float(update.report.metrics["loss"][0]))
             first = on_host(update.state.params) if first is None else first
     state = update.state.params, update.state.opt_state

@@ -70,7 +70,7 @@ def test_a_steady_run_compiles_its_step_once(text, parallel, program, caplog):
     trainer = loop.Trainer(task, settings, jax.devices())
     with compilation.Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax.training.loop"):
         state = trainer.fresh()
-        updates = list(trainer.updates(data, state, compiled))
+        updates = list(trainer.updates(data.batches, state, compiled))
     assert len(updates) == 6
     (line,) = (message for message in caplog.messages if message.startswith("compiling"))
     assert re.fullmatch(r"compiling for batches of 16 x \d+ tokens", line), line
@@ -86,7 +86,7 @@ def test_an_unexpected_shape_fails_tests(text):
         pytest.raises(AssertionError, match=r"update 4 compiled .*jit\(step\)"),
     ):
         state = trainer.fresh()
-        list(trainer.updates(changing(data, 3), state, compiled))
+        list(trainer.updates(changing(data, 3).batches, state, compiled))
 
 
 @pytest.mark.slow

@@ -146,7 +146,9 @@ def read(
     """
     known = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
     check_source(source, key)
-    bad_rows, counts, pairs = BadRows(on_bad_row), Counter[tuple[str, str]](), []
+    bad_rows = BadRows(on_bad_row)
+    counts = Counter[tuple[str, str]]()
+    pairs = []
     for path in tables.find_files(source, key):
         for pair in bad_rows.sift(map(partial(_pair, known, sentences), _rows(path, key, known, bad_rows))):
             counts[pair.groups] += 1

@@ -10,8 +10,8 @@ from jaxtyping import Int32, Int64
 
 from bertjax.config import Constrained, Count
 from bertjax.data.pretraining.corpus import Corpus
+from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
-from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig
 from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
@@ -29,7 +29,7 @@ _SEED_STEP = 0x9E3779B9  # between the seeds of stages
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsConfig(Constrained, prefix="data"):
+class InstanceRowsConfig(Constrained, prefix="data"):
     """The assignment of instances to the rows of a batch.
 
     Attributes:
@@ -87,7 +87,7 @@ class BatchConfig:
 
     pairs: PairsConfig
     masking: MaskingConfig
-    rows: RowsConfig
+    rows: InstanceRowsConfig
     objective: str
     direction: str
     seed: int
@@ -213,8 +213,10 @@ class PretrainingBatches:
           split: "train" or "valid".
           config: the settings of the batches.
         """
-        self._corpus, self._split, self._config, self._shapes = corpus, corpus.splits[split], config, config.shapes()
-        self._plan = Plan(
+        self._corpus, self._config = corpus, config
+        self._split = corpus.splits[split]
+        self._shapes = config.shapes()
+        self._plan = EpochPlan(
             self._split.sentences,
             config.pairs,
             config.masking,
@@ -283,7 +285,8 @@ class PretrainingBatches:
 
     def _predictions(self, instances: np.ndarray, layout: Layout, masking: MaskingConfig, epoch: int) -> Predictions:
         """Returns the masked instances, one per row."""
-        tokenizer, config, lengths = self._corpus.tokenizer, self._config, layout.lengths
+        tokenizer, config = self._corpus.tokenizer, self._config
+        lengths = layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
         input_ids[layout.instance, layout.position] = self._tokens(instances)
         if config.objective == "causal_lm":

@@ -8,7 +8,7 @@
     records/               token ids of each document: ArrayRecord, by a TFDS builder
     {train,valid}.*        sentence lengths, and the number of sentences in each document
     unigrams.npy           the number of occurrences of each token in the training documents
-    plans/                 the number of rows per epoch (see `plan.py`)
+    plans/                 the number of rows per epoch (see `epoch_plan.py`)
 
 The folder gets its name only when it is complete. Until then it is named NAME.partial and holds finished parts of the
 work, from which an interrupted preparation resumes.

@@ -4,7 +4,6 @@ Workers write files to a folder that all of them can access. No data pass throug
 or lost, and an interrupted preparation resumes after the last finished part of each share.
 """
 
-import fcntl
 import functools
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from bertjax.data.beam import BeamConfig
 from bertjax.data.parts import Parts
 from bertjax.data.readers.sources import TextSource
 from bertjax.errors import UserError, restored
-from bertjax.files import completed
+from bertjax.files import completed, locked
 
 Documents = Callable[[TextSource], Iterator[list[str]]]
 
@@ -56,8 +55,7 @@ def _make_share(item: tuple[int, TextSource], documents: Documents, work: Callab
     """Writes the parts of one share. Runs in a worker."""
     number, source = item
     parts = _parts(folder, number)
-    with (folder / f"{number:06d}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a cluster may run a slow task twice at the same time
+    with locked(folder / f"{number:06d}.lock"):  # a cluster may run a slow task twice at the same time
         done = folder / f"{number:06d}" / _DONE
         if done.exists():
             return

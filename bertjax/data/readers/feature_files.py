@@ -88,7 +88,8 @@ class FeatureWriter:
         )
         (self._folder / str(shard["units"])).write_text("".join(self._lines), encoding="utf-8", newline="\n")
         self._shards.append(shard)
-        self._features, self._lines, self._bytes = [], [], 0
+        self._features, self._lines = [], []
+        self._bytes = 0
 
 
 @contextlib.contextmanager

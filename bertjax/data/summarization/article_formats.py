@@ -316,7 +316,9 @@ def _sentence(value: Any, field: str, where: str) -> str:
 
 def _gold(row: Mapping[str, Any], style: ArticleFormat, body: list[str], where: str) -> tuple[int, ...]:
     """Returns the numbers of the sentences in the gold field."""
-    field, values, count = style.gold_field, row[style.gold_field], len(body)
+    field = style.gold_field
+    values = row[field]
+    count = len(body)
     if not all(body):
         got = f"an empty sentence in an article with selected sentences in field {field!r}"
         raise RowError(where, got, "text in every sentence")

@@ -38,7 +38,7 @@ Row = dict[str, Int32[np.ndarray, " n"]]
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsConfig(Constrained, prefix="data"):
+class TranslationRowsConfig(Constrained, prefix="data"):
     """The conversion of pairs to rows.
 
     Attributes:
@@ -66,7 +66,7 @@ class TranslationRows:
     """
 
     vocabularies: Vocabularies
-    config: RowsConfig
+    config: TranslationRowsConfig
     files: ParallelTextConfig
 
     def encoded(self, pairs: Iterable[Pair]) -> Iterator[Row]:

@@ -138,7 +138,9 @@ def open_subwords(folder: Path, raw: Mapping[str, Any]) -> tuple[MarianSubwords,
     Raises:
       UserError: see `read_subwords`; also if they have more tokens than the model, or other special ids.
     """
-    sides, values, special = read_subwords(folder), read_config(raw, folder), read_special_ids(raw, folder)
+    sides = read_subwords(folder)
+    values = read_config(raw, folder)
+    special = read_special_ids(raw, folder)
     sizes = (values["source_vocab_size"], values["target_vocab_size"])
     for name, subwords, size in zip(("source", "target"), sides, sizes, strict=True):
         if subwords.vocab_size > size:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.pretraining import plan
+from bertjax.data.pretraining import epoch_plan
 from bertjax.data.pretraining.batches import PretrainingBatches
 from bertjax.errors import UserError
 from tests.data.batches import (
@@ -239,7 +239,7 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
 
 
 def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
-    monkeypatch.setattr(plan, "_BLOCK", 20)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", 20)
     batches = make_batches(corpus, rows=PACKED)
     assert batches._plan._num_blocks > 2
     made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]

@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.data.pretraining import plan
-from bertjax.data.pretraining.batches import RowsConfig
+from bertjax.data.pretraining import epoch_plan
+from bertjax.data.pretraining.batches import InstanceRowsConfig
 from bertjax.errors import UserError
 from tests.data.batches import (
     ALL,
@@ -45,8 +45,8 @@ def test_evaluation_covers_each_row_once(corpus, batch_size, pairs, rows):
 @pytest.mark.parametrize("block", [1 << 20, 10])
 @pytest.mark.parametrize("packing", [False, True])
 def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
-    monkeypatch.setattr(plan, "_BLOCK", block)
-    rows = RowsConfig(packing=packing, valid_rows=0)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", block)
+    rows = InstanceRowsConfig(packing=packing, valid_rows=0)
     every = joined(list(make_batches(corpus, "valid", rows=rows).evaluation(ALL)))
     count = int(every["segment_ids"].any(axis=1).sum())
     for most in (1, 5, 8, 13, count, count + 1):
@@ -61,7 +61,7 @@ def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
 
 def test_a_negative_number_of_rows_is_an_error():
     with pytest.raises(UserError, match=r"config key data.valid_rows: got -1"):
-        RowsConfig(packing=False, valid_rows=-1)
+        InstanceRowsConfig(packing=False, valid_rows=-1)
 
 
 def test_evaluation_is_repeatable_and_can_be_divided(corpus):

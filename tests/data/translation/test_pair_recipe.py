@@ -14,7 +14,7 @@ from bertjax.data.text import subwords
 from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.translation.pair_recipe import PairRecipe
 from bertjax.data.translation.parallel_text import ParallelText, ParallelTextConfig
-from bertjax.data.translation.rows import RowsConfig, TranslationRows
+from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig
 
 SEQ_LEN = 8
 ALPHABETS = ("abcd", "dcba")  # of both sides
@@ -31,7 +31,7 @@ def recipe_of(folder, sources, targets, seq_len=SEQ_LEN):
     files = ParallelTextConfig(**names, **rest, source_prefix=(), target_prefix=(), on_bad_row="stop")
     vocabularies = Vocabularies(*map(subwords.characters, ALPHABETS))
     texts = {split: ParallelText(files, split, 0) for split in ("train", "valid")}
-    return PairRecipe(texts, TranslationRows(vocabularies, RowsConfig(seq_len, False, "split"), files))
+    return PairRecipe(texts, TranslationRows(vocabularies, TranslationRowsConfig(seq_len, False, "split"), files))
 
 
 def pairs(count=300):

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining
 from bertjax.experiments import multiple_choice as choices
 from bertjax.modes import stages
-from bertjax.planning import breakdown, plan, planner, search, targets
+from bertjax.planning import breakdown, plan_record, planner, search, targets
 from bertjax.training import step as steps
 from tests import tiny
 from tests.planning.plans import HIDDEN, LAYERS, LENGTH, PREDICTED, ROWS, VALUES, VOCAB, build, config, target_of
@@ -110,7 +110,7 @@ def test_times_follow_from_the_costs():
     assert record["device_hours"] == pytest.approx(record["days"] * 24 * 8)
     assert record["tokens_per_second"] == ROWS * LENGTH / record["step_seconds"]
     assert json.loads(json.dumps(record)) == record
-    lines = "\n".join(plan.describe(record))
+    lines = "\n".join(plan_record.describe(record))
     assert "bound by interconnect" in lines and "all-reduce" in lines and "fits" in lines
 
 
@@ -123,7 +123,7 @@ def test_nearly_all_bytes_belong_to_a_part_of_the_model():
     assert {"attention", "feed-forward", "layers", "embeddings", "heads", "optimizer"} <= parts.keys()
     assert parts["other"]["hbm_bytes"] < 0.05 * record["per_device"]["hbm_bytes"]
     assert {"matrix products", "norm", "random bits", "softmax", "optimizer"} <= breakdown.totals(rows, "kind").keys()
-    assert "by part:" in plan.describe(record)
+    assert "by part:" in plan_record.describe(record)
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_program_that_exceeds_the_memory(here, monkeypatch):
     assert (record["fits"], record["step_seconds"], record["days"]) == (False, None, None)
     assert record["bytes_per_device"]["temporary"] == int(25.5 * 2**30)
     assert json.loads(json.dumps(record)) == record
-    assert any("does not fit" in line for line in plan.describe(record))
+    assert any("does not fit" in line for line in plan_record.describe(record))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_program_that_exceeds_the_memory(here, monkeypatch):
     ],
 )
 def test_needed_memory_in_the_compilers_message(message, temporary):
-    assert plan._temporary(message, known=1000) == temporary
+    assert plan_record._temporary(message, known=1000) == temporary
 
 
 # Tests of the search.
@@ -254,7 +254,7 @@ def test_batches_with_several_shapes():
     sizes = search.measure(resolved, build, None, HERE)
     assert sizes.exchanged_bytes == 4 * (4 * LENGTH) * tree.model.hidden_size * tree.model.num_layers * 4
     (spec,) = build(resolved)[0].batch_specs()[-1:]
-    assert plan.count_positions(spec) == 16 * 4 * LENGTH
+    assert plan_record.count_positions(spec) == 16 * 4 * LENGTH
 
 
 # Tests of user errors.

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.reporting.plan import draw_plan, drawer
+from bertjax.reporting.plan_chart import draw_plan, drawer
 
 SVG = "{http://www.w3.org/2000/svg}"
 GIB = 2**30

@@ -58,7 +58,7 @@ class PlannedRows(NamedTuple):
         return PlannedRows(self.instances[chosen], np.concatenate([[0], np.cumsum(sizes)]))
 
 
-class Plan:
+class EpochPlan:
     """The rows of every epoch of one split, computed on demand."""
 
     def __init__(

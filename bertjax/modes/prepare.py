@@ -1,4 +1,4 @@
-"""Checks and prepares the data that a task is trained or scored on."""
+"""`--mode=prepare`, and what other modes share with it."""
 
 from pathlib import Path
 
@@ -9,7 +9,14 @@ from bertjax.runs import run_folder
 from bertjax.training import loop
 
 
-def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | None]:
+def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | None]:
+    """Checks and prepares the data of a new run; see `checked_data` and `prepare_data`."""
+    data, complete = checked_data(resolved, workdir)
+    prepare_data(data, workdir, is_of_run=False)
+    return data, complete
+
+
+def checked_data(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | None]:
     """Returns the data of a run and, if they are prepared, its task.
 
     Raises:
@@ -28,7 +35,7 @@ def checked(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | None]:
     return data, complete
 
 
-def prepare(data: Data, workdir: Path, *, is_of_run: bool) -> None:
+def prepare_data(data: Data, workdir: Path, *, is_of_run: bool) -> None:
     """Prepares the data of a run.
 
     Args:

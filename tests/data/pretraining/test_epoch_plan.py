@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.pretraining import plan
+from bertjax.data.pretraining import epoch_plan
+from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
 from bertjax.data.pretraining.masking import MaskingConfig
-from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
 from bertjax.data.rows.packing import Packing
 from bertjax.errors import UserError
@@ -42,15 +42,15 @@ def make_plan(
     seed: int = 7,
     pairs: PairsConfig = PAIRS,
     packing: Packing | None = None,
-) -> Plan:
-    return Plan(Sentences(LENGTHS, SIZES), pairs, masking(mode), packing, seed=seed, folder=folder)
+) -> EpochPlan:
+    return EpochPlan(Sentences(LENGTHS, SIZES), pairs, masking(mode), packing, seed=seed, folder=folder)
 
 
-def all_rows(made: Plan, epoch: int) -> PlannedRows:
+def all_rows(made: EpochPlan, epoch: int) -> PlannedRows:
     return made.rows(epoch, 0, made.count(epoch))
 
 
-def content(made: Plan, epoch: int) -> bytes:
+def content(made: EpochPlan, epoch: int) -> bytes:
     rows = all_rows(made, epoch)
     return rows.instances.tobytes() + rows.first.tobytes()
 
@@ -69,20 +69,20 @@ def digest(folder: Path) -> str:
 @pytest.fixture(params=[1 << 20, 120], ids=["one block", "four blocks"])
 def block(request, monkeypatch) -> int:
     """The size of a block, in sentences."""
-    monkeypatch.setattr(plan, "_BLOCK", request.param)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", request.param)
     return request.param
 
 
 @pytest.fixture
 def made_blocks(monkeypatch) -> list[tuple[int, int]]:
     """Collects the epoch and number of each block that is planned."""
-    made, original = [], Plan._make
+    made, original = [], EpochPlan._make
 
-    def make(self: Plan, epoch: int, number: int) -> PlannedRows:
+    def make(self: EpochPlan, epoch: int, number: int) -> PlannedRows:
         made.append((epoch, number))
         return original(self, epoch, number)
 
-    monkeypatch.setattr(Plan, "_make", make)
+    monkeypatch.setattr(EpochPlan, "_make", make)
     return made
 
 
@@ -136,8 +136,8 @@ def test_packed_rows_do_not_exceed_their_capacity(tmp_path, block):
 
 def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_uniform):
     sizes = np.ones(100_000, np.int32)
-    monkeypatch.setattr(plan, "_BLOCK", 50_000)
-    made = Plan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", 50_000)
+    made = EpochPlan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
     first = made.rows(0, 0, 10_000).instances["document_a"]
     check_uniform("documents of the first block", np.bincount(first // 5000, minlength=20))
     second = made.rows(0, 10_000, 20_000).instances["document_a"]
@@ -150,7 +150,7 @@ def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_
 @given(st.integers(0, 100), st.integers(0, 100))
 def test_rows_do_not_depend_on_how_many_are_requested(tmp_path_factory, start, count):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(plan, "_BLOCK", 120)
+        monkeypatch.setattr(epoch_plan, "_BLOCK", 120)
         made = make_plan(tmp_path_factory.getbasetemp() / "alone", packing=PACKING)
         whole = all_rows(made, 0)
         stop = min(start + count, len(whole))
@@ -204,9 +204,9 @@ def test_the_cost_per_epoch_does_not_grow_with_the_number_of_epochs(tmp_path, mo
     made = make_plan(tmp_path)
     made._num_blocks, counted, written = 1, [], []
     made._block = lambda epoch, number: np.empty(4)
-    count, write = made.count, plan._Counts._write
+    count, write = made.count, epoch_plan._Counts._write
     monkeypatch.setattr(made, "count", lambda *args: (counted.append(args), count(*args))[1])
-    monkeypatch.setattr(plan._Counts, "_write", lambda self: (written.append(1), write(self))[1])
+    monkeypatch.setattr(epoch_plan._Counts, "_write", lambda self: (written.append(1), write(self))[1])
     epochs = 1000
     assert [made.locate(step, 2) for step in range(2 * epochs)] == [
         (step // 2, step % 2 * 2) for step in range(2 * epochs)
@@ -227,7 +227,7 @@ def test_an_epoch_smaller_than_a_batch_is_reported(tmp_path, block):
 
 
 def test_only_the_blocks_in_use_and_the_next_are_planned(tmp_path, monkeypatch, made_blocks):
-    monkeypatch.setattr(plan, "_BLOCK", 120)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", 120)
     made = make_plan(tmp_path)
     made.rows(*made.locate(0, 4), 4)
     made._planner.shutdown()
@@ -235,7 +235,7 @@ def test_only_the_blocks_in_use_and_the_next_are_planned(tmp_path, monkeypatch, 
 
 
 def test_a_resumed_run_plans_only_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
-    monkeypatch.setattr(plan, "_BLOCK", 120)
+    monkeypatch.setattr(epoch_plan, "_BLOCK", 120)
     first = make_plan(tmp_path)
     per_epoch = [first.count(epoch) // 4 for epoch in range(3)]
     expected = first.rows(2, 4, 8).instances.tobytes()
@@ -303,6 +303,6 @@ def test_threads_share_a_plan(tmp_path, block):
 
 def test_an_error_in_the_planning_thread_is_raised(tmp_path):
     sentences = Sentences(np.full(3, 5, np.int32), np.array([3], np.int32))
-    made = Plan(sentences, PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    made = EpochPlan(sentences, PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
     with pytest.raises(UserError, match="got 1 document"):
         made.count(0)
