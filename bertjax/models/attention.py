@@ -1,7 +1,6 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2) and its masks.
 
-Shapes: B batch, S queries, T keys, H hidden size, N heads, D = H / N head size,
-Q size of a head's queries and keys.
+Shapes: B batch, S queries, T keys, H hidden size, N heads, Q size of a head's queries and keys, D size of its values.
 """
 
 import functools
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models import dot_product
 from bertjax.models.backends import dot_product_attention
-from bertjax.models.dot_product import Mask, Tokens
+from bertjax.models.dot_product import AttentionInputs, Mask, Tokens
 from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
@@ -21,8 +20,8 @@ from bertjax.models.transformer_config import LayerKind, TransformerConfig, dens
 class MultiHeadAttention(nn.Module):
     """Attends from `x` to `source`: `x` itself for self-attention, the encoder's output for cross-attention.
 
-    Parameters: `value` and `output`, each with `kernel` [H, H] and `bias` [H]; `query` and `key`, with `kernel`
-    [H, N Q] and `bias` [N Q]; with `qk_norm`, `query_norm` and `key_norm` [Q].
+    Parameters: `query` and `key`, each with `kernel` [H, N Q] and `bias` [N Q]; `value`, with `kernel` [H, N D] and
+    `bias` [N D]; `output`, with `kernel` [N D, H] and `bias` [H]; with `qk_norm`, `query_norm` and `key_norm` [Q].
     Dropout applies to the attention weights, as in BERT. Each row and head has its own key, so with "threefry2x32" the
     draws do not depend on batching.
     """
@@ -33,8 +32,8 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         """Makes the projections and norms."""
         config = self.config
-        size = config.num_heads * config.head_key_size
-        self.query, self.key, self.value = (dense(config, size) for size in (size, size, config.hidden_size))
+        sizes = config.head_key_size, config.head_key_size, config.head_value_size
+        self.query, self.key, self.value = (dense(config, config.num_heads * size) for size in sizes)
         self.output = residual_dense(config)
         if config.qk_norm:
             self.query_norm, self.key_norm = make_norm(config), make_norm(config)
@@ -44,13 +43,14 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "B S H"],
         source: Float[Array, "B T H"],
         mask: Mask,
+        bias: Float[Array, "#B N S T"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
     ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
         """Returns the attention output of `x` over `source`, and the attention weights; see `attend`."""
         key, value = self.project(source)
-        return self.attend(x, key, value, mask, deterministic=deterministic, return_attention=return_attention)
+        return self.attend(x, key, value, mask, bias, deterministic=deterministic, return_attention=return_attention)
 
     def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N Q"], Float[Array, "B T N D"]]:
         """Returns the keys and values of `source`, for `attend`."""
@@ -63,6 +63,7 @@ class MultiHeadAttention(nn.Module):
         key: Float[Array, "B T N Q"],
         value: Float[Array, "B T N D"],
         mask: Mask,
+        bias: Float[Array, "#B N S T"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -74,6 +75,7 @@ class MultiHeadAttention(nn.Module):
           key: the keys, from `project`.
           value: the values, from `project`.
           mask: which query may attend to which key. Applied before the softmax, so masked keys get no weight.
+          bias: added to the scaled scores, such as a function of the positions of `mask.queries` and `mask.keys`.
           deterministic: whether dropout is off.
           return_attention: whether to return the weights (float32, before dropout) instead of None.
         Raises:
@@ -87,10 +89,9 @@ class MultiHeadAttention(nn.Module):
             query = rotate(query, mask.queries.positions, kind.rotary_base)
             key = rotate(key, mask.keys.positions, kind.rotary_base)
         dropout = None if deterministic or not config.attention_dropout else self._dropout(len(x))
-        context, weights = dot_product_attention(
-            config.attention_backend, query, key, value, mask.within(kind.window), dropout, return_attention
-        )
-        return self.output(context.reshape(x.shape)), weights
+        inputs = AttentionInputs(query, key, value, mask.within(kind.window), dropout, bias, return_attention)
+        context, weights = dot_product_attention(config.attention_backend, inputs)
+        return self.output(context.reshape(*x.shape[:-1], -1)), weights
 
     def _dropout(self, batch: int) -> dot_product.Dropout:
         pairs = jnp.arange(batch * self.config.num_heads).reshape(batch, -1)

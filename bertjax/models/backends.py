@@ -1,53 +1,39 @@
 """The implementations of scaled dot-product attention, and the choice among them.
 
-Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys.
+Shapes: B batch, S queries, T keys, N heads, D head size.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Float
 
 from bertjax import meshes
 from bertjax.errors import UserError
 from bertjax.models import local
 from bertjax.models.compact import compact
-from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask, Weights, chunked, xla
+from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context, Weights, chunked, xla
 from bertjax.models.flash import LANES, cudnn, splash
 from bertjax.models.row_attention import MAX_LENGTH, rows
 
 _PREFERRED = {"tpu": ("rows", "splash"), "cuda": ("cudnn",)}
 
 
-class Request(NamedTuple):
-    """The arguments of `dot_product_attention`, which decide who can compute it."""
-
-    query: Float[Array, "B S N Q"]
-    key: Float[Array, "B T N Q"]
-    value: Float[Array, "B T N D"]
-    mask: Mask
-    dropout: Dropout | None
-    return_weights: bool
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """The numbers of queries and keys."""
-        return self.query.shape[1], self.key.shape[1]
+_Attend = Callable[[AttentionInputs], tuple[Context, Weights | None]]
 
 
 class Backend(NamedTuple):
     """A function like `xla`, and what it cannot compute."""
 
-    attend: Callable[..., tuple[Context, Weights | None]]
-    obstacles: Callable[[Request], Iterator[str]] = lambda request: iter(())
+    attend: _Attend
+    obstacles: Callable[[AttentionInputs], Iterator[str]] = lambda inputs: iter(())
     expected: str = ""
 
 
-def _obstacles_of_cudnn(request: Request) -> Iterator[str]:
-    size, dtype = request.query.shape[-1], request.query.dtype.name
-    mask = request.mask
-    yield from _obstacles_of_kernels(request, "cuda")
+def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
+    size, dtype = inputs.query.shape[-1], inputs.query.dtype.name
+    mask = inputs.mask
+    yield from _obstacles_of_kernels(inputs, "cuda")
     if not meshes.has_cudnn_attention():
         yield "a GPU that is not from NVIDIA, or older than Ampere"
     if dtype not in ("bfloat16", "float16"):
@@ -62,34 +48,36 @@ def _obstacles_of_cudnn(request: Request) -> Iterator[str]:
         yield "attention right_to_left"
 
 
-def _obstacles_of_splash(request: Request) -> Iterator[str]:
-    yield from _obstacles_of_kernels(request, "tpu")
-    if any(length % LANES for length in request.lengths):
-        yield f"{request.lengths[0]} queries and {request.lengths[1]} keys"
-    if not meshes.divides(len(request.query), request.query.shape[2]):
+def _obstacles_of_splash(inputs: AttentionInputs) -> Iterator[str]:
+    yield from _obstacles_of_kernels(inputs, "tpu")
+    if any(length % LANES for length in inputs.lengths):
+        yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
+    if not meshes.divides(len(inputs.query), inputs.query.shape[2]):
         yield "rows or heads that the mesh does not divide"
 
 
-def _obstacles_of_rows(request: Request) -> Iterator[str]:
-    yield from _obstacles_of_splash(request)
-    size, width = request.query.shape[-1], meshes.heads_of_device(request.query.shape[2]) * request.query.shape[-1]
-    if max(request.lengths) > MAX_LENGTH:
-        yield f"{request.lengths[0]} queries and {request.lengths[1]} keys"
+def _obstacles_of_rows(inputs: AttentionInputs) -> Iterator[str]:
+    yield from _obstacles_of_splash(inputs)
+    size, width = inputs.query.shape[-1], meshes.heads_of_device(inputs.query.shape[2]) * inputs.query.shape[-1]
+    if max(inputs.lengths) > MAX_LENGTH:
+        yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
     if LANES % size or width % LANES:
         yield f"heads of {size}, with {width} numbers per token on a device"
 
 
-def _obstacles_of_kernels(request: Request, platform: str) -> Iterator[str]:
+def _obstacles_of_kernels(inputs: AttentionInputs, platform: str) -> Iterator[str]:
     if meshes.platform() != platform:
         yield f"a device of kind {meshes.platform()}"
-    if not request.mask.is_described:
+    if not inputs.mask.is_described:
         yield "attention of some queries in one direction or nearby"
-    if request.dropout is not None:
+    if inputs.dropout is not None:
         yield "dropout on the attention weights"
-    if request.return_weights:
+    if inputs.return_weights:
         yield "attention weights to be returned"
-    if request.query.shape[-1] != request.value.shape[-1]:
-        yield f"queries of {request.query.shape[-1]} and values of {request.value.shape[-1]}"
+    if inputs.bias is not None:
+        yield "a bias of the scores"
+    if inputs.query.shape[-1] != inputs.value.shape[-1]:
+        yield f"queries of {inputs.query.shape[-1]} and values of {inputs.value.shape[-1]}"
 
 
 BACKENDS = {
@@ -125,38 +113,30 @@ def stores_attention(primitive: Any, *types: Any, **parameters: Any) -> bool:
     return is_cudnn or bool(_STORED(primitive, *types, **parameters))
 
 
-def dot_product_attention(
-    backend: str,
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-    return_weights: bool,
-) -> tuple[Context, Weights | None]:
+def dot_product_attention(backend: str, inputs: AttentionInputs) -> tuple[Context, Weights | None]:
     """Calls a backend.
 
     Args:
       backend: a name in `BACKENDS`; or "auto": "rows" or else "splash" on TPUs and "cudnn" on NVIDIA GPUs if they can
         compute this attention, otherwise "xla". For "xla", `chunked` is called on one CPU and `compact` on TPUs and
         GPUs, unless the weights are requested or there are few queries and no dropout.
-      query, key, value, mask, dropout: see `xla`.
-      return_weights: whether to return the weights.
+      inputs: the arguments of the backend.
+    Returns:
+      The weighted mean of the values for each query, and the weights before dropout, or None unless requested.
     Raises:
       UserError: if the backend cannot compute this attention.
     """
-    request = Request(query, key, value, mask, dropout, return_weights)
-    context, weights = _chosen(backend, request)(query, key, value, mask, dropout)
-    return context, weights if return_weights else None
+    context, weights = _chosen(backend, inputs)(inputs)
+    return context, weights if inputs.return_weights else None
 
 
-def _chosen(name: str, request: Request) -> Callable[..., tuple[Context, Weights | None]]:
-    if request.lengths == (1, 1):  # when parameters are initialized, which may be on another device
+def _chosen(name: str, inputs: AttentionInputs) -> _Attend:
+    if inputs.lengths == (1, 1):  # when parameters are initialized, which may be on another device
         name = "xla"
     if name == "auto":
         names = (*_PREFERRED.get(meshes.platform(), ()), "xla")
-        name = next(each for each in names if not next(BACKENDS[each].obstacles(request), ""))
-    obstacle = next(BACKENDS[name].obstacles(request), "")
+        name = next(each for each in names if not next(BACKENDS[each].obstacles(inputs), ""))
+    obstacle = next(BACKENDS[name].obstacles(inputs), "")
     if obstacle:
         raise UserError(
             f"config key model.attention_backend={name}",
@@ -164,30 +144,24 @@ def _chosen(name: str, request: Request) -> Callable[..., tuple[Context, Weights
             expected=BACKENDS[name].expected,
             fix="set --config.model.attention_backend=auto; this key may also change after training",
         )
-    return _compiled(request) if name == "xla" else BACKENDS[name].attend
+    return _compiled(inputs) if name == "xla" else BACKENDS[name].attend
 
 
-def _compiled(request: Request) -> Callable[..., tuple[Context, Weights | None]]:
+def _compiled(inputs: AttentionInputs) -> _Attend:
     """The fastest form of `xla`. On several CPUs, chunks would have to move between them."""
-    if request.return_weights:
+    if inputs.return_weights:
         return xla
-    if local.saves_time(request.mask, *request.lengths):
+    if local.saves_time(inputs.mask, *inputs.lengths):
         return _by_blocks
     if meshes.platform() == "cpu":
         return chunked if meshes.num_devices() == 1 else xla
     # A step of decoding has few queries, for which rearranging the cached keys would take longest.
-    return xla if request.dropout is None and request.lengths[0] < LANES else compact
+    return xla if inputs.dropout is None and inputs.lengths[0] < LANES else compact
 
 
-def _by_blocks(
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
+def _by_blocks(inputs: AttentionInputs) -> tuple[Context, None]:
     """`xla` for local attention, without scores of far keys."""
-    arguments = local.in_blocks(query, key, value, mask, dropout)
+    blocks = local.in_blocks(inputs)
     # On a GPU, storing the weights of blocks would cost memory and save no time.
-    attend = compact if meshes.platform() == "cuda" else _compiled(Request(*arguments, return_weights=False))
-    return local.joined(attend(*arguments)[0], *query.shape[:2]), None
+    attend = compact if meshes.platform() == "cuda" else _compiled(blocks)
+    return local.joined(attend(blocks)[0], *inputs.query.shape[:2]), None

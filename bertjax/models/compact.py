@@ -1,7 +1,7 @@
 """Attention compiled by XLA for TPUs and GPUs, with few arrays of the size of the scores.
 
-Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys. Keys are split into h
-halves of U = T / h. Key h u + i is at [i, u].
+Shapes: B batch, S queries, T keys, N heads, Q size of a head's queries and keys, D size of its values. Keys are split
+into h halves of U = T / h. Key h u + i is at [i, u].
 """
 
 import functools
@@ -13,31 +13,28 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Key
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, Context, Dropout, Mask
+from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context
 from bertjax.models.layers import LEVELS, kept_levels
 
 _Scores = Float[Array, "B N S h U"]
 
 
-def compact(
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
+def compact(inputs: AttentionInputs) -> tuple[Context, None]:
     """`xla` with a backward pass that recomputes the weights from the statistics of the softmax.
 
     Scores and statistics are float32 and stay inside fusions on a TPU. What is stored has the dtype of the values. On a
     TPU, even and odd keys are apart if their number is even, because dropout draws two keys' bits in one word, and a
     TPU is slow to interleave them.
     """
-    keys, rate = dropout or (None, 0.0)
+    query, key, value, mask = inputs[:4]
+    keys, rate = inputs.dropout or (None, 0.0)
     halves = 2 if meshes.platform() == "tpu" and key.shape[1] % 2 == 0 else 1
     key, value = (_split(x, halves).transpose(0, 3, 2, 1, 4) for x in (key, value))
-    allowed = _split(mask.allowed.swapaxes(1, 3), halves).transpose(0, 4, 3, 2, 1)
+    allowed, bias = jax.tree.map(
+        lambda x: _split(x.swapaxes(1, 3), halves).transpose(0, 4, 3, 2, 1), (mask.allowed, inputs.bias)
+    )
     query = (query * query.shape[-1] ** -0.5).swapaxes(1, 2)
-    return _attend(query, key, value, allowed, keys, rate).swapaxes(1, 2), None
+    return _attend(query, key, value, allowed, bias, keys, rate).swapaxes(1, 2), None
 
 
 def _split(x: Array, halves: int) -> Array:
@@ -45,57 +42,65 @@ def _split(x: Array, halves: int) -> Array:
     return x.reshape(x.shape[0], -1, halves, *x.shape[2:])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
 def _attend(
     query: Float[Array, "B N S Q"],
     key: Float[Array, "B N h U Q"],
     value: Float[Array, "B N h U D"],
     allowed: Bool[Array, "B 1 #S h U"],
+    bias: Float[Array, "#B N S h U"] | None,
     keys: Key[Array, "B N"] | None,
     rate: float,
 ) -> Float[Array, "B N S D"]:
-    return _forward(query, key, value, allowed, keys, rate)[0]
+    return _forward(query, key, value, allowed, bias, keys, rate)[0]
 
 
 def _forward(
-    query: Array, key: Array, value: Array, allowed: Array, keys: Array | None, rate: float
+    query: Array, key: Array, value: Array, allowed: Array, bias: Array | None, keys: Array | None, rate: float
 ) -> tuple[Array, tuple[Any, ...]]:
     """The result, and what `_backward` needs."""
-    largest = _scores(query, key, allowed).max((-1, -2))
+    largest = _scores(query, key, allowed, bias).max((-1, -2))
     # A second product costs less than storing the scores. The barrier keeps XLA from merging both.
     again, largest = _barrier((query, largest))
-    powers = jnp.exp(_scores(again, key, allowed) - largest[..., None, None])
+    powers = jnp.exp(_scores(again, key, allowed, bias) - largest[..., None, None])
     total = powers.sum((-1, -2))
     powers, total = _barrier((powers.astype(value.dtype), total))
     kept, scale = _dropped(powers, keys, rate)
     context = jnp.einsum("BNShU,BNhUD->BNSD", kept, value, preferred_element_type=jnp.float32)
     context = (context * (scale / total)[..., None]).astype(value.dtype)
     context, largest, total = (checkpoint_name(x, RESIDUALS) for x in (context, largest, total))
-    return context, (query, key, value, allowed, keys, context, largest, total)
+    return context, (query, key, value, allowed, bias, keys, context, largest, total)
 
 
 def _backward(rate: float, residuals: tuple[Any, ...], gradient: Array) -> tuple[Array | None, ...]:
-    query, key, value, allowed, keys, context, largest, total = residuals
-    weights = jnp.exp(_scores(query, key, allowed) - largest[..., None, None]) / total[..., None, None]
+    query, key, value, allowed, bias, keys, context, largest, total = residuals
+    weights = jnp.exp(_scores(query, key, allowed, bias) - largest[..., None, None]) / total[..., None, None]
     weights = _barrier(weights.astype(value.dtype))
-    of_kept = jnp.einsum("BNSD,BNhUD->BNShU", gradient, value)
+    kept_grad = jnp.einsum("BNSD,BNhUD->BNShU", gradient, value)
     kept, scale = _dropped(weights, keys, rate)
-    of_weights, _ = _dropped(of_kept, keys, rate)
+    weights_grad, _ = _dropped(kept_grad, keys, rate)
     # The mean of the weights' gradients, by which the softmax corrects them.
     mean = jnp.sum(gradient.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)
-    of_scores = jnp.where(allowed, weights * (of_weights * scale - mean[..., None, None]), 0).astype(query.dtype)
-    of_value = jnp.einsum("BNShU,BNSD->BNhUD", kept, (gradient * scale).astype(gradient.dtype))
-    of_query = jnp.einsum("BNShU,BNhUQ->BNSQ", of_scores, key)
-    of_key = jnp.einsum("BNShU,BNSQ->BNhUQ", of_scores, query)
-    return of_query, of_key, of_value, None, None
+    scores_grad = jnp.where(allowed, weights * (weights_grad * scale - mean[..., None, None]), 0)
+    bias_grad = None if bias is None else _summed(scores_grad, len(bias)).astype(bias.dtype)
+    scores_grad = scores_grad.astype(query.dtype)
+    value_grad = jnp.einsum("BNShU,BNSD->BNhUD", kept, (gradient * scale).astype(gradient.dtype))
+    query_grad = jnp.einsum("BNShU,BNhUQ->BNSQ", scores_grad, key)
+    key_grad = jnp.einsum("BNShU,BNSQ->BNhUQ", scores_grad, query)
+    return query_grad, key_grad, value_grad, None, bias_grad, None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _scores(query: Array, key: Array, allowed: Array) -> _Scores:
+def _summed(x: _Scores, rows: int) -> Float[Array, "{rows} N S h U"]:
+    """The gradient of a bias of `rows`: that of the scores, or their sum over all rows."""
+    return x if rows == len(x) else x.sum(0, keepdims=True)
+
+
+def _scores(query: Array, key: Array, allowed: Array, bias: Array | None) -> _Scores:
     scores = jnp.einsum("BNSQ,BNhUQ->BNShU", query, key, preferred_element_type=jnp.float32)
-    return jnp.where(allowed, scores, MASKED_SCORE)
+    return jnp.where(allowed, scores if bias is None else scores + bias, MASKED_SCORE)
 
 
 def _dropped(x: _Scores, keys: Array | None, rate: float) -> tuple[_Scores, float]:

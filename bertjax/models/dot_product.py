@@ -2,7 +2,7 @@
 
 `backends` has the other implementations and chooses among them.
 
-Shapes: B batch, S queries, T keys, N heads, D head size, Q size of a head's queries and keys.
+Shapes: B batch, S queries, T keys, N heads, Q size of a head's queries and keys, D size of its values.
 """
 
 import dataclasses
@@ -91,9 +91,9 @@ class Mask:
 
 def allowed(queries: Tokens, keys: Tokens, direction: str) -> Bool[Array, "B 1 S T"]:
     """Returns which query may attend to which key, if only its segment and `direction` matter; see `make_mask`."""
-    of_query, of_key = queries.segments[:, None, :, None], keys.segments[:, None, None, :]
+    own, others = queries.segments[:, None, :, None], keys.segments[:, None, None, :]
     # Padding attends to all tokens, as in google-research/bert: its output is finite and never used.
-    same_segment = ((of_query == of_key) | (of_query == 0)) & (of_key != 0)
+    same_segment = ((own == others) | (own == 0)) & (others != 0)
     if direction == "both":
         return same_segment
     ahead = _steps(queries, keys)
@@ -112,59 +112,64 @@ class Dropout(NamedTuple):
     rate: float
 
 
-def xla(
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, Weights | None]:
+class AttentionInputs(NamedTuple):
+    """The arguments of every backend, which decide who can compute the attention."""
+
+    query: Float[Array, "B S N Q"]
+    key: Float[Array, "B T N Q"]
+    value: Float[Array, "B T N D"]
+    mask: Mask  # which query may attend to which key
+    dropout: Dropout | None = None  # on the weights
+    bias: Float[Array, "#B N S T"] | None = None  # added to the scaled scores; one row if it is the same for all rows
+    return_weights: bool = False  # whether the weights are needed; backends that never hold all weights return None
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        return self.query.shape[1], self.key.shape[1]
+
+
+def xla(inputs: AttentionInputs) -> tuple[Context, Weights]:
     """Attention written as in the equation, compiled by XLA for any device.
 
-    All backends have this signature. Scores, mask and softmax are float32.
+    Scores, bias, mask and softmax are float32.
 
-    Args:
-      query: queries.
-      key: keys.
-      value: values.
-      mask: which query may attend to which key.
-      dropout: dropout on the weights, or None.
     Returns:
-      The weighted mean of the values for each query, and the weights before dropout. Backends that never hold all
-      weights at once return None instead.
+      The weighted mean of the values for each query, and the weights before dropout.
     """
-    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-    keys, rate = dropout or (None, 0.0)
-    context, weights = _of_heads(query, key, value, mask.allowed, keys, rate)
+    query, key, value = (x.swapaxes(1, 2) for x in inputs[:3])
+    keys, rate = inputs.dropout or (None, 0.0)
+    context, weights = _of_heads(query, key, value, inputs.mask.allowed, inputs.bias, keys, rate)
     return context.swapaxes(1, 2), weights
 
 
-def chunked(
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B T N Q"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
+def chunked(inputs: AttentionInputs) -> tuple[Context, None]:
     """`xla` on chunks of rows or heads, for one CPU. The backward pass recomputes the weights.
 
     On a CPU, recomputing the weights is faster than writing them to memory and reading them back.
     """
-    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-    keys, rate = dropout or (None, 0.0)
+    query, key, value = (x.swapaxes(1, 2) for x in inputs[:3])
+    allowed, bias, (keys, rate) = inputs.mask.allowed, inputs.bias, inputs.dropout or (None, 0.0)
     batch, num_heads = query.shape[:2]
     size = _pairs_at_a_time(batch, num_heads, query.shape[2] * key.shape[2])
     if size == batch * num_heads:
-        return _of_heads(query, key, value, mask.allowed, keys, rate)[0].swapaxes(1, 2), None
+        return xla(inputs)[0], None
     rows, heads = -(-size // num_heads), min(size, num_heads)  # of a chunk
-    masks = mask.allowed.reshape(-1, rows, *mask.allowed.shape[2:])
+    masks = allowed.reshape(-1, rows, *allowed.shape[2:])
+    # A bias of each row is split like the queries. A bias of all rows is not repeated, which would take more memory.
+    shared, bias = (None, bias) if bias is None or len(bias) == batch else (bias, None)
 
     @jax.checkpoint
-    def of_chunk(number: Array, query: Array, key: Array, value: Array, keys: Array | None) -> Array:
+    def of_chunk(
+        number: Array, query: Array, key: Array, value: Array, bias: Array | None, keys: Array | None
+    ) -> Array:
         own = jnp.repeat(masks[number * size // (rows * num_heads)], heads, axis=0)
-        return _of_heads(query, key, value, own, keys, rate)[0]
+        if shared is not None:
+            biases = shared.reshape(-1, heads, *shared.shape[2:])
+            bias = jnp.tile(biases[number % len(biases)], (rows, 1, 1))
+        return _of_heads(query, key, value, own, bias, keys, rate)[0]
 
-    chunks = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[2:]), (query, key, value, keys))
+    chunks = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[2:]), (query, key, value, bias, keys))
     numbers = jnp.arange(batch * num_heads // size)
     contexts = jax.lax.map(lambda chunk: of_chunk(*chunk), (numbers, *chunks))
     return contexts.reshape(*query.shape[:3], -1).swapaxes(1, 2), None
@@ -175,12 +180,14 @@ def _of_heads(
     key: Float[Array, "*pairs T Q"],
     value: Float[Array, "*pairs T D"],
     mask: Bool[Array, "*#pairs #S T"],
+    bias: Float[Array, "*#pairs S T"] | None,
     keys: Key[Array, "*pairs"] | None,
     rate: float,
 ) -> tuple[Float[Array, "*pairs S D"], Float[Array, "*pairs S T"]]:
     """Attention for each (row, head) pair, and the weights before dropout."""
     query = query * query.shape[-1] ** -0.5  # fewer elements than the scores
     scores = jnp.einsum("...SQ,...TQ->...ST", query, key, preferred_element_type=jnp.float32)
+    scores = scores if bias is None else scores + bias
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED_SCORE))
     kept = weights.astype(value.dtype)
     if keys is not None:

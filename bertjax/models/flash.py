@@ -12,24 +12,19 @@ from jax.experimental.pallas.ops.tpu import splash_attention as kernels
 from jaxtyping import Array, Float
 
 from bertjax import meshes
-from bertjax.models.dot_product import RESIDUALS, Context, Dropout, Mask
+from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context
 
 LANES = 128  # of a TPU's vector registers; lengths are multiples
 _MAX_BLOCK = 512
 
 
-def cudnn(
-    query: Float[Array, "B S N D"],
-    key: Float[Array, "B T N D"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
+def cudnn(inputs: AttentionInputs) -> tuple[Context, None]:
     """cuDNN's flash attention, for rows of one instance.
 
     The mask is a number of keys per row, because cuDNN would store a mask by query and key, and compute its gradient.
     """
-    assert dropout is None and mask.keys is not None
+    query, key, value, mask = inputs[:4]
+    assert inputs.dropout is None and inputs.bias is None and mask.keys is not None
     # The kernel has no result for a row without keys.
     lengths = jnp.maximum(jnp.sum(mask.keys.segments != 0, axis=1, dtype=jnp.int32), 1)
     context = jax.nn.dot_product_attention(
@@ -43,19 +38,14 @@ def cudnn(
     return context, None
 
 
-def splash(
-    query: Float[Array, "B S N D"],
-    key: Float[Array, "B T N D"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
+def splash(inputs: AttentionInputs) -> tuple[Context, None]:
     """The TPU's flash attention (`jax.experimental.pallas.ops.tpu.splash_attention`), interpreted on a CPU.
 
     Padding attends to padding, where `xla` lets it attend to all tokens. XLA does not partition the kernel, so each
     device calls it on its own rows and heads.
     """
-    assert dropout is None and mask.queries is not None and mask.keys is not None
+    query, key, value, mask = inputs[:4]
+    assert inputs.dropout is None and inputs.bias is None and mask.queries is not None and mask.keys is not None
     heads = (x.swapaxes(1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
     attend = meshes.on_each_device(
         functools.partial(_of_device, mask.direction, mask.window, meshes.platform() == "cpu"),

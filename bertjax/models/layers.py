@@ -112,18 +112,18 @@ def _normalize_backward(
     def widened() -> tuple[Array, Array]:
         return (x.astype(jnp.float32) - mean) * inverse, gradient.astype(jnp.float32)
 
-    normal, of_result = widened()
-    of_normal = of_result * scale
-    along = normal * jnp.mean(of_normal * normal, axis=-1, keepdims=True)
+    normal, result_grad = widened()
+    normal_grad = result_grad * scale
+    along = normal * jnp.mean(normal_grad * normal, axis=-1, keepdims=True)
     if centered:
-        of_normal -= jnp.mean(of_normal, axis=-1, keepdims=True)
-    of_x = inverse * (of_normal - along)
+        normal_grad -= jnp.mean(normal_grad, axis=-1, keepdims=True)
+    x_grad = inverse * (normal_grad - along)
     if meshes.platform() == "cuda":  # whose compiler would store the float32 arrays of the sums over rows
         x, gradient = jax.lax.optimization_barrier((x, gradient))
-        normal, of_result = widened()
+        normal, result_grad = widened()
     rows = tuple(range(x.ndim - 1))
-    of_bias = None if bias is None else jnp.sum(of_result, axis=rows)
-    return of_x.astype(x.dtype), jnp.sum(of_result * normal, axis=rows), of_bias
+    bias_grad = None if bias is None else jnp.sum(result_grad, axis=rows)
+    return x_grad.astype(x.dtype), jnp.sum(result_grad * normal, axis=rows), bias_grad
 
 
 _normalize.defvjp(_normalize_forward, _normalize_backward)

@@ -1,7 +1,6 @@
 """Attention of local layers (Beltagy et al. 2020, section 3.1) by blocks of queries, without scores of far keys.
 
-Shapes: B batch, S queries and keys, N heads, D head size, Q size of a head's queries and keys. Rows are split into n
-blocks of C tokens.
+Shapes: B batch, S queries and keys, N heads, D size of a head's values. Rows are split into n blocks of C tokens.
 """
 
 import functools
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models.dot_product import Dropout, Mask, allowed
+from bertjax.models.dot_product import AttentionInputs, Mask, allowed
 
 _MIN_BLOCK = 64  # smaller blocks make slow matrix products
 
@@ -21,18 +20,13 @@ def saves_time(mask: Mask, queries: int, keys: int) -> bool:
     return mask.is_in_order and 0 < 3 * _size(mask.window) < keys == queries
 
 
-def in_blocks(
-    query: Float[Array, "B S N Q"],
-    key: Float[Array, "B S N Q"],
-    value: Float[Array, "B S N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Array, Array, Array, Mask, Dropout | None]:
+def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     """Returns arguments of attention in which each block is a row of C queries and 3 C keys.
 
     A query has the keys of its own block and of the two neighboring ones. `joined` inverts it for the result. Dropout
     has other draws than for whole rows.
     """
+    query, key, value, mask, dropout, bias, _ = inputs
     size = _size(mask.window)
     own, near = functools.partial(_own, size=size), functools.partial(_near, size=size)
     queries, keys = jax.tree.map(own, mask.queries), jax.tree.map(near, mask.keys)
@@ -41,7 +35,16 @@ def in_blocks(
         folded = jnp.vectorize(jax.random.fold_in, signature="(),()->()")(dropout.keys[:, None], numbers)
         dropout = dropout._replace(keys=folded.reshape(-1, folded.shape[-1]))
     rows = Mask(allowed(queries, keys, mask.direction), queries, keys).within(mask.window)
-    return own(query), near(key), near(value), rows, dropout
+    if bias is not None:
+        bias = jnp.tile(_bias(bias, size), (len(query) // len(bias), 1, 1, 1))
+    return AttentionInputs(own(query), near(key), near(value), rows, dropout, bias)
+
+
+def _bias(bias: Float[Array, "B N S S"], size: int) -> Float[Array, "rows N C W"]:
+    """The bias of each block's queries [B n, N, C, 3 C] for its own keys and those of the two neighboring blocks."""
+    blocks = _own(bias.swapaxes(1, 2), size)
+    places = _near(jnp.broadcast_to(jnp.arange(bias.shape[-1]), bias.shape[::3]), size)
+    return jnp.take_along_axis(blocks, places[:, None, None], axis=-1).swapaxes(1, 2)
 
 
 def joined(blocks: Float[Array, "rows C N D"], batch: int, length: int) -> Float[Array, "{batch} {length} N D"]:

@@ -19,24 +19,19 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, Context, Dropout, Mask
+from bertjax.models.dot_product import MASKED_SCORE, AttentionInputs, Context
 
 LANES = 128
 MAX_LENGTH = 512  # longer rows exceed the on-chip memory
 
 
-def rows(
-    query: Float[Array, "B S N D"],
-    key: Float[Array, "B T N D"],
-    value: Float[Array, "B T N D"],
-    mask: Mask,
-    dropout: Dropout | None,
-) -> tuple[Context, None]:
+def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     """Attention by the kernel of this module, interpreted on a CPU.
 
     XLA does not partition the kernel, so each device calls it on its own rows and heads.
     """
-    assert dropout is None and mask.queries is not None and mask.keys is not None
+    query, key, value, mask = inputs[:4]
+    assert inputs.dropout is None and inputs.bias is None and mask.queries is not None and mask.keys is not None
     flat = (x.reshape(*x.shape[:2], -1) for x in (query * query.shape[-1] ** -0.5, key, value))
     attend = meshes.on_each_device(
         functools.partial(_attend, query.shape[-1], (mask.direction, mask.window)),
@@ -126,20 +121,20 @@ def _backward_kernel(
     key: Any,
     value: Any,
     gradient: Any,
-    of_query: Any,
-    of_key: Any,
-    of_value: Any,
+    query_grad: Any,
+    key_grad: Any,
+    value_grad: Any,
 ) -> None:
     allowed = _allowed(queries[0], keys[0], *reach)
     for head in _heads(size):
         q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
         powers, total = _powers(q, k, allowed)
-        weights, of_weights = powers / total, _product(g, v, (1, 1))
-        mean = jnp.sum(weights * of_weights, axis=1, keepdims=True)
-        of_scores = jnp.where(allowed, weights * (of_weights - mean), 0).astype(q.dtype)
-        of_query[0, :, head] = _product(of_scores, k).astype(of_query.dtype)
-        of_key[0, :, head] = _product(of_scores, q, (0, 0)).astype(of_key.dtype)
-        of_value[0, :, head] = _product(weights.astype(g.dtype), g, (0, 0)).astype(of_value.dtype)
+        weights, weights_grad = powers / total, _product(g, v, (1, 1))
+        mean = jnp.sum(weights * weights_grad, axis=1, keepdims=True)
+        scores_grad = jnp.where(allowed, weights * (weights_grad - mean), 0).astype(q.dtype)
+        query_grad[0, :, head] = _product(scores_grad, k).astype(query_grad.dtype)
+        key_grad[0, :, head] = _product(scores_grad, q, (0, 0)).astype(key_grad.dtype)
+        value_grad[0, :, head] = _product(weights.astype(g.dtype), g, (0, 0)).astype(value_grad.dtype)
 
 
 def _heads(size: int) -> Iterator[slice]:

@@ -1,7 +1,7 @@
 """The Transformer layer (Vaswani et al. 2017), post-norm or pre-norm (Xiong et al. 2020).
 
 Shapes: B batch, S length, T length of the whole sequence if S are only some of its positions, M memory length of
-cross-attention, H hidden size, N heads, D = H / N head size, Q size of a head's queries and keys, F feed-forward size,
+cross-attention, H hidden size, N heads, Q size of a head's queries and keys, D size of its values, F feed-forward size,
 K beams, P positions of a cache.
 """
 
@@ -132,7 +132,7 @@ class TransformerLayer(nn.Module):
           deterministic: whether dropout is off.
           return_attention: whether to return the weights instead of None.
         """
-        options = {"deterministic": deterministic, "return_attention": return_attention}
+        options: dict[str, Any] = {"deterministic": deterministic, "return_attention": return_attention}
 
         def attend(y: Array) -> tuple[Array, Array | None]:
             if source is None:
@@ -174,7 +174,7 @@ class TransformerLayer(nn.Module):
         Returns:
           The layer's output, and the cache extended by these tokens.
         """
-        options = {"deterministic": True, "return_attention": False}
+        options: dict[str, Any] = {"deterministic": True, "return_attention": False}
 
         def attend(y: Array) -> tuple[Array, LayerCache]:
             key, value = _to_cache_layout(*self.attention.project(y))

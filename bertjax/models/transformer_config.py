@@ -94,7 +94,12 @@ class TransformerConfig(Constrained, prefix="model"):
 
     @property
     def head_key_size(self) -> int:
-        """The size of a head's queries and keys; that of its values is always hidden_size / num_heads."""
+        """The size of a head's queries and keys."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def head_value_size(self) -> int:
+        """The size of a head's values."""
         return self.hidden_size // self.num_heads
 
     def kind(self, layer: int) -> LayerKind:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertjax import meshes
 from bertjax.models import dot_product
 from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
 from bertjax.models.dot_product import Mask, Tokens
@@ -21,12 +20,15 @@ PLAIN = LayerKind()
 LAYERS = {**SIZES, **TABLES, "dropout": 0.0, "activation": "relu", "norm_eps": 1e-6, "initializer_range": 0.5}
 
 
+class WithValuesOf5(EncoderDecoderConfig):
+    head_value_size = 5
+
+
 def attention(
-    dropout=0.0, dtype="float32", num_heads=3, backend="xla", hidden_size=12, key_size=0, kind=PLAIN, **options
+    dropout=0.0, dtype="float32", num_heads=3, backend="xla", key_size=0, kind=PLAIN, config=EncoderDecoderConfig
 ):
-    sizes = {"hidden_size": hidden_size, "num_heads": num_heads, "key_size": key_size, "dtype": dtype}
-    options = {**sizes, "attention_dropout": dropout, "attention_backend": backend, **options}
-    return MultiHeadAttention(EncoderDecoderConfig(**LAYERS, **options), kind)
+    sizes = {"hidden_size": 12, "num_heads": num_heads, "key_size": key_size, "dtype": dtype}
+    return MultiHeadAttention(config(**LAYERS, **sizes, attention_dropout=dropout, attention_backend=backend), kind)
 
 
 def inputs(batch=2, queries=5, keys=7, hidden=12):
@@ -45,43 +47,48 @@ def init(module):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def apply(module, variables, x, source, mask, key=None):
+def apply(module, variables, x, source, mask, key=None, bias=None):
     rngs = {} if key is None else {"dropout": key}
     options = {"deterministic": key is None, "return_attention": True, "rngs": rngs}
-    return module.apply(variables, x, source, Mask(mask), **options)
+    return module.apply(variables, x, source, Mask(mask), bias, **options)
 
 
-def run(module, *inputs, key=None):
+def run(module, *inputs, **options):
     """Returns output and weights."""
-    return tuple(map(np.asarray, apply(module, init(module), *inputs, key)))
+    return tuple(map(np.asarray, apply(module, init(module), *inputs, **options)))
 
 
-def numpy_attention(params, x, source, mask, num_heads):
+def numpy_attention(params, x, source, mask, num_heads, bias):
     """Attention in NumPy, one query and head at a time, over the allowed keys only."""
 
     def project(name, y):
         return y @ np.asarray(params[name]["kernel"]) + np.asarray(params[name]["bias"])
 
     query, key, value = project("query", x), project("key", source), project("value", source)
-    context = np.zeros_like(x)
+    context = np.zeros((*x.shape[:2], value.shape[-1]))
     weights = np.zeros((x.shape[0], num_heads, x.shape[1], source.shape[1]))
-    size, key_size = x.shape[-1] // num_heads, query.shape[-1] // num_heads
+    size, key_size = value.shape[-1] // num_heads, query.shape[-1] // num_heads
     for b, n, s in np.ndindex(*weights.shape[:3]):
         head, of_key = slice(n * size, (n + 1) * size), slice(n * key_size, (n + 1) * key_size)
         allowed = np.flatnonzero(np.broadcast_to(mask, weights.shape)[b, n, s])
-        score = np.exp([query[b, s, of_key] @ key[b, t, of_key] / np.sqrt(key_size) for t in allowed])
+        scores = [query[b, s, of_key] @ key[b, t, of_key] / np.sqrt(key_size) + bias[0, n, s, t] for t in allowed]
+        score = np.exp(scores)
         weights[b, n, s, allowed] = score / score.sum()
         context[b, s, head] = weights[b, n, s] @ value[b, :, head]
     return project("output", context), weights
 
 
-@pytest.mark.parametrize(("num_heads", "key_size"), [(1, 0), (3, 0), (3, 2), (2, 7)])
-def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size):
-    module = attention(num_heads=num_heads, key_size=key_size)
+@pytest.mark.parametrize(
+    ("num_heads", "key_size", "config"),
+    [(1, 0, EncoderDecoderConfig), (3, 2, EncoderDecoderConfig), (2, 7, WithValuesOf5)],
+)
+def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size, config):
+    """With a bias of the scores, and keys and values of other sizes."""
+    module, bias = attention(num_heads=num_heads, key_size=key_size, config=config), np.random.randn(1, num_heads, 5, 7)
     params = init(module)["params"]
     assert params["query"]["kernel"].shape == (12, num_heads * key_size or 12)
-    output, weights = run(module, *inputs())
-    expected = numpy_attention(params, *inputs(), num_heads)
+    output, weights = run(module, *inputs(), bias=bias)
+    expected = numpy_attention(params, *inputs(), num_heads, bias)
     np.testing.assert_allclose(output, expected[0], atol=1e-5)
     np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 
@@ -107,36 +114,6 @@ def loss(module, variables, x, source, mask):
     return jnp.mean(module.apply(variables, x, source, Mask(mask), rngs=rngs, **options)[0] ** 2)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def loss_and_gradient(scores_at_a_time, module, *inputs):
-    """`scores_at_a_time` is the patched constant; as a static argument it makes each value compile its own program."""
-    return jax.value_and_grad(functools.partial(loss, module), (0, 1, 2))(*inputs)
-
-
-@pytest.mark.parametrize(
-    ("scores_at_a_time", "dropout", "for_each_query"),
-    [(35, 0.0, True), (70, 0.4, False), (210, 0.0, True), (420, 0.4, False), (10**6, 0.0, True)],
-    ids=["a head", "two heads", "a row", "two rows", "everything"],
-)
-def test_chunked_attention_has_the_same_values_and_gradients(monkeypatch, scores_at_a_time, dropout, for_each_query):
-    """The input has four rows and six heads with 5 x 7 scores."""
-    x, source, mask = inputs(batch=4)
-    module = attention(num_heads=6, dropout=dropout)
-    arguments = init(module), x, source, mask if for_each_query else mask[:, :, :1]
-    monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", scores_at_a_time)
-    monkeypatch.setattr(dot_product, "_MIN_CHUNKS", 1)
-
-    def scans():
-        return "scan" in str(jax.make_jaxpr(functools.partial(loss, module))(*arguments))
-
-    assert scans() == (scores_at_a_time < 10**6)
-    chunked = loss_and_gradient(scores_at_a_time, module, *arguments)
-    monkeypatch.setattr(meshes, "num_devices", lambda: 2)
-    assert not scans()
-    whole = loss_and_gradient(None, module, *arguments)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-5), chunked, whole)
-
-
 @pytest.mark.parametrize(("devices", "chunked"), [(1, True), (2, False)])
 def test_attention_is_chunked_only_on_one_cpu(monkeypatch, devices, chunked):
     monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", 1)
@@ -156,7 +133,9 @@ def test_row_without_keys_has_finite_output_and_gradient():
     x, source, mask = inputs(batch=4)
     mask[1] = False
     module = attention(num_heads=6)
-    value_and_gradient = loss_and_gradient(None, module, init(module), x, source, mask)
+    value_and_gradient = jax.jit(jax.value_and_grad(functools.partial(loss, module), (0, 1, 2)))(
+        init(module), x, source, mask
+    )
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(value_and_gradient))
 
 

@@ -1,4 +1,4 @@
-"""Every backend equals plain attention, and "auto" chooses one that can compute the request."""
+"""Every backend equals the formula of attention, and "auto" chooses one that can compute the request."""
 
 import functools
 import importlib.util
@@ -20,10 +20,10 @@ from bertjax import meshes
 from bertjax.errors import UserError
 from bertjax.models import backends, dot_product, flash
 from bertjax.models.attention import make_cross_mask, make_mask
-from bertjax.models.backends import Request
 from bertjax.models.compact import compact
-from bertjax.models.dot_product import Dropout, Mask
+from bertjax.models.dot_product import AttentionInputs, Dropout, Mask
 from bertjax.models.flash import cudnn, splash
+from bertjax.models.layers import drop
 from bertjax.models.row_attention import rows as rows_kernel
 from bertjax.training import platforms
 
@@ -56,33 +56,76 @@ def masks():
     return found
 
 
-def arrays(mask, dtype="float32", size=SIZE):
-    rng = np.random.default_rng(0)
-    lengths = mask.queries.segments.shape[1], mask.keys.segments.shape[1], mask.keys.segments.shape[1]
-    return [jnp.asarray(rng.standard_normal((ROWS, length, HEADS, size)), dtype) for length in lengths]
+def arrays(mask, dtype="float32", size=SIZE, value_size=None, heads=HEADS):
+    rng, (batch, queries), keys = np.random.default_rng(0), mask.queries.segments.shape, mask.keys.segments.shape[1]
+    shapes = (queries, heads, size), (keys, heads, size), (keys, heads, value_size or size)
+    return [jnp.asarray(rng.standard_normal((batch, *shape)), dtype) for shape in shapes]
 
 
-def loss(attend, mask, dropout, query, key, value):
+def formula(inputs):
+    """Attention as in the paper, with a bias of the scores."""
+    scores = jnp.einsum("BSNQ,BTNQ->BNST", *inputs[:2]) / inputs.query.shape[-1] ** 0.5
+    scores = scores if inputs.bias is None else scores + inputs.bias
+    weights = jax.nn.softmax(jnp.where(inputs.mask.allowed, scores, -1e9))
+    if inputs.dropout is not None:
+        weights = jax.vmap(jax.vmap(functools.partial(drop, rate=inputs.dropout.rate)))(weights, inputs.dropout.keys)
+    return jnp.einsum("BNST,BTND->BSND", weights, inputs.value), weights
+
+
+def loss(attend, mask, dropout, query, key, value, bias=None):
     """A loss of the output at all tokens, and this output."""
-    output = attend(query, key, value, mask, dropout)[0].astype(jnp.float32)
+    output = attend(AttentionInputs(query, key, value, mask, dropout, bias))[0].astype(jnp.float32)
     output = jnp.where((mask.queries.segments != 0)[..., None, None], output, 0)
     return jnp.sum(jnp.sin(output)), output
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def results(attend, rate, mask, *inputs):
-    """The output at all tokens, and the gradients of queries, keys and values."""
-    dropout = Dropout(jax.random.split(jax.random.key(3), (ROWS, HEADS)), rate) if rate else None
-    gradients, output = jax.grad(functools.partial(loss, attend, mask, dropout), (0, 1, 2), has_aux=True)(*inputs)
+    """The output at all tokens, and the gradients of queries, keys, values and bias."""
+    pairs = len(inputs[0]), inputs[0].shape[2]
+    dropout = Dropout(jax.random.split(jax.random.key(3), pairs), rate) if rate else None
+    of_inputs = jax.grad(functools.partial(loss, attend, mask, dropout), range(len(inputs)), has_aux=True)
+    gradients, output = of_inputs(*inputs)
     return output, gradients
 
 
-def check(attend, mask, rate=0.0, size=SIZE):
-    found, expected = (results(each, rate, mask, *arrays(mask, size=size)) for each in (attend, dot_product.xla))
+def check(attend, mask, *inputs, rate=0.0):
+    inputs = inputs or arrays(mask)
+    found, expected = (results(each, rate, mask, *inputs) for each in (attend, formula))
     assert np.abs(expected[0]).max() > 0.5
     np.testing.assert_allclose(found[0], expected[0], atol=2e-5)
     for of_found, of_expected in zip(found[1], expected[1], strict=True):
-        np.testing.assert_allclose(of_found, of_expected, atol=1e-5)
+        np.testing.assert_allclose(of_found, of_expected, atol=1e-5, rtol=1e-5)
+
+
+FORMS = {
+    "plain": dot_product.xla,
+    "chunks of two heads": dot_product.chunked,
+    "chunks of two rows": dot_product.chunked,
+    "blocks": backends._by_blocks,
+    "compact, tpu": compact,
+    "compact, cuda": compact,
+}
+
+
+@pytest.mark.parametrize("has_own_bias", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_xla_equal_the_formula(monkeypatch, form, has_own_bias):
+    """With a bias that all rows share or not, values of another size, packed rows; and dropout if the draws agree."""
+    length, heads, is_local = 201, 4, form == "blocks"  # an odd number of keys on GPUs, an even one on TPUs
+    length -= form == "compact, tpu"
+    segments, positions = (jnp.tile(x, (2, 1)) for x in rows([[60, 40, 28], [150, 40]], length))
+    mask = make_mask(segments, "both", positions).within(5 * is_local)
+    query, key, value = arrays(mask, value_size=5, heads=heads)
+    bias = 3 * jax.random.normal(jax.random.key(0), (len(query) if has_own_bias else 1, heads, length, length))
+    monkeypatch.setattr(meshes, "platform", lambda: form.partition(", ")[2] or "cpu")
+    if "chunks" in form:
+        monkeypatch.setattr(dot_product, "_MIN_CHUNKS", 1)
+        monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", length**2 * (2 if "heads" in form else 2 * heads))
+    inputs, rate = (query, key, value, bias), 0.0 if is_local else 0.3
+    scans = "scan" in str(jax.make_jaxpr(functools.partial(loss, FORMS[form], mask, None))(*inputs))
+    assert scans == ("chunks" in form)
+    check(lambda inputs: FORMS[form](inputs), mask, *inputs, rate=rate)
 
 
 @pytest.mark.parametrize("name", masks())
@@ -94,12 +137,12 @@ def test_splash_equals_plain_attention(name):
 @pytest.mark.parametrize("name", masks())
 def test_rows_equals_plain_attention(name, size):
     """With two heads in a block, and with one."""
-    check(rows_kernel, masks()[name], size=size)
+    check(rows_kernel, masks()[name], *arrays(masks()[name], size=size))
 
 
 def test_splash_with_several_blocks_of_keys(monkeypatch):
     monkeypatch.setattr(flash, "_MAX_BLOCK", 128)
-    check(lambda *arguments: splash(*arguments), masks()["packed, cross"])
+    check(lambda inputs: splash(inputs), masks()["packed, cross"])
 
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
@@ -108,12 +151,12 @@ def test_splash_skips_blocks_of_far_keys(direction):
     check(splash, make_mask(segments, direction, positions).within(9))
 
 
-@pytest.mark.parametrize(("platform", "rate"), [("tpu", 0.0), ("tpu", 0.3), ("cuda", 0.3)])
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
 @pytest.mark.parametrize("name", masks())
-def test_compact_equals_plain_attention(monkeypatch, name, platform, rate):
-    """With dropout too, because both draw the same bits."""
+def test_compact_equals_plain_attention(monkeypatch, name, platform):
+    """Without dropout; see `test_forms_of_xla_equal_the_formula`."""
     monkeypatch.setattr(meshes, "platform", lambda: platform)
-    check(lambda *arguments: compact(*arguments), masks()[name], rate)
+    check(lambda inputs: compact(inputs), masks()[name])
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
@@ -133,14 +176,7 @@ def test_compact_rounds_no_more_than_plain_attention(monkeypatch, platform):
         )
 
     assert (errors(dot_product.xla) > 1e-4).all()
-    assert (errors(lambda *arguments: compact(*arguments)) < 1.2 * errors(dot_product.xla)).all()
-
-
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_compact_with_an_odd_number_of_keys(monkeypatch, platform):
-    monkeypatch.setattr(meshes, "platform", lambda: platform)
-    mask = make_cross_mask(rows([[100], [128]], QUERIES)[0], rows([[30], [25]], 33)[0], is_packed=False)
-    check(lambda *arguments: compact(*arguments), mask, 0.3)
+    assert (errors(lambda inputs: compact(inputs)) < 1.2 * errors(dot_product.xla)).all()
 
 
 @pytest.mark.parametrize("name", ["padded, both", "padded, left_to_right", "padded, cross"])
@@ -164,10 +200,8 @@ def test_rows_of_padding_have_finite_outputs_and_gradients(monkeypatch, attend):
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *a, implementation, **named: original(*a, **named))
     segments = jnp.zeros((ROWS, QUERIES), jnp.int32).at[0, :5].set(1)
     for mask in (make_mask(segments, "both"), make_cross_mask(segments, segments[::-1], is_packed=False)):
-        value_and_gradient = jax.value_and_grad(lambda *x, mask=mask: jnp.sum(attend(*x, mask, None)[0]), (0, 1, 2))
-        assert all(
-            np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.jit(value_and_gradient)(*arrays(mask, size=64)))
-        )
+        total = jax.value_and_grad(lambda *x, mask=mask: jnp.sum(attend(AttentionInputs(*x, mask))[0]), (0, 1, 2))
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.jit(total)(*arrays(mask, size=64))))
 
 
 @pytest.mark.parametrize("attend", [rows_kernel, compact])
@@ -175,7 +209,7 @@ def test_queries_without_keys_give_no_gradient_of_queries_and_keys(attend):
     mask = make_mask(jnp.zeros((ROWS, QUERIES), jnp.int32).at[0, :5].set(1), "right_to_left")
     inputs = arrays(mask, size=64)
     found, expected = (
-        jax.jit(jax.grad(lambda *x, of=of: jnp.sum(jnp.sin(of(*x, mask, None)[0])), (0, 1)))(*inputs)
+        jax.jit(jax.grad(lambda *x, of=of: jnp.sum(jnp.sin(of(AttentionInputs(*x, mask))[0])), (0, 1)))(*inputs)
         for of in (attend, dot_product.xla)
     )
     for one, other in zip(found, expected, strict=True):
@@ -185,13 +219,14 @@ def test_queries_without_keys_give_no_gradient_of_queries_and_keys(attend):
 # Tests of the choice.
 
 
-def request(mask=None, dtype="bfloat16", size=SIZE, length=QUERIES, weights=False, dropout=None):
+def request(mask=None, dtype="bfloat16", size=SIZE, value_size=None, length=QUERIES, **values):
     mask = mask or make_mask(jnp.ones((ROWS, length), jnp.int32), "both")
     query = jnp.zeros((ROWS, length, HEADS, size), dtype)
-    return Request(query, query, query, mask, dropout, weights)
+    value = jnp.zeros((*query.shape[:3], value_size or size), dtype)
+    return AttentionInputs(query, query, value, mask, **values)
 
 
-DROPOUT = Dropout(jnp.zeros((ROWS, HEADS)), 0.1)
+DROPOUT, BIAS = Dropout(jnp.zeros((ROWS, HEADS)), 0.1), jnp.zeros((1, HEADS, QUERIES, QUERIES))
 PACKED = masks()["packed, both"]
 CAUSAL, BACKWARDS = (make_mask(jnp.ones((ROWS, QUERIES), jnp.int32), each) for each in DIRECTIONS[1:])
 SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
@@ -202,7 +237,9 @@ SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
     [
         ({}, splash, cudnn),
         ({"dropout": DROPOUT}, compact, compact),
-        ({"weights": True}, dot_product.xla, dot_product.xla),
+        ({"bias": BIAS}, compact, compact),
+        ({"value_size": 16}, compact, compact),
+        ({"return_weights": True}, dot_product.xla, dot_product.xla),
         ({"dtype": "float32"}, splash, compact),
         ({"size": 64}, rows_kernel, cudnn),
         ({"size": 128, "length": 512, "dtype": "float32"}, rows_kernel, compact),
@@ -264,7 +301,8 @@ def test_the_forms_of_xla_on_cpus(name):
     [
         ("cudnn", "cpu", {}, "a device of kind cpu"),
         ("cudnn", "cuda", {"dropout": DROPOUT}, "dropout on the attention weights"),
-        ("cudnn", "cuda", {"weights": True}, "attention weights to be returned"),
+        ("cudnn", "cuda", {"bias": BIAS}, "a bias of the scores"),
+        ("cudnn", "cuda", {"return_weights": True}, "attention weights to be returned"),
         ("cudnn", "cuda", {"mask": PACKED}, "several instances in a row"),
         ("cudnn", "cuda", {"mask": BACKWARDS}, "attention right_to_left"),
         ("cudnn", "cuda", {"mask": SOME}, "attention of some queries in one direction"),
@@ -302,7 +340,7 @@ def test_on_a_mesh(attend, size, is_rematerialized):
 
     def loss(*inputs):
         def of_inputs(*inputs):
-            return attend(*inputs, make_mask(segments, "left_to_right", positions), None)[0]
+            return attend(AttentionInputs(*inputs, make_mask(segments, "left_to_right", positions)))[0]
 
         of_inputs = jax.checkpoint(of_inputs, policy=backends.stores_attention) if is_rematerialized else of_inputs
         return jnp.sum(jnp.where(segments[..., None, None] != 0, jnp.sin(of_inputs(*inputs)), 0))
@@ -319,7 +357,7 @@ def test_rematerialization_stores_the_results():
     mask = masks()["padded, both"]
 
     def count(policy):
-        of_inputs = jax.checkpoint(lambda *inputs: jnp.sum(compact(*inputs, mask, None)[0]), policy=policy)
+        of_inputs = jax.checkpoint(lambda *inputs: jnp.sum(compact(AttentionInputs(*inputs, mask))[0]), policy=policy)
         return str(jax.make_jaxpr(jax.grad(of_inputs, (0, 1, 2)))(*arrays(mask))).count("dot_general[")
 
     assert count(None) - count(backends.stores_attention) == 3

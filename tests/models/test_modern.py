@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import UserError
-from bertjax.models import backends, local
+from bertjax.models import backends
 from bertjax.models.attention import make_mask
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
-from bertjax.models.dot_product import Dropout, xla
+from bertjax.models.dot_product import AttentionInputs, Dropout, xla
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bertjax.models.layers import Norm
 from bertjax.models.rotary import rotate
@@ -113,11 +113,11 @@ def test_rotation_equals_complex_multiplication_and_preserves_lengths():
 # Local layers.
 
 
-def attention_arguments(mask, dropout=None, size=8):
+def attention_inputs(mask, dropout=None, size=8):
     batch, length = mask.queries.segments.shape
     rng = np.random.RandomState(1)
     query, key, value = (jnp.asarray(rng.randn(batch, length, 2, size), jnp.float32) for _ in range(3))
-    return query, key, value, mask, dropout
+    return AttentionInputs(query, key, value, mask, dropout)
 
 
 MASKS = {
@@ -133,33 +133,27 @@ MASKS = {
 @pytest.mark.parametrize("rows", MASKS)
 def test_local_attention_by_blocks_equals_masked_attention(rows, direction):
     mask = MASKS[rows](direction).within(5)
-    arguments = attention_arguments(mask)
-    assert local.saves_time(mask, *arguments[0].shape[1:2], *arguments[1].shape[1:2])
-    real = np.asarray(mask.queries.segments != 0)
+    inputs = attention_inputs(mask)
+    assert backends._chosen("xla", inputs) is backends._by_blocks
+    real = np.asarray(mask.queries.segments != 0)[..., None, None]
 
     def loss(attend, *qkv):
-        return jnp.sum(jnp.where(real[..., None, None], jnp.sin(attend(*qkv, mask, None)[0]), 0))
+        output = jnp.where(real, attend(AttentionInputs(*qkv, mask))[0], 0)
+        return jnp.sum(jnp.sin(output)), output
 
-    plain = functools.partial(backends.dot_product_attention, "xla", return_weights=True)
-    blocks = functools.partial(backends.dot_product_attention, "xla", return_weights=False)
-    assert backends._chosen("xla", backends.Request(*arguments, return_weights=False)) is backends._by_blocks
-    for attend in (plain, blocks):
-        np.testing.assert_allclose(
-            np.asarray(attend(*arguments[:3], mask, None)[0])[real], np.asarray(xla(*arguments)[0])[real], atol=2e-5
-        )
-    gradients = [
-        jax.jit(jax.grad(functools.partial(loss, attend), (0, 1, 2)))(*arguments[:3]) for attend in (plain, blocks)
-    ]
-    for expected, found in zip(*gradients, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+    expected, found = (
+        jax.jit(jax.grad(functools.partial(loss, attend), (0, 1, 2), has_aux=True))(*inputs[:3])
+        for attend in (xla, backends._by_blocks)
+    )
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-5), found, expected)
 
 
 def test_dropout_of_local_attention_has_its_rate_and_differs_between_blocks():
     mask = make_mask(jnp.ones((2, 512), int), "both").within(64)
     keys = jax.random.split(jax.random.key(0), 4).reshape(2, 2)
-    query, key, value, *_ = attention_arguments(mask)
-    arguments = query * 0, key, jnp.ones_like(value), mask
-    context, _ = backends.dot_product_attention("xla", *arguments, Dropout(keys, 0.25), return_weights=False)
+    query, key, value, *_ = attention_inputs(mask)
+    inputs = AttentionInputs(query * 0, key, jnp.ones_like(value), mask, Dropout(keys, 0.25))
+    context, _ = backends.dot_product_attention("xla", inputs)
     inner = np.asarray(context[:, 64:-64, :, 0])  # the mean of 129 values, each 0 or 4/3
     assert abs(inner.mean() - 1) < 0.01
     assert abs(inner.std() - (1 / 3 / 129) ** 0.5) < 0.005
