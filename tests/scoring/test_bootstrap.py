@@ -55,29 +55,8 @@ def test_comparison():
     assert compare(theirs, theirs) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_comparison_is_antisymmetric():
-    rng = np.random.default_rng(2)
-    ours, theirs = rng.normal(30, 10, (2, 50))
-    one, other = compare(ours, theirs), compare(theirs, ours)
-    assert other[:3] == pytest.approx((-one.difference, -one.high, -one.low))
-    assert other.p == one.p
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: resampled_means(np.zeros((0, 2))),
-            "resampling: got no documents; expected at least one. Fix: score some documents first.",
-        ),
-        (
-            lambda: compare(np.zeros(2), np.zeros(3)),
-            "comparison of two systems: got scores of 2 and 3 documents; expected the same documents in the same "
-            "order. Fix: score both systems on the same file.",
-        ),
-    ],
-)
-def test_invalid_input(call, message):
-    with pytest.raises(UserError) as error:
-        call()
-    assert str(error.value) == message
+def test_invalid_input():
+    with pytest.raises(UserError, match="resampling: got no documents; expected at least one"):
+        resampled_means(np.zeros((0, 2)))
+    with pytest.raises(UserError, match="got scores of 2 and 3 documents; expected the same documents in the same ord"):
+        compare(np.zeros(2), np.zeros(3))
