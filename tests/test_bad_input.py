@@ -185,13 +185,7 @@ TINY = "--config=configs/bert_pretraining.py:tiny"
 @pytest.mark.parametrize(
     ("flags", "what", "got", "expected", "fix"),
     [
-        (
-            [f"{TINY},huge"],
-            "^--config: variant$",
-            "^'tiny,huge'$",
-            "by commas: at most one of tiny, .*; phase2$",
-            "after the",
-        ),
+        ([f"{TINY},huge"], "^--config: variant$", "^'tiny,huge'$", "commas: at most one of tiny, .*; phase2$", "after"),
         (["--config=configs/nope.py:tiny"], "^--config$", "^No such file .*'configs/nope.py'$", "a config", "the path"),
         (["--config=configs/bert_pretraining.py"], "--config", "neither a size nor init_from", "a size", ":tiny"),
         ([], "--config", "none", "a file of configs/", "add --config="),

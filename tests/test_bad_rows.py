@@ -1,37 +1,23 @@
 """One-line messages for bad rows and config values of fine-tuning."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from bertjax.configs import classification as config_file
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from tests import tiny
-from tests.random_params import random_params
 from tests.tiny import check_message as check
 from tests.tiny import run_on_one as run
 
-SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 16,
+VALUES = {
+    **{"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3, "model.num_layers": 1, "model.hidden_size": 16},
+    **{"model.num_heads": 2, "model.intermediate_size": 16, "model.max_positions": 16},
 }
-VALUES = {**SIZES, "batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3}
 NUMBERS = {"objective": "regression", "metrics": "('pearson',)", "checkpoint__best_metric": "valid/pearson"}
 GOOD = "sentence\tlabel\na cat .\tyes\na dog .\tno\n"
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with `rows.tsv`, their `vocabulary`, and `published` weights of a classifier."""
-    home = tmp_path_factory.mktemp("bad_rows")
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({**VALUES, **tiny.write_table(home)})
-    task = tiny.ready(json.loads(tree.to_json()), home / "kept").task
-    task.export(random_params(task.init), home / "published")
+    """A folder with `rows.tsv` and their `vocabulary`."""
+    tiny.write_table(home := tmp_path_factory.mktemp("bad_rows"))
     return home
 
 
@@ -39,14 +25,14 @@ def home(tmp_path_factory):
 def train(home, tmp_path):
     """Returns a function that trains with other values and returns the message. No metrics may be logged."""
 
-    def call(content: str | bytes | None = None, name: str = "rows.tsv", variant: str = ":tiny", **overrides: object):
+    def call(content: str | None = None, **overrides: object) -> str:
         values = {**VALUES, "data.source": home / "rows.tsv", "data.vocab_file": home / "vocabulary"}
         if content is not None:
-            path = values["data.source"] = tmp_path / name
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
+            values["data.source"] = tmp_path / "rows.tsv"
+            values["data.source"].write_text(content)
         values |= {key.replace("__", "."): value for key, value in overrides.items()}
-        flags = [f"--config.{key}={value}" for key, value in values.items() if value is not None]
-        message = run(f"--config=configs/classification.py{variant}", f"--workdir={tmp_path / 'run'}", *flags).error
+        flags = [f"--config.{key}={value}" for key, value in values.items()]
+        message = run("--config=configs/classification.py:tiny", f"--workdir={tmp_path / 'run'}", *flags).error
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
         return message
 
@@ -166,7 +152,7 @@ def test_f1_of_three_classes(train):
     check(message, "config key metrics", "f1 with 3 classes", "two classes", "use macro_f1")
 
 
-# Vocabularies and weights.
+# Vocabularies.
 
 
 def test_a_vocabulary_larger_than_the_models(train):
@@ -174,69 +160,6 @@ def test_a_vocabulary_larger_than_the_models(train):
     check(message, "data.vocab_file", "26 tokens", "at most 10", "omit --config.model.vocab")
 
 
-def test_a_vocabulary_larger_than_that_of_the_weights(train, home, tmp_path):
-    weights = tmp_path / "published"
-    weights.mkdir()
-    for path in (home / "published").iterdir():
-        (weights / path.name).write_bytes(path.read_bytes())
-    WordPiece([*SPECIALS, *map(chr, range(97, 123))], lowercase=True).save(weights)
-    message = train(variant="", init_from=weights, data__vocab_file="", **unset_sizes())
-    check(message, "data.vocab_file", "31 tokens", "at most 26", "that the weights in init_from")
-
-
 def test_no_vocabulary(train):
     message = train(data__vocab_file="")
     check(message, "data.vocab_file", "nothing, and no init_from", "a vocab.txt", "--config.init")
-
-
-def unset_sizes() -> dict[str, None]:
-    return {key.replace(".", "__"): None for key in SIZES}
-
-
-def test_a_size_that_contradicts_the_weights(train, home):
-    message = train(init_from=home / "published", data__vocab_file="", model__hidden_size=32)
-    check(message, "model.hidden_size", "32", "16, as in init_from=", "omit this key; if the size")
-
-
-def test_a_vocabulary_that_contradicts_the_weights(train, home):
-    message = train(init_from=home / "published")
-    check(message, "data.vocab_file", "/vocabulary", "/published, as in init_from", "omit this key")
-
-
-# Input lines of predictions.
-
-
-def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
-    flags = [f"--config.init_from={home / 'published'}", f"--config.data.text_columns={columns}", f"--output={output}"]
-    config = ["--config=configs/classification.py", "--config.data.seq_len=16"]
-    outcome = run("--mode=predict", *config, *flags, stdin=lines)
-    assert not output.exists()
-    return outcome.error
-
-
-@pytest.mark.parametrize(
-    ("line", "got", "expected", "fix"),
-    [
-        (b"a cat .\n", "one text", "two texts separated by", "put a tab between"),
-        (b"a\tcat\t.\n", "3 texts separated by tabs", "two separated by a tab", "replace tabs"),
-        (b"a cat .\t\n", "an empty text", "two separated by a tab", "add the text"),
-        (b"\n", "an empty text", "two separated by a tab", "add the text"),
-        (b"caf\xe9\ta\n", "byte 0xe9", "UTF-8", "convert the input"),
-    ],
-)
-def test_a_line_that_is_not_a_pair(home, tmp_path, line, got, expected, fix):
-    good = b"a cat .\ta dog .\n"
-    message = predict(home, tmp_path / "out.jsonl", good + line + good, "one", "two")
-    check(message, "^input line 2$", got, expected, fix)
-
-
-@pytest.mark.parametrize(
-    ("line", "got", "fix"),
-    [
-        (b"a\tcat .\n", "two texts separated by", "replace tabs by spaces, set --config.data.text_columns to 2 names"),
-        (b" \n", "an empty text", "add the text"),
-    ],
-)
-def test_a_line_that_is_not_one_text(home, tmp_path, line, got, fix):
-    message = predict(home, tmp_path / "out.jsonl", b"a cat .\n" + line, "sentence")
-    check(message, "^input line 2$", got, "one text", fix)
