@@ -173,18 +173,6 @@ def test_means_are_taken_over_documents():
     assert summarize(scores, confidence=True)["rouge1"] == 50
 
 
-@given(SUMMARIES, st.integers(1, 9))
-def test_a_limit_gives_the_scores_of_truncated_summaries(pairs, limit):
-    def first(sentences):
-        words = [(number, word) for number, s in enumerate(sentences) for word in s.split()][:limit]
-        return [" ".join(word for i, word in words if i == number) for number in range(len(sentences))]
-
-    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
-    config = RougeConfig(flavor="rouge-1.5.5", stem=False, words=limit)
-    limited = rouge(candidates, references, config)
-    assert limited == rouge([first(c) for c in candidates], [first(r) for r in references], PLAIN)
-
-
 @pytest.mark.parametrize(
     ("module", "examples"), [(scoring_rouge, 3), (rouge_words, 2), (rouge_stemmer, 1), (rouge_overlap, 1)]
 )

@@ -105,12 +105,7 @@ def test_signatures_match_the_metric_that_scored():
     ("names", "hypotheses", "references", "message"),
     [
         (["bleu", "blue"], ["a"], [["a"]], r"score: got 'blue'; expected one of bleu, .*Fix: choose one"),
-        (
-            ["bleu"],
-            ["a", "b"],
-            [["a"]],
-            "got 2 translations, but references for 1 sentences; expected one.*Fix: translate",
-        ),
+        (["bleu"], ["a", "b"], [["a"]], "got 2 translations, but references for 1 sentences; expected one.*Fix: tra"),
         (["bleu"], [], [], "scoring: got no rows; expected at least one. Fix: check the eval"),
         (["chrf"], ["a", "b"], [["a"], []], r"sentence 1 \(from 0\): got none; expected a list.*Fix: use such a list"),
         (["chrf"], ["a"], ["a"], "sentence 0 .*got a text; expected a list of at least one text"),
