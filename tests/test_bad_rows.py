@@ -1,39 +1,23 @@
 """One-line messages for bad rows and config values of fine-tuning."""
 
-import gzip
-import json
-import re
-from pathlib import Path
-
 import pytest
 
-from bertjax.configs import classification as config_file
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from tests import tiny
-from tests.random_params import random_params
 from tests.tiny import check_message as check
 from tests.tiny import run_on_one as run
 
-SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 16,
+VALUES = {
+    **{"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3, "model.num_layers": 1, "model.hidden_size": 16},
+    **{"model.num_heads": 2, "model.intermediate_size": 16, "model.max_positions": 16},
 }
-VALUES = {**SIZES, "batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3}
 NUMBERS = {"objective": "regression", "metrics": "('pearson',)", "checkpoint__best_metric": "valid/pearson"}
 GOOD = "sentence\tlabel\na cat .\tyes\na dog .\tno\n"
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with `rows.tsv`, their `vocabulary`, and `published` weights of a classifier."""
-    home = tmp_path_factory.mktemp("bad_rows")
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({**VALUES, **tiny.write_table(home)})
-    task = tiny.ready(json.loads(tree.to_json()), home / "kept").task
-    task.export(random_params(task.init), home / "published")
+    """A folder with `rows.tsv` and their `vocabulary`."""
+    tiny.write_table(home := tmp_path_factory.mktemp("bad_rows"))
     return home
 
 
@@ -41,120 +25,64 @@ def home(tmp_path_factory):
 def train(home, tmp_path):
     """Returns a function that trains with other values and returns the message. No metrics may be logged."""
 
-    def call(content: str | bytes | None = None, name: str = "rows.tsv", variant: str = ":tiny", **overrides: object):
+    def call(content: str | None = None, **overrides: object) -> str:
         values = {**VALUES, "data.source": home / "rows.tsv", "data.vocab_file": home / "vocabulary"}
         if content is not None:
-            path = values["data.source"] = tmp_path / name
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
+            values["data.source"] = tmp_path / "rows.tsv"
+            values["data.source"].write_text(content)
         values |= {key.replace("__", "."): value for key, value in overrides.items()}
-        flags = [f"--config.{key}={value}" for key, value in values.items() if value is not None]
-        message = run(f"--config=configs/classification.py{variant}", f"--workdir={tmp_path / 'run'}", *flags).error
+        flags = [f"--config.{key}={value}" for key, value in values.items()]
+        message = run("--config=configs/classification.py:tiny", f"--workdir={tmp_path / 'run'}", *flags).error
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
         return message
 
     return call
 
 
-# Rows of a table; messages name file and line.
+# Rows and files. The tests of readers have all messages.
 
 
-@pytest.mark.parametrize(
-    ("content", "line", "got", "expected", "fix"),
-    [
-        ("text\tlabel\nx\tyes\n", 2, "without column 'sentence'; its columns: 'text'", "text_columns", "text_columns"),
-        ("sentence\tclass\nx\t1\n", 2, "without column 'label'; its", "data.label_column", "data.label_column"),
-        ("a cat .\tyes\na dog .\tno\n", 2, "its columns: 'a cat .', 'yes'", "text_columns", "--config.data.header"),
-        ("sentence\tsentence\na\tb\n", 1, "a header with 'sentence' twice", "unique column names", "header=False"),
-        (GOOD + " \tyes\n", 4, "an empty text in column 'sentence'", "text", "add the text"),
-        (GOOD + "a\t\n", 4, "an empty label in column 'label'", "name or number of a class", "correct the row"),
-        (GOOD + "a " * 600_000 + "\tyes\n", 4, "a line that is too long", "at most 1,048,576 bytes", "divide the line"),
-        (GOOD.encode() + b"caf\xe9\tyes\n", 4, "byte 0xe9 at byte offset 41", "UTF-8 text", "iconv"),
-        (GOOD + "a cat\n", 4, "one field", "2, the columns sentence, label", "correct the row"),
-        (GOOD + "a\tcat\tyes\n", 4, "3 fields", "2, the columns sentence, label", "or config.data.separator"),
-        ('sentence\tlabel\n"a\tcat"\tyes\n', 2, "3 fields", "2, the columns", "correct the row"),  # TSV has no quoting
-    ],
-    ids=["text", "label", "header", "twice", "empty", "unlabeled", "long", "latin", "few", "many", "tab"],
-)
-def test_a_bad_row_of_a_table(train, tmp_path, content, line, got, expected, fix):
-    message = train(content)
-    check(message, what=rf"{tmp_path}/rows\.tsv:{line}$", got=got, expected=expected, fix=fix)
+def test_a_bad_row_of_a_table(train, tmp_path):
+    message = train(GOOD + "a cat\n")
+    check(message, rf"{tmp_path}/rows\.tsv:4$", "one field", "2, the columns sentence, label", "correct the row")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "got", "expected"),
-    [
-        ('["a cat", "yes"]', "a JSON list", "one JSON object per line"),
-        ('{"sentence": "a cat"', "not valid JSON", "one JSON object per line"),
-        ('{"sentence": 3, "label": "yes"}', "int in column 'sentence'", "text"),
-        ('{"sentence": "a cat", "label": ["yes"]}', "list in column 'label'", "name or number of a class"),
-        ('{"sentence": "a cat", "label": 0.5}', "float in column 'label'", "name or number of a class"),
-        ('{"sentence": "\\ud800", "label": "yes"}', "half of a surrogate pair", "whole characters"),
-    ],
-    ids=["list", "cut", "number", "labels", "float", "surrogate"],
-)
-def test_a_bad_row_of_json_lines(train, tmp_path, content, got, expected):
-    message = train('{"sentence": "a", "label": "no"}\n' + content + "\n", "rows.jsonl")
-    check(message, what=rf"{tmp_path}/rows\.jsonl:2$", got=got, expected=expected, fix="correct the row, or set .*skip")
-
-
-@pytest.mark.parametrize("target", ["nan", "inf", "-Infinity", "good", "1,5"])
-def test_a_target_that_is_not_a_number(train, tmp_path, target):
-    message = train(f"sentence\tlabel\na\t1.5\nb\t{target}\n", **NUMBERS)
-    what = rf"{tmp_path}/rows\.tsv:3$"
-    check(message, what=what, got=f"'{target}' in column 'label'", expected="a finite number", fix="correct the row")
+def test_a_target_that_is_not_a_number(train, tmp_path):
+    message = train("sentence\tlabel\na\t1.5\nb\tnan\n", **NUMBERS)
+    check(message, rf"{tmp_path}/rows\.tsv:3$", "'nan' in column 'label'", "a finite number", "correct the row")
 
 
 def test_a_validation_label_that_no_training_row_has(train, tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na cat .\tyes\na bird .\tmaybe\n")
     message = train(GOOD, data__valid_source=tmp_path / "dev.tsv")
     what = rf"{tmp_path}/dev\.tsv:3$"
-    check(message, what=what, got="label 'maybe'", expected="one of no, yes", fix="add its class to the training rows")
+    check(message, what, "label 'maybe'", "one of no, yes", "add its class to the training rows")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_a_bad_row_if_the_config_does_not_depend_on_rows(train, tmp_path):
     lengths = dict.fromkeys(("num_steps", "evaluate_every", "checkpoint__save_every"), 1)
     message = train(GOOD + "a\t\n", data__labels="('no', 'yes')", **lengths)
-    check(message, what=rf"{tmp_path}/rows\.tsv:4$", got="an empty label", expected="a class", fix="correct the row")
+    check(message, rf"{tmp_path}/rows\.tsv:4$", "an empty label", "a class", "correct the row")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_label_that_the_config_does_not_have(train, home):
     message = train(data__labels="('yes', 'maybe')")
-    check(message, what=rf"{home}/rows\.tsv:\d+$", got="label 'no'", expected="one of yes, maybe", fix="data.labels")
+    check(message, rf"{home}/rows\.tsv:\d+$", "label 'no'", "one of yes, maybe", "data.labels")
 
 
 def test_rows_of_a_single_class(train, tmp_path):
     message = train(GOOD.replace("\tno", "\tyes") * 1, data__valid_source=tmp_path / "rows.tsv")
     what = rf"labels of the training rows, from {tmp_path}/rows\.tsv:2 on"
-    check(message, what=what, got="the label 'yes' in all 2 rows", expected="two or more", fix="data.label_column")
+    check(message, what, "the label 'yes' in all 2 rows", "two or more", "data.label_column")
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "sentence\tlabel\n"])
 def test_no_rows(train, tmp_path, content):
     what = f"config key data.source={tmp_path}/rows.tsv"
-    check(train(content), what=what, got="no rows", expected="at least one row", fix="check the source")
-
-
-# Files.
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "got", "expected", "fix"),
-    [
-        ("binary.tsv", bytes(range(256)), "a binary file", "UTF-8 text", "convert it"),
-        ("hidden.tsv", gzip.compress(GOOD.encode()), "gzip data in a file not named .gz", "if and only if", "rename"),
-        ("plain.tsv.gz", GOOD, "named .gz that is not gzip", "if and only if", "rename"),
-        ("cut.tsv.gz", gzip.compress(GOOD.encode() * 999)[:-20], "damaged or truncated gzip", "complete", "gzip -t"),
-        ("rows.txt", GOOD, "does not determine the separator", r"\.tsv, \.csv or \.jsonl", "data.separator"),
-        ("rows.json", "[]", "does not determine the separator", r"\.tsv, \.csv or \.jsonl", "rename the file"),
-    ],
-    ids=lambda value: value if isinstance(value, str) and value.startswith(("b", "h", "p", "c", "rows.")) else "",
-)
-def test_a_bad_file(train, tmp_path, name, content, got, expected, fix):
-    message = train(content, name)
-    check(message, what=re.escape(str(tmp_path / name)) + "$", got=got, expected=expected, fix=fix)
+    check(train(content), what, "no rows", "at least one row", "check the source")
 
 
 @pytest.mark.parametrize(
@@ -162,12 +90,10 @@ def test_a_bad_file(train, tmp_path, name, content, got, expected, fix):
     [
         ("", "data.source$", "nothing", "rows to train on", "--config.data.source=FILE"),
         ("none.tsv", "data.source=none.tsv$", "does not exist", "files relative to /.*tfds:NAME", "correct the path"),
-        ("/", "data.source=/$", "a folder", "files", "name its files"),
-        ("a.tsv,,b.tsv", "data.source$", "an empty name", "separated by commas", "name the files"),
     ],
 )
 def test_a_bad_source(train, source, what, got, expected, fix):
-    check(train(data__source=source), what=f"config key {what}", got=got, expected=expected, fix=fix)
+    check(train(data__source=source), f"config key {what}", got, expected, fix)
 
 
 # Config values.
@@ -195,138 +121,45 @@ def test_a_bad_source(train, source, what, got, expected, fix):
         ({"data__text_columns": "()"}, "data.text_columns", r"\(\)", "one column as in", "change"),
         ({"data__text_columns": "('label',)"}, "text_columns,label_column", "and 'label'", "different", "repeated"),
         ({"data__label_column": ""}, "data.label_column", "''", "training needs labels", "--config.data.label_column"),
-        ({"data__on_bad_row": "ignore"}, "data.on_bad_row", "'ignore'", "stop, skip", "change"),
         ({"data__valid_fraction": 0.0}, "data.valid_fraction", "0.0", "above 0 and below 1", "data.valid_source"),
-        ({"data__valid_fraction": 1.5}, "data.valid_fraction", "1.5", "above 0 and below 1", "data.valid_source"),
         ({"data__valid_fraction": 1e-9}, "data.valid_fraction", "0 of 60 rows", "at least one row", "add rows"),
         ({"num_epochs": 0.0}, "num_epochs", "0.0", "above 0", "change"),
-        ({"data__packing": True, "data__seq_len": 1}, "data.seq_len", "1", "8 to", "."),
         ({"warmup_fraction": 2.0}, "warmup_fraction", "2.0", "at most 1", "change"),
-        ({"num_steps": 0}, "num_steps", "0", "at least 1", "change"),
-        ({"evaluate_every": 0}, "evaluate_every", "0", "at least 1", "change"),
         ({"checkpoint__save_every": 0}, "checkpoint.save_every", "0", "at least 1", "change"),
-        ({"batch_size": 0}, "batch_size", "0", "at least 1", "change"),
-        (
-            {"optimizer__frozen_layers": 2},
-            "frozen_layers",
-            "2",
-            "at most 1, the number of the model's layers",
-            "lower it",
-        ),
         ({"model__lstm_size": -1}, "model.lstm_size", "-1", "at least 0", "model.lstm_size"),
     ],
     ids=lambda value: ",".join(f"{key}={given}" for key, given in value.items()) if isinstance(value, dict) else "",
 )
 def test_a_bad_value(train, tmp_path, overrides, what, got, expected, fix):
-    check(train(**overrides), what=what, got=got, expected=expected, fix=fix)
+    check(train(**overrides), what, got, expected, fix)
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 @pytest.mark.parametrize(("key", "value"), [("data__labels", "('a', 'b')"), ("class_weights", "(1.0, 2.0)")])
 def test_classes_of_a_regression(train, key, value):
     message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **NUMBERS, **{key: value})
-    check(message, what="objective", got="regression with .*2", expected="regression predicts", fix="omit them")
+    check(message, "objective", "regression with .*2", "regression predicts", "omit them")
 
 
 def test_a_metric_of_classes_for_a_regression(train):
     message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **{**NUMBERS, "metrics": "('f1',)"})
-    check(message, what="metrics", got="f1 with objective=regression", expected="pearson and spearman", fix="metrics")
+    check(message, "metrics", "f1 with objective=regression", "pearson and spearman", "metrics")
 
 
 def test_f1_of_three_classes(train):
     rows = "sentence\tlabel\n" + "a\tx\nb\ty\nc\tz\n" * 9
     message = train(rows, metrics="('f1',)", checkpoint__best_metric="valid/f1")
-    check(message, what="config key metrics", got="f1 with 3 classes", expected="two classes", fix="use macro_f1")
+    check(message, "config key metrics", "f1 with 3 classes", "two classes", "use macro_f1")
 
 
-# Vocabularies and weights.
+# Vocabularies.
 
 
 def test_a_vocabulary_larger_than_the_models(train):
     message = train(model__vocab_size=10)
-    check(message, what="data.vocab_file", got="26 tokens", expected="at most 10", fix="omit --config.model.vocab")
-
-
-def test_a_vocabulary_larger_than_that_of_the_weights(train, home, tmp_path):
-    weights = tmp_path / "published"
-    weights.mkdir()
-    for path in (home / "published").iterdir():
-        (weights / path.name).write_bytes(path.read_bytes())
-    WordPiece([*SPECIALS, *map(chr, range(97, 123))], lowercase=True).save(weights)
-    message = train(variant="", init_from=weights, data__vocab_file="", **unset_sizes())
-    check(message, what="data.vocab_file", got="31 tokens", expected="at most 26", fix="that the weights in init_from")
+    check(message, "data.vocab_file", "26 tokens", "at most 10", "omit --config.model.vocab")
 
 
 def test_no_vocabulary(train):
     message = train(data__vocab_file="")
-    check(message, what="data.vocab_file", got="nothing, and no init_from", expected="a vocab.txt", fix="--config.init")
-
-
-def unset_sizes() -> dict[str, None]:
-    return {key.replace(".", "__"): None for key in SIZES}
-
-
-def test_neither_size_nor_weights(train):
-    message = train(variant="", **unset_sizes())
-    check(message, what="--config", got="neither a size nor init_from", expected="a size", fix="classification.py:tiny")
-
-
-@pytest.mark.parametrize("size", [True, False])
-def test_weights_from_a_folder_without_any(train, tmp_path, size):
-    (tmp_path / "nothing").mkdir()
-    for name, got in (("nothing", "no checkpoint, config.json or bert_config.json"), ("nowhere", "no such folder")):
-        message = train(variant=":tiny" if size else "", init_from=tmp_path / name, **({} if size else unset_sizes()))
-        check(message, what=f"init_from={tmp_path / name}", got=got, expected="a run, a folder", fix="correct the path")
-
-
-def test_a_size_that_contradicts_the_weights(train, home):
-    message = train(init_from=home / "published", data__vocab_file="", model__hidden_size=32)
-    check(
-        message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit this key; if the size"
-    )
-
-
-def test_a_vocabulary_that_contradicts_the_weights(train, home):
-    message = train(init_from=home / "published")
-    check(
-        message, what="data.vocab_file", got="/vocabulary", expected="/published, as in init_from", fix="omit this key"
-    )
-
-
-# Input lines of predictions.
-
-
-def predict(home: Path, output: Path, lines: bytes, *columns: str) -> str:
-    flags = [f"--config.init_from={home / 'published'}", f"--config.data.text_columns={columns}", f"--output={output}"]
-    config = ["--config=configs/classification.py", "--config.data.seq_len=16"]
-    outcome = run("--mode=predict", *config, *flags, stdin=lines)
-    assert not output.exists()
-    return outcome.error
-
-
-@pytest.mark.parametrize(
-    ("line", "got", "expected", "fix"),
-    [
-        (b"a cat .\n", "one text", "two texts separated by", "put a tab between"),
-        (b"a\tcat\t.\n", "3 texts separated by tabs", "two separated by a tab", "replace tabs"),
-        (b"a cat .\t\n", "an empty text", "two separated by a tab", "add the text"),
-        (b"\n", "an empty text", "two separated by a tab", "add the text"),
-        (b"caf\xe9\ta\n", "byte 0xe9", "UTF-8", "convert the input"),
-    ],
-)
-def test_a_line_that_is_not_a_pair(home, tmp_path, line, got, expected, fix):
-    good = b"a cat .\ta dog .\n"
-    message = predict(home, tmp_path / "out.jsonl", good + line + good, "one", "two")
-    check(message, what="^input line 2$", got=got, expected=expected, fix=fix)
-
-
-@pytest.mark.parametrize(
-    ("line", "got", "fix"),
-    [
-        (b"a\tcat .\n", "two texts separated by", "replace tabs by spaces, set --config.data.text_columns to 2 names"),
-        (b" \n", "an empty text", "add the text"),
-    ],
-)
-def test_a_line_that_is_not_one_text(home, tmp_path, line, got, fix):
-    message = predict(home, tmp_path / "out.jsonl", b"a cat .\n" + line, "sentence")
-    check(message, what="^input line 2$", got=got, expected="one text", fix=fix)
+    check(message, "data.vocab_file", "nothing, and no init_from", "a vocab.txt", "--config.init")

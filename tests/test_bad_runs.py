@@ -60,31 +60,18 @@ def test_the_folder_of_a_run_with_another_config(train, home):
     message = train(workdir=home / "run", seed=3, model__activation="relu", evaluate_every=2)
     check(
         message,
-        what=f"--workdir={home / 'run'}",
-        got="another config: model.activation: 'gelu' before, 'relu' now; seed: 0 before, 3 now$",
-        expected="an empty folder, or a run with the same config",
-        fix="another --workdir",
+        f"--workdir={home / 'run'}",
+        "another config: model.activation: 'gelu' before, 'relu' now; seed: 0 before, 3 now$",
+        "an empty folder, or a run with the same config",
+        "another --workdir",
     )
     assert (home / "run" / "config.json").read_text() == before
-
-
-@pytest.mark.slow
-def test_a_folder_can_be_reused_after_errors_and_a_full_disk(train, home, tmp_path):
-    assert "no/such" in train(data__source="no/such.txt")
-    assert "4096 rows" in train(batch_size=4096)
-    with no_room(16_000):
-        message = train(evaluate_every=2)
-    check_no_room(message, tmp_path / "run")
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("*") if path.name.isdigit()] == []
-    assert launch(*tiny.arguments(home / "text.txt", tmp_path / "run", evaluate_every=2)).status is None
-    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert steps == [0, 2, 2, 4, 4, 6, 6]
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "predict", "export"])
 def test_a_folder_that_is_not_a_run(tmp_path, mode):
     message = launch(f"--mode={mode}", f"--workdir={tmp_path}", f"--output={tmp_path / 'out'}", stdin=MASKED).error
-    check(message, what=f"--workdir={tmp_path}", got="no readable config.json", expected="a run", fix="train it first")
+    check(message, f"--workdir={tmp_path}", "no readable config.json", "a run", "train it first")
     assert not (tmp_path / "out").exists()
 
 
@@ -92,7 +79,7 @@ def test_a_folder_that_is_not_a_run(tmp_path, mode):
 def test_a_damaged_config(copied, content, got):
     run = copied()
     (run / "config.json").write_text(content)
-    check(predict(run), what=f"--workdir={run}", got=got, expected="the folder of a run", fix="correct the path")
+    check(predict(run), f"--workdir={run}", got, "the folder of a run", "correct the path")
 
 
 def test_a_config_with_missing_keys(copied):
@@ -101,9 +88,7 @@ def test_a_config_with_missing_keys(copied):
     for key in ("init_from", "experiment"):
         del config[key]
         (run / "config.json").write_text(json.dumps(config))
-        check(
-            predict(run), what=f"config key {key}", got="no value|''", expected="str|bert_pretraining", fix="choose|set"
-        )
+        check(predict(run), f"config key {key}", "no value|''", "str|bert_pretraining", "choose|set")
 
 
 def test_a_run_without_checkpoints(copied):
@@ -111,20 +96,14 @@ def test_a_run_without_checkpoints(copied):
     shutil.rmtree(run / "checkpoints")
     for mode in ("evaluate", "predict", "export"):
         message = launch(f"--mode={mode}", f"--workdir={run}", f"--output={run / 'out'}", stdin=MASKED).error
-        check(message, what="checkpoint 'latest'", got="no checkpoints", expected="latest, best", fix="train the run")
+        check(message, "checkpoint 'latest'", "no checkpoints", "latest, best", "train the run")
         assert not (run / "out").exists()
 
 
 @pytest.mark.parametrize("which", ["77", "newest", "-2", "last:0", "last:five", "best:x"])
 def test_a_missing_checkpoint(home, which):
     message = predict(home / "run", f"--checkpoint={which}")
-    check(
-        message,
-        what=f"checkpoint '{which}'",
-        got="steps 2, 4, 6",
-        expected="one of the existing steps",
-        fix="--checkpoint",
-    )
+    check(message, f"checkpoint '{which}'", "steps 2, 4, 6", "one of the existing steps", "--checkpoint")
 
 
 def largest_file(folder: Path) -> Path:
@@ -137,19 +116,14 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("damage", "got"),
-    [(flip_a_bit, "sha256"), (Path.unlink, "no such file")],
-)
-@pytest.mark.parametrize("item", ["params", pytest.param("opt_state", marks=pytest.mark.slow)])
-def test_a_damaged_checkpoint(home, copied, damage, got, item):
+@pytest.mark.parametrize(("damage", "got"), [(flip_a_bit, "sha256"), (Path.unlink, "no such file")])
+def test_a_damaged_checkpoint(home, copied, damage, got):
     run = copied()
-    path = largest_file(run / "checkpoints" / "6" / item)
+    path = largest_file(run / "checkpoints" / "6" / "params")
     damage(path)
     parts = {"what": f"checkpoint file {path}$", "got": got, "expected": "sha256 .* as saved"}
     fix = f"restore the file, or delete {run}/checkpoints/6"
-    if item == "params":  # predictions read only the parameters
-        check(predict(run), **parts, fix=fix)
+    check(predict(run), **parts, fix=fix)
     again = launch(*tiny.arguments(home / "text.txt", run, evaluate_every=2)).error
     check(again, **parts, fix=fix)
     # The fix works.
@@ -164,15 +138,9 @@ def test_a_checkpoint_without_its_digests_or_scores(copied):
     assert launch("--mode=predict", f"--workdir={run}", "--checkpoint=best", stdin=MASKED).status is None
     (run / "metrics.jsonl").unlink()
     message = predict(run, "--checkpoint=best")
-    check(
-        message,
-        what="checkpoint 'best'",
-        got="2, 4, 6",
-        expected="best .by checkpoint.best_metric in metrics",
-        fix="--ch",
-    )
+    check(message, "checkpoint 'best'", "2, 4, 6", "best .by checkpoint.best_metric in metrics", "--ch")
     (run / "checkpoints" / "6" / "manifest.json").unlink()
-    check(predict(run), what="manifest.json", got="No such file", expected="digests", fix="restore the file")
+    check(predict(run), "manifest.json", "No such file", "digests", "restore the file")
 
 
 def test_a_checkpoint_of_another_size(copied):
@@ -180,7 +148,7 @@ def test_a_checkpoint_of_another_size(copied):
     config = json.loads((run / "config.json").read_text())
     config["model"]["intermediate_size"] = 64
     (run / "config.json").write_text(json.dumps(config))
-    check(predict(run), what="checkpoint .*/6", got="64", expected="names and shapes of this run's model", fix="config")
+    check(predict(run), "checkpoint .*/6", "64", "names and shapes of this run's model", "config")
 
 
 # Published weights.
@@ -191,74 +159,11 @@ def from_folder(folder: Path) -> str:
     return launch("--mode=predict", *flags, stdin=MASKED).error
 
 
-def test_published_weights_with_a_tensor_missing(copied):
-    folder, name = copied("published"), "bert.encoder.layer.1.output.dense.weight"
-    tensors = load_file(folder / "model.safetensors")
-    del tensors[name]
-    save_file(tensors, folder / "model.safetensors")
-    message = from_folder(folder)
-    check(
-        message, what=f"{folder}: {name}", got="no such tensor", expected=r"shape \(16, 32\)", fix="a complete folder"
-    )
-
-
-def test_published_weights_of_another_shape(copied):
-    folder, name = copied("published"), "bert.embeddings.position_embeddings.weight"
-    tensors = load_file(folder / "model.safetensors") | {name: np.zeros((5, 16), np.float32)}
-    save_file(tensors, folder / "model.safetensors")
-    check(
-        from_folder(folder),
-        what=f"{folder}: {name}",
-        got=r"\(5, 16\)",
-        expected=r"\(48, 16\)",
-        fix="the sizes of its weights",
-    )
-
-
 def test_truncated_published_weights(copied):
     folder = copied("published")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
-    check(
-        from_folder(folder),
-        what="model.safetensors",
-        got=".",
-        expected="complete safetensors",
-        fix="download or export",
-    )
-
-
-@pytest.mark.parametrize(
-    ("lost", "what", "got", "fix"),
-    [
-        (["model.safetensors"], "", "no weights", "convert other formats"),
-        (["vocab.txt", "tokenizer.json"], "", "no vocab.txt and no tokenizer.json", "folder of a BERT model"),
-        (["config.json"], "config key init_from=", "no checkpoint, config.json or bert_config.json", "correct"),
-    ],
-)
-def test_published_weights_with_a_file_missing(copied, lost, what, got, fix):
-    folder = copied("published")
-    for name in lost:
-        (folder / name).unlink()
-    check(from_folder(folder), what=f"{what}{folder}", got=got, expected=".", fix=fix)
-
-
-def test_published_weights_without_casing(copied):
-    folder = copied("published")
-    for name in ("tokenizer_config.json", "tokenizer.json"):
-        (folder / name).unlink()
-    got = "no value, and init_from does not determine the casing"
-    check(from_folder(folder), what="data.lowercase", got=got, expected="True for an uncased", fix="data.lowercase=")
-
-
-def test_missing_published_weights(home, tmp_path):
-    for path, got in ((tmp_path / "nowhere", "no such folder"), (home / "text.txt", "no checkpoint, config.json or")):
-        check(from_folder(path), what=f"init_from={path}", got=got, expected="a run, a folder", fix="correct")
-
-
-def test_a_size_that_contradicts_the_published_weights(train, home):
-    message = train(init_from=home / "published", model__hidden_size=32)
-    check(message, what="model.hidden_size", got="32", expected="16, as in init_from=", fix="omit this key")
+    check(from_folder(folder), "model.safetensors", ".", "complete safetensors", "download or export")
 
 
 @pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])
@@ -266,10 +171,10 @@ def test_more_positions_than_learned(train, home, from_published, learned):
     source = {"init_from": home / "published"} if from_published else {}
     check(
         train(learned_positions=learned, **source),
-        what="learned_positions",
-        got=str(learned),
-        expected="0, or up to model.max_positions=",
-        fix="data.seq_len",
+        "learned_positions",
+        str(learned),
+        "0, or up to model.max_positions=",
+        "data.seq_len",
     )
 
 
@@ -288,7 +193,7 @@ def no_room(size: int):
 
 
 def check_no_room(message: str, what: object, got: str = "File too large") -> None:
-    check(message, what=re.escape(str(what)), got=got, expected="with free space", fix="free some space")
+    check(message, re.escape(str(what)), got, "with free space", "free some space")
 
 
 def test_a_full_disk_while_writing_predictions(home):
@@ -305,11 +210,10 @@ def test_a_full_disk_while_writing_a_file_of_predictions(home, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [4_000, 8_000])  # the config has about 2,000 bytes
-def test_a_full_disk_while_preparing_the_text(home, tmp_path, size):
+def test_a_full_disk_while_preparing_the_text(home, tmp_path):
     prepared = tmp_path / "prepared"
     command = tiny.arguments(home / "text.txt", tmp_path / "run", data__prepared_dir=prepared)
-    with no_room(size):
+    with no_room(4_000):  # the config has about 2,000 bytes
         message = launch(*command).error
     check_no_room(message, "")
     # Finished parts are kept under a temporary name, and preparation resumes from them when there is space.
@@ -329,25 +233,23 @@ def test_a_full_disk_while_exporting(home, tmp_path):
 def test_a_folder_that_cannot_be_written(train, home, folder):
     reasons = "No such file|not permitted|Not a directory|Read-only|Permission denied"
     if folder == "/proc/run":  # only one case, because training takes a while
-        check(train(workdir=Path(folder)), what=folder, got=reasons, expected="writable", fix="another path")
+        check(train(workdir=Path(folder)), folder, reasons, "writable", "another path")
     message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={folder}").error
-    check(message, what=folder, got=reasons, expected="writable", fix="another path")
+    check(message, folder, reasons, "writable", "another path")
     message = predict(home / "run", f"--output={folder}")
-    check(message, what=folder, got=reasons, expected="writable", fix="another path")
+    check(message, folder, reasons, "writable", "another path")
 
 
 def test_a_file_in_place_of_a_folder(train, home):
     text = home / "text.txt"
-    check(
-        train(workdir=text), what=str(text), got="File exists|Not a directory", expected="writable", fix="another path"
-    )
+    check(train(workdir=text), str(text), "File exists|Not a directory", "writable", "another path")
     message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={text}").error
-    check(message, what=str(text), got="File exists", expected="writable", fix="another path")
+    check(message, str(text), "File exists", "writable", "another path")
 
 
 def test_an_export_without_a_folder(home):
     message = launch("--mode=export", f"--workdir={home / 'run'}").error
-    check(message, what="--output", got="none", expected="a folder to export to", fix="--output=FOLDER")
+    check(message, "--output", "none", "a folder to export to", "--output=FOLDER")
 
 
 # Input lines of predictions.
@@ -370,20 +272,14 @@ def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected,
     (tmp_path / "in.txt").write_bytes(lines)
     source = [f"--input={tmp_path / 'in.txt'}"] if is_file else []
     message = predict(home / "run", f"--output={output}", *source, stdin=b"" if is_file else lines)
-    check(message, what="input line 2$", got=got, expected=expected, fix="correct the line|convert the input")
+    check(message, "input line 2$", got, expected, "correct the line|convert the input")
     assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 
 def test_a_missing_input(home, tmp_path):
     message = predict(home / "run", f"--input={tmp_path / 'none.txt'}")
-    check(message, what=f"--input={tmp_path}/none.txt", got="No such file", expected="an existing file", fix="path")
-    check(
-        predict(home / "run", f"--input={tmp_path}"),
-        what="--input",
-        got="Is a directory",
-        expected="an existing file",
-        fix="path",
-    )
+    check(message, f"--input={tmp_path}/none.txt", "No such file", "an existing file", "path")
+    check(predict(home / "run", f"--input={tmp_path}"), "--input", "Is a directory", "an existing file", "path")
 
 
 # Values that are not finite.
@@ -396,19 +292,5 @@ def test_published_weights_that_are_not_finite(copied, tmp_path):
     output = tmp_path / "out.jsonl"
     flags = ["--config=configs/bert_pretraining.py", f"--config.init_from={folder}", "--config.data.seq_len=32"]
     message = launch("--mode=predict", *flags, f"--output={output}", stdin=MASKED).error
-    check(message, what="the model's output", got="not finite", expected="probabilities", fix="other weights")
+    check(message, "the model's output", "not finite", "probabilities", "other weights")
     assert not output.exists()
-
-
-@pytest.mark.slow
-def test_numbers_that_are_not_finite(train, tmp_path):
-    message = train(optimizer__learning_rate=1e30, num_steps=4, evaluate_every=4)
-    check(
-        message,
-        what=r"^step 3$",
-        got=r"loss or gradient that is not finite; .*bert/\w+",
-        expected="finite numbers; the last checkpoint before",
-        fix="lower optimizer.learning_rate",
-    )
-    run = tmp_path / "run"
-    assert [path.name for path in (run / "checkpoints").glob("*") if path.name.isdigit()] == ["2"]

@@ -14,6 +14,7 @@ from bertjax import distributed
 from bertjax.errors import UserError
 from bertjax.training import loop
 from tests import processes, tiny
+from tests.trees import distance
 
 ENDLESS = {"num_steps": 100_000, "checkpoint__save_every": 100_000, "evaluate_every": 100_000, "model__num_layers": 1}
 
@@ -25,13 +26,6 @@ def text(tmp_path):
 
 def final_params(workdir):
     return tiny.saved_params(json.loads((workdir / "config.json").read_text()), workdir)
-
-
-def distance(a, b):
-    def norm(tree):
-        return np.sqrt(sum(float(np.sum(np.float64(x) ** 2)) for x in jax.tree.leaves(tree)))
-
-    return norm(jax.tree.map(lambda x, y: x - y, a, b)) / norm(b)
 
 
 @pytest.mark.slow
@@ -90,37 +84,22 @@ def test_sigterm_to_one_process_stops_both_and_one_process_can_resume(text, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_when_a_process_is_killed_the_other_exits_with_a_message(text, tmp_path, victim):
+@pytest.mark.parametrize(("victim", "how"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)])
+def test_when_a_process_is_killed_or_stopped_the_other_exits_with_a_message(text, tmp_path, victim, how):
     with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 2) as both:
         processes.wait_for_step(tmp_path / "run", 2, both)
-        both[victim].kill()
-        began = time.monotonic()
-        for i, process in enumerate(both):
-            _, errors = process.communicate(timeout=60)
-            assert time.monotonic() - began < 60
-            assert process.returncode != 0
-            assert re.search(
-                f"(?m)^error: process {i} of 2: got a lost connection: this process was killed, or another one .*; "
-                "expected all .*Fix: start all processes again with the same command; .* last checkpoint.$",
-                errors,
-            ), errors
+        both[victim].send_signal(how)
+        other = 1 - victim
+        _, errors = both[other].communicate(timeout=60)
+        assert both[other].returncode != 0
+        message = f"error: process {other} of 2: got a lost connection: this process was killed, or another one .*; exp"
+        assert re.search(f"(?m)^{message}.*Fix: start all processes again with .* last checkpoint.$", errors), errors
 
 
 @pytest.mark.slow
-def test_a_stopped_process_counts_as_dead(text, tmp_path):
-    with processes.started(tiny.arguments(text, tmp_path / "run", **ENDLESS), 2) as both:
-        processes.wait_for_step(tmp_path / "run", 2, both)
-        both[1].send_signal(signal.SIGSTOP)
-        _, errors = both[0].communicate(timeout=60)
-        assert both[0].returncode != 0 and "error: process 0 of 2: got a lost connection" in errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own_id", [0, 1])
-def test_a_process_exits_if_the_others_do_not_start(text, tmp_path, own_id):
+def test_a_process_exits_if_the_others_do_not_start(text, tmp_path):
     address = processes.free_address()
-    flags = [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={own_id}"]
+    flags = [f"--coordinator_address={address}", "--num_processes=2", "--process_id=1"]
     began = time.monotonic()
     with processes.started([*tiny.arguments(text, tmp_path / "run"), *flags], 1) as (process,):
         _, errors = process.communicate(timeout=120)
@@ -128,18 +107,6 @@ def test_a_process_exits_if_the_others_do_not_start(text, tmp_path, own_id):
     assert process.returncode != 0
     message = f"error: joining the processes: got missing processes after 40 s; expected 2 .* at {address}. Fix: "
     assert re.search(message, errors), errors
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_processes_with_different_configs_report_the_keys_that_differ(text, tmp_path):
-    own = (["--config.seed=3"], ["--config.optimizer.learning_rate=0.5"])
-    with processes.started(tiny.arguments(text, tmp_path / "run"), 2, own=own) as both:
-        for process in both:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 1
-            message = "(process 0 first): got seed 3, 0; optimizer.learning_rate 0.001, 0.5; expected the same flags"
-            assert message in errors
     assert not (tmp_path / "run").exists()
 
 

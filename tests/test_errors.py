@@ -214,11 +214,6 @@ def test_a_full_disk_is_recognized_in_the_errors_of_any_library(kind):
     )
 
 
-def test_a_user_error_is_returned_unchanged():
-    error = UserError("a", got=1, expected="b", fix="c")
-    assert as_user_error(error, "/a/run") is error
-
-
 @given(st.sampled_from([KeyError, ValueError, RuntimeError, TypeError, AssertionError, OSError]), st.text(max_size=20))
 def test_other_exceptions_are_not_user_errors(kind, text):
     assert as_user_error(kind(text), "/a/run") is None
@@ -294,10 +289,7 @@ NAMES = dict.fromkeys(("Config", "Data", "FREE_AFTER_TRAINING", "resolve", "open
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (
-            {"build_task": None, "Config": None},
-            r"got build_task, of an .*; expected Task\(config, vocabulary\)\. Fix: ",
-        ),
+        ({"build_task": None, "Config": None}, r"got build_task, of an .*; expected Task\(config, vocabulary\)\. Fix"),
         ({**NAMES, "Task": Trains}, r"got no example_config; .* that a TrainingTask needs: .*\. Fix: define example"),
         (NAMES, r"got no Task; expected the names that a PredictionTask needs: "),
     ],

@@ -102,12 +102,7 @@ def test_a_checkpoint_of_google_fills_masks():
 @pytest.mark.parametrize(
     ("folder", "experiment", "config", "message"),
     [
-        (
-            "google-bert/bert-base-uncased",
-            "",
-            {},
-            r"hf download google-bert/bert-base-uncased --local-dir bert-base-un",
-        ),
+        ("google-bert/bert-base-uncased", "", {}, r"hf download google-bert/bert-base-uncased --local-dir bert-base"),
         ("/nowhere/at/all", "", {}, r"got no such folder.*Fix: correct the path"),
         ("ENCODER", "summaries", {}, r"experiment: got 'summaries'.*one of .*bertsum_ext"),
         ("ENCODER", "", {"poolling": "cls"}, r"poolling"),

@@ -31,28 +31,8 @@ from bertjax.training.sharding import with_shardings
 
 _NAMES = ("Ann", "Bob", "Kim")
 _PLACES = ("house", "tree", "river")
-WORDS = (
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "fish",
-    "sees",
-    "likes",
-    "finds",
-    "small",
-    "big",
-    "red",
-    "old",
-    "house",
-    "tree",
-    "river",
-    "and",
-    "runs",
-    "sleeps",
-    "sings",
-)
+_WORDS = "the a cat dog bird fish sees likes finds small big red old house tree river and runs sleeps sings"
+WORDS = tuple(_WORDS.split())
 
 _PHRASES = {
     "color": ("dark Gray", "light Blue", "pale Green"),
@@ -169,21 +149,8 @@ def write_table(folder: Path, rows: int = 60) -> dict[str, object]:
 
 
 _ANIMALS = ("cat", "dog", "bird", "fish", "horse")
-CHOICE_WORDS = (
-    *_ANIMALS,
-    "sees",
-    "likes",
-    "finds",
-    "the",
-    "a",
-    "small",
-    "big",
-    "red",
-    "old",
-    "runs",
-    "sleeps",
-    "sings",
-)
+_OTHERS = "sees likes finds the a small big red old runs sleeps sings"
+CHOICE_WORDS = (*_ANIMALS, *_OTHERS.split())
 
 
 def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
@@ -357,7 +324,7 @@ def evaluate_elsewhere(run: Path, folder: Path, **overrides: object) -> dict[str
     return json.loads(outcome.stdout)
 
 
-def check_message(message: str, *, what: str, got: str, expected: str, fix: str) -> None:
+def check_message(message: str, what: str, got: str, expected: str, fix: str) -> None:
     """Checks each part of a UserError's message against a regular expression."""
     parts = _MESSAGE.fullmatch(message)
     assert parts, message

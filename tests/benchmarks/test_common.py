@@ -53,15 +53,6 @@ def test_an_unknown_override_is_an_error():
         batch_specs(common.Shape("tiny", 4, 16, 50), {"model.layers": 3})
 
 
-@pytest.mark.slow
-def test_our_step_cycles_through_its_batches():
-    shape = common.Shape("tiny", 2, 8, 50)
-    batches = [common.made_up_batch(batch_specs(shape, {}), 50)] * 2
-    step = common.OurStep.of(shape, {"model.scan_layers": True, "rng": "rbg"}, batches)
-    step()
-    assert int(step.state.step) == 2
-
-
 def test_contenders_alternate():
     calls: list[str] = []
     seconds = common.interleave({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=2)

@@ -101,18 +101,6 @@ def test_presumm_finds_the_same_as_plain_python(block, seed, data):
         assert_same(found(ours, row), expected)
 
 
-def test_blocking_changes_what_presumm_finds():
-    tables, limits = make_tables(1, 64, 7), ([6] * 64, [9] * 64)
-    options = {"num_beams": 4, "stopping": "presumm", "max_length": 9}
-    free, blocked = (search(tables, *limits, config(block_ngrams=n, **options), CONTINUES) for n in (0, 2))
-    for row in range(64):
-        ids = [found(hypotheses, row)[0][0] for hypotheses in (free, blocked)]
-        repeats = [toys.has_repeat(toys.words_of(each[:-1], CONTINUES), 2) for each in ids]
-        if repeats[0] and not repeats[1]:
-            return
-    pytest.fail("no row had its repeats blocked")
-
-
 MIXED = [0, 3, 0, 1, 5, 0], [8, 4, 1, 6, 8, 0]
 
 
@@ -146,27 +134,6 @@ def run_step(step, cache, settings, minima, maxima):
     ours = run(cache, start_ids=start, **limits)
     jax.effects_barrier()
     return ours
-
-
-def test_lineage_and_parents_say_where_each_token_was_fed():
-    """The step records its arguments. The histories by parents and by lineage must be the same."""
-    calls, shape = [], (2, 3)
-
-    def step(tokens, cache, beams):
-        jax.debug.callback(lambda *each: calls.append([np.asarray(a) for a in each]), tokens, *beams, ordered=True)
-        return toys.reordered_step(tokens, cache, beams)
-
-    settings = config(num_beams=3, max_length=6)
-    run_step(step, toys.reordered_cache(make_tables(5, 2, 9), settings), settings, [5, 5], [6, 6])
-    assert [int(index) for _, index, _, _ in calls] == list(range(6))
-    histories = np.zeros((*shape, 0), int)
-    for tokens, index, parents, lineage in calls:
-        histories = np.take_along_axis(histories, parents[..., None], axis=1)
-        histories = np.concatenate([histories, tokens[..., None]], axis=-1)
-        for place in range(index + 1):
-            fed = np.take_along_axis(calls[place][0], lineage[..., place], axis=1)
-            np.testing.assert_array_equal(fed, histories[..., place])
-    assert any((parents != np.arange(3)).any() for _, _, parents, _ in calls)
 
 
 @pytest.mark.parametrize("changes", [*NARROW[1:3], {"stopping": "presumm"}], ids=str)

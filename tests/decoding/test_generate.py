@@ -103,9 +103,9 @@ def ours(settings, minimum):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_beams", "early"), [(1, False), (4, False), (4, True)])
 @pytest.mark.parametrize(
-    ("alpha", "minimum", "block", "force_eos"), [(1.0, 0, 0, False), (0.6, 5, 0, True), (2.0, 0, 2, False)]
+    ("num_beams", "early", "alpha", "minimum", "block", "force_eos"),
+    [(1, False, 1.0, 5, 2, False), (4, False, 2.0, 0, 2, False), (4, True, 0.6, 5, 0, True)],
 )
 def test_beam_search_finds_the_same_as_generate(num_beams, early, alpha, minimum, block, force_eos):
     options = {"min_new_tokens": minimum, "no_repeat_ngram_size": block}

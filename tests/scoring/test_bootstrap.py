@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.scoring.bootstrap import RESAMPLES, compare, interval, resampled_means
@@ -25,18 +23,6 @@ def test_draws_match_perl(size):
         np.testing.assert_allclose(means[seed] * size, counts, atol=1e-9)
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 2**32), st.integers(100, 400))
-def test_the_spread_of_means_matches_theory(seed, size):
-    figures = np.random.default_rng(seed).normal(5, 2, (size, 1))
-    means = resampled_means(figures)[:, 0]
-    assert means.std() == pytest.approx(figures.std() / size**0.5, rel=0.15)
-    assert means.mean() == pytest.approx(figures.mean(), abs=figures.std() / size**0.5 / 5)
-    low, high, middle = interval(means)
-    assert low < middle < high
-    assert (high - low) / (2 * 1.96) == pytest.approx(means.std(), rel=0.15)
-
-
 def test_the_interval_excludes_25_of_1000_on_each_side():
     low, high, middle = interval(np.arange(1000.0)[::-1])
     assert (low, high, middle) == (25.0, 974.0, 499.5)
@@ -55,29 +41,8 @@ def test_comparison():
     assert compare(theirs, theirs) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_comparison_is_antisymmetric():
-    rng = np.random.default_rng(2)
-    ours, theirs = rng.normal(30, 10, (2, 50))
-    one, other = compare(ours, theirs), compare(theirs, ours)
-    assert other[:3] == pytest.approx((-one.difference, -one.high, -one.low))
-    assert other.p == one.p
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: resampled_means(np.zeros((0, 2))),
-            "resampling: got no documents; expected at least one. Fix: score some documents first.",
-        ),
-        (
-            lambda: compare(np.zeros(2), np.zeros(3)),
-            "comparison of two systems: got scores of 2 and 3 documents; expected the same documents in the same "
-            "order. Fix: score both systems on the same file.",
-        ),
-    ],
-)
-def test_invalid_input(call, message):
-    with pytest.raises(UserError) as error:
-        call()
-    assert str(error.value) == message
+def test_invalid_input():
+    with pytest.raises(UserError, match="resampling: got no documents; expected at least one"):
+        resampled_means(np.zeros((0, 2)))
+    with pytest.raises(UserError, match="got scores of 2 and 3 documents; expected the same documents in the same ord"):
+        compare(np.zeros(2), np.zeros(3))

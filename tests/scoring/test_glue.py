@@ -98,70 +98,20 @@ def test_perfect_numbers_score_1(rows):
     assert list(scores.values()) == pytest.approx([1, 1])
 
 
-@given(CLASSES, st.randoms(use_true_random=False))
-def test_the_order_of_rows_does_not_matter(rows, random):
-    shuffled = random.sample(rows, len(rows))
-    for metrics, dtype in ((CLASS_METRICS, np.int64), (NUMBER_METRICS, np.float32)):
-        expected = glue.score(metrics, *columns(rows, dtype))
-        assert glue.score(metrics, *columns(shuffled, dtype)) == pytest.approx(expected, abs=1e-12)
-
-
-@given(CLASSES)
-def test_all_metrics_except_f1_are_symmetric_in_sides_and_classes(rows):
-    metrics = ("accuracy", "macro_f1", "matthews_correlation")
-    predictions, references = columns(rows, np.int64)
-    expected = pytest.approx(glue.score(metrics, predictions, references), abs=1e-12)
-    assert glue.score(metrics, references, predictions) == expected
-    assert glue.score(metrics, 9 - 2 * predictions, 9 - 2 * references) == expected
-
-
-@given(st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), min_size=2, max_size=30))
-def test_invariances_of_spearman_and_pearson(rows):
-    predictions, references = columns(rows, np.float64)
-    assert glue.spearman(predictions**3, references) == glue.spearman(predictions, references)
-    expected = pytest.approx(glue.pearson(predictions, references), abs=1e-9)
-    assert glue.pearson(3 * predictions - 7, references) == expected
-    assert glue.pearson(-predictions, -references) == expected
-
-
 def test_correlations_are_computed_in_float64():
     predictions, references = np.array([4096, 4097, 4099], np.float32), np.array([0, 1, 3], np.float32)
     assert glue.pearson(predictions, references) == pytest.approx(1, abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("metrics", "predictions", "references", "message"),
+    ("metric", "predictions", "references", "message"),
     [
-        (
-            ["accuracy", "bleu"],
-            [1],
-            [1],
-            "metric: got 'bleu'; expected one of accuracy, f1, macro_f1, matthews_correlation, pearson, spearman. "
-            "Fix: choose one of these.",
-        ),
-        (
-            ["accuracy"],
-            [],
-            [],
-            "scoring: got no rows; expected at least one. Fix: check the evaluated file.",
-        ),
-        (
-            ["pearson"],
-            [1.0, np.nan, np.inf],
-            [1.0, 2.0, 3.0],
-            "predictions, row 1 (from 0): got nan (2 of 3 values are not finite); expected finite numbers. "
-            "Fix: find the step at which training diverged, or check this row of the file.",
-        ),
-        (
-            ["spearman"],
-            [1.0, 2.0],
-            [1.0, -np.inf],
-            "references, row 1 (from 0): got -inf (1 of 2 values are not finite); expected finite numbers. "
-            "Fix: find the step at which training diverged, or check this row of the file.",
-        ),
+        ("bleu", [1], [1], "metric: got 'bleu'; expected one of accuracy, f1, macro_f1, matthews_correlation, pearson"),
+        ("accuracy", [], [], "scoring: got no rows; expected at least one"),
+        ("pearson", [1, np.nan, np.inf], [1, 2, 3], r"predictions, row 1 \(from 0\): got nan \(2 of 3 values are not"),
+        ("spearman", [1.0, 2.0], [1.0, -np.inf], r"references, row 1 \(from 0\): got -inf \(1 of 2 values are not"),
     ],
 )
-def test_invalid_input(metrics, predictions, references, message):
-    with pytest.raises(UserError) as error:
-        glue.score(metrics, np.array(predictions), np.array(references))
-    assert str(error.value) == message
+def test_invalid_input(metric, predictions, references, message):
+    with pytest.raises(UserError, match=message):
+        glue.score([metric], np.array(predictions), np.array(references))

@@ -53,10 +53,9 @@ def test_golden_of_the_perl_program(golden):
         assert {name: figures[name] for name in run["averages"]} == pytest.approx(run["averages"], abs=PRINTED)
 
 
-@pytest.mark.parametrize("config", [STEMMED, pytest.param(PLAIN, marks=pytest.mark.slow)])
-def test_real_summaries_score_as_in_the_perl_program(data_folder, golden, config):
-    (expected,) = (run for run in golden["real"] if run["stem"] == config.stem)
-    scores = score(*read(data_folder), config)
+def test_real_summaries_score_as_in_the_perl_program(data_folder, golden):
+    (expected,) = (run for run in golden["real"] if run["stem"])
+    scores = score(*read(data_folder), STEMMED)
     assert len(scores["rouge1"]) == 500
     assert digest(scores) == expected["documents"]
     figures = summarize(scores, confidence=True)
@@ -174,64 +173,6 @@ def test_means_are_taken_over_documents():
     assert summarize(scores, confidence=True)["rouge1"] == 50
 
 
-def test_confidence():
-    candidates, references = make_up(60)
-    figures = rouge(candidates, references, STEMMED, confidence=True)
-    for metric in METRICS:
-        low, high = figures[f"{metric}_low"], figures[f"{metric}_high"]
-        assert low < figures[metric] < high
-        assert low < figures[f"{metric}_resampled"] < high
-    assert rouge(candidates, references, STEMMED).items() <= figures.items()
-
-
-@given(SUMMARIES)
-def test_metrics_are_consistent(pairs):
-    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
-    figures = score(candidates, references, PLAIN)
-    swapped = score(references, candidates, PLAIN)
-    for name, values in figures.items():
-        assert ((values >= 0) & (values <= 100)).all()
-        if name.startswith(("rouge1", "rouge2", "rougeL_")) or name == "rougeL":  # the union is not symmetric
-            other = {"precision": "recall", "recall": "precision"}
-            metric, _, part = name.partition("_")
-            assert (swapped[f"{metric}_{other[part]}" if part else metric] == values).all()
-    for metric in METRICS:
-        parts = np.minimum(*(figures[f"{metric}_{part}"] for part in ("precision", "recall")))
-        assert (figures[metric] >= parts - PRINTED).all()
-    assert (figures["rougeL"] <= figures["rouge1"]).all()
-    assert (figures["rougeLsum"] <= figures["rouge1"]).all()
-
-
-@given(SENTENCES)
-def test_a_summary_compared_with_itself_scores_100(sentences):
-    count = len("".join(sentences).replace(" ", ""))
-    figures = rouge([sentences], [sentences], PLAIN)
-    assert figures["rouge1"] == figures["rougeL"] == figures["rougeLsum"] == (100 if count else 0)
-    assert figures["rouge2"] == (100 if count > 1 else 0)
-
-
-@settings(max_examples=40)
-@given(SUMMARIES, st.randoms(use_true_random=False))
-def test_the_order_of_documents_does_not_matter(pairs, rng):
-    order = rng.sample(range(len(pairs)), len(pairs))
-    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
-    shuffled = score([candidates[i] for i in order], [references[i] for i in order], STEMMED)
-    for name, values in score(candidates, references, STEMMED).items():
-        assert (values[order] == shuffled[name]).all()
-
-
-@given(SUMMARIES, st.integers(1, 9))
-def test_a_limit_gives_the_scores_of_truncated_summaries(pairs, limit):
-    def first(sentences):
-        words = [(number, word) for number, s in enumerate(sentences) for word in s.split()][:limit]
-        return [" ".join(word for i, word in words if i == number) for number in range(len(sentences))]
-
-    candidates, references = ([pair[side] for pair in pairs] for side in (0, 1))
-    config = RougeConfig(flavor="rouge-1.5.5", stem=False, words=limit)
-    limited = rouge(candidates, references, config)
-    assert limited == rouge([first(c) for c in candidates], [first(r) for r in references], PLAIN)
-
-
 @pytest.mark.parametrize(
     ("module", "examples"), [(scoring_rouge, 3), (rouge_words, 2), (rouge_stemmer, 1), (rouge_overlap, 1)]
 )
@@ -255,43 +196,15 @@ def test_signatures():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: rouge([], [], PLAIN),
-            "scoring: got no documents; expected at least one. Fix: check the evaluated file.",
-        ),
-        (
-            lambda: rouge([["a"], ["b"]], [["a"]], PLAIN),
-            "summaries: got 2 summaries and 1 references; expected one summary and one reference per document, in the "
-            "same order. Fix: summarize the whole file, and use the references of that file.",
-        ),
-        (
-            lambda: rouge([["a"], "a text"], [["a"], ["b"]], PLAIN),
-            "summary of document 1 (from 0): got a text; expected a list of sentences. "
-            "Fix: split the text into sentences, or pass [text] to score it as one sentence.",
-        ),
-        (
-            lambda: rouge([["a"]], ["a text"], PLAIN),
-            "reference of document 0 (from 0): got a text; expected a list of sentences. "
-            "Fix: split the text into sentences, or pass [text] to score it as one sentence.",
-        ),
-        (
-            lambda: RougeConfig(flavor="pyrouge", stem=True, words=None),
-            "config key rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score, unicode. "
-            "Fix: change --config.rouge.flavor.",
-        ),
-        (
-            lambda: RougeConfig(flavor="rouge-score", stem=True, words=0),
-            "config key rouge.words: got 0; expected at least 1, 'reference', or None. "
-            "Fix: use None to score all words.",
-        ),
-        (
-            lambda: RougeConfig(flavor="rouge-score", stem=True, words="all"),
-            "config key rouge.words: got 'all'; expected at least 1, 'reference', or None. "
-            "Fix: use None to score all words.",
-        ),
+        (lambda: rouge([], [], PLAIN), "scoring: got no documents; expected at least one"),
+        (lambda: rouge([["a"], ["b"]], [["a"]], PLAIN), "got 2 summaries and 1 references; expected one summary and"),
+        (lambda: rouge([["a"], "b"], [["a"], ["b"]], PLAIN), r"summary of document 1 \(from 0\): got a text"),
+        (lambda: rouge([["a"]], ["b"], PLAIN), r"reference of document 0 \(from 0\): got a text; expected a list"),
+        (lambda: RougeConfig("pyrouge"), "rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score, uni"),
+        (lambda: RougeConfig(words=0), "rouge.words: got 0; expected at least 1, 'reference', or None"),
+        (lambda: RougeConfig(words="all"), "rouge.words: got 'all'; expected at least 1, 'reference', or None"),
     ],
 )
 def test_invalid_input(call, message):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=message):
         call()
-    assert str(error.value) == message

@@ -42,12 +42,6 @@ def test_all_metrics_except_one_are_case_sensitive():
     assert 0 < score("chrf", hypotheses, references) < 100
 
 
-def test_lowercase_bleu_equals_bleu_of_lowercased_text():
-    hypotheses, references = ["Ein Mann mit Hut läuft."], [["Ein MANN mit einem Hut läuft."]]
-    lowered = score("bleu", [hypotheses[0].lower()], [[references[0][0].lower()]])
-    assert score("bleu_lowercase", hypotheses, references) == lowered > 0
-
-
 def test_bleu_of_scripts_without_spaces():
     hypotheses, references = ["今天天气很好 ok"], [["今天天气不好 ok"]]
     assert score("bleu", hypotheses, references) < 1e-6 < score("bleu_zh", hypotheses, references)
@@ -59,10 +53,6 @@ def test_bleu_of_scripts_without_spaces():
 def test_chrf_by_hand():
     # 1 of 3, 0 of 2 and 0 of 1 n-grams are in the reference. Both texts are equally long, so F is the mean of these.
     assert score("chrf", ["abx"], [["ayz"]]) == pytest.approx(100 * (1 / 3 + 0 + 0) / 3)
-
-
-def test_chrf_of_scripts_without_spaces():
-    assert score("chrf", ["今日は良い天気です"], [["今日はいい天気です"]]) > 30
 
 
 def test_exact_match():
@@ -77,22 +67,12 @@ def test_several_references():
     assert all(alone[name] < 100 for name in ALL)
 
 
-def test_the_number_of_references_may_vary():
-    hypotheses, references = ["a b c d e", "f g h i j"], [["a b c d e", "x"], ["f g h i j"]]
-    assert translation.score(ALL, hypotheses, references) == pytest.approx(dict.fromkeys(ALL, 100))
-
-
 @given(LINES)
 def test_scores_are_finite_and_in_range(lines):
     for hypotheses in (lines, lines[::-1], [""] * len(lines)):
         for value in translation.score(ALL, hypotheses, [[line] for line in lines]).values():
             assert type(value) is float
             assert 0 <= value <= 100 + 1e-9
-
-
-@given(LINES)
-def test_a_perfect_translation_has_a_perfect_match(lines):
-    assert score("exact_match", lines, [[line] for line in lines]) == 100
 
 
 @pytest.mark.parametrize(
@@ -125,12 +105,7 @@ def test_signatures_match_the_metric_that_scored():
     ("names", "hypotheses", "references", "message"),
     [
         (["bleu", "blue"], ["a"], [["a"]], r"score: got 'blue'; expected one of bleu, .*Fix: choose one"),
-        (
-            ["bleu"],
-            ["a", "b"],
-            [["a"]],
-            "got 2 translations, but references for 1 sentences; expected one.*Fix: translate",
-        ),
+        (["bleu"], ["a", "b"], [["a"]], "got 2 translations, but references for 1 sentences; expected one.*Fix: tra"),
         (["bleu"], [], [], "scoring: got no rows; expected at least one. Fix: check the eval"),
         (["chrf"], ["a", "b"], [["a"], []], r"sentence 1 \(from 0\): got none; expected a list.*Fix: use such a list"),
         (["chrf"], ["a"], ["a"], "sentence 0 .*got a text; expected a list of at least one text"),
@@ -144,16 +119,6 @@ def test_invalid_input(names, hypotheses, references, message):
 def test_exact_match_has_no_signature():
     with pytest.raises(UserError, match="got 'exact_match'; expected one of bleu, bleu_char, bleu_lowercase, bleu_zh"):
         translation.signature("exact_match", [["a"]])
-
-
-def test_real_references(real_data):
-    """Scores one human translation against another; the expected value is from sacreBLEU's command."""
-    folder = real_data / "wmt_newstest"
-    first, second = (
-        (folder / f"newstest2021.en-de.ref.{name}.de").read_text(encoding="utf-8").splitlines()[:200] for name in "AC"
-    )
-    found = translation.score(ALL, first, [[line] for line in second])
-    assert 20 < found["bleu"] < found["bleu_lowercase"] < 60
 
 
 @pytest.mark.parametrize("name", ["bleu", "bleu_lowercase", "chrf"])

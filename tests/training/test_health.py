@@ -35,12 +35,6 @@ def test_each_spike_is_counted():
     assert counted(values) == 5
 
 
-def test_values_below_the_median_are_no_spikes():
-    values = noisy(1000)
-    values[500] = 0
-    assert counted(values) == 0
-
-
 def test_the_first_values_are_no_spikes():
     values = noisy(200)
     values[[20, 63]] += 100
@@ -60,14 +54,6 @@ def test_an_excess_below_a_fraction_of_the_median_is_no_spike():
     assert counted(values) == 0
     values[150] *= 1.06
     assert counted(values) == 1
-
-
-def test_the_gradient_norm_may_double():
-    # Gradient norms have a distribution with a long tail.
-    norms = np.exp(noisy(5000, 0.0, 0.2))
-    assert counted(norms, least=1.0, log_scale=True) == 0
-    norms[3000] = 8.0
-    assert counted(norms, least=1.0, log_scale=True) == 1
 
 
 def test_gradient_norms_of_a_healthy_fine_tuning_have_no_spikes():

@@ -170,15 +170,6 @@ def test_rows_of_similar_length_share_a_batch():
     assert model.shapes == [(64, 40), (128, 8)]
 
 
-def test_outputs_do_not_depend_on_the_batch():
-    lengths = random_lengths(40)
-    examples = list(examples_of(lengths))
-    together = {example.source[0]: outputs[0]["mean"] for example, outputs in predict(examples)}
-    for chosen in (examples[::-1], examples[5:6], examples[::7]):
-        for example, outputs in predict(chosen):
-            np.testing.assert_allclose(outputs[0]["mean"], together[example.source[0]], atol=1e-5)
-
-
 def test_a_row_that_is_too_long_is_not_truncated():
     with pytest.raises(StopIteration):
         Predictor(Model(), mesh())._padded_length(41)

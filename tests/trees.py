@@ -1,0 +1,15 @@
+"""Comparison of trees of arrays."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def distance(tree: Any, reference: Any) -> float:
+    """The norm of the difference of two trees, divided by the norm of the second."""
+
+    def norm(tree: Any) -> float:
+        return np.sqrt(sum(float(np.sum(np.float64(leaf) ** 2)) for leaf in jax.tree.leaves(tree)))
+
+    return norm(jax.tree.map(lambda a, b: np.float64(a) - np.float64(b), tree, reference)) / norm(reference)
