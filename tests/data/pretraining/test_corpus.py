@@ -50,25 +50,6 @@ def test_a_prepared_folder_contains_the_documents(make_config, prepare, tiny_doc
     assert prepared.unigrams.tolist() == np.bincount(tokens, minlength=tokenizer.vocab_size).tolist()
 
 
-@pytest.mark.parametrize("changes", [{}, TRAINED, {"lines": "paragraph"}])
-def test_preparing_twice_gives_the_same_bytes(changes, make_config, prepare, tmp_path):
-    first, second = (
-        digests(prepare(make_config(**changes, prepared_dir=str(tmp_path / name))).folder) for name in "ab"
-    )
-    assert first == second
-    assert {"manifest.json", "vocab.txt", "unigrams.npy", "train.sentence_lengths.int32"} < set(first)
-    assert len([name for name in first if name.startswith("records/")]) >= 2
-
-
-@pytest.mark.slow
-def test_workers_and_block_size_do_not_change_the_result(make_config, prepare, tmp_path, monkeypatch):
-    one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
-    two = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "two"), workers=2))
-    assert one.folder.name == two.folder.name
-    assert digests(one.folder) == digests(two.folder)
-
-
 def test_prepared_text_is_reused(make_config, monkeypatch):
     config = make_config()
     first = Preparation(config, Path("unused"))

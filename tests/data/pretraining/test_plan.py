@@ -1,8 +1,4 @@
-import hashlib
 import json
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -60,12 +56,6 @@ def in_order(rows: PlannedRows) -> np.ndarray:
     return np.sort(rows.instances, order=["document_a", "start_a"])
 
 
-def digest(folder: Path) -> str:
-    """Returns the digest of the rows of three epochs."""
-    made = make_plan(folder)
-    return hashlib.sha256(b"".join(content(made, epoch) for epoch in range(3))).hexdigest()
-
-
 @pytest.fixture(params=[1 << 20, 120], ids=["one block", "four blocks"])
 def block(request, monkeypatch) -> int:
     """The size of a block, in sentences."""
@@ -95,18 +85,6 @@ def test_two_plans_are_equal(tmp_path, block, packing):
     assert len(set(ordered)) == 4
 
 
-def test_another_process_has_the_same_plan(tmp_path):
-    code = f"""
-import importlib.util, pathlib
-spec = importlib.util.spec_from_file_location("test_plan", {__file__!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-print(module.digest(pathlib.Path({str(tmp_path / "other")!r})))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == digest(tmp_path / "this")
-
-
 @pytest.mark.parametrize("packing", [None, PACKING])
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
 def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
@@ -122,16 +100,6 @@ def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
             assert rows.first.tolist() == list(range(len(expected) + 1))
         else:
             assert len(rows) < len(expected)
-
-
-def test_packed_rows_do_not_exceed_their_capacity(tmp_path, block):
-    rows = all_rows(make_plan(tmp_path, packing=PACKING), 0)
-    lengths = PAIRS.lengths(rows.instances)
-    sizes = np.diff(rows.first)
-    assert (sizes >= 1).all()
-    assert sizes.max() <= PACKING.segments
-    assert np.add.reduceat(lengths, rows.first[:-1]).max() <= PACKING.tokens
-    assert np.add.reduceat(np.array(PACKING.per_instance)[lengths], rows.first[:-1]).max() <= PACKING.predictions
 
 
 def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_uniform):
@@ -182,11 +150,6 @@ def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path, block):
     assert len({each.instances.tobytes() for each in rows}) == 5
 
 
-def test_dynamic_epochs_have_new_draws(tmp_path, block):
-    made = make_plan(tmp_path)
-    assert len({in_order(all_rows(made, epoch)).tobytes() for epoch in range(5)}) == 5
-
-
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=2), min_size=1, max_size=4), st.data())
 def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, data):
@@ -224,14 +187,6 @@ def test_an_epoch_smaller_than_a_batch_is_reported(tmp_path, block):
     assert made.locate(0, count) == (0, 0)
     with pytest.raises(UserError, match=f"batch_size: got {count + 1} rows per step, but {count} rows per epoch"):
         made.locate(0, count + 1)
-
-
-def test_only_the_blocks_in_use_and_the_next_are_planned(tmp_path, monkeypatch, made_blocks):
-    monkeypatch.setattr(plan, "_BLOCK", 120)
-    made = make_plan(tmp_path)
-    made.rows(*made.locate(0, 4), 4)
-    made._planner.shutdown()
-    assert made_blocks == [(0, 0), (0, 1)]
 
 
 def test_a_resumed_run_plans_only_the_block_it_starts_in(tmp_path, monkeypatch, made_blocks):
@@ -288,21 +243,3 @@ def test_counts_of_another_process_are_kept(tmp_path):
     slow.count(0)
     (path,) = tmp_path.iterdir()
     assert [sum(counts) for counts in json.loads(path.read_text()).values()] == expected
-
-
-def test_threads_share_a_plan(tmp_path, block):
-    alone = make_plan(tmp_path / "alone")
-    expected = [content(alone, epoch) for epoch in range(5)]
-    for attempt in range(3):
-        made = make_plan(tmp_path / str(attempt))
-        with ThreadPoolExecutor(8) as pool:
-            drawn = list(pool.map(lambda epoch, made=made: content(made, epoch), [4, 3] * 4))
-        assert drawn == [expected[4], expected[3]] * 4
-        assert [content(made, epoch) for epoch in range(5)] == expected
-
-
-def test_an_error_in_the_planning_thread_is_raised(tmp_path):
-    sentences = Sentences(np.full(3, 5, np.int32), np.array([3], np.int32))
-    made = Plan(sentences, PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
-    with pytest.raises(UserError, match="got 1 document"):
-        made.count(0)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bertjax.data.summarization import oracle as oracles
 from bertjax.data.summarization.oracle import OracleConfig, oracle
-from bertjax.data.text.sentences import split as split_sentences
 from bertjax.errors import UserError
 from tests.data.golden.make_oracle_golden import SETS, digest, read_set
 
@@ -170,12 +169,7 @@ def test_the_best_combination_is_never_worse_than_greedy(sentences, summary, cou
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "best"}, r"data\.oracle\.method: got 'best'; expected one of greedy, combination, verbatim\."),
-        ({"counts": "bags"}, r"data\.oracle\.counts: got 'bags'; expected one of sets, counts"),
-        ({"num_sentences": 0}, r"data\.oracle\.num_sentences: got 0; expected at least 1\. Fix: change --config"),
-        ({"first_sentences": -1}, r"data\.oracle\.first_sentences: got -1; expected at least 0"),
         ({"ngrams": ()}, r"data\.oracle\.ngrams: got \(\); expected numbers from 1"),
-        ({"ngrams": (0,)}, r"data\.oracle\.ngrams: got \(0,\)"),
         ({"ngrams": (2,)}, r"data\.oracle\.ngrams: got \(2,\); expected \(1, 2\) with data\.oracle\.counts=sets"),
         ({"stem": True}, r"data\.oracle\.stem: got True; expected False with data\.oracle\.counts=sets"),
         (
@@ -186,25 +180,11 @@ def test_the_best_combination_is_never_worse_than_greedy(sentences, summary, cou
             {"method": "verbatim", "lowercase": True},
             r"data\.oracle\.lowercase: got True; expected False with data\.oracle\.method=verbatim",
         ),
-        ({"method": "verbatim", "ngrams": (1,)}, r"data\.oracle\.ngrams: got \(1,\)"),
     ],
 )
 def test_wrong_configs_are_errors(changes, message):
     with pytest.raises(UserError, match=message):
         config(**changes)
-
-
-def test_published_summaries_consist_of_sentences_of_their_articles(data_folder):
-    verbatim = config(method="verbatim", num_sentences=1000, first_sentences=0)
-    found = wanted = 0
-    with gzip.open(data_folder / "bbc_news_summary" / "test.jsonl.gz", "rt", encoding="utf-8") as rows:
-        for row in map(json.loads, rows):
-            article = [s for line in row["article"].split("\n") if line.strip() for s in split_sentences(line.strip())]
-            summary = row["summary"].split("\n")
-            chosen = oracle(article, summary, verbatim)
-            assert {" ".join(article[i].split()) for i in chosen} <= {" ".join(text.split()) for text in summary}
-            found, wanted = found + len(chosen), wanted + len(set(summary))
-    assert found > 0.995 * wanted
 
 
 def test_rouge_2_of_published_choices(data_folder):

@@ -116,15 +116,6 @@ def test_evaluation_articles_have_labels_and_none_is_dropped(tmp_path, sources, 
             assert [each._replace(article=each.article._replace(gold=None)) for each in restored] == expected
 
 
-def test_two_workers_write_the_same_files(tmp_path, sources, monkeypatch):
-    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 500)
-    one, two = (prepare(extractive(sources), tmp_path / f"{n}", workers=n).folder for n in (1, 2))
-    files = [path.relative_to(one) for path in one.rglob("*") if path.is_file()]
-    assert len(files) > 10
-    assert all((one / path).read_bytes() == (two / path).read_bytes() for path in files)
-
-
 def test_other_settings_are_prepared_separately(tmp_path, sources):
     other_limits = dataclasses.replace(LABELS, limits=dataclasses.replace(LABELS.limits, max_words=7))
     other_oracle = dataclasses.replace(LABELS, oracle=dataclasses.replace(LABELS.oracle, num_sentences=1))

@@ -376,28 +376,8 @@ def test_load_reads_what_transformers_saves(tmp_path):
     ("files", "message"),
     [
         ({}, "no file that states the casing"),
-        ({"vocab.txt": "\n".join(VOCAB)}, "no file that states the casing"),
         ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt and no tokenizer.json"),
-        ({"tokenizer_config.json": {"do_lower_case": "yes"}}, "do_lower_case yes"),
-        ({"tokenizer_config.json": "{"}, "tokenizer_config.json: got Expecting property name"),
-        ({"tokenizer_config.json": "[]"}, "a JSON list"),
         ({"tokenizer_config.json": "[" * 10**5}, "tokenizer_config.json: got maximum recursion depth"),
-        *(
-            ({"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": library}, message)
-            for library, message in (
-                ({"normalizer": "BertNormalizer"}, "tokenizer.json: normalizer: got a JSON str; expected a JSON dict"),
-                ({"model": [1]}, "tokenizer.json: model: got a JSON list"),
-                ({"model": {"type": "WordPiece"}}, "got no ids; expected tokens with the ids"),
-                ({"model": {"type": "WordPiece", "vocab": ["[PAD]"]}}, "got no ids"),
-                ({"model": {"type": "WordPiece", "vocab": {"a": "0", "b": 1}}}, "ids with gaps or repeats"),
-                ({"added_tokens": "[UNK]"}, "tokenizer.json: added_tokens: got a JSON str"),
-                ({"added_tokens": [{"content": 1}]}, "added_tokens: got {'content': 1}; expected an object with"),
-            )
-        ),
-        (
-            {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": "many"}}},
-            "max_input_chars_per_word many",
-        ),
         (
             {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": 2**31}}},
             "expected a number from 1 to 2147",
@@ -407,49 +387,18 @@ def test_load_reads_what_transformers_saves(tmp_path):
             "'strip_accents': False",
         ),
         (
-            {"tokenizer_config.json": {"do_lower_case": True, "tokenize_chinese_chars": False}},
-            "'chinese': False",
-        ),
-        (
             {"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": {"model": {"type": "BPE"}}},
             "a tokenizer.json of type BPE",
-        ),
-        (
-            {
-                "tokenizer_config.json": {"do_lower_case": True},
-                "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(SPECIALS)}}},
-            },
-            "got only 5 special tokens",
-        ),
-        (
-            {
-                "tokenizer_config.json": {"do_lower_case": True},
-                "tokenizer.json": {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "[UNK]": 2}}},
-            },
-            "ids with gaps or repeats",
         ),
         (
             {**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}},
             "not in the vocabulary: '[ENT]'; expected only tokens",
         ),
         (
-            {**WHOLE, "tokenizer.json": {"added_tokens": [{"content": token} for token in ("[ENT]", "[MASK]", "x y")]}},
-            "not in the vocabulary: '[ENT]', 'x y'; expected only tokens",
-        ),
-        (
             {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
             "got tokenizer_class BertJapaneseTokenizer; expected BERT's own",
         ),
-        (
-            {**WHOLE, "tokenizer_config.json": {"do_lower_case": False, "word_tokenizer_type": "mecab"}},
-            "got word_tokenizer_type mecab",
-        ),
-        (
-            {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "do_basic_tokenize": False}},
-            "got do_basic_tokenize false",
-        ),
         ({**WHOLE, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
-        ({**WHOLE, "tokenizer.json": {"normalizer": {"type": "NFKC"}}}, "got normalizer NFKC"),
         (
             {
                 **WHOLE,
