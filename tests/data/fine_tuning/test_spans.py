@@ -1,9 +1,13 @@
+import itertools
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.fine_tuning.questions import Answer, Question
+from bertjax.data.fine_tuning.questions import Answer, Question, read_questions
 from bertjax.data.fine_tuning.spans import (
     SpanConfig,
     answer_text,
@@ -12,6 +16,7 @@ from bertjax.data.fine_tuning.spans import (
     target,
     windows,
 )
+from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
@@ -220,3 +225,30 @@ def test_bad_configs_are_errors(changes, message):
     with pytest.raises(UserError) as error:
         config(**changes)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("squad_v11_xquad_en", {"exact": 169}),
+        ("covid_qa", {"exact": 31, "cut": 1, "long": 10}),
+        ("squad_v2_small", {"exact": 307, "long": 1}),
+    ],
+)
+def test_oracle_on_published_data(name, counts):
+    if "BERTJAX_DATA" not in os.environ:
+        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
+    data = Path(os.environ["BERTJAX_DATA"])
+    tokenizer = WordPiece.from_file(data / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)
+    source = str(data / name / "dev.json.gz")
+    found = {"exact": 0, "cut": 0, "long": 0}
+    questions = read_questions(source, "data.valid_source", BadRows("stop"), aligned=True)
+    for question in itertools.islice(questions, 1, None, 4):
+        answer = question.answers[0] if question.answers else None
+        expected = answer.text.strip() if answer else ""
+        text = recovered(question, tokenizer, null_answers=True)
+        # The annotator's text may begin or end inside a piece. The pieces then exceed it by less than a word.
+        is_cut = expected in text and len(text.split()) == len(expected.split())
+        is_long = len(tokenizer.encode_with_offsets(expected).ids) > 30
+        found["exact" if text == expected else "long" if is_long else "cut" if is_cut else "lost"] += 1
+    assert {key: count for key, count in found.items() if count} == counts

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -25,7 +26,7 @@ CONFIG = MaskingConfig(
     dupe_factor=10,
 )
 FRACTIONS = [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.0, 0.2), (0.8, 0.2, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]
-SEED, EPOCH = 11, 5
+SEED, EPOCH, MANY = 11, 5, 40_000
 # Segments often contain continuation pieces, also at their start, and occasionally a special token from the text.
 SEGMENT = st.lists(st.sampled_from([1, MASK, *range(5, 9), *range(18, 30)]), min_size=1, max_size=12)
 
@@ -197,6 +198,34 @@ def test_the_rate_counts_specials_and_rounds_half_to_even():
     for text, expected in ((125, 19), (7, 2), (27, 4), (1, 1)):
         row = Rows.of([([5] * (text - text // 2), [5] * (text // 2))], [0], 130)
         assert row.masked(CONFIG).weights.sum() == expected
+
+
+@functools.cache
+def many(fractions: tuple[float, float, float]) -> Predictions:
+    """Returns MANY rows of 32 tokens, with five predicted tokens each."""
+    text = random.below(random.bits(1, random.Stream.CHUNKS, 0, np.arange(MANY), 29), V - 5) + 5
+    input_ids = np.full((MANY, 32), SEP)
+    input_ids[:, 0], input_ids[:, 1:15], input_ids[:, 16:31] = CLS, text[:, :14], text[:, 14:]
+    row = Rows(input_ids, input_ids >= 5, np.full(MANY, 32), np.arange(MANY))
+    return row.masked(changed(fractions))
+
+
+@pytest.mark.parametrize("fractions", FRACTIONS[:3])
+def test_tokens_are_replaced_at_the_configured_rates(fractions, check_rate):
+    output = many(fractions)
+    assert (output.weights.sum(axis=1) == 5).all()
+    after = np.take_along_axis(output.input_ids, output.positions[:, :5], axis=1)
+    mask, swap, keep = fractions
+    # A random token is [MASK] or the original token with probability 1 / V each; the text has no [MASK].
+    for name, happened, chance in (
+        ("[MASK]", after == MASK, mask + swap / V),
+        ("unchanged", after == output.labels[:, :5], keep + swap / V),
+        ("another token", (after != MASK) & (after != output.labels[:, :5]), swap * (1 - 2 / V)),
+    ):
+        if 0 < chance < 1:
+            check_rate(f"{name} at {fractions}", int(happened.sum()), after.size, chance)
+        else:
+            assert happened.mean() == chance
 
 
 def test_drawn_spans_have_the_mean_length_that_spanbert_reports():

@@ -101,15 +101,6 @@ def test_letters_of_all_scripts(counts, sentences, summary):
     assert oracle(sentences, [sentences[0]], dataclasses.replace(unicode, method="combination")) == (0,)
 
 
-@given(st.lists(st.text("abcAB .,\n", max_size=12), max_size=5), st.lists(st.text("abcAB .,", max_size=12), max_size=2))
-def test_both_alphabets_give_the_same_for_ascii(sentences, summary):
-    for counts in ("sets", "counts"):
-        ascii_ = config(counts=counts)
-        assert oracle(sentences, summary, ascii_) == oracle(
-            sentences, summary, dataclasses.replace(ascii_, letters="unicode")
-        )
-
-
 def test_sets_and_counts_differ_for_repeated_words():
     sentences, summary = ["a a a a", "a b"], ["a a a a"]
     assert oracle(sentences, summary, config(num_sentences=1)) == (0,)
