@@ -142,8 +142,7 @@ def test_a_pair_needs_both_texts():
 
 
 @pytest.mark.parametrize(
-    ("content", "skipped"),
-    [("", ""), ("text\tlabel\n", ""), ("text\tkind\nx\t1\ny\t1\n", ", 2 bad rows skipped")],
+    ("content", "skipped"), [("", ""), ("text\tlabel\n", ""), ("text\tkind\nx\t1\ny\t1\n", ", 2 bad rows skipped")]
 )
 def test_sources_without_rows_are_errors(content, skipped):
     write("a.tsv", content)

@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.fine_tuning.questions import Answer, Question, read_questions
-from bertjax.data.fine_tuning.spans import (
-    SpanConfig,
-    answer_text,
-    best_answers,
-    null_score,
-    target,
-    windows,
-)
+from bertjax.data.fine_tuning.spans import SpanConfig, answer_text, best_answers, null_score, target, windows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.fine_tuning import tagged_words
-from bertjax.data.fine_tuning.tagged_words import (
-    Columns,
-    read_sentences,
-    sentence_rows,
-)
+from bertjax.data.fine_tuning.tagged_words import Columns, read_sentences, sentence_rows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.pretraining import plan
 from bertjax.data.pretraining.batches import PretrainingBatches
 from bertjax.errors import UserError
 from tests.data.batches import (
@@ -162,22 +161,6 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
             epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
             assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
             place += count
-
-
-def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
-    monkeypatch.setattr(plan, "_BLOCK", 20)
-    batches = make_batches(corpus, rows=PACKED)
-    assert batches._plan._num_blocks > 2
-    made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
-    seen, text = actual_text(made), expected_text(corpus, "train", PAIRS)
-    left = sum(batch["next_sentence_weights"].sum() for batch in made)
-    assert len(seen) == left
-    assert not [instance for instance in seen if instance not in text]
-    assert len(text) - len(seen) <= BATCH * 4  # the last rows of the epoch, which do not fill a batch
-    fresh = make_batches(corpus, rows=PACKED)
-    assert_equal(
-        fresh.training_batch(steps_in(batches, 0) + 1, ALL), batches.training_batch(steps_in(batches, 0) + 1, ALL)
-    )
 
 
 def test_documents_can_be_read_from_their_instances(corpus, tiny_documents):

@@ -154,23 +154,6 @@ def test_a_killed_preparation_resumes_to_the_same_bytes(make_config, prepare, ne
     assert left_behind(config) == [again.folder.name]
 
 
-def test_a_folder_that_only_lacks_its_final_name_is_kept(make_config, tmp_path, monkeypatch):
-    config = make_config()
-    preparing = Preparation(config, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(corpus.Path, "rename", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            preparing.run()
-    partial = preparing.folder.with_suffix(".partial")
-    before = digests(partial)
-    assert "manifest.json" in before
-    assert not preparing.is_finished()
-    monkeypatch.setattr(preparation, "tokenize", None)
-    preparing.run()
-    assert digests(preparing.folder) == before
-    assert left_behind(config) == [preparing.fingerprint]
-
-
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_parts_change_only_the_division_into_record_files(workers, make_config, prepare, tmp_path, monkeypatch):
     one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))

@@ -33,11 +33,7 @@ def masking(mode: str) -> MaskingConfig:
 
 
 def make_plan(
-    folder: Path,
-    mode: str = "dynamic",
-    seed: int = 7,
-    pairs: PairsConfig = PAIRS,
-    packing: Packing | None = None,
+    folder: Path, mode: str = "dynamic", seed: int = 7, pairs: PairsConfig = PAIRS, packing: Packing | None = None
 ) -> Plan:
     return Plan(Sentences(LENGTHS, SIZES), pairs, masking(mode), packing, seed=seed, folder=folder)
 
@@ -128,19 +124,6 @@ def test_rows_do_not_depend_on_how_many_are_requested(tmp_path_factory, start, c
             assert some.first.tolist() == expected.first.tolist()
 
 
-@given(st.lists(st.integers(0, 4), max_size=8), st.data())
-def test_rows_can_be_taken_in_any_order_and_may_be_empty(sizes, data):
-    instances = np.zeros(sum(sizes), INSTANCE)
-    instances["document_a"] = np.arange(len(instances))
-    rows = PlannedRows(instances, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
-    chosen = data.draw(st.lists(st.integers(0, len(sizes) + 2)))
-    taken = rows.take(np.array(chosen, np.int64))
-    assert len(taken) == len(chosen)
-    for place, row in enumerate(chosen):
-        expected = range(rows.first[row], rows.first[row + 1]) if row < len(sizes) else ()
-        assert taken.instances["document_a"][taken.first[place] : taken.first[place + 1]].tolist() == list(expected)
-
-
 def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path, block):
     made = make_plan(tmp_path, "static")
     rows = [all_rows(made, epoch) for epoch in range(5)]
@@ -161,24 +144,6 @@ def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, 
     places = [(epoch, i * batch_size) for epoch, total in enumerate(totals) for i in range(total // batch_size)]
     step = data.draw(st.integers(0, len(places) - 1))
     assert made.locate(step, batch_size) == places[step]
-
-
-def test_the_cost_per_epoch_does_not_grow_with_the_number_of_epochs(tmp_path, monkeypatch):
-    made = make_plan(tmp_path)
-    made._num_blocks, counted, written = 1, [], []
-    made._block = lambda epoch, number: np.empty(4)
-    count, write = made.count, plan._Counts._write
-    monkeypatch.setattr(made, "count", lambda *args: (counted.append(args), count(*args))[1])
-    monkeypatch.setattr(plan._Counts, "_write", lambda self: (written.append(1), write(self))[1])
-    epochs = 1000
-    assert [made.locate(step, 2) for step in range(2 * epochs)] == [
-        (step // 2, step % 2 * 2) for step in range(2 * epochs)
-    ]
-    assert len(counted) < 4 * epochs
-    assert len(written) < 16 * np.log2(epochs)
-    again = make_plan(tmp_path)
-    assert sum(map(len, again._counts._counts.values())) > 0.9 * epochs
-    assert made.locate(3, 2) == (1, 2) and made.locate(2 * epochs, 2) == (epochs, 0)
 
 
 def test_an_epoch_smaller_than_a_batch_is_reported(tmp_path, block):
@@ -234,12 +199,3 @@ def test_a_folder_that_cannot_be_written_is_not_an_error(tmp_path):
     made = make_plan(tmp_path / "file")
     assert made.count(0) == expected
     assert made.locate(1, 4) == (0, 4)
-
-
-def test_counts_of_another_process_are_kept(tmp_path):
-    # The second process has counted more epochs than the first.
-    slow, fast = make_plan(tmp_path), make_plan(tmp_path)
-    expected = [fast.count(epoch) for epoch in range(3)]
-    slow.count(0)
-    (path,) = tmp_path.iterdir()
-    assert [sum(counts) for counts in json.loads(path.read_text()).values()] == expected

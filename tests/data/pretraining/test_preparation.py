@@ -162,19 +162,3 @@ def test_duplicates_are_counted_by_range(tmp_path_factory, hashes, at_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "_HASHES_AT_ONCE", at_once)
         assert count_duplicates(path) == len(hashes) - len(set(hashes))
-
-
-@pytest.mark.parametrize("same", [0, 4000])
-def test_few_hashes_are_in_memory_at_once(same, tmp_path, monkeypatch):
-    path, held = tmp_path / "hashes", []
-    hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True)
-    hashes[3000 : 3000 + same] = 7
-    hashes.tofile(path)
-    distinct = preparation._distinct
-    monkeypatch.setattr(preparation, "_HASHES_AT_ONCE", 1000)
-    monkeypatch.setattr(preparation, "_distinct", lambda hashes: held.append(len(hashes)) or distinct(hashes))
-    assert count_duplicates(path) == max(same - 1, 0)
-    assert len(held) == 10 + 10
-    assert sum(held[10:]) >= 10_000 - same
-    assert max(held) < 1200
-    assert [file.name for file in tmp_path.iterdir()] == ["hashes"]

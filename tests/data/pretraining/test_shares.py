@@ -170,11 +170,6 @@ def test_a_missing_beam_is_reported_before_anything_is_written(make_config, tmp_
             ("--direct_running_mode=multi_threading",),
             "direct_running_mode=multi_threading; expected work",
         ),
-        (
-            "DirectRunner",
-            ("--direct_running_mode", "multi_threading"),
-            "direct_running_mode=multi_threading; expected work",
-        ),
         ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.* without a runner; expected no options"),
     ],
 )

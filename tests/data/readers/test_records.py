@@ -1,8 +1,6 @@
 import os
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -121,10 +119,7 @@ def test_tfds_data_dir_is_used_and_tensorflow_is_not_imported(tmp_path):
         "print(len(list(TextSource('tfds:tiny_text', 'title', 'stop').documents()))); "
         "print('tensorflow' in sys.modules, 'jax' in sys.modules)"
     )
-    environment = os.environ | {
-        "PYTHONPATH": str(Path(records.__file__).parents[3]),
-        "TFDS_DATA_DIR": str(tmp_path),
-    }
+    environment = os.environ | {"PYTHONPATH": str(Path(records.__file__).parents[3]), "TFDS_DATA_DIR": str(tmp_path)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert result.stdout.split() == ["5", "False", "False"]
 
@@ -145,26 +140,3 @@ def test_each_document_is_written_to_its_file(tmp_path):
         order = np.arange(len(read))[::-1]
         found = read.read(order, np.zeros_like(order), lengths[order])
         assert [ids.tolist() for ids in found] == [ids.tolist() for ids in reversed(expected)]
-
-
-def test_one_file_of_tokens_at_a_time_is_in_memory(tmp_path):
-    def peak(files: int) -> int:
-        documents = (([np.full(1000, n, np.int32) for _ in range(500)]) for n in range(files))
-        lazy = [_Lazy(documents) for _ in range(files)]
-        tracemalloc.start()
-        records.write_tokens(tmp_path / str(files), {"train": lazy})
-        memory = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return memory
-
-    few, many = peak(2), peak(10)
-    print(f"MEMORY {few} bytes for 4 MB of tokens, {many} for 20 MB")
-    assert many < 1.3 * few
-
-
-class _Lazy:
-    def __init__(self, files: Iterator[list[np.ndarray]]) -> None:
-        self._files = files
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return iter(next(self._files))

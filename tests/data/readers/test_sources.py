@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.readers import documentation, sources
@@ -231,25 +230,3 @@ def test_only_tfds_sources_import_tfds():
 
 
 lines = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\0"), max_size=8)
-
-
-@given(st.lists(st.lists(lines, max_size=4), max_size=4), st.booleans(), st.booleans())
-def test_any_written_text_is_read_back(tmp_path_factory, documents, zipped, windows):
-    expected = [[line.strip() for line in document if line.strip()] for document in documents]
-    expected = [document for document in expected if document]
-    end = "\r\n" if windows else "\n"
-    kept = [[line for line in document if line.strip()] for document in documents]
-    content = "".join(f"{line}{end}" for document in kept for line in [*document, ""]).encode()
-    # A byte order mark at the start of a file is not text.
-    content = b"\xef\xbb\xbf" + content
-    folder = tmp_path_factory.mktemp("any")
-    plain = folder / ("a.txt.gz" if zipped else "a.txt")
-    plain.write_bytes(gzip.compress(content) if zipped else content)
-    rows = folder / "a.jsonl"
-    rows.write_text("".join(json.dumps({"text": end.join(document)}) + "\n" for document in documents))
-    if not expected:
-        for path in (plain, rows):
-            with pytest.raises(UserError, match="got no text;"):
-                read(str(path))
-        return
-    assert read(str(plain)) == read(str(rows)) == expected

@@ -199,17 +199,6 @@ def test_sentences_of_wrapped_text_cross_line_ends():
     assert texts("b.jsonl", needs_summary=False)[0][0] == lines
 
 
-def test_a_megabyte_in_one_line_is_an_article():
-    sentence = "This is some text of no great interest to anyone. "
-    write("a.jsonl", rows({"article": sentence * 21_000, "summary": "x"}))
-    write("a.txt", sentence * 21_000)
-    assert len(read("a.jsonl", splitter="lines")[0].sentences[0]) > 2**20
-    (article,) = read("a.txt", needs_summary=False)
-    assert article.sentences == (sentence.strip(),) * 21_000
-    (article,) = read("a.txt", needs_summary=False, layout="line", splitter="lines")
-    assert article.sentences == ((sentence * 21_000).strip(),)
-
-
 @pytest.mark.parametrize(
     ("name", "article", "summary", "has_names"),
     [("cnn_dailymail", "article", "highlights", True), ("xsum", "document", "summary", False)],
@@ -253,10 +242,7 @@ def test_validation_articles_are_split_off():
         ),
         ('{"article": " \\n ", "summary": "x"}', "an empty article in field 'article'; expected text"),
         ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without letters; expected a text with letters"),
-        (
-            '{"article": "x", "summary": "\\n"}',
-            "an empty summary in field 'summary'; expected text",
-        ),
+        ('{"article": "x", "summary": "\\n"}', "an empty summary in field 'summary'; expected text"),
         ('{"article": 3, "summary": "x"}', "int in field 'article'; expected a text or a list of sentences"),
         ('{"article": "\\ud800", "summary": "x"}', "half of a surrogate pair"),
         ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' that has values other than text"),
@@ -334,14 +320,8 @@ def test_no_articles_are_an_error():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"test_source": ""},
-            r"data\.test_source: got nothing; expected articles to read\. Fix: set --conf",
-        ),
-        (
-            {"article_field": ""},
-            r"data\.\{article_field,summary_field,gold_field\}: got '', 'summary', ''; exp",
-        ),
+        ({"test_source": ""}, r"data\.test_source: got nothing; expected articles to read\. Fix: set --conf"),
+        ({"article_field": ""}, r"data\.\{article_field,summary_field,gold_field\}: got '', 'summary', ''; exp"),
     ],
 )
 def test_wrong_configs_are_errors(changes, message):
@@ -424,12 +404,3 @@ def test_invalid_characters_are_reported_for_every_source():
         list(read_files("t/a.txt", "--input", config(layout="line")))
     write("t/a.txt", "1\n")
     assert list(read_files("t/a.txt", "--input", by_file)) == []
-
-
-def test_published_samples(data_folder):
-    folder = data_folder / "cnn_dailymail_small"
-    found = read(str(folder / "bertsum_format_sample.json"))
-    assert len(found) == 6
-    assert all(len(article.sentences) > 3 and article.summary for article in found)
-    fields = {"article_field": "article_sentences", "summary_field": "summary_sentences", "gold_field": "oracle_ids"}
-    assert all(article.gold for article in read(str(folder / "oracle_sample.jsonl.gz"), **fields))

@@ -38,11 +38,6 @@ def test_short_sentences_are_removed_and_long_ones_truncated():
     assert taken.summary == ("s t u", "v w")
 
 
-def test_text_within_the_limits_is_unchanged():
-    kept = article("a  b", "c\td", summary=("x  y",))
-    assert limit(kept, (), limits(), drops=True)[2:] == (("a  b", "c\td"), (0, 0), ("x  y",))
-
-
 def test_articles_are_dropped_only_in_training():
     few = article("a b", "c", "d")
     assert limit(few, (0,), limits(), drops=True) is None

@@ -145,18 +145,6 @@ def test_the_shortcuts_do_not_change_the_result(sentences, summary, num_sentence
     assert oracle(sentences, summary, given_) == oracles._greedy(plain, len(sentences), num_sentences)
 
 
-@given(text, text, st.sampled_from(["sets", "counts"]), st.integers(1, 3))
-def test_the_best_combination_is_never_worse_than_greedy(sentences, summary, counts, num_sentences):
-    scores = []
-    for method in ("greedy", "combination"):
-        given_ = config(method=method, counts=counts, num_sentences=num_sentences)
-        chosen = oracle(sentences, summary, given_)
-        assert len(chosen) <= num_sentences
-        assert list(chosen) == sorted(set(chosen))
-        scores.append(oracle_score(chosen, sentences, summary, given_))
-    assert scores[1] >= scores[0]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

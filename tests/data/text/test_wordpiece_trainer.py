@@ -1,8 +1,3 @@
-import hashlib
-import os
-import random
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -87,31 +82,6 @@ def naive(counts, vocab_size):
 
 def test_words_too_long_to_encode_are_not_merged():
     assert trained({"ab" * 101: 50, "ba": 2}) == ["a", "b", "##a", "##b", "ba"]
-
-
-@pytest.fixture(scope="module")
-def corpus():
-    rng = random.Random(0)
-    syllables = [a + b for a in "bdkmst" for b in "aeiou"]
-    return ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(3000)]
-
-
-def test_hash_seed_has_no_influence(corpus, tmp_path):
-    (tmp_path / "corpus.txt").write_text(" ".join(corpus))
-    program = (
-        "import pathlib, sys\n"
-        "from bertjax.data.text.wordpiece_trainer import count_words, train\n"
-        "text = pathlib.Path(sys.argv[1]).read_text()\n"
-        "print(*train(count_words([text], lowercase=True), 300), sep='\\n')\n"
-    )
-    digests = set()
-    for seed in ("0", "12345"):
-        command = [sys.executable, "-c", program, str(tmp_path / "corpus.txt")]
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-        assert output.count(b"\n") == 300
-        digests.add(hashlib.sha256(output).hexdigest())
-    assert len(digests) == 1
 
 
 def test_user_errors():
