@@ -11,26 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.config import build
 from bertjax.data import prepared
-from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledTextConfig
+from bertjax.data.fine_tuning.labeled_text import LabeledRows
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from tests.data.fine_tuning.test_labeled_text import config as labeled_config
 
 WORDS = ["the", "cat", "dog", "sees", "a", "bird"]
-VALUES = {
-    "valid_source": "",
-    "valid_fraction": 0.2,
-    "header": True,
-    "separator": "",
-    "text_columns": ("text",),
-    "label_column": "label",
-    "on_bad_row": "stop",
-}
 
 
 def write(path: Path, count: int = 600) -> Path:
@@ -41,7 +32,7 @@ def write(path: Path, count: int = 600) -> Path:
 
 
 def recipe(path: Path, **changes: object) -> LabeledRows:
-    config = build(LabeledTextConfig, {**VALUES, "source": str(path), **changes}, "data")
+    config = labeled_config(**{"source": str(path), "valid_fraction": 0.2, **changes})
     return LabeledRows(config, False, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10)
 
 

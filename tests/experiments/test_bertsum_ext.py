@@ -22,6 +22,7 @@ from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from bertjax.tasks import summarization
 from tests import published, tiny
+from tests.experiments import commands
 from tests.experiments.commands import done, flags, lines_of
 from tests.parity.test_presumm import GOLDEN
 from tests.parity.test_presumm import read as read_golden
@@ -29,11 +30,7 @@ from tests.random_params import random_params
 from tests.showing import shown
 
 SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
+    **commands.SIZES,
     "model.scorer_layers": 2,
     "model.scorer_heads": 2,
     "model.scorer_intermediate": 16,
@@ -50,8 +47,7 @@ SMALL = {
     "checkpoint.save_every": 50,
     "checkpoint.keep": 2,
     "model.initializer_range": 0.1,
-    "model.dropout": 0.0,
-    "model.attention_dropout": 0.0,
+    **commands.NO_DROPOUT,
     "model.scorer_dropout": 0.0,
     "optimizer.learning_rate": 5e-3,
     "optimizer.warmup_steps": 5,

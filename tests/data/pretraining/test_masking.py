@@ -11,20 +11,12 @@ from bertjax.data import random
 from bertjax.data.pretraining import masking
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.errors import UserError
+from tests.data.batches import MASKING
 
 # Ids 0 to 4 are special tokens, 5 to 17 start words, and 18 to 29 continue them.
 PAD, CLS, SEP, MASK, V = 0, 2, 3, 4, 30
 IS_CONTINUATION = np.arange(V) >= 18
-CONFIG = MaskingConfig(
-    rate=0.15,
-    max_predictions=20,
-    mask_fraction=0.8,
-    random_fraction=0.1,
-    keep_fraction=0.1,
-    whole_word=False,
-    mode="dynamic",
-    dupe_factor=10,
-)
+CONFIG = dataclasses.replace(MASKING, max_predictions=20)
 FRACTIONS = [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.8, 0.0, 0.2), (0.8, 0.2, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]
 SEED, EPOCH, MANY = 11, 5, 40_000
 # Segments often contain continuation pieces, also at their start, and occasionally a special token from the text.

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,35 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.pretraining import plan
-from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.plan import Plan, PlannedRows
 from bertjax.data.pretraining.sentence_pairs import INSTANCE, PairsConfig, Sentences, make_instances
 from bertjax.data.rows.packing import Packing
 from bertjax.errors import UserError
+from tests.data.batches import MASKING, PAIRS
 
-PAIRS = PairsConfig(seq_len=32, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
 LENGTHS = np.tile(np.array([3, 9, 4, 12, 7, 5], np.int32), 40)
 SIZES = np.array([1, 2, 3, 4, 5, 9] * 10, np.int32)
 PACKING = Packing(32, 6, 4, tuple(np.clip(np.rint(np.arange(33) * 0.15), 1, 5).astype(int).tolist()))
 
 
-def masking(mode: str) -> MaskingConfig:
-    return MaskingConfig(
-        rate=0.15,
-        max_predictions=5,
-        mask_fraction=0.8,
-        random_fraction=0.1,
-        keep_fraction=0.1,
-        whole_word=False,
-        mode=mode,
-        dupe_factor=2,
-    )
-
-
 def make_plan(
     folder: Path, mode: str = "dynamic", seed: int = 7, pairs: PairsConfig = PAIRS, packing: Packing | None = None
 ) -> Plan:
-    return Plan(Sentences(LENGTHS, SIZES), pairs, masking(mode), packing, seed=seed, folder=folder)
+    masking = dataclasses.replace(MASKING, mode=mode)
+    return Plan(Sentences(LENGTHS, SIZES), pairs, masking, packing, seed=seed, folder=folder)
 
 
 def all_rows(made: Plan, epoch: int) -> PlannedRows:
@@ -84,7 +72,7 @@ def test_two_plans_are_equal(tmp_path, block, packing):
 @pytest.mark.parametrize("packing", [None, PACKING])
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
 def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
-    made, config = make_plan(tmp_path, mode, packing=packing), masking(mode)
+    made, config = make_plan(tmp_path, mode, packing=packing), dataclasses.replace(MASKING, mode=mode)
     for epoch in range(5):
         rows = all_rows(made, epoch)
         assert rows.instances.dtype == INSTANCE
@@ -101,7 +89,7 @@ def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
 def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_uniform):
     sizes = np.ones(100_000, np.int32)
     monkeypatch.setattr(plan, "_BLOCK", 50_000)
-    made = Plan(Sentences(sizes * 9, sizes), PAIRS, masking("dynamic"), None, seed=0, folder=tmp_path)
+    made = Plan(Sentences(sizes * 9, sizes), PAIRS, MASKING, None, seed=0, folder=tmp_path)
     first = made.rows(0, 0, 10_000).instances["document_a"]
     check_uniform("documents of the first block", np.bincount(first // 5000, minlength=20))
     second = made.rows(0, 10_000, 20_000).instances["document_a"]
