@@ -53,15 +53,6 @@ def test_bits_do_not_depend_on_block_size_or_order(block, words, monkeypatch):
     np.testing.assert_array_equal(random.bits(1, Stream.CHUNKS, 2, index, 1, sub_index=3), whole[:, :1])
 
 
-def test_every_coordinate_changes_the_bits():
-    index, base = np.arange(50), (7, Stream.CHUNKS, 3, 5)
-    changed = [(8, *base[1:]), (7, Stream.MASKING, 3, 5), (7, Stream.CHUNKS, 4, 5), (7, Stream.CHUNKS, 3, 6)]
-    drawn = [random.bits(seed, stream, epoch, index, 4, sub) for seed, stream, epoch, sub in (base, *changed)]
-    drawn.append(random.bits(7, Stream.CHUNKS, 3, index + 50, 4, 5))
-    # 6 x 200 words of 32 bits are all different: the probability of a collision is 2 in 10,000.
-    assert len(np.unique(drawn)) == np.size(drawn)
-
-
 def test_uniform_is_in_the_unit_interval(check_mean):
     np.testing.assert_array_equal(random.uniform(np.array([0, 1 << 31, ONES], np.uint32)), [0, 0.5, 1 - 2**-32])
     values = random.uniform(random.bits(2, Stream.CHUNKS, 0, np.arange(100_000), 1)[:, 0])

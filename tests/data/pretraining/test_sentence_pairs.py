@@ -168,23 +168,6 @@ def test_the_size_of_parts_does_not_change_instances(monkeypatch):
     assert instances_of(text, pairs(16, 0.1, 0.5), 0, 0).tobytes() == expected
 
 
-@settings(max_examples=40)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=80), st.data())
-def test_tokens_are_counted_from_any_sentence(lengths, data):
-    text = sentences([lengths])
-    places = st.integers(0, len(lengths))
-    start = data.draw(st.lists(places.filter(lambda place: place < len(lengths)), min_size=1))
-    end = [data.draw(st.integers(place + 1, len(lengths))) for place in start]
-    target = [data.draw(st.integers(0, 50)) for _ in start]
-    before = text.tokens_before(np.array([*start, len(lengths)]))
-    assert before.tolist() == [sum(lengths[:place]) for place in [*start, len(lengths)]]
-    expected = []
-    for first, most, last in zip(start, target, end, strict=True):
-        sums = list(itertools.accumulate(lengths[first:last]))
-        expected.append(next((total for total in sums if total >= most), sums[-1]))
-    assert text.tokens_from(np.array(start), np.array(target), np.array(end)).tolist() == expected
-
-
 def test_seq_len_can_be_the_maximum_of_its_type():
     rows = instances_of(sentences([[40_000], [40_000]]), pairs(2**15 - 1, 0.0, 0.5), 0, 0)
     assert (rows["length_a"].astype(int) + rows["length_b"]).tolist() == [2**15 - 4] * 2
