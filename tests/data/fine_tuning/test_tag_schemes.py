@@ -73,6 +73,7 @@ def test_entities(row, found):
     [
         (["O B-X I-X", "O"], "BIO"),
         (["O I-X", "B-X I-X"], "BIO"),  # ill-formed in the first sentence
+        (["I-X B-Y"], "BIO"),
         (["I-X B-X", "O B-X"], "BIO"),
         (["I-X B-X I-X", "I-Y"], "IOB1"),
         (["I-X I-Y O", "O I-X"], "IO"),
