@@ -1,6 +1,5 @@
 """Tests that rows are encoded once, to the same files with any number of workers, and reused."""
 
-import json
 import logging
 import multiprocessing
 import os
@@ -12,27 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.config import build
 from bertjax.data import prepared
-from bertjax.data.beam import BeamConfig
-from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledTextConfig
+from bertjax.data.fine_tuning.labeled_text import LabeledRows
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from tests.data.fine_tuning.test_labeled_text import config as labeled_config
 
 WORDS = ["the", "cat", "dog", "sees", "a", "bird"]
-VALUES = {
-    "valid_source": "",
-    "valid_fraction": 0.2,
-    "header": True,
-    "separator": "",
-    "text_columns": ("text",),
-    "label_column": "label",
-    "on_bad_row": "stop",
-}
 
 
 def write(path: Path, count: int = 600) -> Path:
@@ -43,7 +32,7 @@ def write(path: Path, count: int = 600) -> Path:
 
 
 def recipe(path: Path, **changes: object) -> LabeledRows:
-    config = build(LabeledTextConfig, {**VALUES, "source": str(path), **changes}, "data")
+    config = labeled_config(**{"source": str(path), "valid_fraction": 0.2, **changes})
     return LabeledRows(config, False, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10)
 
 
@@ -97,13 +86,6 @@ def test_names_are_numbered_in_the_order_chosen_at_the_end(tmp_path, monkeypatch
     fields = stored.load(tmp_path / "rows")
     assert fields["label"].tolist() == [1, 0, 1, 0, 2, 0] and fields["label"].dtype == np.int32
     assert fields["a"].values.tolist() == [1, 2, 0, 2] and fields["a"].lengths.tolist() == [2, 2]
-
-
-def test_rows_are_read_once(tmp_path, monkeypatch):
-    read, times = LabeledRows.read, []
-    monkeypatch.setattr(LabeledRows, "read", lambda self: times.append(1) or read(self))
-    prepare(recipe(write(tmp_path / "a.tsv")), tmp_path / "kept")
-    assert times == [1]
 
 
 def test_worker_processes_start_only_for_much_text(tmp_path, monkeypatch):
@@ -239,15 +221,6 @@ def test_a_config_without_training_rows_reads_rows_into_memory(tmp_path):
     rows = ValidRows(recipe(path, source="", valid_source=str(path)))
     assert len(list(rows.held_out("valid"))) == len(list(rows.held_out("valid"))) == 50
     assert sum(rows.facts["classes"]["valid"].values()) == 50 and not rows.facts["classes"]["train"]
-
-
-@pytest.mark.slow
-def test_beam_writes_the_same_files(tmp_path, small_blocks):
-    path = write(tmp_path / "a.tsv")
-    local = prepare(recipe(path), tmp_path / "local", workers=1)
-    beam = prepare(recipe(path), tmp_path / "beam", workers=2, beam=BeamConfig("DirectRunner"))
-    assert files_of(local.folder) == files_of(beam.folder)
-    assert json.loads((beam.folder / "manifest.json").read_text())["report"]["rows"]["train"] > 400
 
 
 def test_the_error_of_a_beam_worker_is_that_of_the_row(tmp_path):

@@ -53,32 +53,6 @@ def test_bits_do_not_depend_on_block_size_or_order(block, words, monkeypatch):
     np.testing.assert_array_equal(random.bits(1, Stream.CHUNKS, 2, index, 1, sub_index=3), whole[:, :1])
 
 
-def test_bits_of_several_blocks_equal_bits_of_single_indices():
-    index = np.arange(20_000)
-    whole = random.bits(0, Stream.MASKING, 0, index, 5)
-    some = index[::777]
-    np.testing.assert_array_equal(whole[some], random.bits(0, Stream.MASKING, 0, some, 5))
-
-
-def test_every_coordinate_changes_the_bits():
-    index, base = np.arange(50), (7, Stream.CHUNKS, 3, 5)
-    changed = [(8, *base[1:]), (7, Stream.MASKING, 3, 5), (7, Stream.CHUNKS, 4, 5), (7, Stream.CHUNKS, 3, 6)]
-    drawn = [random.bits(seed, stream, epoch, index, 4, sub) for seed, stream, epoch, sub in (base, *changed)]
-    drawn.append(random.bits(7, Stream.CHUNKS, 3, index + 50, 4, 5))
-    # 6 x 200 words of 32 bits are all different: the probability of a collision is 2 in 10,000.
-    assert len(np.unique(drawn)) == np.size(drawn)
-
-
-@pytest.mark.parametrize("stream", Stream)
-def test_bits_are_fair_and_independent(stream, check_mean):
-    words = random.bits(12, stream, 0, np.arange(100_000), 1)
-    signs = (words >> np.array([0, 1, 16, 30, 31], np.uint32) & 1) * 2.0 - 1
-    for i, j in itertools.combinations(range(5), 2):
-        check_mean(f"{stream.name}, bits {i} and {j} of five", signs[:, i] * signs[:, j], 0, 1)
-    for i in range(5):
-        check_mean(f"{stream.name}, bit {i} of five", signs[:, i], 0, 1)
-
-
 def test_uniform_is_in_the_unit_interval(check_mean):
     np.testing.assert_array_equal(random.uniform(np.array([0, 1 << 31, ONES], np.uint32)), [0, 0.5, 1 - 2**-32])
     values = random.uniform(random.bits(2, Stream.CHUNKS, 0, np.arange(100_000), 1)[:, 0])
@@ -95,12 +69,6 @@ def test_below_is_below_its_limit(pairs):
     assert random.below(np.array([0, ONES], np.uint32), pairs[0][1]).tolist() == [0, pairs[0][1] - 1]
 
 
-@pytest.mark.parametrize("limit", [2, 3, 10, 1000])
-def test_below_is_uniform(limit, check_uniform):
-    drawn = random.below(random.bits(1, Stream.CHUNKS, 0, np.arange(100_000), 1)[:, 0], limit)
-    check_uniform(f"below({limit})", np.bincount(drawn, minlength=limit))
-
-
 @given(WORD, WORD, st.integers(0, 200))
 def test_permutation_contains_each_number_once(seed, epoch, size):
     order = random.permutation(seed, epoch, size)
@@ -113,14 +81,6 @@ def test_orders_are_equally_likely(check_uniform):
     orders, counts = np.unique(fours, return_counts=True)
     assert len(orders) == 24
     check_uniform("orders of four neighbors", counts)
-
-
-def test_permutations_differ_by_seed_and_epoch(check_mean):
-    size = 100_000
-    places = [random.permutation(seed, epoch, size) / size for seed, epoch in ((0, 0), (1, 0), (0, 1))]
-    for i, j in itertools.combinations(range(3), 2):
-        # Two independent uniform positions: the mean of their centered product is 0, its variance 1 / 144.
-        check_mean(f"permutations {i} and {j}", (places[i] - 0.5) * (places[j] - 0.5), 0, 1 / 144)
 
 
 @settings(max_examples=40)
@@ -176,27 +136,3 @@ def test_no_documents_flip_no_coins():
     none = np.zeros(0, np.int64)
     assert random.coin_flips(0, 0, none, none, np.zeros((2, 0), np.int64)).shape == (2, 0)
     assert random.bits(0, Stream.CHUNKS, 0, none, 3).shape == (0, 3)
-
-
-@pytest.mark.parametrize("flips", [1, 2, 31, 32, 33, 64, 65, 300])
-def test_coin_flips_are_binomial(flips, check_mean):
-    size, variance = 100_000, flips / 4
-    both = random.coin_flips(3, 0, np.arange(size), np.full(size, flips), np.full((2, size), flips))
-    check_mean(f"both of {flips}", (both[0] - flips / 2) * (both[1] - flips / 2), 0, variance**2)
-    for heads in both:
-        assert heads.min() >= 0
-        assert heads.max() <= flips
-        check_mean(f"mean heads of {flips}", heads, flips / 2, variance)
-        # The fourth central moment of Binomial(n, 1/2) is 3 variance^2 - variance / 2.
-        spread = (heads - flips / 2) ** 2
-        if flips == 1:
-            assert (spread == 0.25).all()
-        else:
-            check_mean(f"variance of heads of {flips}", spread, variance, 2 * variance**2 - variance / 2)
-
-
-def test_numbers_of_heads_have_their_binomial_rates(check_rate):
-    size = 100_000
-    heads = random.coin_flips(4, 0, np.arange(size), np.zeros(size, np.int64), np.full((2, size), 3))[1]
-    for count, chance in enumerate((1 / 8, 3 / 8, 3 / 8, 1 / 8)):
-        check_rate(f"{count} heads of 3", int((heads == count).sum()), size, chance)

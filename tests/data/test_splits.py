@@ -15,13 +15,6 @@ def test_the_same_fraction_is_split_off_each_time():
     assert (out != held_out(np.arange(10_000), 0.1, 1)).any()
 
 
-def test_a_group_is_never_divided():
-    groups = np.repeat(np.arange(200), 3)
-    out = held_out(groups, 0.3, 0).reshape(200, 3)
-    assert (out == out[:, :1]).all()
-    np.testing.assert_array_equal(out[:, 0], held_out(np.arange(200), 0.3, 0))
-
-
 @pytest.mark.parametrize(("fraction", "count"), [(1e-6, 0), (1 - 1e-6, 3)])
 def test_an_empty_split_is_an_error(fraction, count):
     message = rf"data.valid_fraction={fraction}: got {count} of 3 rows of a.tsv in the validation split; .*at least"

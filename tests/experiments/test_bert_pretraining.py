@@ -128,17 +128,3 @@ def test_a_run_with_stages_resumes_exactly_in_each_stage(text):
             state = jax.device_put(states[killed], trainer._shardings)
             resumed = updates_from(trainer, data, state)[UPDATES]
             assert jax.tree.all(jax.tree.map(np.array_equal, resumed, states[UPDATES]))
-
-
-@pytest.mark.slow
-def test_stages_do_not_depend_on_the_devices(text):
-    losses = []
-    for count in (1, 4):
-        with tiny.few_devices(count):
-            values = {"model__dropout": 0.0, "model__attention_dropout": 0.0, "mesh__fsdp": max(count // 2, 1)}
-            task, data, settings, _ = tiny.pretraining(tiny.config(text, **STAGES, **values))
-            trainer = loop.Trainer(task, settings, jax.devices())
-            with Compilations() as compiled:
-                made = trainer.updates(data.batches, trainer.fresh(), compiled)
-                losses.append([float(each.report.metrics["loss"][0]) for each in made])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -17,6 +17,7 @@ from bertjax.progress import log_once
 from bertjax.tasks import summarization
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer
 from tests import tiny
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags
 from tests.showing import shown
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan")
@@ -43,18 +44,13 @@ SMALL = {
     "decoding.max_length": 18,
     "decoding.max_extra": 18,
     "decoding.min_extra": 1,
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
+    **SIZES,
     "model.decoder_layers": 1,
     "model.decoder_heads": 2,
     "model.decoder_intermediate": 32,
     "model.decoder_dropout": 0.0,
     "model.initializer_range": 0.2,  # at this width, equivalent to 0.02 at 768
-    "model.dropout": 0.0,
-    "model.attention_dropout": 0.0,
+    **NO_DROPOUT,
 }
 
 
@@ -77,10 +73,6 @@ def values_of(folder, **overrides):
     return {**SMALL, **sources, **{key.replace("__", "."): value for key, value in overrides.items()}}
 
 
-def flags(values):
-    return [f"--config.{key}={value}" for key, value in values.items()]
-
-
 def tree_of(folder, **overrides):
     tree = config_file.get_config("tiny")
     tree.update_from_flattened_dict(values_of(folder, **overrides))
@@ -95,10 +87,7 @@ def ready(folder, **overrides):
 def run(tmp_path_factory):
     """A run that has learned to generate the summaries."""
     folder = tmp_path_factory.mktemp("abstractive")
-    outcome = tiny.run_on_one(
-        "--config=configs/bertsum_abs.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder))
-    )
-    assert outcome.status is None, outcome.error
+    done("--config=configs/bertsum_abs.py:tiny", f"--workdir={folder / 'run'}", *flags(values_of(folder)))
     return folder / "run"
 
 
@@ -120,10 +109,10 @@ def test_predictions(run, tmp_path):
     (tmp_path / "in.txt").write_text(article)
     target = tmp_path / "out.txt"
     command = ["--mode=predict", f"--workdir={run}", f"--input={tmp_path / 'in.txt'}"]
-    assert tiny.run_on_one(*command, f"--output={target}").status is None
+    done(*command, f"--output={target}")
     text = target.read_text()
     assert text.startswith("cleo sees ") and text.endswith(" . all is well .\n")
-    assert tiny.run_on_one(*command, f"--output={target}", "--format=jsonl").status is None
+    done(*command, f"--output={target}", "--format=jsonl")
     record = json.loads(target.read_text())
     assert record["summary"] == [text.removesuffix(" all is well .\n"), "all is well ."] and record["score"] < 0
 
@@ -131,11 +120,10 @@ def test_predictions(run, tmp_path):
 @pytest.mark.slow
 def test_a_run_starts_from_an_export(run, tmp_path):
     folder = tmp_path / "exported"
-    assert tiny.run_on_one("--mode=export", f"--workdir={run}", f"--output={folder}").status is None
+    done("--mode=export", f"--workdir={run}", f"--output={folder}")
     values = {key: value for key, value in values_of(tmp_path).items() if not key.startswith("model.")}
     given = ["--config=configs/bertsum_abs.py", f"--config.init_from={folder}", *flags(values)]
-    outcome = tiny.run_on_one("--mode=evaluate", *given)
-    assert outcome.status is None, outcome.error
+    outcome = done("--mode=evaluate", *given)
     assert json.loads(outcome.stdout)["valid/nll"] < 0.2
 
 
@@ -160,23 +148,6 @@ def test_evaluation_needs_no_training_articles(tmp_path, monkeypatch):
         summarization, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
     )
     assert data.baselines() == {"valid": 5, "test": 20}
-
-
-def test_shapes_of_batches_are_announced(tmp_path):
-    task, data, *_ = ready(tmp_path)
-    announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
-    for split in ("train", "valid"):
-        for _, batch in zip(range(8), data.batches(split, 0, np.arange(32)), strict=False):
-            assert {name: array.shape for name, array in batch.items()} in announced
-    assert all(batch["labels"].dtype == np.int32 for batch in data.batches("valid", 0, np.arange(32)))
-
-
-@pytest.mark.parametrize("variant", ["tiny", "base", "large,xsum", "baseline", "baseline,cnndm"])
-def test_each_variant_makes_a_task(variant):
-    tree = json.loads(config_file.get_config(variant).to_json_best_effort())
-    _, settings, task, _ = stages.of_config(bertsum_abs, tree).example()
-    assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
-    assert jax.eval_shape(task.init, jax.random.key(0))
 
 
 @pytest.mark.parametrize("dataset", ["cnndm", "xsum"])
@@ -204,11 +175,6 @@ def test_encoder_and_decoder_have_separate_warm_ups(dataset):
     [
         ({"target_len": 1}, "target_len: got 1; expected at least 2"),
         ({"data__long_articles": "windows"}, "data.long_articles: got 'windows'; expected cut"),
-        ({"num_scored": 1}, "num_scored: got 1"),
-        ({"positions": "far"}, "positions: got 'far'"),
-        ({"data__seq_len": 50}, "data.seq_len: got 50; expected 8 to model.max_positions=24"),
-        ({"decoding__num_beams": 0}, "decoding.num_beams: got 0"),
-        ({"smoothing_denominator": "V-3"}, "smoothing_denominator: got 'V-3'"),
         ({"model__decoder_heads": 3}, "model.decoder_heads: got 3; expected a divisor"),
     ],
 )

@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from bertjax.configs import classification as config_file
 from bertjax.errors import UserError
@@ -18,6 +17,7 @@ from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from tests import published as published_models
 from tests import tiny
+from tests.experiments.commands import SIZES, done, flags, lines_of
 from tests.interop import bundles
 from tests.random_params import random_params
 from tests.showing import shown
@@ -26,23 +26,11 @@ SMALL = {
     "num_epochs": 6.0,
     "batch_size": 8,
     "log_every": 10,
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
+    **SIZES,
     "data.seq_len": 16,
     "data.valid_fraction": 0.2,
     "optimizer.learning_rate": 1e-2,
 }
-
-
-def flags(values):
-    return [f"--config.{key}={value}" for key, value in values.items()]
-
-
-def lines_of(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +39,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classification")
     values = {**SMALL, **tiny.write_table(folder, rows=400)}
     command = ["--config=configs/classification.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
+    done(*command)
     return folder / "run", command
 
 
@@ -64,14 +51,6 @@ def ready_of(values, folder):
 
 def ready(tmp_path, **overrides):
     return ready_of({**tiny.write_table(tmp_path), **overrides}, tmp_path)
-
-
-def test_the_second_class_of_mrpc_is_the_positive_one(tmp_path):
-    tree = config_file.get_config("tiny,mrpc")
-    tree.data.vocab_file = tiny.write_table(tmp_path)["data.vocab_file"]
-    with tfds.testing.mock_data(num_examples=20, policy=tfds.testing.MockPolicy.USE_CODE):
-        data = tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept").data
-        assert data.labels == ("not_equivalent", "equivalent")
 
 
 def test_a_run_learns_and_keeps_its_labels(run):
@@ -134,19 +113,6 @@ def test_a_run_is_evaluated_on_other_rows(run, tmp_path):
         "--config.metrics=('macro_f1',)",
     )
     assert set(json.loads(two.stdout)) == {"test/macro_f1", "test/loss", "test/majority_accuracy"}
-
-
-def test_validation_rows_with_other_classes(run, tmp_path):
-    source = Path(tiny.write_table(tmp_path)["data.source"])
-    source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tnone"))
-    outcome = published(run[0], "evaluate", **{"data.valid_source": source})
-    tiny.check_message(
-        outcome.error,
-        what="rows.tsv:2",
-        got="of the classes cat, none",
-        expected="no, yes, the model's",
-        fix=".",
-    )
 
 
 def test_prediction_reads_no_rows(run):
@@ -225,8 +191,7 @@ def test_training_without_rows_is_refused(run, tmp_path):
 def test_predictions_and_export(run, tmp_path):
     workdir, _ = run
     text = b"the cat sees a dog .\nthe dog sees a bird .\nthe " + b"dog and the " * 20 + b"bird .\n"
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
-    assert outcome.status is None, outcome.status
+    outcome = done("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [record["label"] for record in records] == ["yes", "no", "no"]
     for record in records:
@@ -236,60 +201,13 @@ def test_predictions_and_export(run, tmp_path):
 
     exported = tmp_path / "exported"
     command = ["--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best"]
-    assert tiny.run_on_one(*command).status is None
+    done(*command)
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "no", "1": "yes"}
     assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
-    again = tiny.run_on_one(
-        "--mode=predict",
-        "--config=configs/classification.py",
-        f"--config.init_from={exported}",
-        "--config.data.seq_len=16",
-        stdin=text,
-    )
-    assert again.status is None, again.status
-    assert again.stdout == outcome.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("in.txt", "the cat sees a dog .\nthe dog sees a bird .\n"),
-        ("in.tsv", "the cat sees a dog .\nthe dog sees a bird .\n"),
-        ("in.csv", 'label,sentence\n,"the cat sees\na dog ."\nyes,the dog sees a bird .\n'),
-        ("in.jsonl", '{"sentence": "the cat sees a dog ."}\n{"sentence": "the dog sees a bird .", "label": null}\n'),
-    ],
-)
-def test_files_to_predict_on(run, tmp_path, name, content):
-    (tmp_path / name).write_text(content)
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / name}")
-    assert outcome.status is None, outcome.status
-    assert [json.loads(line)["label"] for line in outcome.stdout.splitlines()] == ["yes", "no"]
-
-
-def test_a_missing_column_of_an_input(run, tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"text": "the cat"}\n')
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={run[0]}", f"--input={tmp_path / 'in.jsonl'}")
-    got = "without column 'sentence'; its columns: 'text'"
-    tiny.check_message(
-        outcome.error, what="in.jsonl:1", got=got, expected="text_columns", fix="correct --config.data.text"
-    )
-
-
-def test_a_pair_task_needs_pairs(run):
-    workdir, _ = run
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"one .\ttwo .\n")
-    fix = "replace tabs by spaces, set --config.data.text_columns"
-    got = "two texts separated by a tab"
-    tiny.check_message(outcome.error, what="input line 1", got=got, expected="one text", fix=fix)
-
-
-def test_a_finished_run_is_not_changed(run):
-    workdir, command = run
-    before = (workdir / "metrics.jsonl").read_text()
-    assert tiny.run_on_one(*command).status is None
-    assert (workdir / "metrics.jsonl").read_text() == before
+    again = ["--mode=predict", "--config=configs/classification.py", f"--config.init_from={exported}"]
+    assert done(*again, "--config.data.seq_len=16", stdin=text).stdout == outcome.stdout
 
 
 def test_a_run_without_a_new_key_resumes_and_predicts(run, tmp_path):
@@ -298,27 +216,11 @@ def test_a_run_without_a_new_key_resumes_and_predicts(run, tmp_path):
     config = json.loads((older / "config.json").read_text())
     assert config["data"].pop("packing") is False
     (older / "config.json").write_text(json.dumps(config))
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={older}", stdin=b"the cat sees a dog .\n")
-    assert outcome.status is None, outcome.status
+    done("--mode=predict", f"--workdir={older}", stdin=b"the cat sees a dog .\n")
     again = [f"--workdir={older}" if flag.startswith("--workdir") else flag for flag in command]
-    assert tiny.run_on_one(*again).status is None
+    done(*again)
     assert "config key data.packing" not in tiny.run_on_one(*again, "--config.data.packing=True").error
     assert "data.packing: False before, True now" in tiny.run_on_one(*again, "--config.data.packing=True").error
-
-
-@pytest.mark.slow
-def test_a_packed_run_learns(tmp_path):
-    values = {**SMALL, **tiny.write_table(tmp_path, rows=400), "model.max_positions": 48, "data.seq_len": 48}
-    values |= {"data.packing": True, "num_epochs": 30.0}
-    workdir = tmp_path / "run"
-    outcome = tiny.run_on_one("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
-    assert outcome.status is None, outcome.status
-    metrics = lines_of(workdir / "metrics.jsonl")
-    assert max(line["valid/accuracy"] for line in metrics if "valid/accuracy" in line) > 0.97
-    steps = json.loads((workdir / "config.json").read_text())["evaluate_every"]
-    assert steps < 320 / 8 / 2
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"the cat sees a dog .\n")
-    assert json.loads(outcome.stdout)["label"] == "yes"
 
 
 def test_a_classifier_with_other_classes_is_reinitialized(run, tmp_path, caplog):
@@ -333,16 +235,6 @@ def test_a_classifier_with_other_classes_is_reinitialized(run, tmp_path, caplog)
     assert task.labels == ("cat", "none")
 
 
-def test_a_random_head_cannot_predict(run):
-    command = ["--mode=predict", "--config=configs/classification.py", f"--config.init_from={run[0]}"]
-    outcome = tiny.run_on_one(
-        *command, "--config.data.seq_len=16", "--config.data.labels=('cat','none')", stdin=b"the cat"
-    )
-    tiny.check_message(
-        outcome.error, what="init_from", got="no weights of classifier", expected="was trained", fix="train with this"
-    )
-
-
 @pytest.mark.slow
 def test_regression(tmp_path):
     """The label is the number of cats among the words, from 0 to 5. Mean attention over them suffices to predict it."""
@@ -354,14 +246,10 @@ def test_regression(tmp_path):
     values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 10.0}
     Path(values["data.source"]).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     values |= {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.classifier_dropout": 0.0}
-    values |= {
-        "optimizer.learning_rate": 5e-3,
-        "metrics": "('pearson', 'spearman')",
-        "checkpoint.best_metric": "valid/spearman",
-    }
+    values |= {"metrics": "('pearson', 'spearman')", "checkpoint.best_metric": "valid/spearman"}
+    values |= {"optimizer.learning_rate": 5e-3}
     workdir = tmp_path / "run"
-    outcome = tiny.run_on_one("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
-    assert outcome.status is None, outcome.status
+    done("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
     metrics = lines_of(workdir / "metrics.jsonl")
     assert metrics[-1]["valid/pearson"] > 0.9 and metrics[-1]["valid/spearman"] > 0.9
     assert metrics[-1]["valid/loss"] < 0.3 * metrics[0]["valid/mean_loss"]
@@ -370,19 +258,11 @@ def test_regression(tmp_path):
     assert three > 2 > none
 
     exported = tmp_path / "exported"
-    assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}").status is None
+    done("--mode=export", f"--workdir={workdir}", f"--output={exported}")
     assert json.loads((exported / "config.json").read_text())["problem_type"] == "regression"
-    again = tiny.run_on_one(
-        "--mode=predict",
-        "--config=configs/classification.py",
-        f"--config.init_from={exported}",
-        "--config.objective=regression",
-        "--config.metrics=('pearson',)",
-        "--config.data.seq_len=16",
-        stdin=b"cat cat cat dog .\ndog dog bird .\n",
-    )
-    assert again.status is None, again.status
-    assert again.stdout == outcome.stdout
+    values = {"init_from": exported, "objective": "regression", "metrics": "('pearson',)", "data.seq_len": 16}
+    command = ["--mode=predict", "--config=configs/classification.py", *flags(values)]
+    assert done(*command, stdin=b"cat cat cat dog .\ndog dog bird .\n").stdout == outcome.stdout
 
 
 def test_every_validation_row_is_scored_once(tmp_path):
@@ -409,17 +289,6 @@ def test_class_weights_apply_to_sums_and_denominators(tmp_path):
     np.testing.assert_allclose(sums["classification"], np.sum(counts * each), rtol=1e-5)
     np.testing.assert_allclose(weighted.denominators(batch)["classification"], counts.sum())
     np.testing.assert_allclose(plain.denominators(batch)["classification"], batch["weights"].sum())
-
-
-def test_padding_rows_do_not_count(tmp_path):
-    task, data, *_ = ready(tmp_path)
-    batch = next(data.batches("train", 0, np.arange(8)))
-    weights = np.array([1, 1, 1, 0, 0, 0, 0, 0], np.float32)
-    few = {name: array[:3] for name, array in batch.items()}
-    loss, params = jax.jit(task.loss), random_params(task.init)
-    filled, alone = (loss(params, rows, None) for rows in (batch | {"weights": weights}, few))
-    np.testing.assert_allclose(filled[1]["accuracy"], alone[1]["accuracy"])
-    np.testing.assert_allclose(filled[0]["classification"], alone[0]["classification"], rtol=1e-5)
 
 
 def test_samples_show_rows_and_labels(tmp_path):

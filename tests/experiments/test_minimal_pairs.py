@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-import bertjax
 from bertjax.config import build_part
 from bertjax.configs import minimal_pairs as config_file
 from bertjax.data.text import byte_bpe_trainer
@@ -30,6 +29,7 @@ from bertjax.sweeps.evaluations import evaluation
 from bertjax.tasks.minimal_pairs import init
 from bertjax.training.inference import Inference
 from tests import published, tiny
+from tests.experiments.commands import done
 from tests.random_params import random_params
 
 FLAGS = ("--config=configs/minimal_pairs.py", "--mode=evaluate")
@@ -84,8 +84,7 @@ def records(folder, lines, devices=1, **overrides):
 
 
 def evaluate(*flags):
-    outcome = tiny.run_on_one(*FLAGS, *flags)
-    assert outcome.status is None, outcome.status
+    outcome = done(*FLAGS, *flags)
     return json.loads(outcome.stdout)
 
 
@@ -99,18 +98,6 @@ def test_constant_logits_are_at_chance(tmp_path):
     assert found["valid/pairs/per_token_accuracy"] == 0.5 != found["valid/pairs/accuracy"]
 
 
-@pytest.mark.parametrize("method", minimal_pairs.METHODS)
-def test_scores_do_not_depend_on_neighbors_or_devices(tmp_path, method):
-    folder, rng = write_model(tmp_path), random.Random(1)
-    vocab = ("the", "cats", "dogs", "sees", "birding", ".")
-    lines = [sentence(rng, vocab, rng.randint(1, 14)) for _ in range(30)]
-    together = [record["score"] for record in records(folder, lines, method=method)]
-    split = [record["score"] for record in records(folder, lines, devices=4, method=method)]
-    alone = [records(folder, [line], method=method)[0]["score"] for line in lines[:3]]
-    np.testing.assert_allclose(split, together, rtol=1e-5)
-    np.testing.assert_allclose(alone, together[:3], rtol=1e-5)
-
-
 def test_a_record_has_the_share_of_every_token(tmp_path):
     folder = write_model(tmp_path)
     (record,) = records(folder, ["The cats ."])
@@ -122,13 +109,6 @@ def test_a_record_has_the_share_of_every_token(tmp_path):
     assert differs == [False, True, False, False]
 
 
-def test_a_loaded_model_scores_sentences(tmp_path):
-    folder = write_model(tmp_path)
-    with tiny.few_devices(1):
-        (record,) = bertjax.load(folder, "minimal_pairs").predict(["The cats ."])
-    assert record == records(folder, ["The cats ."])[0]
-
-
 def test_the_command_line_evaluates_and_predicts(tmp_path):
     folder, pairs = write_model(tmp_path / "model"), write_pairs(tmp_path / "pairs.jsonl")
     init_from = f"--config.init_from={folder}"
@@ -137,8 +117,7 @@ def test_the_command_line_evaluates_and_predicts(tmp_path):
     assert found.keys() >= {"test/pairs/a/accuracy", "test/pairs/a/w/per_token_accuracy_high"}
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
     lines = "".join(f"{row['good']}\n{row['bad']}\n" for row in rows)
-    outcome = tiny.run_on_one(*FLAGS[:1], "--mode=predict", init_from, stdin=lines.encode())
-    assert outcome.status is None, outcome.status
+    outcome = done(*FLAGS[:1], "--mode=predict", init_from, stdin=lines.encode())
     values = np.array([json.loads(line)["score"] for line in outcome.stdout.splitlines()]).reshape(-1, 2)
     assert found["test/pairs/accuracy"] == np.mean(values[:, 0] > values[:, 1])
     (tmp_path / "table.csv").write_text("sentence\nthe cat\n")
@@ -157,30 +136,6 @@ def test_a_pair_has_two_columns(tmp_path, columns):
 def test_a_sentence_without_tokens_or_with_too_many_is_bad(tmp_path, line):
     with pytest.raises(UserError, match=r"input line 2: got \d+ tokens; expected a sentence of 1 to 30 tokens"):
         records(write_model(tmp_path), ["the cat", line])
-
-
-def test_a_google_folder_is_scored(tmp_path):
-    pairs = write_pairs(tmp_path / "pairs.jsonl", vocab=("the", "a", "cat", "dog", "runs"), longest=4)
-    found = scores(published.GOOGLE, pairs, **{"data.lowercase": True})
-    assert 0 < found["valid/pairs/accuracy"] < 1
-
-
-def test_a_model_without_masked_language_model_is_an_error(tmp_path):
-    folder, pairs = published.write_huggingface(tmp_path / "bert"), write_pairs(tmp_path / "pairs.jsonl")
-    outcome = tiny.run_on_one(*FLAGS, f"--config.init_from={folder}", f"--config.data.test_source={pairs}")
-    tiny.check_message(
-        outcome.error, what="init_from", got="no weights of masked_lm", expected="trained for it", fix="name such a"
-    )
-
-
-def test_modes_that_need_training_are_errors(tmp_path):
-    flags = (*FLAGS[:1], f"--config.init_from={write_model(tmp_path)}", f"--workdir={tmp_path / 'run'}")
-    outcome = tiny.run_on_one("--mode=train", *flags)
-    expected = "--mode=evaluate or --mode=predict"
-    tiny.check_message(outcome.error, what="--mode", got="without training", expected=expected, fix="--mode=evaluate")
-    outcome = tiny.run_on_one(*FLAGS, *flags[1:2])
-    expected = "files of minimal pairs"
-    tiny.check_message(outcome.error, what="valid_source", got="no files", expected=expected, fix="blimp")
 
 
 def check_chain_rule(run, direction):
@@ -206,8 +161,7 @@ def check_chain_rule(run, direction):
 def test_a_causal_run_is_scored_by_its_log_likelihood(tmp_path, direction):
     causal = {"objective": "causal_lm", "model__direction": direction, "data__next_sentence": False}
     best = {"checkpoint__best_metric": "valid/causal_lm_loss", "minimal_pairs__source": pairs_of_run(tmp_path)}
-    outcome = tiny.run_on_one(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **causal, **best))
-    assert outcome.status is None, outcome.status
+    done(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **causal, **best))
     check_chain_rule(tmp_path / "run", direction)
     found = scores(tmp_path / "run", pairs_of_run(tmp_path))
     logged = read_run(tmp_path / "run").final_metrics()
@@ -224,8 +178,7 @@ def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
     pairs, run = pairs_of_run(tmp_path), tmp_path / "run"
     options = {"minimal_pairs__source": pairs, "minimal_pairs__per_paradigm": 4}
     best = {"checkpoint__best_metric": "valid/pairs/accuracy", "checkpoint__best_mode": "max"}
-    outcome = tiny.run_on_one(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), run, **options, **best))
-    assert outcome.status is None, outcome.status
+    done(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), run, **options, **best))
     evaluated = [record for record in read_run(run).records if "valid/pairs/accuracy" in record]
     assert [record["step"] for record in evaluated] == [3, 6]
     assert "valid/masked_lm_loss" in evaluated[0] and "valid/pairs/a/w/accuracy" not in evaluated[0]

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import random
 from pathlib import Path
 
 import jax
@@ -12,15 +11,14 @@ import pytest
 
 from bertjax.config import build
 from bertjax.configs import multiple_choice as config_file
-from bertjax.data import prepared
 from bertjax.data.fine_tuning import choices as questions
 from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
-from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
 from tests import tiny
+from tests.experiments.commands import done
 from tests.parity.test_bert import distance
 from tests.random_params import random_params
 from tests.showing import shown
@@ -58,8 +56,7 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     values = {**SMALL, **tiny.write_choices(tmp_path, 2000), "num_epochs": 6.0}
     flags = [f"--config.{key}={value}" for key, value in values.items()]
     workdir = tmp_path / "run"
-    outcome = tiny.run_on_one("--config=configs/multiple_choice.py:tiny", f"--workdir={workdir}", *flags)
-    assert outcome.status is None, outcome.status
+    done("--config=configs/multiple_choice.py:tiny", f"--workdir={workdir}", *flags)
     metrics = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     assert metrics[0]["valid/chance_accuracy"] == 0.25
     assert metrics[-1]["valid/accuracy"] > 0.95
@@ -88,7 +85,7 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     assert (metrics["test/accuracy"], metrics["test/chance_accuracy"]) == (1.0, 0.2)
 
     exported = tmp_path / "exported"
-    assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}").status is None
+    done("--mode=export", f"--workdir={workdir}", f"--output={exported}")
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForMultipleChoice"] and "problem_type" not in config
     again = tiny.run_on_one(
@@ -129,19 +126,13 @@ def test_choices_can_be_lists():
     [
         ("xy", "0", "got 'q', '', 'xy'; expected"),
         (["x"], "0", "two or more choices"),
-        (["x", 3], "0", "two or more choices"),
-        (["x", " "], "0", "two or more choices"),
         ([{"text": "x", "label": "A"}, {"text": "y", "label": "A"}], "A", "distinct labels"),
         ({"text": ["x", "y"]}, "0", "two or more choices"),
-        ({"text": ["x", "y", "z"], "label": ["A", "B"]}, "A", "two or more choices"),
         ({"text": ["x", "y"], "label": ["A", "B", "C"]}, "A", "two or more choices"),
-        ([{"text": "x"}, {"text": "y", "label": "B"}], "B", "distinct labels"),
         ([{"text": "x", "label": "A"}, "y"], "A", "distinct labels"),
-        (["x", "\ud800"], "0", "half of a surrogate pair"),
-        (["x", "y\0"], "0", "a NUL character"),
         (["x", "y"], "2", "'2' in column 'answerKey'; expected .* one of 0, 1"),
+        (["x", "y\0"], "0", "a NUL character"),
         (list("abcdef"), "0", "6 choices.*at most 5 .data.num_choices"),
-        (None, "0", "two or more choices"),
     ],
 )
 def test_bad_questions_are_reported(choices, answer, told):
@@ -196,10 +187,6 @@ def test_missing_choices_do_not_count(tmp_path):
     assert metrics["accuracy"][1] == 2 and task.denominators(batch)["choice"] == 2
 
 
-def files_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_each_choice_has_a_row(tmp_path):
     lines = [
         {"question": {"stem": stem, "choices": [{"text": text, "label": label} for label, text in choices.items()]},
@@ -229,32 +216,6 @@ def test_each_choice_has_a_row(tmp_path):
     assert batch["segment_ids"].any(axis=-1).tolist() == [[True] * 3 + [False] * 2, [True] * 2 + [False] * 3]
     assert [example.source for example in data.validation_examples()] == train
     assert data.baselines() == {"valid/chance_accuracy": pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)}
-
-
-def test_questions_are_read_once(tmp_path, monkeypatch):
-    first = ready(tmp_path)
-    batch = next(first.data.batches("train", 0, np.arange(16)))
-    monkeypatch.setattr(ChoicesConfig, "read", lambda *_: pytest.fail("read again"))
-    again = ready(tmp_path, seed=7)
-    assert again.data.prepared.folder == first.data.prepared.folder
-    one, two = ([each.source for each in run.data.validation_examples()] for run in (first, again))
-    assert one == two
-    other = next(again.data.batches("train", 0, np.arange(16)))
-    assert {name: array.shape[:2] for name, array in batch.items()} == {n: a.shape[:2] for n, a in other.items()}
-
-
-def test_two_workers_prepare_the_same_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 200)
-    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
-    one, two = (ready(tmp_path / f"{n}", **{"data.workers": n}).data.prepared.folder for n in (1, 2))
-    assert files_of(one) == files_of(two) and len(files_of(one)) > 6
-
-
-def test_batches_have_the_announced_shapes(tmp_path):
-    task, data, *_ = ready(tmp_path)
-    batch = next(data.batches("train", 0, np.arange(16)))
-    shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
-    assert shapes in [{name: (each.shape, each.dtype) for name, each in spec.items()} for spec in task.batch_specs()]
 
 
 def test_samples_show_questions_and_answers(tmp_path):
@@ -301,23 +262,3 @@ def test_outputs_and_gradients_equal_those_of_transformers(tmp_path):
     found, report = huggingface.load(tmp_path / "theirs", params)
     assert not report.missing
     jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(params))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seq_len", [9, 15, 23])
-def test_rows_equal_those_of_transformers(tmp_path, seq_len):
-    """If the room is odd and the second text is not shorter, Google's code gives the first text one token more."""
-    from transformers import BertTokenizerFast
-
-    tiny.write_choices(tmp_path, 1)
-    ours = WordPiece.load(tmp_path / "vocabulary")
-    theirs = BertTokenizerFast.from_pretrained(tmp_path / "vocabulary")
-    rng = random.Random(0)
-    for _ in range(300):
-        context, start, *endings = (" ".join(rng.choices(tiny.CHOICE_WORDS, k=rng.randint(1, 16))) for _ in range(6))
-        row = {"sent1": context, "sent2": start, **{f"ending{i}": each for i, each in enumerate(endings)}}
-        question = questions.read_question(Row(row, "x:1"), questions_config("swag"))
-        for found, ending in zip(questions.rows_of(question, ours, seq_len), endings, strict=True):
-            expected = theirs(context, f"{start} {ending}", truncation=True, max_length=seq_len)
-            assert found["input_ids"].tolist() == expected["input_ids"]
-            assert found["token_type_ids"].tolist() == expected["token_type_ids"]

@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax.configs import tagging as config_file
-from bertjax.data import prepared
 from bertjax.data.fine_tuning import tagged_words
 from bertjax.data.fine_tuning.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
@@ -21,6 +20,7 @@ from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import tiny
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -28,28 +28,15 @@ SMALL = {
     "num_epochs": 6.0,
     "batch_size": 8,
     "log_every": 20,
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
+    **SIZES,
     "data.seq_len": 16,
     "data.valid_fraction": 0.2,
-    "model.dropout": 0.0,
-    "model.attention_dropout": 0.0,
+    **NO_DROPOUT,
     "model.classifier_dropout": 0.0,
     "optimizer.learning_rate": 5e-3,
 }
 # Much longer than a row. Each old place and each person in it must be found.
 LONG = " ".join(["old tree likes Kimmy Bell sees"] * 8)
-
-
-def flags(values):
-    return [f"--config.{key}={value}" for key, value in values.items()]
-
-
-def lines_of(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +45,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tagging")
     values = {**SMALL, **tiny.write_sentences(folder, count=600)}
     command = ["--config=configs/tagging.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
+    done(*command)
     return folder / "run", command
 
 
@@ -97,22 +83,10 @@ def test_a_run_learns_and_keeps_its_tags(run):
     assert config["checkpoint"]["best_metric"] == "valid/f1"
 
 
-def test_evaluation_repeats_the_scores(run):
-    workdir, _ = run
-    last = lines_of(workdir / "metrics.jsonl")[-1]
-    outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=latest")
-    assert outcome.status is None, outcome.status
-    record = json.loads(outcome.stdout)
-    for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "accuracy"):
-        assert record[f"valid/{name}"] == last[f"valid/{name}"]
-    assert record["valid/loss"] == pytest.approx(last["valid/loss"], rel=1e-5)
-
-
 def test_predictions_and_export(run, tmp_path):
     workdir, _ = run
     text = f"Ann likes old river the.\nKimmy Bell, Bob\n{LONG}\n".encode()
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
-    assert outcome.status is None, outcome.status
+    outcome = done("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [record.keys() for record in records] == [{"words", "tags"}] * 3
     assert records[0]["words"] == ["Ann", "likes", "old", "river", "the", "."]
@@ -124,15 +98,14 @@ def test_predictions_and_export(run, tmp_path):
 
     exported = tmp_path / "exported"
     command = ["--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=best"]
-    assert tiny.run_on_one(*command).status is None
+    done(*command)
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"] == {"0": "O", "1": "B-LOC", "2": "I-LOC", "3": "B-PER", "4": "I-PER"}
     assert load_file(exported / "model.safetensors")["classifier.weight"].shape == (5, 32)
     assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     published = ["--config=configs/tagging.py", f"--config.init_from={exported}", "--config.data.seq_len=16"]
-    again = tiny.run_on_one("--mode=predict", *published, stdin=text)
-    assert again.status is None, again.status
+    again = done("--mode=predict", *published, stdin=text)
     assert again.stdout == outcome.stdout
 
     whole = tiny.run_on_one("--mode=predict", *published, "--config.data.split_punctuation=False", stdin=text)
@@ -159,14 +132,6 @@ def test_validation_sentences_with_other_tags(run, tmp_path):
     tiny.check_message(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check the file")
 
 
-def test_prediction_reads_no_sentences(run):
-    values = {"data.source": "gone.conll", "data.valid_source": "gone.conll"}
-    outcome = published(run, "predict", **values)
-    assert json.loads(outcome.stdout)["tags"] == ["B-PER"]
-    told = {"what": "data.source=gone.conll", "got": "does not exist", "expected": "files", "fix": "correct the path"}
-    tiny.check_message(published(run, "evaluate", **values).error, **told)
-
-
 def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
     published = shutil.copytree(run[0], tmp_path / "run")
     config = json.loads((published / "config.json").read_text())
@@ -176,24 +141,11 @@ def test_the_order_of_a_published_tagger_is_kept(run, tmp_path):
     assert ready(tmp_path, **values).config["data"]["labels"] == ("I-PER", "B-PER", "I-LOC", "B-LOC", "O")
 
 
-def test_an_empty_line_is_reported(run):
-    workdir, _ = run
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=b"Ann .\n \n")
-    tiny.check_message(outcome.error, what="input line 2", got="an empty line", expected="words", fix="delete")
-
-
 def test_a_file_of_columns_is_refused_as_text(run):
     workdir, _ = run
     row = "\t".join(["1", "Ann", "Ann", "PROPN", *"______"])
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", stdin=f"# id = 1\n{row}\n\n".encode())
     tiny.check_message(outcome.error, what="input line 2", got="CoNLL-U", expected="one sentence per line", fix="write")
-
-
-def test_a_finished_run_is_not_changed(run):
-    workdir, command = run
-    before = (workdir / "metrics.jsonl").read_text()
-    assert tiny.run_on_one(*command).status is None
-    assert (workdir / "metrics.jsonl").read_text() == before
 
 
 def test_a_tagger_with_other_tags_is_reinitialized(run, tmp_path, caplog):
@@ -207,41 +159,6 @@ def test_a_tagger_with_other_tags_is_reinitialized(run, tmp_path, caplog):
     assert "module classifier keeps its random initialization" in caplog.text
 
 
-@pytest.mark.slow
-def test_plain_tags_have_only_accuracy_and_a_run_resumes(tmp_path):
-    """Columns as in CoNLL-U. Repeating the second half from the middle checkpoint gives the same metrics."""
-    values = tiny.write_sentences(tmp_path, count=150)
-    kinds = {"B-PER": "PROPN", "I-PER": "PROPN", "B-LOC": "ADJ", "I-LOC": "NOUN", "O": "X"}
-    groups = [
-        [line.split("\t") for line in group.split("\n")]
-        for group in Path(values["data.source"]).read_text().strip().split("\n\n")
-    ]
-    rows = [
-        "".join(f"{number}\t{word}\t_\t{kinds[tag]}{6 * chr(9)}_\n" for number, (word, _, tag) in enumerate(group, 1))
-        for group in groups
-    ]
-    Path(values["data.source"]).write_text("\n".join(rows))
-    values |= {"checkpoint.keep": 2, "num_steps": 80, "evaluate_every": 40}
-    command = ["--config=configs/tagging.py:tiny,conllu", f"--workdir={tmp_path / 'run'}", *flags({**SMALL, **values})]
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
-    last = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
-    assert {name for name in last if name.startswith("valid/")} == {"valid/accuracy", "valid/loss"}
-    assert last["valid/accuracy"] > 0.9
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["data"]["labels"] == ["ADJ", "NOUN", "PROPN", "X"]
-    assert config["checkpoint"]["best_metric"] == "valid/accuracy"
-
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "80")
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
-    assert "resuming after step 40" in outcome.stderr
-    again = lines_of(tmp_path / "run" / "metrics.jsonl")[-1]
-    assert [again[name] for name in ("step", "valid/accuracy", "valid/loss")] == [
-        last[name] for name in ("step", "valid/accuracy", "valid/loss")
-    ]
-
-
 def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     bio = ready(tmp_path / "bio")
     io = ready(tmp_path / "io", **tiny.write_sentences(tmp_path / "io_text", scheme="IO"))
@@ -253,16 +170,6 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     ends = columns(tmp_path, *["Ann/B-PER my/I-PER Bell/E-PER Bob/S-PER sees/O"] * 30)
     found = ready(tmp_path / "bioes", **{"data.source": ends}).config["data"]
     assert (found["scheme"], found["labels"]) == ("BIOES", ("O", "B-PER", "I-PER"))
-
-
-def test_a_validation_sentence_counts_for_the_scheme_of_its_file(tmp_path):
-    """The only dividing B determines the scheme of its file, in any sentence, so the file is not read as IO."""
-    for place in range(12):
-        sentences = ["Ann/I-PER sees/O"] * 12
-        sentences[place] = "Ann/I-PER Bob/B-PER"
-        source = columns(tmp_path / "text", *sentences)
-        found = ready(tmp_path / str(place), **{"data.source": source}).config["data"]
-        assert (found["scheme"], found["labels"]) == ("IOB1", ("O", "B-PER", "I-PER"))
 
 
 def score(task, data, predicted):
@@ -293,25 +200,6 @@ def test_every_word_is_scored_once(tmp_path):
     counts = [tag for example in data.validation_examples() for tag in example.source.tags]
     assert none["accuracy"] == counts.count("O") / len(counts)
     assert none["f1"] == 0
-
-
-def test_every_word_counts_once_in_the_loss(tmp_path):
-    """This includes sentences longer than a row, but no padding."""
-    source = columns(tmp_path, *["Ann/B-PER Bell/I-PER sees/O " * 15] * 10, *["Kimmy/B-PER sees/O Bob/B-PER"] * 10)
-    task, data, settings, _ = ready(tmp_path, **{"data.source": source})
-    held_out = sum(len(example.source.tags) for example in data.validation_examples())
-    epoch = data.batches("train", 0, np.arange(8))
-    batches = [next(epoch) for _ in range(settings.evaluate_every)]
-    assert sum(batch["label_weights"].sum() for batch in batches) == 10 * 45 + 10 * 3 - held_out
-    assert any(batch["weights"].sum() < 8 for batch in batches) and len(data.fields()["labels"].lengths) > 20
-    counts = np.zeros(3)
-    for batch in batches:
-        assert not batch["label_weights"][batch["weights"] == 0].any()
-        assert not batch["labels"][batch["label_weights"] == 0].any()
-        counts += np.bincount(batch["labels"][batch["label_weights"] == 1], minlength=3)
-        assert task.denominators(batch)["tagging"] == batch["label_weights"].sum()
-    assert counts[0] == pytest.approx(counts[2], abs=10) and counts[1] > counts[2]
-    assert settings.num_steps == 6 * len(batches)
 
 
 def field(data, name):
@@ -370,43 +258,6 @@ def test_sentences_of_entity_tags_among_plain_tags_stay_as_written(tmp_path):
     assert found == [tag for _, tags in sentences for tag in tags]
 
 
-def test_rows_are_prepared_once_for_all_runs(tmp_path, monkeypatch):
-    """This includes the run's own config, which has the scheme and the tags, and tags with the scheme "plain"."""
-    values = tiny.write_sentences(tmp_path, scheme="IO") | {"data.prepared_dir": str(tmp_path / "prepared")}
-    first = ready(tmp_path / "first", **values)
-    assert (first.config["data"]["scheme"], len(first.config["data"]["labels"])) == ("IO", 5)
-
-    def no_reading(*_):
-        raise AssertionError("the sentences are read again")
-
-    monkeypatch.setattr(tagged_words, "read_sentences", no_reading)
-    of_run = {f"data.{key}": first.config["data"][key] for key in ("scheme", "labels")}
-    second = ready(tmp_path / "second", **values, **of_run, seed=1)
-    assert second.data.prepared.folder == first.data.prepared.folder
-    assert field(second.data, "labels") == field(first.data, "labels")
-    one, two = ([each.source.tags for each in run.data.validation_examples()] for run in (first, second))
-    assert one == two
-    plain = ready(tmp_path / "plain", **values, **{"data.scheme": "plain"})
-    assert plain.task.labels == ("I-LOC", "I-PER", "O")
-    as_written = {"O": "O", "B-LOC": "I-LOC", "I-LOC": "I-LOC", "B-PER": "I-PER", "I-PER": "I-PER"}
-    place = [plain.task.labels.index(as_written[label]) for label in first.task.labels]
-    of_runs = (field(plain.data, "labels"), field(first.data, "labels"), field(first.data, "label_weights"))
-    for row, in_bio, weights in zip(*of_runs, strict=True):
-        assert row == [place[tag] if weight else 0 for tag, weight in zip(in_bio, weights, strict=True)]
-    assert {tag for each in plain.data.validation_examples() for tag in each.source.tags} == set(plain.task.labels)
-
-
-def test_worker_processes_prepare_the_same_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 300)
-    values = tiny.write_sentences(tmp_path)
-    folders = [
-        ready(tmp_path / str(number), **values, **{"data.workers": number}).data.prepared.folder for number in (1, 2)
-    ]
-    files = [{path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} for folder in folders]
-    assert files[0] == files[1] and {"labels", "as_written", "valid.jsonl"} <= files[0].keys()
-
-
 def test_the_loss_is_a_sum_over_words(tmp_path):
     task, data, *_ = ready(tmp_path)
     batch = next(data.batches("train", 0, np.arange(8)))
@@ -419,12 +270,6 @@ def test_the_loss_is_a_sum_over_words(tmp_path):
     assert metrics["accuracy"][1] == every.sum() == task.denominators(batch)["tagging"]
     assert metrics["tokens"][0] == (batch["segment_ids"] != 0).sum()
     assert 1.2 < sums["tagging"] / every.sum() < 2.2  # about log(5) for 5 tags
-
-
-def test_a_bilstm_on_top(tmp_path):
-    shapes = jax.eval_shape(ready(tmp_path, **{"model.lstm_size": 8}).task.init, jax.random.key(0))
-    assert shapes.keys() == {"bert", "lstm", "classifier"}
-    assert shapes["classifier"]["kernel"].shape == (16, 5)
 
 
 def test_a_bert_for_features_is_frozen_with_any_groups():
@@ -443,8 +288,7 @@ def test_a_tagger_on_the_features_of_a_frozen_bert(run, tmp_path):
         del values[key]
     small = {"model.lstm_size": 16, "model.feature_layers": "(0, -1)", "num_epochs": 4.0}
     command = [f"--workdir={tmp_path / 'run'}", f"--config.init_from={before}", *flags({**values, **small})]
-    outcome = tiny.run_on_one("--config=configs/tagging.py:features", *command)
-    assert outcome.status is None, outcome.status
+    outcome = done("--config=configs/tagging.py:features", *command)
     assert lines_of(tmp_path / "run" / "metrics.jsonl")[-1]["valid/f1"] > 0.9
     assert "module tagger keeps its random initialization" in outcome.stderr
     one, two = (restore_params(folder, "final", None)["bert"] for folder in (before, tmp_path / "run"))
@@ -470,17 +314,11 @@ def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"data.scheme": "BILOU"}, r"data\.scheme: got 'BILOU'; expected one of auto, BIO, IOB1, IO, BIOES, plain"),
         ({"data.scheme": "IO"}, r"0\.conll:1, the sentence .*: got tag 'B-PER'; expected tags of scheme IO: O and I-T"),
-        (
-            {"data.tag_column": -2},
-            r"tags of the training sentences: got 'x' at every word of .*Fix: check config",
-        ),
+        ({"data.tag_column": -2}, r"tags of the training sentences: got 'x' at every word of .*Fix: check config"),
         ({"data.labels": ("O", "B-LOC")}, r"0\.conll:1, .*: got tag 'B-PER', which is not in data\.labels"),
         ({"data.labels": ("O", "O")}, r"data\.labels: got O, O; expected two or more different tags"),
-        ({"data.seq_len": 64}, r"data\.seq_len: got 64"),
         ({"data.source": ""}, r"data\.labels: got no tags; expected .*--config\.data\.source=FILE"),
-        ({"data.vocab_file": ""}, r"data\.vocab_file: got nothing, and no init_from"),
         ({"checkpoint.best_metric": "valid/f2"}, None),
     ],
 )
@@ -502,8 +340,9 @@ def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path):
     source = columns(tmp_path / "text", *["Ann/B-PER Bell/L-PER sees/O"] * 30)
     with pytest.raises(UserError, match=r"data\.scheme=auto: got entity tags together with L-PER; .*=plain"):
         ready(tmp_path, **{"data.source": source})
-    task = ready(tmp_path, **{"data.source": source, "data.scheme": "plain"}).task
+    task, *_, config = ready(tmp_path, **{"data.source": source, "data.scheme": "plain"})
     assert task.score_names() == ("accuracy", "loss")
+    assert config["checkpoint"]["best_metric"] == "valid/accuracy"
 
 
 def test_samples_show_sentences_and_tags(tmp_path):
@@ -513,13 +352,3 @@ def test_samples_show_sentences_and_tags(tmp_path):
         words, tags, right = zip(*example["tagged"], strict=True)
         assert (words, right) == (tuple(sentence.source.words), tuple(sentence.source.tags))
         assert set(tags) == {"O"}
-
-
-def test_a_run_is_evaluated_on_other_sentences(run, tmp_path):
-    source = tiny.write_sentences(tmp_path, count=30, scheme="IOB1")["data.source"]
-    record = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source, data__scheme="IOB1")
-    assert record["test/f1"] > 0.9
-    recognized = [f"--config.data.test_source={source}", "--config.data.scheme=auto"]
-    outcome = tiny.run_on_one("--mode=evaluate", f"--workdir={tmp_path / 'elsewhere'}", *recognized)
-    assert outcome.status is None, outcome.status
-    assert json.loads(outcome.stdout) == record

@@ -11,25 +11,23 @@ from pathlib import Path
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from safetensors.numpy import load_file
 
 from bertjax.configs import translation as config_file
-from bertjax.data.text import subwords
 from bertjax.data.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
 from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
-from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import stages
 from bertjax.progress import log_once
 from bertjax.runs import checkpoints
 from bertjax.training import inference, sharding
 from tests import tiny
+from tests.experiments.commands import done, flags, lines_of
 from tests.interop import test_marian
 from tests.random_params import random_params
 from tests.showing import shown
@@ -98,17 +96,6 @@ def values_of(folder, **overrides):
     return {**SMALL, **TRANSFORMER, **sources, **tests, **{k.replace("__", "."): v for k, v in overrides.items()}}
 
 
-def flags(values):
-    return [
-        f"--config.{key}={value!r}" if isinstance(value, tuple) else f"--config.{key}={value}"
-        for key, value in values.items()
-    ]
-
-
-def lines_of(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
 def ready_of(folder, variant="tiny", **overrides):
     return ready_from(folder, variant, values_of(folder, **overrides))
 
@@ -130,8 +117,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("translation")
     values = values_of(folder, data__seq_len=8)  # one shape of batches
     command = ["--config=configs/translation.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
+    done(*command)
     return folder / "run", command
 
 
@@ -145,7 +131,7 @@ def test_a_run_learns_and_is_scored_on_the_test_split_once(run):
         assert line["valid/perplexity"] == pytest.approx(math.exp(line["valid/nll"]), rel=1e-5)
     assert set(metrics[-1]) == {"step", "test/bleu", "test/exact_match"}
     before = (workdir / "metrics.jsonl").read_text()
-    assert tiny.run_on_one(*command).status is None
+    done(*command)
     assert (workdir / "metrics.jsonl").read_text() == before
     evaluated = json.loads(tiny.run_on_one("--mode=evaluate", f"--workdir={workdir}").stdout)
     assert evaluated["test/exact_match"] == metrics[-1]["test/exact_match"]
@@ -177,8 +163,7 @@ def predicted(workdir, text, folder, **decoding):
     values = {"init_from": workdir, "decoding.max_length": 16, "data.seq_len": 16}
     values |= {f"decoding.{key}": value for key, value in decoding.items()}
     files = [f"--input={folder / 'in.txt'}", f"--output={folder / 'out.jsonl'}"]
-    outcome = tiny.run_on_one("--mode=predict", "--config=configs/translation.py", *flags(values), *files)
-    assert outcome.status is None, outcome.status
+    done("--mode=predict", "--config=configs/translation.py", *flags(values), *files)
     return lines_of(folder / "out.jsonl")
 
 
@@ -254,72 +239,6 @@ def predictor(workdir, values):
     return used(workdir, {"data.source": "", **values}).to_predict().task
 
 
-def test_n_best_translations_are_in_order(run):
-    """The run has 24 positions; the config's lengths without a model are 128 and 512."""
-    values = {"init_from": run[0], "decoding.num_beams": 4, "decoding.n_best": 3}
-    command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(values)]
-    outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\nold bird.\n")
-    assert outcome.status is None, outcome.status
-    assert "data.seq_len: 8, from " in outcome.stderr, "what a recurrent model would be limited to"
-    for record in map(json.loads, outcome.stdout.splitlines()):
-        scores = [each["score"] for each in record["n_best"]]
-        assert len({each["translation"] for each in record["n_best"]}) == len(scores) == 3
-        assert scores == sorted(scores, reverse=True) and scores[0] > scores[2]
-        assert record["n_best"][0] == {key: record[key] for key in ("translation", "score")}
-
-
-def test_a_line_of_two_thousand_words_is_translated_in_parts(run, tmp_path):
-    text = " ".join(["old bird."] * 1000)
-    task = predictor(run[0], {})
-    (example,) = task.examples(iter([text]))
-    parts = decoded(task, example)
-    kinds = sorted({*parts})
-    whole, *each = predicted(run[0], "\n".join([text, *kinds]) + "\n", tmp_path / "words")
-    found = dict(zip(kinds, each, strict=True))
-    assert whole["source"] == text and len(parts) > 100
-    assert whole["translation"] == " ".join(found[part]["translation"] for part in parts)
-    assert whole["score"] == pytest.approx(sum(found[part]["score"] for part in parts), rel=1e-4)
-
-
-def test_a_word_of_ten_thousand_characters_is_refused_if_lines_are_not_split(run):
-    values = {"init_from": run[0], "decoding.max_length": 16, "data.seq_len": 16, "data.on_long_line": "refuse"}
-    command = ["--mode=predict", "--config=configs/translation.py", *flags(values)]
-    outcome = tiny.run_on_one(*command, stdin=b"catsees" * 1428 + b"bird")
-    told = {"what": "input line 1", "got": "[0-9],[0-9]{3} tokens", "expected": "at most 23", "fix": "divide the line"}
-    tiny.check_message(outcome.error, **told)
-
-
-def test_an_interrupted_prediction_resumes(run, tmp_path, monkeypatch):
-    workdir, _ = run
-    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("".join(f"{word}.\n" for word in WORDS))
-    command = ["--mode=predict", f"--workdir={workdir}", f"--input={source}", f"--output={target}"]
-    whole = tiny.run_on_one(*command[:-1]).stdout.splitlines(keepends=True)
-    assert len(set(whole)) == len(WORDS)
-    records = inference.Inference.records
-
-    def interrupted(self, examples, done):
-        for number, record in enumerate(records(self, examples, done)):
-            if number == 3:
-                raise KeyboardInterrupt
-            yield record
-
-    with monkeypatch.context() as patched:
-        patched.setattr(inference.Inference, "records", interrupted)
-        assert tiny.run_on_one(*command).status == 130
-    (partial,) = tmp_path.glob("*.partial")
-    assert partial.read_text() == "".join(whole[:3]) and not target.exists()
-    partial.write_text("".join(whole[:2]) + "kept as it is\n" + whole[3][:2])  # the last line is incomplete
-    assert tiny.run_on_one(*command).status is None
-    assert target.read_text() == "".join([*whole[:2], "kept as it is\n", *whole[3:]])
-    assert not list(tmp_path.glob("*.partial"))
-    # Other input starts from the beginning.
-    partial.write_text("".join(whole[:3]))
-    source.write_text("dog.\n")
-    assert tiny.run_on_one(*command).status is None
-    assert target.read_text() == whole[2]
-
-
 def test_checkpoints_are_averaged(run):
     workdir, _ = run
     task = task_of(workdir.parent / "again")
@@ -339,28 +258,6 @@ def test_checkpoints_are_averaged(run):
     assert sorted(checkpoints.find_steps(workdir, "best:2")) == sorted(best[:2])
     with pytest.raises(UserError, match=r"'last:4'.*several existing checkpoints"):
         checkpoints.find_steps(workdir, "last:4")
-
-
-@pytest.mark.slow
-def test_published_weights_are_evaluated_without_training_text(run, tmp_path):
-    """The weights of a run are those for predictions, here the mean of two checkpoints."""
-    workdir, _ = run
-    pairs = dict(zip(("data.valid_source", "data.valid_target"), write_pairs(tmp_path, 20, "valid"), strict=True))
-    pairs |= {"data.source": "", "decoding.max_length": 16, "data.seq_len": 16, "metrics": ("exact_match",)}
-    outcome = tiny.run_on_one(
-        "--mode=evaluate", "--config=configs/translation.py", f"--config.init_from={workdir}", *flags(pairs)
-    )
-    assert outcome.status is None, outcome.status
-    assert "using checkpoint 200, 300" in outcome.stderr
-    assert json.loads(outcome.stdout)["valid/exact_match"] > 70
-
-
-def test_only_a_run_has_a_checkpoint_to_choose(run):
-    command = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={run[0]}", "--checkpoint=200"]
-    outcome = tiny.run_on_one(*command, "--config.data.seq_len=16", "--config.decoding.max_length=16", stdin=b"a cat")
-    tiny.check_message(
-        outcome.error, what="--checkpoint", got="'200', but no --workdir", expected="a run", fix="omit --checkpoint"
-    )
 
 
 def test_the_start_token_comes_from_the_run(run, tmp_path):
@@ -395,18 +292,6 @@ def test_prefixes_come_from_the_run(run, tmp_path):
     assert prefixes(source="") == both and decoded(task, example) == ["bird a cat."]
 
 
-def test_vocabularies_of_an_earlier_start_are_replaced(tmp_path):
-    apart = {"data__joint": False, "model__share_embeddings": False}
-    kinds = ({"data__subwords": "wordpiece"}, apart, {})
-    for values in (*kinds, *reversed(kinds)):
-        vocabularies = ready_of(tmp_path, **values).data.vocabulary
-        vocabularies.save(tmp_path / "run")
-        for found in (vocabularies, open_vocabularies(tmp_path / "run")):
-            assert (found.source is found.target) == ("data__joint" not in values)
-            is_word_piece = isinstance(found.source, subwords.WordPieceSubwords)
-            assert is_word_piece == ("data__subwords" in values)
-
-
 def test_packed_pairs_have_the_losses_and_gradients_of_separate_pairs(tmp_path):
     plain = ready_of(tmp_path / "plain", data__seq_len=24)
     packed = ready_of(tmp_path / "packed", data__seq_len=24, data__packing=True)
@@ -434,16 +319,6 @@ def test_packed_pairs_have_the_losses_and_gradients_of_separate_pairs(tmp_path):
     difference = jax.tree.map(np.subtract, gradient, packed_gradient)
     assert optax.global_norm(difference) <= 1e-5 * optax.global_norm(gradient)
     assert packed.data.train.steps_per_epoch < plain.data.train.steps_per_epoch
-
-
-def test_shapes_of_batches_are_announced(tmp_path):
-    task, data, *_ = ready_of(tmp_path)
-    announced = [{name: spec.shape for name, spec in specs.items()} for specs in task.batch_specs()]
-    for _, batch in zip(range(30), data.batches("train", 0, np.arange(32)), strict=False):
-        assert {name: array.shape for name, array in batch.items()} in announced
-    held_out = list(data.batches("valid", 0, np.arange(32)))  # none is too long
-    assert all({name: array.shape for name, array in batch.items()} in announced for batch in held_out)
-    assert sum(batch["weights"].sum() for batch in held_out) == len(list(data._text.pairs("valid")))
 
 
 def decoded(task, example):
@@ -595,11 +470,6 @@ def test_a_line_must_have_one_of_several_prefixes(tmp_path):
         list(task.examples(iter(["a cat."])))
 
 
-def test_an_empty_text_after_a_prefix_stays_empty(tmp_path):
-    task = task_of(tmp_path, data__source_prefix=("to German: ",))
-    assert not any(example.rows for example in task.examples(iter(["to German: ", "to German:", " "])))
-
-
 def test_a_run_with_random_initialization_is_exported(tmp_path):
     task = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
     params = random_params(task.init)
@@ -620,8 +490,7 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
     task.export(random_params(task.init), tmp_path / "exported")
     given = {"init_from": str(tmp_path / "exported"), "decoding.block_ngrams": 4}
     command = ["--mode=predict", "--format=jsonl", "--config=configs/translation.py", *flags(given)]
-    outcome = tiny.run_on_one(*command, stdin=b"a cat sees.\n")
-    assert outcome.status is None, outcome.status
+    outcome = done(*command, stdin=b"a cat sees.\n")
     ids = task.tokenizer.target.encode_batch([json.loads(outcome.stdout)["translation"]])[0]
     assert len(ids) <= 8, "9 with the end token"
     for told in (
@@ -640,23 +509,6 @@ def test_unsupported_settings_of_a_folder_are_listed(tmp_path, caplog):
     (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
     assert open_weights(tmp_path).settings["decoding.num_beams"] == 5
     assert "generation_config.json has repetition_penalty=1.5" in caplog.text
-
-
-@pytest.mark.slow
-def test_the_mean_of_several_checkpoints_is_exported(tmp_path):
-    values = {**values_of(tmp_path), **TWO_UPDATES, "checkpoint.save_every": 1, "model.norm": "post"}
-    workdir, exported = tmp_path / "run", tmp_path / "exported"
-    outcome = tiny.run_on_one("--config=configs/translation.py:tiny", f"--workdir={workdir}", *flags(values))
-    assert outcome.status is None, outcome.status
-    outcome = tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={exported}", "--checkpoint=last:2")
-    assert outcome.status is None, outcome.status
-    one, two = (checkpoints.restore_params(workdir, which, None) for which in ("1", "2"))
-    size = open_vocabularies(workdir).target.vocab_size
-    read, _ = open_weights(exported).load(jax.eval_shape(lambda: {**one, "bias": jnp.zeros(size)}))
-    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, two)
-    for a, b, c in zip(*(jax.tree.leaves({**tree, "bias": 0}) for tree in (read, mean, two)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-7)
-        assert np.ndim(c) == 0 or not np.array_equal(a, c)
 
 
 def test_many_samples_use_smaller_batches(tmp_path):
@@ -698,8 +550,7 @@ def attended_by(workdir, text, folder, monkeypatch):
     kept, told = [], translation.Task.attention
     monkeypatch.setattr(translation.Task, "attention", lambda *a: kept.append(told(*a)) or kept[-1])
     command = ["--mode=predict", f"--workdir={workdir}", f"--plot={folder / 'a.svg'}", "--format=jsonl"]
-    outcome = tiny.run_on_one(*command, stdin=text.encode())
-    assert outcome.status is None, outcome.status
+    outcome = done(*command, stdin=text.encode())
     (kinds,) = kept
     return kinds, words_of(folder / "a.svg"), json.loads(outcome.stdout)
 
@@ -708,10 +559,10 @@ def words_of(picture):
     return {"".join(each.itertext()) for each in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
 
 
-def check_attended(kinds, words, num_heads, num_layers=1):
+def check_attended(kinds, words, num_heads):
     """Checks that all words have weights on existing words, and are in the drawing."""
     for attended in kinds.values():
-        shape = (num_layers, num_heads, len(attended.queries), len(attended.keys))
+        shape = (1, num_heads, len(attended.queries), len(attended.keys))
         assert attended.weights.shape == shape
         np.testing.assert_allclose(attended.weights.sum(-1), 1, atol=1e-5)
         assert {*attended.queries, *attended.keys} <= words | {"", " "}
@@ -734,8 +585,7 @@ def test_without_attention_nothing_is_drawn(tmp_path):
     values = {**values_of(tmp_path), **TWO_UPDATES, **RECURRENT, "model.attention": "none"}
     values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
     workdir = tmp_path / "run"
-    outcome = tiny.run_on_one("--config=configs/translation.py:rnn", f"--workdir={workdir}", *flags(values))
-    assert outcome.status is None, outcome.status
+    outcome = done("--config=configs/translation.py:rnn", f"--workdir={workdir}", *flags(values))
     plot = f"--plot={tmp_path / 'a.svg'}"
     outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", plot, stdin=b"a cat.\n")
     told = {"got": "a model without attention", "expected": "a model with attention", "fix": "model.attention=additive"}
@@ -747,60 +597,35 @@ def test_the_recurrent_model_learns(tmp_path):
     values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
     values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
     command = ["--config=configs/translation.py:rnn", f"--workdir={tmp_path / 'run'}", *flags(values)]
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
+    done(*command)
     metrics = lines_of(tmp_path / "run" / "metrics.jsonl")
     losses = [line["valid/nll"] for line in metrics if "valid/nll" in line]
     assert losses[-1] < 0.5
-    # Another run starts from it, without the name of a model.
-    own = {**values, "init_from": str(tmp_path / "run"), "num_steps": 1, "checkpoint.final": "latest"}
-    own = {key: value for key, value in own.items() if key not in RECURRENT and not key.startswith("data.vocab")}
-    outcome = tiny.run_on_one("--config=configs/translation.py", f"--workdir={tmp_path / 'further'}", *flags(own))
-    assert outcome.status is None, outcome.status
-    further = lines_of(tmp_path / "further" / "metrics.jsonl")
-    assert next(line["valid/nll"] for line in further if "valid/nll" in line) < losses[-1] + 0.1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "num_layers", "num_heads"), [("dates", 2, 4), ("rnn,dates", 1, 1)])
-def test_dates_are_translated_and_drawn(variant, num_layers, num_heads, tmp_path, monkeypatch, compiled_attention):
-    """Runs the commands of `make demo-translation` with few updates. The drawing shows the attention."""
+def test_dates_are_translated_and_drawn(tmp_path, monkeypatch, compiled_attention):
+    """The drawing shows the attention of a recurrent model."""
     workdir = tmp_path / "run"
     few = {**TWO_UPDATES, "data.num_valid": 8, "data.num_test": 4}
-    outcome = tiny.run_on_one(f"--config=configs/translation.py:{variant}", f"--workdir={workdir}", *flags(few))
-    assert outcome.status is None, outcome.status
+    done("--config=configs/translation.py:rnn,dates", f"--workdir={workdir}", *flags(few))
     scores = lines_of(workdir / "metrics.jsonl")
     assert {"test/exact_match", "test/chrf"} <= set(scores[-1])
     kinds, words, _ = attended_by(workdir, "Saturday, November 21, 2026\n", tmp_path, monkeypatch)
-    check_attended(kinds, words, num_heads, num_layers)
+    check_attended(kinds, words, num_heads=1)
     assert {*"Saturdy,Novmbe216"} <= words
     cross = list(kinds.values())[-1]
     assert "".join(cross.keys).replace("</s>", "") == "Saturday, November 21, 2026"
     assert len(cross.queries) > 1
 
 
-@pytest.mark.parametrize("variant", ["tiny", "base", "big", "rnn", "dates", "rnn,dates"])
-def test_each_variant_makes_a_task(variant):
-    tree = json.loads(config_file.get_config(variant).to_json_best_effort())
-    _, settings, task, _ = stages.of_config(translation, tree).example()
-    assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
-    assert jax.eval_shape(task.init, jax.random.key(0))
-
-
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ({"decoding__num_beams": 0}, "decoding.num_beams: got 0; expected at least 1"),
         ({"decoding__method": "forced"}, "decoding.method: got forced; expected beam_search or sampling"),
         ({"decoding__max_length": 40}, "decoding.max_length: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 40}, "data.seq_len: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 2}, r"data.seq_len: got 2, and all .* pairs of valid are longer"),
-        ({"label_smoothing": 1.0}, "label_smoothing: got 1.0"),
-        ({"start_token": "stop"}, "start_token: got 'stop'; expected one of begin, pad, end"),
-        ({"metrics": ("rouge",)}, r"metrics: got \('rouge',\); expected each one of bleu"),
-        ({"data__target": ""}, "got .* and ''"),
-        ({"data__subwords": "given"}, "data.subwords: got 'given'; expected one of bpe, wordpiece, characters"),
-        ({"num_scored": -1}, "num_scored: got -1"),
         (
             {"data__joint": False},
             "model.share_embeddings: got True with data.joint=False; expected shared embeddings only with",
@@ -811,8 +636,6 @@ def test_each_variant_makes_a_task(variant):
             "data.source: got dates together with data.source_prefix",
         ),
         ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for generated"),
-        ({"data__source": "dates", "data__valid_source": "x.en"}, "got dates together with data.valid_source"),
-        ({"data__source": "dates", "data__source_locale": "English"}, "data.source_locale: got 'English'"),
     ],
 )
 def test_contradictory_settings_are_reported(tmp_path, overrides, told):
@@ -820,20 +643,11 @@ def test_contradictory_settings_are_reported(tmp_path, overrides, told):
         task_of(tmp_path, **overrides)
 
 
-def test_a_vocabulary_of_another_run_is_refused(run, tmp_path):
-    """It is refused in addition to weights, and detected if it replaces a run's own vocabulary."""
+def test_a_vocabulary_in_addition_to_weights_is_refused(run, tmp_path):
     workdir, _ = run
     given = ["--config=configs/translation.py", f"--config.init_from={workdir}", f"--workdir={tmp_path / 'new'}"]
     outcome = tiny.run_on_one(*given, f"--config.data.vocab_file={workdir}")
     assert "data.vocab_file" in outcome.error and "expected no value, because init_from=" in outcome.error
-    other = ready_of(tmp_path / "other", data__vocab_size=60).data
-    stolen = tmp_path / "stolen"
-    shutil.copytree(workdir, stolen)
-    other.vocabulary.save(stolen)
-    source = tmp_path / "in.txt"
-    source.write_text("cat.\n")
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={stolen}", f"--input={source}")
-    assert "expected arrays with the names and shapes of this run's model" in outcome.error
 
 
 def test_a_replaced_vocabulary_of_the_same_size_is_detected(run, tmp_path):
@@ -872,14 +686,6 @@ def test_a_key_that_a_recurrent_model_lacks_is_reported(key):
         stages.of_config(translation, tree).example()
 
 
-def test_unsuitable_runs_in_init_from(run, tmp_path):
-    workdir = Path(shutil.copytree(run[0], tmp_path / "run"))
-    given = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={workdir}"]
-    assert "data.lowercase: got True; expected no" in tiny.run_on_one(*given, "--config.data.lowercase=True").error
-    (workdir / "config.json").write_text("{")
-    assert "config.json: got" in (told := tiny.run_on_one(*given).error) and "expected a readable JSON file" in told
-
-
 def test_attention_is_drawn_after_training_with_flash_attention(tmp_path, compiled_attention):
     task, data, *_ = ready_of(tmp_path, model__dtype="bfloat16")
     flash = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
@@ -891,22 +697,6 @@ def test_attention_is_drawn_after_training_with_flash_attention(tmp_path, compil
     assert found.keys() == expected.keys()
     for kind, attended in found.items():
         np.testing.assert_array_equal(attended.weights, expected[kind].weights)
-
-
-def test_contradictory_files_are_reported(tmp_path):
-    values = values_of(tmp_path)
-    english = Path(values["data.source"])
-    whole = english.read_text()
-    for text, told in (
-        (whole + "one more.\n", r"2,001 and 2,000 lines; the first without a partner is .*train\.en:2001"),
-        (whole.replace("\n", "\n\n", 1).removesuffix("\n"), "without text"),
-    ):
-        english.write_text(text)
-        with pytest.raises(UserError, match=told):
-            ready_from(tmp_path, "tiny", values)
-    english.write_bytes(whole.encode().replace(b"cat", b"\xff\xfe", 1))
-    with pytest.raises(UserError, match="UTF-8"):
-        ready_from(tmp_path, "tiny", values)
 
 
 @pytest.mark.slow
@@ -923,20 +713,12 @@ def test_a_marian_folder_is_imported_and_exported(tmp_path):
     values = {key: values[key] for key in values if key.startswith("data.") and "vocab" not in key}
     values |= {"num_steps": 1, "batch_size": 8, "num_scored": 4, "decoding.max_length": 8, "init_from": str(published)}
     values |= {"optimizer.learning_rate": 0.0, "model.dropout": 0.0, "checkpoint.final": "latest"}
-    outcome = tiny.run_on_one("--config=configs/translation.py", f"--workdir={run_dir}", *flags(values))
-    assert outcome.status is None, outcome.status
-    assert tiny.run_on_one("--mode=export", f"--workdir={run_dir}", f"--output={exported}").status is None
+    done("--config=configs/translation.py", f"--workdir={run_dir}", *flags(values))
+    done("--mode=export", f"--workdir={run_dir}", f"--output={exported}")
     before, after = (load_file(folder / "model.safetensors") for folder in (published, exported))
     assert before.keys() == after.keys()
     for name in before:
         np.testing.assert_array_equal(before[name], after[name])
-    beside = [f"--config.init_from={exported}", "--config.decoding.max_length=8", "--config.data.seq_len=16"]
-    of_run, of_folder = (
-        tiny.run_on_one("--mode=predict", *command, stdin=b"a cat.\n")
-        for command in ([f"--workdir={run_dir}"], ["--config=configs/translation.py", *beside])
-    )
-    assert of_run.status is None and of_folder.status is None, of_folder.status
-    assert of_run.stdout == of_folder.stdout
     told = tiny.run_on_one("--mode=predict", "--config=configs/translation.py:tiny", f"--config.init_from={exported}")
     assert "model.hidden_size: got 128; expected 8, as in init_from" in told.error
 
@@ -960,43 +742,6 @@ def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
     caplog.clear()
     list(task.examples(iter(["dog."])))
     assert not caplog.text
-
-
-def test_pairs_are_read_from_their_sources_once(tmp_path, monkeypatch):
-    values = values_of(tmp_path, data__seq_len=8)
-    first = ready_from(tmp_path, "tiny", values).data
-    batches = [list(zip(range(9), first.batches("train", 0, np.arange(32)), strict=False))]
-    held_out = list(first.validation_examples())
-
-    def read(self):
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(translation.TranslationText, "pairs", read)
-    monkeypatch.setattr("bertjax.data.translation.parallel_text.ParallelText.pairs", read)
-    again = ready_from(tmp_path, "tiny", values).data
-    assert again.is_prepared and again.report() == first.report()
-    batches.append(list(zip(range(9), again.batches("train", 0, np.arange(32)), strict=False)))
-    np.testing.assert_equal(*batches)
-    assert [example.source for example in again.validation_examples()] == [example.source for example in held_out]
-    other = ready_from(tmp_path, "tiny", {**values, "seed": 1}).data
-    assert not np.array_equal(
-        next(other.batches("train", 0, np.arange(32)))["input_ids"], batches[0][0][1]["input_ids"]
-    )
-
-
-def test_prepared_pairs_are_kept_when_other_vocabularies_are_made(tmp_path):
-    folders = []
-    for joint in (True, False, True):
-        ready = ready_of(tmp_path, data__joint=joint, model__share_embeddings=joint)
-        folders.append(ready.data.prepared.folder)
-        assert ready.data.is_prepared and all(folder.exists() for folder in folders)
-    assert folders[0] == folders[2] != folders[1]
-
-
-def test_a_folder_names_where_pairs_are_prepared(tmp_path):
-    ready = ready_of(tmp_path, data__prepared_dir=str(tmp_path / "shared"))
-    assert ready.data.prepared.folder.parent == tmp_path / "shared"
-    assert ready.data.is_prepared and not list((tmp_path / "data").rglob("manifest.json"))
 
 
 def test_pairs_that_are_all_too_long_are_reported(tmp_path):

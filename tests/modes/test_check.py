@@ -64,26 +64,6 @@ def test_a_learning_rate_of_zero_makes_no_progress(text, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_labels_that_do_not_depend_on_the_inputs(text, monkeypatch):
-    """All rows look the same, and each wants something else: their frequencies are all there is to learn."""
-
-    def change(data):
-        def batches(split, start, rows):
-            for batch in original(split, start, rows):
-                same = {name: np.repeat(value[:1], len(value), 0) for name, value in batch.items()}
-                labels = np.arange(batch["masked_labels"].size).reshape(batch["masked_labels"].shape)
-                yield same | {"masked_labels": labels.astype(np.int32), "next_sentence_labels": labels[:, :1] % 4 // 2}
-
-        original, data.batches = data.batches, batches
-
-    monkeypatch.setattr(check, "_UPDATES", 150)
-    record = overfit(text, change)
-    assert record["can_learn"] is False
-    assert record["verdict"].startswith("too little progress: ")
-    assert "train/masked_lm_accuracy is" in record["verdict"]
-
-
-@pytest.mark.slow
 def test_a_loss_that_is_not_finite(text):
     groups = ((".", {"learning_rate": 1e30}),)
     record = overfit(text, optimizer__clip_norm=0.0, optimizer__groups=groups)

@@ -12,6 +12,7 @@ from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import extension
 from bertjax.modes.stages import Resolved, of_config
 from tests import tiny
+from tests.experiments.commands import done
 
 CONSTANT = {"schedule": "constant", "schedule_steps": None}
 LINEAR = {"schedule": "linear", "schedule_steps": None}
@@ -120,17 +121,7 @@ def test_a_run_that_is_older_than_a_key(tmp_path, missing):
     Resolved(bert_pretraining, changed(config)).check_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"num_steps": "4"},
-        {"num_steps": None},
-        {"optimizer": None},
-        {"optimizer": "none"},
-        {"optimizer": {"groups": [["bias"]]}},
-        {"optimizer": {"groups": [["bias", {"schedule": ["linear"]}]]}},
-    ],
-)
+@pytest.mark.parametrize("damage", [{"num_steps": "4"}, {"optimizer": None}, {"optimizer": {"groups": [["bias"]]}}])
 def test_a_damaged_config(tmp_path, damage):
     config = write_run(tmp_path, **CONSTANT)
     (tmp_path / "config.json").write_text(json.dumps(config | damage))
@@ -151,40 +142,24 @@ def test_the_advice_for_a_linear_schedule_works_where_rows_tell_the_number_of_up
     Resolved(classification, longer).check_folder(tmp_path)
 
 
-# The flags of a run of 2 epochs and of its extension to 4.
-CONSTANT_RATE = {"optimizer.schedule": "constant"}
-TRAPEZOIDAL = {"optimizer.name": "muon", "optimizer.schedule": "trapezoidal"}
-SCHEDULES = {
-    "constant": (CONSTANT_RATE, CONSTANT_RATE),
-    "trapezoidal, with Muon": (
-        {**TRAPEZOIDAL, "optimizer.schedule_steps": 1000},
-        {**TRAPEZOIDAL, "optimizer.decay_fraction": 0.4},
-    ),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_an_extended_run_is_the_longer_run(tmp_path, schedule):
+def test_an_extended_run_is_the_longer_run(tmp_path):
     """From 2 epochs to 4; and the page shows what the longer run makes of its examples."""
     values = {
         **tiny.write_table(tmp_path),
         **{"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.2, "log_every": 3},
         **{"model.num_layers": 1, "model.hidden_size": 32, "model.num_heads": 2, "model.max_positions": 16},
         **{"warmup_fraction": 0.0, "checkpoint.final": "latest"},
+        **{"optimizer.name": "muon", "optimizer.schedule": "trapezoidal"},
     }
-    short, long = (
-        {**values, **flags, "num_epochs": epochs} for flags, epochs in zip(SCHEDULES[schedule], (2.0, 4.0), strict=True)
-    )
+    short = {**values, "num_epochs": 2.0, "optimizer.schedule_steps": 1000}
+    long = {**values, "num_epochs": 4.0, "optimizer.decay_fraction": 0.4}
     saved, figures = {}, {}
     for name, starts in (("extended", (short, long)), ("whole", (long,))):
         workdir = tmp_path / name
         for start in starts:
             flags = [f"--config.{key}={value}" for key, value in start.items()]
-            outcome = tiny.run_on_one(
-                "--report", "--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags
-            )
-            assert outcome.status is None, outcome.status
+            done("--report", "--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags)
         config = json.loads((workdir / "config.json").read_text())
         saved[name] = tiny.params_of(Resolved(classification, config, workdir).to_predict().task, workdir)
         lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

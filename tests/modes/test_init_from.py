@@ -14,6 +14,7 @@ from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
 from tests.experiments import test_translation as translations
+from tests.experiments.commands import done, flags
 from tests.parity.test_presumm import GOLDEN
 from tests.random_params import random_params
 
@@ -31,15 +32,10 @@ UPDATES = {
 EPOCHS = {**UPDATES, "num_epochs": 0.6, "optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
 del EPOCHS["num_steps"]  # 48 rows: 3.6 updates, that is 4
 ROWS = {"data.seq_len": 24, "data.valid_fraction": 0.2}
-SPANS = {"data.doc_stride": 6, "data.max_query_length": 8, "data.max_answer_length": 4}
-SCORER = {"model.scorer_heads": 2, "model.max_positions": 48}
 DECODER = {"model.decoder_layers": 1, "model.decoder_heads": 2, "model.decoder_intermediate": 16, "target_len": 8}
 DECODING = {"decoding.max_length": 6, "decoding.min_extra": 1, "num_scored": 2}
 TASKS = {
     "tagging.py:features": (tiny.write_sentences, {"model.lstm_size": 8, "data.lowercase": True}),
-    "question_answering.py:squad2": (tiny.write_questions, SPANS),
-    "multiple_choice.py:swag": (tiny.write_choices, {}),
-    "bertsum_ext.py:transformer": (tiny.write_articles, SCORER),
     "bertsum_abs.py": (tiny.write_articles, {**DECODER, **DECODING}),
     "bert_pretraining.py": (
         lambda folder: {"data.source": tiny.write_text(folder / "text.txt"), "data.vocab_file": ""},
@@ -58,7 +54,7 @@ def write_bert(folder):
 
 
 def command_of(config, values):
-    return [f"--config=configs/{config}", *translations.flags(values)]
+    return [f"--config=configs/{config}", *flags(values)]
 
 
 def started(config, write, folder, **values):
@@ -66,12 +62,6 @@ def started(config, write, folder, **values):
     rows = write(folder / "rows")
     del rows["data.vocab_file"]  # `init_from` determines it
     return command_of(config, {**UPDATES, **ROWS, **rows, **values})
-
-
-def done(*command):
-    outcome = tiny.run_on_one(*command)
-    assert outcome.status is None, outcome.status
-    return outcome
 
 
 def interrupted(run, copy):
@@ -133,16 +123,6 @@ def test_it_resumes(run, tmp_path):
     check_same(whole, copy)
 
 
-def test_an_empty_folder_is_gone(run, tmp_path):
-    whole, command = run
-    weights = json.loads((whole / "config.json").read_text())["init_from"]
-    Path(weights).mkdir()
-    try:
-        done(*command, f"--workdir={interrupted(whole, tmp_path / 'copy')}")
-    finally:
-        Path(weights).rmdir()
-
-
 @pytest.mark.parametrize(
     ("values", "differing"),
     [
@@ -154,7 +134,7 @@ def test_an_empty_folder_is_gone(run, tmp_path):
 )
 def test_another_config_is_refused(run, values, differing):
     whole, command = run
-    outcome = tiny.run_on_one(*command, *translations.flags(values), f"--workdir={whole}")
+    outcome = tiny.run_on_one(*command, *flags(values), f"--workdir={whole}")
     tiny.check_message(outcome.error, what="--workdir", got=differing, expected="the same config", fix="--workdir")
 
 
@@ -237,9 +217,7 @@ def test_several_seeds_resume(run, tmp_path):
 def test_tasks_with_a_bert(config, tmp_path):
     write, values = TASKS[config]
     check_resumes(
-        started(config, write, tmp_path, init_from=write_bert(tmp_path / "bert"), **values),
-        tmp_path,
-        tmp_path / "bert",
+        started(config, write, tmp_path, init_from=write_bert(tmp_path / "bert"), **values), tmp_path, tmp_path / "bert"
     )
 
 
@@ -264,14 +242,6 @@ def test_a_checkpoint_of_presumm(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_ours(run, tmp_path):
-    """A classifier of the same classes, in the order of the first run."""
-    weights = shutil.copytree(run[0], tmp_path / "before")
-    values = {"init_from": weights, "data.vocab_file": weights}
-    check_resumes(started("classification.py", tiny.write_table, tmp_path, **values), tmp_path, weights)
-
-
-@pytest.mark.slow
 def test_a_vocabulary_without_weights(tmp_path):
     rows = tiny.write_table(tmp_path / "rows")
     shutil.move(rows["data.vocab_file"], tmp_path / "vocabulary")
@@ -289,12 +259,10 @@ def translation_values(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "joint"), [("tiny", True), ("rnn", False)])
-def test_translation_from_a_run(tmp_path, model, joint):
-    small = translations.TRANSFORMER if model == "tiny" else translations.RECURRENT
+def test_translation_from_a_run(tmp_path):
     values = {**translation_values(tmp_path), "decoding.max_length": 16}
-    first = {**values, **small, "data.joint": joint, "data.vocab_size": 100, "num_steps": 1}
-    done(*command_of(f"translation.py:{model}", first), f"--workdir={tmp_path / 'before'}")
+    first = {**values, **translations.RECURRENT, "data.joint": False, "data.vocab_size": 100, "num_steps": 1}
+    done(*command_of("translation.py:rnn", first), f"--workdir={tmp_path / 'before'}")
     command = command_of("translation.py", {**values, "init_from": tmp_path / "before"})
     check_resumes(command, tmp_path, tmp_path / "before")
 
@@ -314,20 +282,6 @@ def test_translation_from_a_published_folder(tmp_path):
     # The value of the config file, which the published one has replaced.
     outcome = tiny.run_on_one(*command, "--config.decoding.num_beams=4", f"--workdir={tmp_path / 'copy'}")
     assert "decoding.num_beams: 3 before, 4 now" in outcome.error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("joint", [True, False])
-def test_given_vocabularies_of_translation(tmp_path, joint):
-    values = {**translation_values(tmp_path), **translations.TRANSFORMER, "decoding.max_length": 16}
-    values |= {"data.joint": joint, "model.share_embeddings": joint}
-    first = {**values, "data.vocab_size": 100, "num_steps": 1}
-    done(*command_of("translation.py:tiny", first), f"--workdir={tmp_path / 'before'}")
-    sides = ("", "") if joint else ("source", "target")
-    files = (tmp_path / "before" / side / "tokenizer.json" for side in sides)
-    keys = ("data.vocab_file", "data.target_vocab_file")[: 1 if joint else 2]
-    values |= dict(zip(keys, files, strict=False))
-    check_resumes(command_of("translation.py:tiny", values), tmp_path, tmp_path / "before")
 
 
 # What a run's folder keeps.

@@ -7,10 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.attention import make_cross_mask, make_mask
-from bertjax.models.decoder import Decoder
 from bertjax.models.embeddings import sinusoids
-from bertjax.models.encoder import Encoder
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.models.losses import smoothed_cross_entropy
 from tests.parity.test_bert import distance
@@ -128,38 +125,6 @@ def arrays(model, gradient):
         name: (parameter.grad if gradient else parameter).detach().numpy()
         for name, parameter in model.named_parameters()
     }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
-def test_stacks(norm, activation):
-    """Compares outputs at tokens, and the gradients of weights and of both inputs."""
-    import torch
-
-    config = make_config(norm, 2, activation)
-    model, rng = torch_transformer(config), np.random.default_rng(1)
-    inputs = [rng.standard_normal((*x.shape, SIZE), np.float32) for x in (SOURCE_SEGMENTS, TARGET_SEGMENTS)]
-    theirs = [torch.tensor(x, requires_grad=True) for x in inputs]
-    expected = run_torch(model, *theirs)
-    real = TARGET_SEGMENTS[..., None] != 0
-    (torch.tensor(real) * expected**3).sum().backward()
-
-    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
-    def ours(params, inputs):
-        source, target = jnp.asarray(SOURCE_SEGMENTS), jnp.asarray(TARGET_SEGMENTS)
-        call = {"deterministic": True, "return_attention": False}
-        encoder, decoder = Encoder(config), Decoder(config, config.num_layers)
-        memory = encoder.apply({"params": params["encoder"]}, inputs[0], make_mask(source, "both"), **call).hidden
-        masks = make_mask(target, "left_to_right"), make_cross_mask(target, source, is_packed=False)
-        arguments = inputs[1], masks[0], memory, masks[1]
-        hidden = decoder.apply({"params": params["decoder"]}, *arguments, **call).hidden
-        return jnp.sum(real * hidden**3), hidden
-
-    params = stacks(arrays(model, gradient=False), config)
-    (gradient, input_gradient), hidden = jax.jit(ours)(params, inputs)
-    np.testing.assert_allclose(hidden * real, expected.detach().numpy() * real, atol=2e-5)
-    assert distance(gradient, stacks(arrays(model, gradient=True), config)) < 1e-5
-    assert distance(input_gradient, [x.grad.numpy() for x in theirs]) < 1e-5
 
 
 @pytest.mark.slow

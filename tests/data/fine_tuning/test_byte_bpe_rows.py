@@ -5,29 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.fine_tuning.spans import best_answers, target, windows
+from bertjax.data.fine_tuning.spans import best_answers, windows
 from bertjax.data.fine_tuning.tagged_words import sentence_rows
 from tests.data.fine_tuning import test_spans as spans
 from tests.data.text import byte_bpe
 
 CHUNKS = ("the cat", "서울은", "\u1112\u1161\u11ab글", "e\u0301t", "👍🏽", "中文", "a  b", "U.S.", "naïve", "\u200b")
-
-
-@pytest.mark.parametrize(
-    ("context", "answer"),
-    [
-        ("한국의 수도는  서울이다.", "서울"),
-        ("한국의 수도는  서울이다.", "한국"),
-        ("He said 👍🏽!", "👍🏽"),
-        ("un cafe\u0301 noir", "cafe\u0301"),
-        ("one  two   three", "two   three"),
-        ("\u1112\u1161\u11ab글 날", "\u1112\u1161\u11ab"),
-        ("中文 text", "文"),
-        ("  the cat", "the"),
-    ],
-)
-def test_an_answer_of_whole_characters_is_found_in_the_context(context, answer):
-    assert spans.recovered(spans.ask(context, answer), byte_bpe.trained(261)) == answer
 
 
 @given(st.lists(st.sampled_from(CHUNKS), min_size=1, max_size=9), st.data())
@@ -50,14 +33,6 @@ def test_spaces_are_no_answer():
     logits[0, blank] = 9
     best = best_answers(question, [window], logits, logits, settings)
     assert [each.score for each in best if not each.text] == [0.0]
-
-
-def test_a_target_starts_at_the_first_token_of_the_answer():
-    tokenizer, settings = byte_bpe.trained(), spans.config()
-    question = spans.ask("Where is the cat?", "the cat")
-    (window,) = windows(question, tokenizer, settings)
-    start, end = target(window, question.answers[0])
-    assert tokenizer.names(window.inputs["input_ids"][start : end + 1].tolist()) == ["the", "cat"]
 
 
 @pytest.mark.parametrize("words", [["the", "서울은", "cat", "."], ["👍🏽", "e\u0301", "中文", "singing"]])

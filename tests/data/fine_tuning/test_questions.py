@@ -1,8 +1,6 @@
 import copy
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -96,13 +94,6 @@ def test_validation_questions_can_have_their_own_source(tmp_path):
     assert splits(config)[1][0].answers == (("Robert", None),)
 
 
-def test_a_config_of_questions_is_checked():
-    with pytest.raises(UserError, match=r"config key data.on_bad_row: got 'go'"):
-        QuestionsConfig("a.json", "", 0.1, "go")
-    with pytest.raises(UserError, match=r"config key data.valid_fraction: got 1.0"):
-        QuestionsConfig("a.json", "", 1.0, "stop")
-
-
 def without(value, key):
     value = copy.deepcopy(value)
     article = value["data"][0]
@@ -121,27 +112,17 @@ def without(value, key):
             "the answer, 'Bob'",
             "set answer_start to 13, or set --config.data.on_bad_row=skip",
         ),
-        (squad(row(answers=(("Bob", 9),))), "'ob.' at answer_start 9", "'Bob'", "set answer_start to 8"),
-        (squad(row(answers=(("Bob", -1),))), "'Ada' at answer_start -1", "'Bob'", "set answer_start to 8"),
         (squad(row(answers=(("cat.", -4),))), "'Ada ' at answer_start -4", "'cat.'", "set answer_start to 27"),
-        (squad(row(answers=(("cat.", 99),))), "'' at answer_start 99", "'cat.'", "set answer_start to 27"),
         (squad(row(answers=(("Eve", 0),))), "'Ada' at", "'Eve'", "correct the text, which is not in the context"),
         (squad(row(answers=(("", 0),))), "answer 1: got an empty 'text'", "text", "correct it"),
         (squad(row(answers=(("Ada", "0"),))), "a JSON str under 'answer_start'", "a JSON int", "correct it"),
-        (squad(row(answers=(("Ada", True),))), "a JSON bool under 'answer_start'", "a JSON int", "correct it"),
         (squad(row(answers=())), "(id q1): got no answers", "an answer, or is_impossible true", "add an answer, or"),
         (squad(row(is_impossible=True)), "is_impossible with 1 answers", "not both", "set is_impossible to false"),
-        (squad(row(is_impossible="no")), "a JSON str under 'is_impossible'", "a JSON bool", "correct it"),
-        (squad({**row(), "question": "\ud800?"}), "half of a surrogate pair", "whole characters", "correct the row"),
         (squad(row(), row()), "qas[1] (id q1): got the same id as", "a unique id", "give each question its own id"),
+        (squad({**row(), "question": "\ud800?"}), "half of a surrogate pair", "whole characters", "correct the row"),
         (squad(row(), context=" \n"), "paragraphs[0]: got an empty 'context'", "text", "correct it"),
-        (squad({**row(), "question": " "}), "(id q1): got an empty 'question'", "text", "correct it"),
         (squad(["who"]), "qas[0]: got a JSON list", "an object with 'id'", "correct it"),
-        (squad(row(None)), "a JSON NoneType under 'id'", "a JSON str", "correct it"),
         (without(squad(row()), "answers"), "no 'answers'; its keys: 'id', 'question'", "SQuAD's 'answers'", "add it"),
-        (without(squad(row()), "context"), "no 'context'; its keys: 'qas'", "SQuAD's 'context'", "add it"),
-        (without(squad(row()), "qas"), "no 'qas'", "SQuAD's 'qas'", "add it"),
-        (without(squad(row()), "paragraphs"), "data[0]: got no 'paragraphs'", "SQuAD's 'paragraphs'", "add it"),
         ({"data": ["x"]}, "data[0]: got a JSON str", "an object with 'paragraphs'", "correct it"),
     ],
 )  # fmt: skip
@@ -163,9 +144,7 @@ def test_bad_rows_are_errors(tmp_path, value, got, expected, fix):
     ("value", "got"),
     [
         ([squad(row())], "got a JSON list; expected SQuAD's form: an object with a list of articles under 'data'"),
-        ({"text": "x"}, "got a JSON dict with the keys 'text'; expected"),
         ({"data": {}}, "got a JSON dict with the keys 'data'"),
-        ("{", "dev.json:1: got invalid JSON at column 2"),
         ({"data": []}, "config key data.source={path}: got no questions; expected"),
     ],
 )
@@ -174,18 +153,3 @@ def test_a_file_that_is_not_squad_raises_with_both_settings(tmp_path, value, got
     with pytest.raises(UserError) as error:
         read(tmp_path, value, on_bad_row)
     assert got.replace("{path}", str(tmp_path / "dev.json")) in str(error.value)
-
-
-def test_a_missing_file_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"data.source=.*none.json: got a path that does not exist"):
-        list(read_questions(str(tmp_path / "none.json"), "data.source", BadRows("skip"), aligned=True))
-
-
-def test_published_data():
-    if "BERTJAX_DATA" not in os.environ:
-        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
-    data = Path(os.environ["BERTJAX_DATA"])
-    source = f"{data}/squad_v2_small/*.json.gz, {data}/covid_qa/dev.json.gz"
-    questions = list(read_questions(source, "data.source", BadRows("stop"), aligned=True))
-    assert len({question.id for question in questions}) == len(questions) == 3345 + 1230 + 168
-    assert sum(question.is_impossible for question in questions) == 1772 + 646

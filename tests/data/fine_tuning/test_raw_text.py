@@ -108,13 +108,6 @@ def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
     assert not (home / "kept").exists()
 
 
-@pytest.mark.parametrize("key", ["source", "valid_source"])
-def test_a_source_that_does_not_exist_is_an_error(home, key):
-    message = told(lambda: text(home, **{key: "none.tsv"}).fingerprint)
-    what = f"config key data.{key}={home}/none.tsv"
-    check_message(message, what=what, got="does not exist", expected="files", fix="correct the path")
-
-
 def test_a_folder_of_another_casing_is_an_error(home):
     check_message(
         told(lambda: load_wordpiece(home / "uncased", lowercase=False)),

@@ -1,22 +1,12 @@
 import gzip
-import os
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.config import build
 from bertjax.data.fine_tuning import tagged_words
-from bertjax.data.fine_tuning.tagged_words import (
-    Columns,
-    SentencesConfig,
-    TaggedRows,
-    read_sentences,
-    sentence_rows,
-)
+from bertjax.data.fine_tuning.tagged_words import Columns, read_sentences, sentence_rows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -82,10 +72,6 @@ def test_conllu_is_detected_by_the_file_name(tmp_path):
     assert read(tmp_path, text.partition("\n")[2], PARTS_OF_SPEECH, "a.txt") == ([[("ab", "_"), ("a", "X")]], [1])
 
 
-def test_comments_do_not_determine_the_separator(tmp_path):
-    assert read(tmp_path, "# a\tb\n" + CONLLU, PARTS_OF_SPEECH, "a.txt")[1] == [5, 12]
-
-
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -119,17 +105,11 @@ def test_several_files_in_order_and_a_sentence_ends_with_its_file(tmp_path):
     [
         ("a O\nb\n", ENTITIES, ":2: got a row of 1 column, 'b'; expected columns separated by blanks"),
         ("a O\n", PARTS_OF_SPEECH, ":1: got a row of 2 columns, 'a | O'; expected columns separated by blanks (the f"),
-        ("a O\n", Columns(2, 0), "no tab), including word_column 2 and tag_column 0. Fix: correct the row, set"),
         ("a O\n", Columns(0, -3), "word_column 0 and tag_column -3. Fix: correct the row, set config.data.word_column"),
-        ("a O\n", Columns(1, -1), ":1: got a row of 2 columns"),
         ("a\tO\nb O\n", ENTITIES, ":2: got a row of 1 column, 'b O'; expected columns separated by a tab"),
         ("a\tO\n\tO\n", ENTITIES, ":2: got an empty word in ' | O'; expected a word and a tag, word_column 0"),
         ("a\tO\nb\t\n", ENTITIES, ":2: got an empty tag in 'b | '; expected a word and a tag"),
-        (b"a O\n\nb\xff O\n", ENTITIES, ":3: got byte 0xff"),
-        (f"a O\n{'b' * 2**20} O\n", ENTITIES, ":2: got a line that is too long"),
-        (f"a O\n{' ' * 2**20} b O\n", ENTITIES, ":2: got a line that is too long"),
         ("\n-DOCSTART- O\n\n", ENTITIES, "text.conll: got no sentences; expected a word"),
-        ("", ENTITIES, "Fix: remove the file from data.source, or restore it"),
     ],
 )
 def test_bad_files_are_errors(tmp_path, text, columns, message):
@@ -185,55 +165,3 @@ def test_each_word_is_found_at_its_position(words, seq_len):
 def test_a_seq_len_without_room_is_an_error():
     with pytest.raises(UserError, match=r"config key data.seq_len: got 2; expected at least 3: .* Fix: use 128"):
         sentence_rows(["a"], TOKENIZER, 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "sentences", "words", "tags"),
-    [
-        ("wikigold/train.conll", ENTITIES, 1317, 30439, 5),
-        ("wikigold/test.conll", ENTITIES, 155, 3690, 5),
-        ("wnut17/dev.conll", ENTITIES, 1009, 15733, 13),
-        ("ud_english_ewt/dev.conllu.gz", PARTS_OF_SPEECH, 2001, 25147, 17),
-    ],
-)
-def test_published_data(name, columns, sentences, words, tags):
-    if "BERTJAX_DATA" not in os.environ:
-        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
-    data = Path(os.environ["BERTJAX_DATA"])
-    tokenizer = WordPiece.from_file(data / "vocab" / "bert-base-cased-vocab.txt", lowercase=False)
-    found = list(read_sentences(str(data / name), "data.source", columns, BadRows("stop")))
-    counts = Counter(tag for sentence in found for tag in sentence.tags)
-    assert (len(found), counts.total(), len(counts)) == (sentences, words, tags)
-    for sentence in found[:200]:
-        windows = sentence_rows(sentence.words, tokenizer, 16)
-        assert sum(len(row["unit_starts"]) for row in windows) == len(sentence.words)
-
-
-def splits(source, valid_source="", valid_fraction=0.2, on_bad_row="stop"):
-    values = {"source": str(source), "valid_source": str(valid_source)}
-    values |= {"valid_fraction": valid_fraction, "on_bad_row": on_bad_row}
-    rows = list(TaggedRows(build(SentencesConfig, values, "data"), ENTITIES, TOKENIZER, 20).read())
-    return tuple([sentence.words[0] for of, sentence in rows if of == split] for split in ("train", "valid"))
-
-
-def test_the_validation_split_depends_on_sentence_numbers(tmp_path):
-    source = write(tmp_path, "\n\n".join(f"{number} O" for number in range(500)))
-    train, valid = splits(source)
-    assert sorted([*train, *valid], key=int) == [str(number) for number in range(500)]
-    assert [train, valid] == [sorted(train, key=int), sorted(valid, key=int)]
-    assert 60 < len(valid) < 140
-    first = write(tmp_path, "\n\n".join(f"{number} O" for number in range(100)), "first.conll")
-    assert splits(first)[1] == [number for number in valid if int(number) < 100]
-    assert splits(source, valid_source=first) == ([str(n) for n in range(500)], [str(n) for n in range(100)])
-
-
-def test_wrong_splits_are_errors(tmp_path):
-    source = write(tmp_path, "a O\n\nb\n\nc O\n\nd O")
-    with pytest.raises(UserError, match=r"data\.on_bad_row: got 'ignore'"):
-        splits(source, on_bad_row="ignore")
-    with pytest.raises(UserError, match=r"data\.valid_fraction: got 0\.0; expected a fraction above 0"):
-        splits(source, valid_fraction=0.0)
-    with pytest.raises(UserError, match=r"text\.conll:3: got a row of 1 column.*on_bad_row=skip"):
-        splits(source)
-    with pytest.raises(UserError, match=r"got 0 of 3 rows of .*text\.conll in the validation split; expected at"):
-        splits(source, valid_fraction=1e-6, on_bad_row="skip")

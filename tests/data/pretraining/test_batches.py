@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.pretraining import epoch_plan
 from bertjax.data.pretraining.batches import PretrainingBatches
 from bertjax.errors import UserError
 from tests.data.batches import (
@@ -68,17 +67,6 @@ def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
     assert other["input_ids"].tobytes() != from_start[0]["input_ids"].tobytes()
 
 
-@pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
-@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
-def test_two_halves_of_the_rows_equal_the_whole_batch(corpus, objective, rows):
-    arguments = {"objective": objective, "direction": "left_to_right", "rows": rows}
-    whole = make_batches(corpus, **arguments).training(0, ALL)
-    halves = [make_batches(corpus, **arguments).training(0, half) for half in HALVES]
-    for batch, *parts in itertools.islice(zip(whole, *halves, strict=True), 12):
-        assert [len(part["input_ids"]) for part in parts] == [BATCH // 2] * 2
-        assert_equal(joined(parts), batch)
-
-
 def test_two_readers_of_one_object_are_independent(corpus):
     batches = make_batches(corpus)
     steps = 2 * steps_in(batches, 0) + 2
@@ -118,35 +106,6 @@ def test_batches_have_the_documented_shapes_and_types(corpus, split):
             assert {name: array.dtype for name, array in batch.items()} == {
                 name: np.float32 if name.endswith("weights") else np.int32 for name in expected
             }
-
-
-@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
-def test_instances_have_the_layout_of_bert(corpus, pairs, rows):
-    tokenizer = corpus.tokenizer
-    lengths = set()
-    for step in range(8):
-        batch = make_batches(corpus, masking=KEPT, pairs=pairs, rows=rows).training_batch(step, ALL)
-        padding = batch["segment_ids"] == 0
-        assert (batch["input_ids"][padding] == tokenizer.pad_id).all()
-        assert not batch["token_type_ids"][padding].any()
-        assert (batch["segment_ids"].max(axis=1) >= 1).all()
-        if not rows.packing:
-            assert (batch["segment_ids"] <= 1).all()
-        for each in instances_of(batch):
-            ids, types = each["ids"], each["types"]
-            lengths.add(len(ids))
-            assert np.flatnonzero(ids == tokenizer.cls_id).tolist() == [0]
-            separators = np.flatnonzero(ids == tokenizer.sep_id).tolist()
-            assert separators[-1] == len(ids) - 1
-            if pairs.next_sentence:
-                middle, end = separators
-                assert 1 < middle < end - 1
-                assert types.tolist() == [0] * (middle + 1) + [1] * (end - middle)
-            else:
-                assert len(separators) == 1
-                assert not types.any()
-    assert len(lengths) > 1
 
 
 @pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
@@ -191,40 +150,6 @@ def test_validation_rows_do_not_depend_on_the_objectives_of_training(corpus, pac
         assert "cls_positions" in PretrainingBatches(corpus, "train", other).training_batch(0, ALL)
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
-@pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
-def test_packing_does_not_change_instances(corpus, pairs, whole_word):
-    masking = dataclasses.replace(MASKING, whole_word=whole_word)
-    epochs = []
-    for rows in (CONFIG.rows, PACKED):
-        batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
-        made = [batches.training_batch(step, ALL[:1]) for step in range(steps_in(batches, 0))]
-        epochs.append(
-            sorted(
-                [
-                    {name: value.tolist() for name, value in each.items()}
-                    for batch in made
-                    for each in instances_of(batch)
-                ],
-                key=repr,
-            )
-        )
-        if rows.packing:
-            assert len(made) < len(epochs[0])
-    assert epochs[0] == epochs[1]
-    assert any(each["predicted"] for each in epochs[0])
-
-
-def test_packing_leaves_few_rows_with_room(corpus):
-    for pairs in (PAIRS, ONE_SEGMENT):
-        padding = []
-        for rows in (CONFIG.rows, PACKED):
-            batches = make_batches(corpus, pairs=pairs, rows=rows)
-            made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
-            padding.append(np.mean([(batch["segment_ids"] == 0).mean() for batch in made]))
-        assert padding[1] < 0.8 * padding[0]
-
-
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
 @pytest.mark.parametrize("masking", [MASKING, KEPT])
 def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
@@ -236,22 +161,6 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
             epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
             assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
             place += count
-
-
-def test_a_batch_may_have_rows_of_several_blocks(corpus, monkeypatch):
-    monkeypatch.setattr(epoch_plan, "_BLOCK", 20)
-    batches = make_batches(corpus, rows=PACKED)
-    assert batches._plan._num_blocks > 2
-    made = [batches.training_batch(step, ALL) for step in range(steps_in(batches, 0))]
-    seen, text = actual_text(made), expected_text(corpus, "train", PAIRS)
-    left = sum(batch["next_sentence_weights"].sum() for batch in made)
-    assert len(seen) == left
-    assert not [instance for instance in seen if instance not in text]
-    assert len(text) - len(seen) <= BATCH * 4  # the last rows of the epoch, which do not fill a batch
-    fresh = make_batches(corpus, rows=PACKED)
-    assert_equal(
-        fresh.training_batch(steps_in(batches, 0) + 1, ALL), batches.training_batch(steps_in(batches, 0) + 1, ALL)
-    )
 
 
 def test_documents_can_be_read_from_their_instances(corpus, tiny_documents):
@@ -323,15 +232,6 @@ def test_causal_language_modeling_predicts_every_neighbor(corpus, direction, ste
             expected = range(length - 1) if step == 1 else range(1, length)
             assert each["predicted"].tolist() == list(expected)
             np.testing.assert_array_equal(each["labels"], each["masked"][each["predicted"] + step])
-
-
-def test_causal_language_modeling_has_the_rows_of_masked_language_modeling(corpus):
-    causal = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction="left_to_right")
-    masked = make_batches(corpus, pairs=ONE_SEGMENT, masking=KEPT)
-    for number in range(4):
-        batch, text = causal.training_batch(number, ALL), masked.training_batch(number, ALL)
-        for name in ("input_ids", "token_type_ids", "segment_ids"):
-            np.testing.assert_array_equal(batch[name], text[name])
 
 
 @settings(max_examples=100)

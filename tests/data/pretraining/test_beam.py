@@ -2,15 +2,13 @@
 
 import collections
 import hashlib
-import json
 
 import numpy as np
 import pytest
 
-from bertjax.data import beam
 from bertjax.data.beam import BeamConfig
 from bertjax.data.pretraining.corpus import SPLITS, Corpus, Preparation
-from bertjax.data.readers import records, sources
+from bertjax.data.readers import sources
 from bertjax.data.text.tokenizers import WordPiece
 from tests.data.folders import TRAINED, digests, read_whole
 
@@ -59,15 +57,3 @@ def hash_of(corpus, split):
     for ids in read(corpus, split):
         digest.update(len(ids).to_bytes(4) + ids.tobytes())
     return digest.hexdigest()
-
-
-@pytest.mark.slow
-def test_each_file_of_records_has_its_own_length(tmp_path):
-    """TFDS alone would assign the length of the third file to the eleventh."""
-    splits = {"train": [[np.full(1, 100 * n + i, np.int32) for i in range(n + 1)] for n in range(12)]}
-    records.write_tokens(tmp_path, splits, beam.pipeline_of(HERE, 2))
-    (info,) = tmp_path.glob("*/*/dataset_info.json")
-    assert json.loads(info.read_text())["splits"][0]["shardLengths"] == [str(n + 1) for n in range(12)]
-    every = np.arange(78)
-    found = records.TokenRecords(tmp_path, "train", np.ones(78, np.int32)).read(every, 0 * every, 1 + 0 * every)
-    assert [int(ids[0]) for ids in found] == [100 * n + i for n in range(12) for i in range(n + 1)]

@@ -26,11 +26,6 @@ def test_workers_and_runs_write_the_same_bytes(make_config, prepare, tmp_path):
     np.testing.assert_array_equal(first.unigrams, again.unigrams)
 
 
-def test_the_kind_of_vocabulary_is_part_of_the_fingerprint(make_config, tmp_path):
-    kinds = {"wordpiece": {**BYTES, "tokenizer": "wordpiece"}, "byte_bpe": BYTES}
-    assert len({Preparation(make_config(**values), tmp_path).fingerprint for values in kinds.values()}) == 2
-
-
 def test_a_second_phase_finds_the_text(make_config, prepare, tmp_path):
     first = prepare(make_config(**BYTES))
     first.tokenizer.save(tmp_path / "run")

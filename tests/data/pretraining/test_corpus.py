@@ -16,7 +16,6 @@ import pytest
 from bertjax.data.pretraining import corpus, preparation
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.readers import records
-from bertjax.data.readers.sources import TextSource
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from tests.data.folders import TRAINED, counts_of, digests, fingerprint, left_behind, read_whole, texts_of
@@ -48,25 +47,6 @@ def test_a_prepared_folder_contains_the_documents(make_config, prepare, tiny_doc
         assert counts["tokens"] == sum(sentences)
     tokens = np.concatenate(read_whole(prepared.splits["train"]))
     assert prepared.unigrams.tolist() == np.bincount(tokens, minlength=tokenizer.vocab_size).tolist()
-
-
-@pytest.mark.parametrize("changes", [{}, TRAINED, {"lines": "paragraph"}])
-def test_preparing_twice_gives_the_same_bytes(changes, make_config, prepare, tmp_path):
-    first, second = (
-        digests(prepare(make_config(**changes, prepared_dir=str(tmp_path / name))).folder) for name in "ab"
-    )
-    assert first == second
-    assert {"manifest.json", "vocab.txt", "unigrams.npy", "train.sentence_lengths.int32"} < set(first)
-    assert len([name for name in first if name.startswith("records/")]) >= 2
-
-
-@pytest.mark.slow
-def test_workers_and_block_size_do_not_change_the_result(make_config, prepare, tmp_path, monkeypatch):
-    one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 500)
-    two = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "two"), workers=2))
-    assert one.folder.name == two.folder.name
-    assert digests(one.folder) == digests(two.folder)
 
 
 def test_prepared_text_is_reused(make_config, monkeypatch):
@@ -103,15 +83,6 @@ def test_prepared_text_is_reused_with_the_vocabulary_that_it_trained(make_config
     for changes in ({"vocab_file": str(tmp_path / "other_run")}, {"lines": "paragraph"}):
         config = dataclasses.replace(second, **changes)
         assert Preparation(config, Path("unused")).folder.name == fingerprint(config)
-
-
-def test_prepared_text_is_in_the_run_folder_by_default(make_config, tmp_path):
-    preparing = Preparation(make_config(prepared_dir=""), tmp_path / "run")
-    assert preparing.folder == tmp_path / "run" / preparing.fingerprint
-    preparing.run()
-    assert (tmp_path / "run" / preparing.fingerprint / "manifest.json").exists()
-    elsewhere = Preparation(make_config(), tmp_path / "run")
-    assert elsewhere.folder == tmp_path / "prepared" / preparing.fingerprint
 
 
 def test_duplicates_are_counted_and_many_cause_a_warning(make_config, tmp_path, caplog):
@@ -157,20 +128,6 @@ def test_a_long_document_is_read_in_parts(make_config, tmp_path, monkeypatch, si
     monkeypatch.setattr(split._records, "_records", watched)
     split.read(np.array([0]), np.array([11]), np.array([1]))
     assert read_numbers == [11 // size], "only the record with the requested token is read"
-
-
-def test_a_folder_gets_its_name_only_when_it_is_complete(make_config, monkeypatch):
-    config, seen = make_config(), []
-    write, preparing = corpus._write, Preparation(config, Path("unused"))
-
-    def watched(config: CorpusConfig, folder: Path) -> tuple[dict, dict]:
-        counted = write(config, folder)
-        seen.append((folder, preparing.folder.exists(), preparing.is_finished()))
-        return counted
-
-    monkeypatch.setattr(corpus, "_write", watched)
-    preparing.run()
-    assert seen == [(preparing.folder.with_suffix(".partial"), False, False)]
 
 
 def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
@@ -248,14 +205,6 @@ def test_the_fingerprint_depends_on_everything_that_changes_the_result(make_conf
     assert len({fingerprint(config) for config in configs}) == len(configs)
 
 
-def test_the_manifest_contains_the_fingerprint_and_its_parts(make_config, prepare):
-    config = make_config()
-    prepared = prepare(config)
-    manifest = json.loads((prepared.folder / "manifest.json").read_text())
-    assert manifest["fingerprint"] == prepared.folder.name == fingerprint(config)
-    assert (manifest["parts"]["lines"], manifest["parts"]["lowercase"]) == ("sentence", True)
-
-
 def test_copies_of_a_document_are_in_the_same_split(make_config, prepare, tiny_documents, tmp_path):
     path = tmp_path / "copies.txt"
     documents = [*tiny_documents, *reversed(tiny_documents), *tiny_documents]
@@ -270,53 +219,12 @@ def test_copies_of_a_document_are_in_the_same_split(make_config, prepare, tiny_d
     assert set(texts_of(prepare(make_config()), "valid")) == set(valid)
 
 
-def test_the_validation_split_has_the_requested_fraction(make_config, tmp_path, check_rate):
-    path, count = tmp_path / "many.txt", 10_000
-    path.write_text("\n\n".join(f"Document {number}" for number in range(count)))
-    config = make_config(source=str(path), valid_fraction=0.1)
-    held_out = sum(1 for _ in corpus._documents(config, "valid", TextSource(str(path), "text", "stop")))
-    check_rate("held out", held_out, count, 0.1)
-
-
 def test_validation_text_can_have_its_own_source(make_config, prepare, tiny_documents, tmp_path):
     valid = tmp_path / "valid.txt"
     valid.write_text("the cat\n\nthe dog .\na tree\n")
     prepared = prepare(make_config(valid_source=str(valid)))
     assert texts_of(prepared, "valid") == ["the cat", "the dog . a tree"]
     assert texts_of(prepared, "train") == [" ".join(lines) for lines in tiny_documents]
-
-
-def test_empty_duplicate_and_long_text_is_counted(make_config, prepare, tmp_path):
-    unseen = "\u200b"
-    train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
-    train.write_bytes(
-        "\n\n".join(
-            [
-                "the cat\na dog .",
-                f"the cat\n{unseen}\nwalk",
-                "the cat\na dog .",
-                unseen,
-                " ".join(["the"] * 512) + "\n" + " ".join(["the"] * 513),
-                "the river\n",
-            ]
-        ).encode()
-        + b"\xff\n"
-    )
-    valid.write_text("the tree\n\nthe tree\n\nthe tree\nthe river")
-    prepared = prepare(make_config(source=str(train), valid_source=str(valid), on_bad_row="skip"))
-    both = {
-        "documents": (5, 3),
-        "sentences": (9, 4),
-        "tokens": (5 + 3 + 5 + 1025 + 2, 8),
-        "empty_documents": (1, 0),
-        "empty_lines": (2, 0),
-        "over_long_sentences": (1, 0),
-        "duplicate_lines": (3, 2),
-        "duplicate_documents": (1, 1),
-        "skipped_rows": (1, 0),
-    }
-    assert counts_of(prepared)["train"] == {name: counts[0] for name, counts in both.items()}
-    assert counts_of(prepared)["valid"] == {name: counts[1] for name, counts in both.items()}
 
 
 def test_the_vocabulary_is_trained_without_validation_documents(make_config, prepare, tiny_documents, monkeypatch):

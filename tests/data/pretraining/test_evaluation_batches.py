@@ -10,7 +10,6 @@ from tests.data.batches import (
     ALL,
     BATCH,
     CONFIG,
-    HALVES,
     ONE_SEGMENT,
     PACKED,
     PAIRS,
@@ -62,13 +61,3 @@ def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
 def test_a_negative_number_of_rows_is_an_error():
     with pytest.raises(UserError, match=r"config key data.valid_rows: got -1"):
         InstanceRowsConfig(packing=False, valid_rows=-1)
-
-
-def test_evaluation_is_repeatable_and_can_be_divided(corpus):
-    batches = make_batches(corpus, "valid")
-    first = list(batches.evaluation(ALL))
-    assert len(first) > 1
-    halves = [list(batches.evaluation(half)) for half in HALVES]
-    for batch, again, *parts in zip(first, batches.evaluation(ALL), *halves, strict=True):
-        assert_equal(batch, again)
-        assert_equal(joined(parts), batch)

@@ -1,12 +1,9 @@
-import contextlib
 import dataclasses
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -155,58 +152,6 @@ def test_a_killed_preparation_resumes_to_the_same_bytes(make_config, prepare, ne
     again = prepare(config)
     assert digests(again.folder) == never_interrupted
     assert left_behind(config) == [again.folder.name]
-
-
-def count_parts(partial):
-    """Returns the number of parts; 0 if the preparation finishes and removes its folder at the same time."""
-    with contextlib.suppress(FileNotFoundError):
-        return len(list(partial.glob("parts/*/*")))
-    return 0
-
-
-@pytest.mark.slow
-def test_a_preparation_that_is_killed_repeatedly_ends_with_the_same_bytes(
-    make_config, prepare, tmp_path, tiny_documents, monkeypatch
-):
-    text, rng = tmp_path / "text.txt", random.Random(0)
-    text.write_text("\n\n".join("\n".join([*document, str(n)]) for n in range(20) for document in tiny_documents))
-    config = make_config(**TRAINED, source=str(text), workers=2, lines="paragraph")
-    script, kills = tmp_path / "killed.py", 0
-    partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
-    while not Preparation(config, tmp_path).is_finished():
-        process, more = start_killed(config, "nothing", script), rng.randrange(70)
-        parts = count_parts(partial) + more
-        while process.poll() is None and count_parts(partial) < parts:
-            time.sleep(0.02)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            assert process.wait(rng.uniform(0, 0.3)) == 0
-            continue
-        process.kill()
-        process.wait()
-        kills += 1
-    print(f"{kills} kills")
-    assert kills > 2
-    in_small_parts(monkeypatch)
-    never = prepare(dataclasses.replace(config, prepared_dir=str(tmp_path / "never"), workers=1))
-    assert digests(Preparation(config, tmp_path).folder) == digests(never.folder)
-    assert left_behind(config) == [never.folder.name]
-
-
-def test_a_folder_that_only_lacks_its_final_name_is_kept(make_config, tmp_path, monkeypatch):
-    config = make_config()
-    preparing = Preparation(config, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(corpus.Path, "rename", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            preparing.run()
-    partial = preparing.folder.with_suffix(".partial")
-    before = digests(partial)
-    assert "manifest.json" in before
-    assert not preparing.is_finished()
-    monkeypatch.setattr(preparation, "tokenize", None)
-    preparing.run()
-    assert digests(preparing.folder) == before
-    assert left_behind(config) == [preparing.fingerprint]
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])

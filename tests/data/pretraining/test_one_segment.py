@@ -61,28 +61,3 @@ def test_pieces_are_full_except_the_last_of_a_document(lengths, seq_len, draws):
         own = rows[rows["document_a"] == document]["length_a"].tolist()
         assert own[:-1] == [room] * (len(own) - 1)
         assert own[-1] == (sum(sizes) - 1) % room + 1
-
-
-def test_pieces_in_a_worked_example():
-    config = dataclasses.replace(one_segment(8, 0.0), whole_sentences=False)
-    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), config, 0, 0)
-    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in rows] == [
-        (0, 0, 6),
-        (0, 6, 1),
-        (1, 0, 6),
-        (1, 6, 6),
-        (1, 12, 6),
-        (1, 18, 3),
-    ]
-
-
-def test_full_sentences_worked_example():
-    rows = instances_of(sentences([[2, 3, 2], [15, 1, 4, 1]]), one_segment(8, 0.0), 0, 0)
-    assert [(row["document_a"], row["start_a"], row["length_a"]) for row in np.sort(rows, order="document_a")] == [
-        (0, 0, 5),
-        (0, 5, 2),
-        (1, 0, 6),
-        (1, 6, 6),
-        (1, 12, 4),
-        (1, 16, 5),
-    ]

@@ -2,7 +2,6 @@ import collections
 import functools
 import itertools
 import logging
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -45,13 +44,6 @@ def test_blocks_are_consecutive_documents_up_to_a_size(documents, limit):
         assert block
         assert sum(sizes[:-1]) < limit
         assert sum(sizes) >= limit or number == len(made) - 1
-
-
-def test_blocks_are_created_on_demand(monkeypatch):
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 2)
-    documents = iter([["ab"], ["cd"], ["ef"]])
-    assert next(preparation.blocks(documents)) == [["ab"]]
-    assert list(documents) == [["cd"], ["ef"]]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -160,49 +152,6 @@ def test_paragraphs_are_split_and_sentences_are_not(vocab_dir, tmp_path):
     assert split == whole
 
 
-def test_no_documents_give_zero_counts(vocab_dir, tmp_path):
-    tokens, counts = counted([], vocab_dir, tmp_path)
-    assert tokens == []
-    assert counts.pop("fractions") == {"lines": 0, "documents": 0}
-    assert set(counts.values()) == {0}
-
-
-def test_documents_without_tokens_are_counted_in_parts(vocab_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_PART_TOKENS", 1)
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 1)
-    tokens, counts = counted([["\u200b"], ["walk"], ["\u200b", "\u200b"]], vocab_dir, tmp_path)
-    assert tokens == [[5]]
-    assert (counts["documents"], counts["empty_documents"], counts["empty_lines"]) == (1, 2, 3)
-
-
-@pytest.mark.parametrize("done", [1, 3, 5])
-def test_work_resumes_after_the_finished_parts(done, tiny_documents, vocab_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", 100)
-    monkeypatch.setattr(preparation, "_PART_TOKENS", 100)
-    monkeypatch.setattr(word_counts, "_WORDS", 100)
-    whole = {kind: Parts(tmp_path / f"whole-{kind}", kind) for kind in (".npz", ".txt")}
-    rest = {kind: Parts(tmp_path / f"rest-{kind}", kind) for kind in (".npz", ".txt")}
-
-    def work(parts: dict[str, Parts]) -> None:
-        preparation.tokenize(tiny_documents, vocab_dir, "sentence", 1, parts[".npz"])
-        preparation.count_words(tiny_documents, True, 1, parts[".txt"])
-
-    work(whole)
-    before = {}
-    for kind, parts in whole.items():
-        assert len(parts.paths) > 5
-        for path in parts.paths[:done]:
-            copy = tmp_path / f"rest-{kind}" / path.name
-            shutil.copy(path, copy)
-            before[copy] = copy.stat().st_mtime_ns
-        rest[kind] = Parts(tmp_path / f"rest-{kind}", kind)
-    work(rest)
-    for kind, parts in whole.items():
-        assert [path.read_bytes() for path in parts.paths] == [path.read_bytes() for path in rest[kind].paths]
-        assert [path.name for path in parts.paths] == [path.name for path in rest[kind].paths]
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-
-
 HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 
 
@@ -213,25 +162,3 @@ def test_duplicates_are_counted_by_range(tmp_path_factory, hashes, at_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "_HASHES_AT_ONCE", at_once)
         assert count_duplicates(path) == len(hashes) - len(set(hashes))
-
-
-@pytest.mark.parametrize("same", [0, 4000])
-def test_few_hashes_are_in_memory_at_once(same, tmp_path, monkeypatch):
-    path, held = tmp_path / "hashes", []
-    hashes = np.random.default_rng(0).integers(0, 2**64 - 1, 10_000, np.uint64, endpoint=True)
-    hashes[3000 : 3000 + same] = 7
-    hashes.tofile(path)
-    distinct = preparation._distinct
-    monkeypatch.setattr(preparation, "_HASHES_AT_ONCE", 1000)
-    monkeypatch.setattr(preparation, "_distinct", lambda hashes: held.append(len(hashes)) or distinct(hashes))
-    assert count_duplicates(path) == max(same - 1, 0)
-    assert len(held) == 10 + 10
-    assert sum(held[10:]) >= 10_000 - same
-    assert max(held) < 1200
-    assert [file.name for file in tmp_path.iterdir()] == ["hashes"]
-
-
-def test_words_are_counted_over_all_documents():
-    counts = preparation._count_words([["The cat", "the"], ["THE dog."]], lowercase=True)
-    assert counts == (2, collections.Counter({"the": 3, "cat": 1, "dog": 1, ".": 1}))
-    assert preparation._count_words([["The the"]], lowercase=False) == (1, {"The": 1, "the": 1})

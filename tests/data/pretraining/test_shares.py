@@ -154,11 +154,6 @@ def test_shares_of_records_are_slices(monkeypatch):
             ]
 
 
-def test_the_documentation_is_one_share():
-    (share,) = TextSource("documentation", "text", "stop").shares()
-    assert next(share.documents()) == next(TextSource("documentation", "text", "stop").documents())
-
-
 def test_a_missing_beam_is_reported_before_anything_is_written(make_config, tmp_path, monkeypatch):
     for name in ("apache_beam", "apache_beam.runners", "apache_beam.runners.runner"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -173,11 +168,6 @@ def test_a_missing_beam_is_reported_before_anything_is_written(make_config, tmp_
         (
             "DirectRunner",
             ("--direct_running_mode=multi_threading",),
-            "direct_running_mode=multi_threading; expected work",
-        ),
-        (
-            "DirectRunner",
-            ("--direct_running_mode", "multi_threading"),
             "direct_running_mode=multi_threading; expected work",
         ),
         ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.* without a runner; expected no options"),

@@ -6,9 +6,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bertjax.config import build
-from bertjax.data.fine_tuning import labeled_text
-from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
 from bertjax.data.readers import columnar, tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
@@ -57,17 +54,6 @@ def test_class_numbers_are_read_as_class_names(tmp_path):
         assert [row.values["label"] for row in read(tmp_path / name)] == ["no", "yes", "maybe"] * 3
         assert tables.class_names(str(tmp_path / name), "data.source", "label") == ("no", "yes", "maybe")
         assert tables.class_names(str(tmp_path / name), "data.source", "sentence") == ()
-
-
-def test_labeled_text_is_the_same_from_all_formats(tmp_path):
-    write(tmp_path, [{"sentence": row["sentence"], "label": str(row["label"])} for row in ROWS])
-    values = {"valid_source": "", "valid_fraction": 0.3, "header": True, "separator": "", "on_bad_row": "stop"}
-    values |= {"text_columns": ("sentence",), "label_column": "label"}
-    splits = []
-    for name in ("rows.jsonl", "rows.parquet"):
-        config = build(LabeledTextConfig, {**values, "source": str(tmp_path / name)}, "data")
-        splits.append([row[:3] for row in labeled_text.read(config, config.source, "data.source", False)])
-    assert splits[0] == splits[1] and all(splits[0])
 
 
 def test_text_that_is_not_utf8_is_a_bad_row(tmp_path):
@@ -134,23 +120,10 @@ def test_a_value_that_python_cannot_represent_is_none(tmp_path):
     assert second == {"sentence": "b", "ns": None, "us": None, "gap": None}
 
 
-def test_offsets_out_of_range_are_damage(tmp_path):
-    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 9]), ["a"], safe=False)
-    write_stream(tmp_path / "rows.arrow", pyarrow.table({"sentence": column}))
-    for on_bad_row in ("stop", "skip"):
-        with pytest.raises(UserError, match=r"rows\.arrow: got a damaged or incomplete Arrow file"):
-            read(tmp_path / "rows.arrow", on_bad_row)
-
-
 def test_a_stream_without_its_end_mark_is_damaged(tmp_path):
     write_stream(tmp_path / "rows.arrow", pyarrow.Table.from_pylist(ROWS), closes=False)
     with pytest.raises(UserError, match=r"incomplete Arrow file \(its end mark is missing\)"):
         read(tmp_path / "rows.arrow")
-
-
-def test_a_missing_file_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"none\.parquet: got an unreadable file \(No such file"):
-        tables.read_input(str(tmp_path / "none.parquet"), "data.text_columns", (), True, BadRows("stop"))
 
 
 def test_two_columns_of_one_name_are_an_error(tmp_path):
@@ -172,8 +145,6 @@ def test_a_class_without_a_name_is_an_error(tmp_path):
     "features",
     [
         {"label": {"names": "abc", "_type": "ClassLabel"}},
-        {"label": {"names": [0, 1, 2], "_type": "ClassLabel"}},
-        {"label": {"_type": "ClassLabel"}},
         {"label": {"names": {"dtype": "string", "_type": "Value"}}},
         {"label": [{"names": ["a", "b", "c"], "_type": "ClassLabel"}]},
     ],

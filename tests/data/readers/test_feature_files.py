@@ -105,22 +105,9 @@ def test_numbers_that_are_not_finite_are_errors(tmp_path):
     ("name", "content", "message"),
     [
         ("index.json", b"{", r"index\.json: got .*; expected the index of a folder that --mode=predict wrote"),
-        ("index.json", b"[" * 10**5, r"index\.json: got maximum recursion depth exceeded"),
-        ("index.json", b"[]", r"index\.json: got no list of shards"),
         ("index.json", b'{"shards": [{"features": "a"}]}', r"index\.json: got no list of shards"),
-        (
-            "index.json",
-            b'{"shards": [{"features": "a", "units": "b", "texts": 99999999999999999999}]}',
-            r"index\.json: got no list of shards",
-        ),
         ("features-00000.safetensors", b"", r"features-00000\.safetensors: got .*; expected a complete shard"),
-        (
-            "units-00000.jsonl",
-            b'{"units": ["one"',
-            "got 2 texts and 4 vectors; expected 2 texts and 0",
-        ),
         ("units-00000.jsonl", b'{"units": ["one"\n', r"features-00000\.safetensors: got .*; expected a complete shard"),
-        ("units-00000.jsonl", b'["one"]\n', r"features-00000\.safetensors: got .*; expected a complete shard"),
         ("units-00000.jsonl", b'{"units": []}\n{"units": []}\n', r"expected 2 texts and 0 vectors, according to the"),
     ],
 )
@@ -128,14 +115,6 @@ def test_damage_is_reported(tmp_path, name, content, message):
     write(tmp_path, [record([2]), record([2])])
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message + r".* Fix: restore the folder, or extract the features again"):
-        FeatureFiles(tmp_path)[0]
-
-
-@pytest.mark.parametrize("name", ["index.json", "features-00000.safetensors", "units-00000.jsonl"])
-def test_missing_files_are_reported(tmp_path, name):
-    write(tmp_path, [record([2])])
-    (tmp_path / name).unlink()
-    with pytest.raises(UserError, match=r"got .*No such file.* Fix: restore the folder"):
         FeatureFiles(tmp_path)[0]
 
 

@@ -5,11 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.readers import documentation, sources
@@ -72,28 +70,15 @@ def test_documentation():
     assert found == list(itertools.islice(expected, 20))
 
 
-def test_reading_twice_gives_the_same_text_and_counts():
-    text = TextSource(write("a.txt", "a\n\nb\nc\n"), "text", "stop")
-    assert list(text.documents()) == list(text.documents())
-    assert text.counts == {"documents": 2, "lines": 3, "bad_rows": 0, "empty_documents": 0}
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("", r"data\.source: got '', with an empty name"),
-        ("a.txt,,b.txt", "with an empty name"),
         ("nothing.txt", r"source=nothing\.txt: got a path that does not exist; expected .*files relative to /"),
-        ("a.txt/nothing", "got a path that does not exist"),
-        ("*.none", "got a pattern that matches no file"),
-        ("folder", r"got a folder; expected files\. Fix: .*folder/\*\.txt"),
         ("a.json", r"got a \.json file; .*JSON lines in a file named \.jsonl"),
-        ("*.json", r"got a \.json file"),
-        ("a.txt,./a.txt", r"got a\.txt twice"),
         ("a.txt,*.txt", r"got a\.txt twice"),
         ("pipe", "not a regular file"),
         ("x" * 5000, "unreadable file"),
-        ("a\0b", "unreadable file"),
         ("tfds:", r"got 'tfds:'; expected tfds:NAME\[/CONFIG\]"),
     ],
 )
@@ -118,18 +103,12 @@ def gzipped(text: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "stored", "message"),
     [
-        ("a.txt", b"", "got no text;"),
         ("a.txt", b"\n \n\xef\xbb\xbf", None),  # a byte order mark within a file is text
         ("a.txt", b"\xef\xbb\xbf\n \n", "got no text;"),
         ("a.txt", b"PK\x03\x04\0\0abc", r"a\.txt: got a binary file \(it has NUL bytes\)"),
-        ("a.txt", "UTF-16".encode("utf-16"), "got a binary file"),
-        ("a.txt.gz", gzipped("text\0"), "got a binary file"),
         ("a.txt", gzipped("text"), r"gzip data in a file not named \.gz"),
         ("a.txt.gz", b"text", r"a file named \.gz that is not gzip"),
-        ("a.txt.gz", b"", r"a file named \.gz that is not gzip"),
         ("a.txt.gz", gzipped("some text")[:-3], "a damaged or truncated gzip file"),
-        ("a.jsonl.gz", gzipped("some text")[:12], "a damaged or truncated gzip file"),
-        ("a.txt.gz", gzipped("some text")[:-8] + b"01234567", "a damaged or truncated gzip file"),
         ("a.txt.gz", gzipped("some text") + b"more", "a damaged or truncated gzip file"),
     ],
 )
@@ -145,10 +124,7 @@ def test_damaged_files_raise_with_both_settings_of_on_bad_row(name, stored, mess
 
 BAD_LINES = [
     (b"caf\xe9 au lait", "got byte 0xe9 at byte offset 16, not valid UTF-8"),
-    (b"\xed\xa0\x80", "got byte 0xed at byte offset 13"),
     (b"x" * 101, r'a line that is too long; expected at most 100 bytes before its "\\n"'),
-    (b"\xc3\xa9" * 60, "a line that is too long"),
-    (b"x" * 1000, "a line that is too long"),
 ]
 
 
@@ -165,34 +141,13 @@ def test_bad_lines(name, bad, message, monkeypatch):
     assert counts(name) == (1, 3, 1, 0)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_a_late_nul_byte_is_a_bad_line(name):
-    write(name, (b"Okay" * 250 + b"\n") * 200 + b"a\0b\nLast.")  # after the bytes that detect binary files
-    with pytest.raises(UserError, match=r"a\.txt(\.gz)?:201: got a NUL character"):
-        read(name)
-    assert counts(name) == (1, 201, 1, 0)
-
-
-def test_offsets_count_the_byte_order_mark():
-    write("a.txt", b"\xef\xbb\xbfab\xff")
-    with pytest.raises(UserError, match=r"a\.txt:1: got byte 0xff at byte offset 5"):
-        read("a.txt")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ("{", r"a\.jsonl:2: got a row that is not valid JSON \(Expecting"),
-        ("{'text': 'x'}", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
-        ("[1]", "got a JSON list; expected one JSON object per line"),
-        ("null", "got a JSON NoneType"),
         ('{"a": 1, "body": "x"}', r"without field 'text'; its fields: 'a', 'body'; .*--config\.data\.text_field"),
-        ("{}", "its fields: none"),
         ('{"text": null}', "got NoneType in field 'text'; expected a string"),
-        ('{"text": ["x"]}', "got list in field 'text'"),
         ('{"text": "\\ud800 x"}', "half of a surrogate pair"),
-        ('{"text": "\\u0000"}', "a NUL character"),
         (json.dumps({"text": "y\n" + "x" * 1001}), "a line that is too long; expected at most 1,000 bytes"),
         (json.dumps({"text": "xy\n" * 70_000}), "a line that is too long; expected at most 200,000 bytes"),
     ],
@@ -225,22 +180,6 @@ def test_a_document_that_exceeds_the_limit_raises(monkeypatch):
     write("a.txt", "short\n\n" + "long enough\n" * 100)
     with pytest.raises(UserError, match=r"a\.txt:3: got a document of more than 100 bytes .*blank lines"):
         read("a.txt", "skip")
-
-
-@pytest.mark.slow
-def test_memory_is_bounded():
-    with Path("a.txt").open("wb") as stream:
-        for _ in range(30):
-            stream.write(b"x" * 2**20)  # one line of 30 MB
-        stream.write(b"\nshort\n")
-        for _ in range(5_000):
-            stream.write(b"A line of an ordinary document.\n\n")
-    tracemalloc.start()
-    number = sum(1 for _ in TextSource("a.txt", "text", "skip").documents())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert number == 5_000
-    assert peak < 8 * 2**20
 
 
 def test_an_unreadable_file_is_reported(monkeypatch):
@@ -291,38 +230,3 @@ def test_only_tfds_sources_import_tfds():
 
 
 lines = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\0"), max_size=8)
-
-
-@given(st.lists(st.lists(lines, max_size=4), max_size=4), st.booleans(), st.booleans())
-def test_any_written_text_is_read_back(tmp_path_factory, documents, zipped, windows):
-    expected = [[line.strip() for line in document if line.strip()] for document in documents]
-    expected = [document for document in expected if document]
-    end = "\r\n" if windows else "\n"
-    kept = [[line for line in document if line.strip()] for document in documents]
-    content = "".join(f"{line}{end}" for document in kept for line in [*document, ""]).encode()
-    # A byte order mark at the start of a file is not text.
-    content = b"\xef\xbb\xbf" + content
-    folder = tmp_path_factory.mktemp("any")
-    plain = folder / ("a.txt.gz" if zipped else "a.txt")
-    plain.write_bytes(gzip.compress(content) if zipped else content)
-    rows = folder / "a.jsonl"
-    rows.write_text("".join(json.dumps({"text": end.join(document)}) + "\n" for document in documents))
-    if not expected:
-        for path in (plain, rows):
-            with pytest.raises(UserError, match="got no text;"):
-                read(str(path))
-        return
-    assert read(str(plain)) == read(str(rows)) == expected
-
-
-@given(st.binary(max_size=60), st.sampled_from(["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz"]), st.booleans())
-def test_any_bytes_are_read_or_reported(tmp_path_factory, content, name, zipped):
-    path = tmp_path_factory.mktemp("bytes") / name
-    path.write_bytes(gzip.compress(content)[: -len(content) % 7 or None] if zipped else content)
-    for on_bad_row in ("stop", "skip"):
-        try:
-            documents = read(str(path), on_bad_row)
-        except UserError as error:
-            assert "Fix:" in str(error)
-        else:
-            assert all(line == line.strip() != "" for document in documents for line in document)

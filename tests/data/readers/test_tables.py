@@ -2,9 +2,6 @@ import csv
 import gzip
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +44,6 @@ def test_tsv_quotes_nothing(name):
         Row({"Quality": "1", "#1 String": '"so he said'}, f"{name}:2"),
         Row({"Quality": "0", "#1 String": ' say "no"'}, f"{name}:4"),
     ]
-
-
-def test_a_line_of_carriage_returns_is_blank():
-    name = write("a.tsv", b"text\tlabel\r\nx\t1\r\n\r\r\ny\t2\r\n")
-    assert [row.values["text"] for row in read(name)] == ["x", "y"]
 
 
 def test_columns_without_a_header_are_numbered():
@@ -117,15 +109,10 @@ def test_each_file_has_its_own_header():
     [
         ("a.tsv", "1", "one field; expected 2, the columns label, text"),
         ("a.tsv", "1\tx\ty", r"3 fields; expected 2, .*Fix: correct the row, or config\.data\.header or config"),
-        ("a.tsv", "1\tcaf\udce9", r"byte 0xe9 at byte offset 20, not valid UTF-8"),
         ("a.tsv", "1\t\0", "a NUL character"),
-        ("a.csv", "1,x,y", "3 fields; expected 2"),
         ("a.csv", '1,"x"y', r"a row that is not valid CSV \(',' expected after '\"'\); expected fields quoted"),
-        ("a.csv", "1,caf\udce9", "not valid UTF-8"),
-        ("a.jsonl", "[1]", "a JSON list"),
-        ("a.jsonl", '{"text": "\\ud800"}', "half of a surrogate pair"),
         ("a.jsonl", '{"text": ', "not valid JSON"),
-        ("a.jsonl", " " * 2**20 + ' {"label": "1", "text": "y"}', "a line that is too long"),
+        ("a.jsonl", '{"text": "\\ud800"}', "half of a surrogate pair"),
     ],
 )
 def test_bad_rows_are_errors(name, row, message):
@@ -186,9 +173,7 @@ def test_a_bad_first_row_without_a_header_does_not_name_columns():
     ("source", "message"),
     [
         ("a.txt", r"data\.test=a\.txt: got a file whose name does not determine .*\.csv or \.jsonl.*data\.separator"),
-        ("a.json.gz", "does not determine the separator of its fields"),
         ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected .*or tfds:NAME"),
-        ("tfds:", r"data\.test: got 'tfds:'; expected tfds:NAME"),
         ("tfds:nonesuch", r"data\.test=tfds:nonesuch: got an unknown dataset"),
     ],
 )
@@ -253,40 +238,6 @@ def test_records_are_rows_of_their_single_values(prepared):
     assert skipping("tfds:tiny_table") == (expected, 1)
     with pytest.raises(UserError, match="tfds:tiny_table record 2: got byte 0xff at byte offset 4"):
         read("tfds:tiny_table")
-
-
-@pytest.mark.parametrize(
-    ("name", "types", "labels"),
-    [
-        ("glue/sst2", {"sentence": str, "label": str, "idx": int}, {"negative", "positive"}),
-        ("glue/stsb", {"sentence1": str, "sentence2": str, "label": float, "idx": int}, None),
-        ("glue/mnli", {"premise": str, "hypothesis": str, "label": str, "idx": int}, None),
-        (
-            "ag_news_subset",
-            {"title": str, "description": str, "label": str},
-            {"World", "Sports", "Business", "Sci/Tech"},
-        ),
-    ],
-)
-def test_published_datasets(name, types, labels):
-    with tfds.testing.mock_data(num_examples=4, policy=tfds.testing.MockPolicy.USE_CODE):
-        rows = read(f"tfds:{name}:train")
-    assert len(rows) == 4
-    for row in rows:
-        assert {column: type(value) for column, value in row.values.items()} == types
-        assert labels is None or row.values["label"] in labels
-
-
-def test_only_tfds_sources_import_tfds():
-    write("a.tsv", "a\nb\n")
-    code = (
-        "import sys; from bertjax.data.readers import lines, tables; "
-        "list(tables.read_rows('a.tsv', 'data.source', True, '', lines.BadRows('stop'))); "
-        "print(*{'tensorflow_datasets', 'jax', 'nltk'} & {*sys.modules})"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[3])}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert result.stdout.split() == []
 
 
 field = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), max_size=5)

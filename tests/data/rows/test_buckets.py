@@ -45,11 +45,6 @@ def test_a_worked_example():
     assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
 
 
-def test_every_row_keeps_its_own_label():
-    rows = Rows.of(row(number + 5, 2) for number in range(3))
-    assert rows.padded(np.array([2, 0, -1, 1, 0]), 2)["labels"].tolist() == [7, 5, 0, 6, 5]
-
-
 def test_a_worked_example_of_packing():
     rows = Rows.of([row(0, 2), row(1, 3), row(2, 4)])
     batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)
@@ -99,13 +94,6 @@ def test_every_row_comes_once_in_an_epoch(lengths, batch_size, seed, budget):
     assert sum((batch["weights"] == 0).any() for batch in epoch) <= 1, "at most one batch has empty rows"
 
 
-def test_short_rows_are_not_padded_to_the_longest():
-    batches = batches_of([10] * 40 + [40] * 8)
-    shapes = [batch["input_ids"].shape[1] for batch in take(batches, 0, batches.steps_per_epoch)]
-    assert sorted(shapes) == [12] * 10 + [40] * 2
-    assert shapes != sorted(shapes) and shapes != sorted(shapes, reverse=True), "batches must be shuffled"
-
-
 def test_the_last_batch_is_padded_to_its_longest_row():
     (batch,) = take(batches_of([10, 16], batch_size=4), 0, 1)
     assert batch["input_ids"].shape == (4, 16)
@@ -123,15 +111,6 @@ def test_a_batch_is_a_function_of_seed_and_step():
     )
     others = take(batches_of(range(2, 41), seed=4), 0, 10)
     assert any(not np.array_equal(a["labels"], b["labels"]) for a, b in zip(whole, others, strict=False))
-
-
-def test_processes_split_the_rows_of_one_batch():
-    batches = batches_of(range(2, 41))
-    parts = [take(batches, 5, 12, np.array(rows)) for rows in ([2, 0], [1, 3])]
-    for whole, one, two in zip(take(batches, 5, 12), *parts, strict=True):
-        for name in whole:
-            np.testing.assert_array_equal(one[name], whole[name][[2, 0]])
-            np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
 
 
 def test_batches_of_short_rows_have_more_rows_under_a_token_budget():

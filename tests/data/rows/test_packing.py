@@ -50,24 +50,6 @@ def test_recipes_use_each_instance_once_and_report_the_room_left(problem):
     assert taken.tolist() == counts.tolist()
 
 
-@settings(max_examples=80)
-@given(problems())
-def test_no_two_rows_can_be_merged(problem):
-    # Best fit guarantees that of two rows, the fuller one never has room for all instances of the other.
-    lengths, packing = np.array(problem[0], np.int64), Packing(*problem[1])
-    recipes = [
-        recipe._replace(rows=1) for recipe in make_recipes(np.bincount(lengths, minlength=packing.tokens + 1), packing)
-    ]
-    for i, a in enumerate(recipes):
-        for b in recipes[i + 1 :]:
-            is_merged = (
-                packing.tokens - a.tokens <= b.tokens
-                and packing.predictions - a.predictions <= b.predictions
-                and packing.segments - a.segments <= b.segments
-            )
-            assert not is_merged
-
-
 def test_worked_example():
     # Three rows of 10, filled from the longest instance on: 7 + 3, 6 + 4 and 5 + 1.
     packing = Packing(10, 10, 10, tuple([1] * 11))

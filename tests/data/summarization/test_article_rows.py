@@ -119,28 +119,9 @@ def test_every_sentence_is_scored_once_in_a_row_that_shows_it(sentences, seq_len
     assert merge_scores(found, outputs, len(sentences)).tolist() == labels
 
 
-@given(articles, st.integers(8, 30))
-def test_a_cut_article_is_a_prefix_of_the_whole(sentences, seq_len):
-    (row,) = rows(sentences, TOKENIZER, config(seq_len=seq_len, window_overlap=0, long_articles="cut"))
-    shortened = [sentence[: 2 * (seq_len - 2)] for sentence in sentences]
-    (whole,) = rows(shortened, TOKENIZER, config(seq_len=10_000))
-    length = len(ids(row))
-    assert ids(row)[:-1] == ids(whole)[: length - 1] and ids(row)[-1] == SEP
-    assert np.array_equal(row.inputs["sentence_starts"], whole.inputs["sentence_starts"][:length])
-    # A sentence that is not in the row has no room for a piece.
-    assert len(row.shows) == len(sentences) or length > seq_len - 3
-
-
-@pytest.mark.parametrize("long_articles", ["cut", "cut_presumm"])
-def test_window_overlap_is_not_checked_for_cut_articles(long_articles):
-    assert config(long_articles=long_articles, window_overlap=128).seq_len == 12
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"long_articles": "drop"}, r"data\.long_articles: got 'drop'; expected one of windows, cut"),
-        ({"words": "pieces"}, r"data\.words: got 'pieces'; expected one of bert, spaces"),
         (
             {"window_overlap": 12},
             r"window_overlap: got 12; expected at least 0 and less than data\.seq_len=12\. Fix: use",

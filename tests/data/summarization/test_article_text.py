@@ -7,9 +7,9 @@ import pytest
 
 from bertjax.data.summarization import article_rows
 from bertjax.data.summarization.article_text import ArticleText, TrainedVocabularyConfig, splits
-from bertjax.data.summarization.articles import ArticlesConfig
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from tests.data.summarization.test_articles import config
 
 SENTENCES = ["the cat sat", "a dog ran off", "no", "it rained all day"]
 
@@ -19,20 +19,8 @@ def articles(folder, count=20, **changes):
     rows = [{"article": [*SENTENCES, f"{i} times again"], "summary": SENTENCES[1:2]} for i in range(count)]
     path = folder / "articles.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"article": ["too short"], "summary": ["a b"]}]))
-    values = {
-        "layout": "file",
-        "article_field": "article",
-        "summary_field": "summary",
-        "gold_field": "",
-        "gold_as": "numbers",
-        "source": str(path),
-        "valid_source": str(path),
-        "test_source": "",
-        "valid_fraction": 0.5,
-        "splitter": "lines",
-        "on_bad_row": "stop",
-    }
-    return ArticlesConfig(**{**values, **changes})
+    values = {"source": str(path), "valid_source": str(path), "test_source": "", "splitter": "lines"}
+    return config(**{**values, **changes})
 
 
 def text(folder, vocab_size=30, vocab_file="", lowercase=True, words="bert", **changes):

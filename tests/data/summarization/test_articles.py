@@ -1,15 +1,12 @@
 """Tests of articles from every kind of source, and of their errors."""
 
 import gzip
-import itertools
 import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 import tensorflow_datasets as tfds
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertjax.data.readers import documentation
 from bertjax.data.readers.lines import BadRows, RowError
@@ -108,10 +105,7 @@ def test_sentences_that_annotators_selected():
     ("gold", "gold_as", "message"),
     [
         ([0, 3], "numbers", r"a\.jsonl:2: got \[0, 3\] in field 'gold'; expected numbers of sentences, 0 to 2\. Fix"),
-        ([True], "numbers", r"got \[True\] in field 'gold'"),
-        ("0", "numbers", r"got '0' in field 'gold'"),
         ([0, 1], "labels", r"got \[0, 1\] in field 'gold'; expected 0 or 1 for each of 3 sentences"),
-        ([0, 1, 2], "labels", r"got \[0, 1, 2\]"),
     ],
 )
 def test_wrong_gold_values_are_errors(gold, gold_as, message):
@@ -205,23 +199,6 @@ def test_sentences_of_wrapped_text_cross_line_ends():
     assert texts("b.jsonl", needs_summary=False)[0][0] == lines
 
 
-def test_a_megabyte_in_one_line_is_an_article():
-    sentence = "This is some text of no great interest to anyone. "
-    write("a.jsonl", rows({"article": sentence * 21_000, "summary": "x"}))
-    write("a.txt", sentence * 21_000)
-    assert len(read("a.jsonl", splitter="lines")[0].sentences[0]) > 2**20
-    (article,) = read("a.txt", needs_summary=False)
-    assert article.sentences == (sentence.strip(),) * 21_000
-    (article,) = read("a.txt", needs_summary=False, layout="line", splitter="lines")
-    assert article.sentences == ((sentence * 21_000).strip(),)
-
-
-@pytest.mark.parametrize("text", ["One sentence.", "no end of a sentence", "- Table 1 2 3 a", "x" * 40_000])
-def test_unusual_texts_are_articles(text):
-    write("a.jsonl", rows({"article": text, "summary": "x"}))
-    assert texts() == [((text,), ("x",))]
-
-
 @pytest.mark.parametrize(
     ("name", "article", "summary", "has_names"),
     [("cnn_dailymail", "article", "highlights", True), ("xsum", "document", "summary", False)],
@@ -240,15 +217,6 @@ def test_tfds(name, article, summary, has_names):
     assert prints["text"]["num_examples"] == 3
 
 
-@pytest.mark.slow
-def test_the_embedded_articles():
-    train, valid = (read(split=split, source="documentation", valid_fraction=0.1) for split in ("train", "valid"))
-    modules = [{article.where.partition("#")[0] for article in side} for side in (train, valid)]
-    assert not modules[0] & modules[1]
-    assert 20 < len(valid) < len(train)
-    assert all(len(article.sentences) >= 3 and len(article.summary) == 1 for article in [*train, *valid])
-
-
 def test_validation_articles_are_split_off():
     write("a.jsonl", rows(*({"id": i, "article": f"Text {i % 300}.", "summary": "x"} for i in range(600))))
     train, valid = (read(split=split, valid_fraction=0.1) for split in ("train", "valid"))
@@ -259,12 +227,6 @@ def test_validation_articles_are_split_off():
     write("v.jsonl", rows(ROW))
     assert len(read(split="valid", valid_source="v.jsonl")) == 1
     assert len(read(split="train", valid_source="v.jsonl", valid_fraction=0.0)) == 600
-
-
-def test_reading_is_lazy_and_can_be_repeated():
-    write("a.jsonl", rows(ROW) * 3 + "bad\n")
-    articles = open_()
-    assert list(itertools.islice(articles.articles(), 2)) == list(itertools.islice(articles.articles(), 2))
 
 
 @pytest.mark.parametrize(
@@ -279,25 +241,15 @@ def test_reading_is_lazy_and_can_be_repeated():
             r"a row without field 'summary'; its fields: 'article'; expected the field of config\.data\.summary_field",
         ),
         ('{"article": " \\n ", "summary": "x"}', "an empty article in field 'article'; expected text"),
-        ('{"article": [], "summary": "x"}', "an empty article in field 'article'"),
         ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without letters; expected a text with letters"),
-        (
-            '{"article": "x", "summary": "\\n"}',
-            "an empty summary in field 'summary'; expected text",
-        ),
+        ('{"article": "x", "summary": "\\n"}', "an empty summary in field 'summary'; expected text"),
         ('{"article": 3, "summary": "x"}', "int in field 'article'; expected a text or a list of sentences"),
-        ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' that has values other than text"),
-        ('{"article": [["x", 3]], "summary": "x"}', "a list in field 'article' that has values other than text"),
         ('{"article": "\\ud800", "summary": "x"}', "half of a surrogate pair"),
-        ('{"id": "\\ud800", "article": "x", "summary": "x"}', "half of a surrogate pair"),
-        ("[]", "a JSON list"),
-        ("{", "a row that is not valid JSON"),
-        (b"caf\xe9", r"byte 0xe9 at byte offset \d+, not valid UTF-8"),
+        ('{"article": ["x", 3], "summary": "x"}', "a list in field 'article' that has values other than text"),
     ],
 )
 def test_bad_rows_are_errors(row, got):
-    good = rows(ROW).encode()
-    write("a.jsonl", good + (row if isinstance(row, bytes) else row.encode()) + b"\n" + good)
+    write("a.jsonl", f"{rows(ROW)}{row}\n{rows(ROW)}")
     with pytest.raises(UserError, match=rf"a\.jsonl:2: got {got}.*on_bad_row=skip"):
         read()
     assert len(read(on_bad_row="skip")) == 2
@@ -310,9 +262,7 @@ def test_bad_rows_are_errors(row, got):
         ("b.story", "Some text.\n@highlight\n\n", r"b\.story:2: got @highlight without text after it"),
         ("b.story", "\n@highlight\n\nx", r"b\.story:2: got @highlight before any text; expected an article before"),
         ("b.story", " \n", r"b\.story:1: got a file without text; expected an article"),
-        ("b.story", b"x\n\xff\n", r"b\.story:2: got byte 0xff at byte offset 2, not valid UTF-8"),
         ("b.json", '[{"article": "x."}]', r"b\.json article 1: got a row without field 'summary'"),
-        ("b.json", "[3]", r"b\.json article 1: got a JSON int; expected an object with the fields of an article"),
     ],
 )
 def test_bad_files_that_can_be_skipped(name, content, message):
@@ -328,9 +278,6 @@ def test_bad_files_that_can_be_skipped(name, content, message):
     ("name", "content", "message"),
     [
         ("b.jsonl", b"\0\1\n" * 9, r"b\.jsonl: got a binary file"),
-        ("b.story", b"\0\1\n" * 9, r"b\.story: got a binary file"),
-        ("b.jsonl.gz", None, r"b\.jsonl\.gz: got a damaged or truncated gzip file"),
-        ("b.json", "[3,\n", r"b\.json:2: got invalid JSON at column"),
         ("b.bert.pt", "x", r"data\.test_source=b\.bert\.pt: got a file of tensors or an archive; expected text"),
         ("b.txt", "Some text.", r"data\.test_source=b\.txt: got plain text, which has no summaries; .*Fix: use such"),
     ],
@@ -373,26 +320,8 @@ def test_no_articles_are_an_error():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"test_source": ""},
-            r"data\.test_source: got nothing; expected articles to read\. Fix: set --conf",
-        ),
-        (
-            {"test_source": "none.jsonl"},
-            r"data\.test_source=none\.jsonl: got a path that does not.*or documentation",
-        ),
-        ({"test_source": "a.jsonl,"}, r"data\.test_source: got 'a\.jsonl,', with an empty name"),
-        ({"test_source": "a.jsonl,a.*"}, r"got a\.jsonl twice; expected each file once"),
-        ({"split": "train", "valid_fraction": 0.0}, r"data\.valid_fraction: got 0\.0; expected a fraction"),
-        ({"layout": "page"}, r"data\.layout: got 'page'; expected one of file, line"),
-        ({"splitter": "regex"}, r"data\.splitter: got 'regex'; expected one of punkt, lines"),
-        ({"gold_as": "names"}, r"data\.gold_as: got 'names'"),
-        ({"on_bad_row": "ignore"}, r"data\.on_bad_row: got 'ignore'"),
-        (
-            {"article_field": ""},
-            r"data\.\{article_field,summary_field,gold_field\}: got '', 'summary', ''; exp",
-        ),
-        ({"gold_field": "article"}, r"got 'article', 'summary', 'article'"),
+        ({"test_source": ""}, r"data\.test_source: got nothing; expected articles to read\. Fix: set --conf"),
+        ({"article_field": ""}, r"data\.\{article_field,summary_field,gold_field\}: got '', 'summary', ''; exp"),
     ],
 )
 def test_wrong_configs_are_errors(changes, message):
@@ -432,7 +361,6 @@ def test_input_lines_are_articles():
 @pytest.mark.parametrize(
     ("lines", "layout", "message"),
     [
-        ([], "file", r"input line 1: got an empty article; expected a text with letters"),
         ([], "line", r"input: got no articles; expected at least one"),
         (["\n", " "], "file", r"input line 1: got an empty article"),
         (
@@ -440,7 +368,6 @@ def test_input_lines_are_articles():
             "line",
             r"input line 2: got an empty article; expected a text.*Fix: add the text or delete.*skip",
         ),
-        (["1 2", "3"], "file", r"input line 1: got an article without letters"),
     ],
 )
 def test_input_without_text_is_an_error(lines, layout, message):
@@ -477,23 +404,3 @@ def test_invalid_characters_are_reported_for_every_source():
         list(read_files("t/a.txt", "--input", config(layout="line")))
     write("t/a.txt", "1\n")
     assert list(read_files("t/a.txt", "--input", by_file)) == []
-
-
-@given(st.binary(max_size=60), st.sampled_from([".txt", ".story", ".jsonl", ".json"]), st.booleans())
-def test_any_bytes_are_read_or_reported(tmp_path_factory, content, ending, needs_summary):
-    path = tmp_path_factory.mktemp("text") / f"a{ending}"
-    path.write_bytes(content)
-    try:
-        found = read(str(path), needs_summary=needs_summary, on_bad_row="skip")
-    except UserError:
-        return
-    assert all(sentence == sentence.strip() != "" for article in found for sentence in article.sentences)
-
-
-def test_published_samples(data_folder):
-    folder = data_folder / "cnn_dailymail_small"
-    found = read(str(folder / "bertsum_format_sample.json"))
-    assert len(found) == 6
-    assert all(len(article.sentences) > 3 and article.summary for article in found)
-    fields = {"article_field": "article_sentences", "summary_field": "summary_sentences", "gold_field": "oracle_ids"}
-    assert all(article.gold for article in read(str(folder / "oracle_sample.jsonl.gz"), **fields))

@@ -61,13 +61,3 @@ def test_docstrings_with_a_summary_line_are_articles(tmp_path, monkeypatch):
         Summarized("a.py#0", "a.py", described, "The module does one thing."),
         Summarized("a.py#5", "a.py", items, "Holds one thing for you."),
     ]
-
-
-def test_the_docstrings_of_this_python(monkeypatch):
-    modules = [source for source in documentation._sources() if source[0].startswith(("a", "concurrent", "logging"))]
-    monkeypatch.setattr(documentation, "_sources", lambda: iter(modules))
-    found = docstring_summaries.docstrings.__wrapped__()
-    assert len(found) > 20
-    assert len({entry.name for entry in found}) == len(found)
-    assert len({entry.module for entry in found}) > 5
-    assert all(len(entry.sentences) >= 3 and entry.summary not in entry.sentences for entry in found)

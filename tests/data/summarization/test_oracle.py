@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bertjax.data.summarization import oracle as oracles
 from bertjax.data.summarization.oracle import OracleConfig, oracle
-from bertjax.data.text.sentences import split as split_sentences
 from bertjax.errors import UserError
 from tests.data.golden.make_oracle_golden import SETS, digest, read_set
 
@@ -102,15 +101,6 @@ def test_letters_of_all_scripts(counts, sentences, summary):
     assert oracle(sentences, [sentences[0]], dataclasses.replace(unicode, method="combination")) == (0,)
 
 
-@given(st.lists(st.text("abcAB .,\n", max_size=12), max_size=5), st.lists(st.text("abcAB .,", max_size=12), max_size=2))
-def test_both_alphabets_give_the_same_for_ascii(sentences, summary):
-    for counts in ("sets", "counts"):
-        ascii_ = config(counts=counts)
-        assert oracle(sentences, summary, ascii_) == oracle(
-            sentences, summary, dataclasses.replace(ascii_, letters="unicode")
-        )
-
-
 def test_sets_and_counts_differ_for_repeated_words():
     sentences, summary = ["a a a a", "a b"], ["a a a a"]
     assert oracle(sentences, summary, config(num_sentences=1)) == (0,)
@@ -155,27 +145,10 @@ def test_the_shortcuts_do_not_change_the_result(sentences, summary, num_sentence
     assert oracle(sentences, summary, given_) == oracles._greedy(plain, len(sentences), num_sentences)
 
 
-@given(text, text, st.sampled_from(["sets", "counts"]), st.integers(1, 3))
-def test_the_best_combination_is_never_worse_than_greedy(sentences, summary, counts, num_sentences):
-    scores = []
-    for method in ("greedy", "combination"):
-        given_ = config(method=method, counts=counts, num_sentences=num_sentences)
-        chosen = oracle(sentences, summary, given_)
-        assert len(chosen) <= num_sentences
-        assert list(chosen) == sorted(set(chosen))
-        scores.append(oracle_score(chosen, sentences, summary, given_))
-    assert scores[1] >= scores[0]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "best"}, r"data\.oracle\.method: got 'best'; expected one of greedy, combination, verbatim\."),
-        ({"counts": "bags"}, r"data\.oracle\.counts: got 'bags'; expected one of sets, counts"),
-        ({"num_sentences": 0}, r"data\.oracle\.num_sentences: got 0; expected at least 1\. Fix: change --config"),
-        ({"first_sentences": -1}, r"data\.oracle\.first_sentences: got -1; expected at least 0"),
         ({"ngrams": ()}, r"data\.oracle\.ngrams: got \(\); expected numbers from 1"),
-        ({"ngrams": (0,)}, r"data\.oracle\.ngrams: got \(0,\)"),
         ({"ngrams": (2,)}, r"data\.oracle\.ngrams: got \(2,\); expected \(1, 2\) with data\.oracle\.counts=sets"),
         ({"stem": True}, r"data\.oracle\.stem: got True; expected False with data\.oracle\.counts=sets"),
         (
@@ -186,25 +159,11 @@ def test_the_best_combination_is_never_worse_than_greedy(sentences, summary, cou
             {"method": "verbatim", "lowercase": True},
             r"data\.oracle\.lowercase: got True; expected False with data\.oracle\.method=verbatim",
         ),
-        ({"method": "verbatim", "ngrams": (1,)}, r"data\.oracle\.ngrams: got \(1,\)"),
     ],
 )
 def test_wrong_configs_are_errors(changes, message):
     with pytest.raises(UserError, match=message):
         config(**changes)
-
-
-def test_published_summaries_consist_of_sentences_of_their_articles(data_folder):
-    verbatim = config(method="verbatim", num_sentences=1000, first_sentences=0)
-    found = wanted = 0
-    with gzip.open(data_folder / "bbc_news_summary" / "test.jsonl.gz", "rt", encoding="utf-8") as rows:
-        for row in map(json.loads, rows):
-            article = [s for line in row["article"].split("\n") if line.strip() for s in split_sentences(line.strip())]
-            summary = row["summary"].split("\n")
-            chosen = oracle(article, summary, verbatim)
-            assert {" ".join(article[i].split()) for i in chosen} <= {" ".join(text.split()) for text in summary}
-            found, wanted = found + len(chosen), wanted + len(set(summary))
-    assert found > 0.995 * wanted
 
 
 def test_rouge_2_of_published_choices(data_folder):

@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import logging
 import random
 
 import numpy as np
 import pytest
 
-from bertjax.data import prepared
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows.stored import fields_of, flat
 from bertjax.data.summarization import article_rows, summary_rows
@@ -116,15 +114,6 @@ def test_evaluation_articles_have_labels_and_none_is_dropped(tmp_path, sources, 
             assert [each._replace(article=each.article._replace(gold=None)) for each in restored] == expected
 
 
-def test_two_workers_write_the_same_files(tmp_path, sources, monkeypatch):
-    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 500)
-    one, two = (prepare(extractive(sources), tmp_path / f"{n}", workers=n).folder for n in (1, 2))
-    files = [path.relative_to(one) for path in one.rglob("*") if path.is_file()]
-    assert len(files) > 10
-    assert all((one / path).read_bytes() == (two / path).read_bytes() for path in files)
-
-
 def test_other_settings_are_prepared_separately(tmp_path, sources):
     other_limits = dataclasses.replace(LABELS, limits=dataclasses.replace(LABELS.limits, max_words=7))
     other_oracle = dataclasses.replace(LABELS, oracle=dataclasses.replace(LABELS.oracle, num_sentences=1))
@@ -134,15 +123,6 @@ def test_other_settings_are_prepared_separately(tmp_path, sources):
         *(abstractive(sources), abstractive(sources, target_len=7)),
     ]
     assert len({PreparedRows(recipe, tmp_path, PreparationConfig()).folder for recipe in recipes}) == 7
-
-
-def test_blocks_without_remaining_articles(tmp_path, sources, monkeypatch, caplog):
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 1)
-    with caplog.at_level(logging.INFO, "bertjax"):
-        rows = prepare(extractive(sources), tmp_path / "kept")
-    count = rows.report["articles_left_out"]
-    assert count >= 8 and len(rows.train["first_sentences"])
-    assert any(f", {count} articles left out" in message for message in caplog.messages)
 
 
 def test_limits_that_drop_all_articles_are_an_error(tmp_path):

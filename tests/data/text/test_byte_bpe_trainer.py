@@ -2,7 +2,6 @@
 
 import collections
 import itertools
-import random
 from pathlib import Path
 
 import pytest
@@ -44,14 +43,6 @@ def test_the_vocabulary_has_special_tokens_bytes_and_the_most_frequent_pieces():
     assert tokenizer.vocab_size == 320
     assert {"Ġthe", "ing", "Ġbird"} < set(tokenizer.vocab)
     assert byte_bpe.trained(more=("[unused0]",)).vocab[5] == "[unused0]"
-
-
-def test_the_order_of_words_does_not_matter():
-    counts = list(byte_bpe_trainer.count_words(byte_bpe.TEXTS, False).items())
-    first = byte_bpe_trainer.train(dict(counts), 300, False)
-    for seed in range(3):
-        random.Random(seed).shuffle(counts)
-        assert byte_bpe_trainer.train(dict(counts), 300, False) == first
 
 
 @pytest.mark.parametrize(("workers", "block_characters"), [(1, 1 << 18), (2, 40)])

@@ -1,12 +1,10 @@
 """Tests of encoding and decoding with every kind of vocabulary."""
 
-import gzip
 import io
 import json
 import pickle
 import sys
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,13 +132,6 @@ def test_byte_pairs_restore_every_text(text, compatible):
 
 
 @settings(max_examples=60)
-@given(TEXTS, st.booleans())
-def test_decoding_is_idempotent(text, compatible):
-    vocabulary = bpe_of([text, "a b"], 150, "nfkc" if compatible else "nfc", lowercase=True)
-    assert back(vocabulary, back(vocabulary, text)) == back(vocabulary, text) == vocabulary.normalized(text)
-
-
-@settings(max_examples=60)
 @given(TEXTS)
 def test_characters_restore_every_text(text):
     vocabulary = subwords.characters(sorted(set(text)))
@@ -159,11 +150,6 @@ def test_wordpiece(wordpiece):
     assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.bos_id, wordpiece.eos_id) == (0, 1, 2, 3)
     assert back(wordpiece, "The newest cats' # ##a") == "the newest cats ' # # # a"
     assert back(wordpiece, "the [MASK] dog") == "the [ mask ] [UNK]"
-
-
-@given(st.lists(st.sampled_from(["the", "cats", "newest", ",", "'", "#", "a"]), max_size=9))
-def test_wordpiece_restores_normalized_words(wordpiece, words):
-    assert back(wordpiece, "".join(word + " " for word in words)) == " ".join(words)
 
 
 def test_known_and_unknown_text_is_normalized(bpe, wordpiece, sentencepiece_model):
@@ -279,9 +265,7 @@ def test_the_kind_of_a_vocabulary_is_detected(bpe, wordpiece, sentencepiece_file
     [
         ("a.json", None, r"a\.json: got No such file.*; expected a readable vocabulary\. Fix: give a tokenizer\.json,"),
         ("a.json", b"{", r"a\.json: got EOF while parsing.*; expected a tokenizer\.json\. Fix: copy the file again"),
-        ("a.json", b"\xff", r"a\.json: got a byte that is not UTF-8"),
         ("a.model", b"nothing", r"a\.model: got an invalid SentencePiece model \(.*; expected a valid.* Fix: copy the"),
-        ("a.txt", None, r"a\.txt: got No such file"),
         ("a/b", b"", r"a/tokenizer\.json: got No such file"),
     ],
 )
@@ -311,24 +295,6 @@ def test_a_missing_sentencepiece_package_is_reported(monkeypatch):
         r"expected the package sentencepiece\. Fix: pip install sentencepiece==0\.2\.3",
     ):
         subwords.SentencePieceSubwords(b"", "a.model")
-
-
-def lines_of(path: Path) -> list[str]:
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    return text.removesuffix("\n").split("\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["multi30k", "tatoeba_en_de", "wmt_newstest"])
-def test_lines_of_real_text_are_restored(data_folder, name):
-    paths = [path for path in sorted((data_folder / name).iterdir()) if path.name != "about-original.txt"]
-    texts = [line for path in paths for line in lines_of(path)[::8]][:6_000]
-    assert len(texts) > 2_000
-    vocabulary = bpe_of(texts, 10_000)
-    for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
-        assert vocabulary.unk_id not in ids
-        assert vocabulary.decode(ids) == unicodedata.normalize("NFC", text)
 
 
 def test_unknown_characters_are_listed(bpe, wordpiece, sentencepiece_model):

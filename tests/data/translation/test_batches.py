@@ -1,14 +1,13 @@
 """Tests of pairs as rows, single or packed: each pair is kept whole, and a batch depends only on (seed, step)."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths
+from bertjax.data.rows.buckets import Padded
 from bertjax.data.rows.packed_rows import Packable, PackedBatches, PackedRows, row_capacity
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.errors import UserError
@@ -94,19 +93,6 @@ def test_a_worked_example_of_packing():
     assert {array.dtype.name for array in batch.values()} == {"int32", "float32"}
 
 
-def test_rows_have_at_most_the_configured_number_of_pairs():
-    rows = PackedRows(pairs_of([(1, 1)] * 7), row_capacity(8, 3), 0, 0)
-    assert sorted(rows.lengths.tolist()) == [1, 3, 3]
-
-
-@settings(max_examples=25)
-@given(SIZES, st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_bucketed_batches_have_every_pair_once_per_epoch(sizes, batch_size, seed):
-    lengths = bucket_lengths(20)
-    batches = BucketedBatches(pairs_of(sizes), lengths, [batch_size] * len(lengths), seed)
-    check_all_there(itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch), sizes)
-
-
 @settings(max_examples=25)
 @given(SIZES, st.integers(20, 50), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_packed_batches_have_every_pair_once_per_epoch(sizes, length, most, batch_size, seed):
@@ -147,41 +133,3 @@ def test_a_packed_batch_is_a_function_of_seed_and_step(packed):
     others = company(take(packed(4), 0, steps))
     assert len(company(whole[:steps]) & company(whole[steps : 2 * steps])) < 10, "each epoch must be packed again"
     assert len(company(whole[:steps]) & others) < 10
-
-
-def test_processes_split_the_rows_of_one_packed_batch(packed):
-    batches = packed(3)
-    for whole, one, two in zip(
-        take(batches, 5, 9), take(batches, 5, 9, (2, 0)), take(batches, 5, 9, (1, 3)), strict=True
-    ):
-        for name in whole:
-            np.testing.assert_array_equal(one[name], whole[name][[2, 0]])
-            np.testing.assert_array_equal(two[name], whole[name][[1, 3]])
-
-
-def test_packed_batches_have_little_padding(packed):
-    epoch = take(packed(0), 0, packed(0).steps_per_epoch)
-    longer = sum(np.maximum((b["input_ids"] > 0).sum(1), (b["labels"] > 0).sum(1)).sum() for b in epoch)
-    assert longer > 0.85 * sum(batch["input_ids"].size for batch in epoch)
-
-
-@pytest.mark.parametrize("empty", ["input_ids", "labels"])
-def test_a_side_without_tokens_is_an_assertion_error(empty):
-    with pytest.raises(AssertionError, match="without tokens"):
-        PairRows.of([{**pair(0, 2, 2), empty: np.zeros(0, np.int32)}])
-
-
-def test_a_pair_longer_than_a_row_is_an_assertion_error():
-    with pytest.raises(AssertionError):
-        PackedRows(pairs_of([(2, 9)]), row_capacity(8, 2), 0, 0)
-
-
-@pytest.mark.slow
-def test_packing_many_pairs_is_fast():
-    sizes = np.random.default_rng(0).integers(5, 60, (200_000, 2))
-    tokens = np.arange(60, dtype=np.int32)
-    pairs = PairRows.of({"input_ids": tokens[:s], "labels": tokens[:t]} for s, t in sizes)
-    begin = time.process_time()
-    rows = PackedRows(pairs, row_capacity(256, 16), 0, 0)
-    assert time.process_time() - begin < 2  # 0.1 seconds when it was measured
-    assert pairs.lengths.sum() / (256 * len(rows.lengths)) > 0.99

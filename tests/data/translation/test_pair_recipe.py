@@ -1,6 +1,5 @@
 """Prepared pairs: those that fit, in order, whoever encodes them, and read from the sources once."""
 
-import json
 import subprocess
 import sys
 
@@ -73,19 +72,6 @@ def test_blocks_without_a_pair_that_fits_are_stored(tmp_path, monkeypatch):
     rows = PreparedRows(recipe_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
     rows.run()
     assert [arrays(field) for field in rows.train.values()] == expected(sources, targets)
-
-
-def test_two_workers_write_the_same_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 100)
-    recipe, written = recipe_of(tmp_path, *pairs()), []
-    for workers in (1, 2):
-        rows = PreparedRows(recipe, tmp_path / str(workers), PreparationConfig(workers=workers))
-        rows.run()
-        files = (path for path in sorted(rows.folder.rglob("*")) if path.is_file())
-        written.append({str(path.relative_to(rows.folder)): path.read_bytes() for path in files})
-    assert written[0] == written[1]
-    assert len(json.loads(written[0]["manifest.json"])["report"]["lengths"]) > 0
 
 
 @pytest.mark.parametrize("change", ["pairs", "seq_len", "nothing"])

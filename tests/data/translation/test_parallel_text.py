@@ -1,13 +1,10 @@
 """Tests of pairs of texts from files and tables, and of their errors."""
 
 import gzip
-import itertools
 from pathlib import Path
 
 import pytest
 import tensorflow_datasets as tfds
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
@@ -107,13 +104,6 @@ def test_prefixes(files):
     assert texts(table("a.tsv,b.tsv", target_prefix=("1", "2"), source_prefix=("",))) == [("x", "1y"), ("v", "2w")]
 
 
-def test_reading_is_lazy_and_can_be_repeated():
-    write("a.en", "one\n" * 5000)
-    write("a.de", "eins\n" * 5000 + "\n" * 5000)  # the second half is bad
-    parallel = text()
-    assert list(itertools.islice(parallel.pairs(), 2)) == list(itertools.islice(parallel.pairs(), 2))
-
-
 def test_validation_pairs_share_no_source_with_training_pairs():
     write("a.en", "".join(f"s{i % 300}\n" for i in range(900)))
     write("a.de", "".join(f"t{i}\n" for i in range(900)))
@@ -151,7 +141,6 @@ def test_validation_pairs_can_have_their_own_source(files):
     [
         (3, 5, r"3 and 5 lines; the first without a partner is a\.de:4"),
         (1200, 2, r"1,200 and 2 lines; the first without a partner is a\.en:3"),
-        (0, 1, r"0 and 1 lines; the first without a partner is a\.de:1"),
     ],
 )
 @pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
@@ -193,9 +182,7 @@ def test_bad_lines_are_errors_or_skipped(bad, got, caplog):
             r"a row without column 'de'; its columns: 'en'; expected the column of config\.data\.target_column",
         ),
         ('{"en": "x", "de": 3}', "int in column 'de'; expected text"),
-        ('{"en": " ", "de": "y"}', "an empty text in column 'en'; expected text. Fix: add the text"),
         ('{"en": "x", "de": "\\ud800"}', "half of a surrogate pair"),
-        ("[]", "a JSON list"),
     ],
 )
 def test_bad_rows_are_errors(row, got):
@@ -205,16 +192,6 @@ def test_bad_rows_are_errors(row, got):
     assert texts(table("a.jsonl", on_bad_row="skip")) == [("x", "y")]
 
 
-@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
-def test_bad_files_are_errors(files, on_bad_row):
-    write("b.en", b"\x00\x01\n" * 3)
-    with pytest.raises(UserError, match=r"b\.en: got a binary file"):
-        texts(text(test_source="b.en", on_bad_row=on_bad_row))
-    Path("c.en.gz").write_bytes(gzip.compress(b"a\nb\nc\n" * 999)[:-9])
-    with pytest.raises(UserError, match=r"c\.en\.gz: got a damaged or truncated gzip file"):
-        texts(text(test_source="c.en.gz", on_bad_row=on_bad_row))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -222,7 +199,6 @@ def test_bad_files_are_errors(files, on_bad_row):
             {"test_source": "", "test_target": ""},
             r"data\.test_source: got nothing; expected pairs.*--config\.data\.test_s",
         ),
-        ({"test_source": ""}, r"data\.test_source: got nothing"),
         (
             {"test_target": ""},
             r"data\.test_source and data\.test_target: got 'a\.en' and '', with the columns '' and ''; expected a "
@@ -233,9 +209,6 @@ def test_bad_files_are_errors(files, on_bad_row):
             r"got 'a\.en' and 'a\.de', with the columns 'en' and 'de'; .*Fix: set data\.test_target or the columns to",
         ),
         ({"source_column": "en"}, r"data\.\{source_column,target_column\}: got 'en' and ''; expected two different"),
-        ({"source_column": "en", "target_column": "en"}, r"got 'en' and 'en'"),
-        ({"test_source": "none.en"}, r"data\.test_source=none\.en: got a path that does not exist"),
-        ({"test_target": "none.*"}, r"data\.test_target=none\.\*: got a pattern that matches no file"),
         ({"test_source": "a.en,"}, r"data\.test_source and data\.test_target: got 2 and 1 names separated by commas"),
         (
             {"test_source": "a.*"},
@@ -249,7 +222,6 @@ def test_bad_files_are_errors(files, on_bad_row):
             {"source_prefix": ("a", "b")},
             r"data\.source_prefix: got 2 prefixes for 1 source\(s\) in data\.test_source; expected no prefix",
         ),
-        ({"target_prefix": ("a", "b", "c")}, r"data\.target_prefix: got 3 prefixes"),
         (
             {"test_source": "a.en,a.en", "test_target": "a.de,a.de", "target_prefix": ("a", "b")},
             r"data\.target_prefix: got 2 prefixes, but no data\.source_prefix; expected sources from which",
@@ -258,11 +230,7 @@ def test_bad_files_are_errors(files, on_bad_row):
             {"test_source": "tfds:a", "test_target": "tfds:b"},
             r"data\.test_source: got tfds:a; expected two columns\. Fix",
         ),
-        ({"on_bad_row": "ignore"}, r"data\.on_bad_row: got 'ignore'"),
-        ({"split": "valid", "valid_fraction": 0.0}, r"data\.valid_fraction: got 0\.0; expected a fraction"),
-        ({"split": "train", "valid_fraction": 1.0}, r"data\.valid_fraction: got 1\.0; expected a fraction"),
         ({"valid_target": "a.de"}, r"data\.valid_source: got nothing, but data\.valid_target=a\.de; expected the so"),
-        ({"split": "valid", "valid_source": "a.en"}, r"data\.valid_source and data\.valid_target: got 'a\.en' and ''"),
     ],
 )
 def test_wrong_configs_are_errors(files, changes, message):
@@ -299,37 +267,3 @@ def test_different_texts_have_different_fingerprints(files):
     write("a.de", "eine Katze\nzwei\ndrei\n")
     prints.append(text().fingerprint())
     assert len(set(map(str, prints))) == len(prints)
-
-
-@given(st.binary(max_size=40), st.binary(max_size=40))
-def test_any_bytes_are_read_or_reported(tmp_path_factory, english, german):
-    folder = tmp_path_factory.mktemp("text")
-    names = [str(folder / "a.en"), str(folder / "a.de")]
-    for name, content in zip(names, (english, german), strict=True):
-        Path(name).write_bytes(content)
-    try:
-        pairs = texts(text(test_source=names[0], test_target=names[1], on_bad_row="skip"))
-    except UserError:
-        return
-    assert all(side == side.strip() != "" for pair in pairs for side in pair)
-
-
-REAL = {
-    "multi30k train": ("multi30k/train.en.gz", "multi30k/train.de.gz", 29_000),
-    "multi30k": (
-        "multi30k/val.en,multi30k/test_2016_flickr.en,multi30k/test_2017_mscoco.en",
-        "multi30k/val.de,multi30k/test_2016_flickr.de,multi30k/test_2017_mscoco.de",
-        2_475,
-    ),
-    "newstest": ("wmt_newstest/*.en-de.src.en", "wmt_newstest/*.en-de.ref.A.de", 3_039),
-    "newstest reversed": ("wmt_newstest/*.de-en.src.de", "wmt_newstest/*.de-en.ref.B.en", 2_984),
-    "tatoeba": ("tatoeba_en_de/te*.tsv*,tatoeba_en_de/valid.tsv", "", 4_000),
-}
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_real_text(data_folder, monkeypatch, name):
-    monkeypatch.chdir(data_folder)
-    source, target, count = REAL[name]
-    columns = {} if target else {"header": False, "source_column": "0", "target_column": "1"}
-    assert len(texts(text(test_source=source, test_target=target, **columns))) == count

@@ -1,0 +1,44 @@
+"""What every trained task has in common: batches of the announced shapes, and padding that does not count."""
+
+import importlib
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.random_params import random_params
+from tests.tasks.test_prepared_rows import ROWS, SIZES, TASKS, pairs
+
+BATCH = ROWS["batch_size"]
+
+
+@pytest.fixture(params=TASKS)
+def made(request, tmp_path):
+    """A task of each experiment and its prepared data."""
+    size, write, own = TASKS[request.param]
+    tree = importlib.import_module(f"bertjax.configs.{request.param}").get_config(size)
+    tree.update_from_flattened_dict({**SIZES, **ROWS, **(write or pairs)(tmp_path), **own, "num_steps": 2})
+    task, data, *_ = tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept")
+    return task, data
+
+
+def test_batches_have_announced_shapes_and_padding_does_not_count(made):
+    task, data = made
+    announced = [{name: (x.shape, x.dtype) for name, x in spec.items()} for spec in task.batch_specs()]
+    for split in ("train", "valid"):
+        for batch in itertools.islice(data.batches(split, 0, np.arange(BATCH)), 8):
+            assert {name: (x.shape, x.dtype) for name, x in batch.items()} in announced
+    batch = next(data.batches("train", 0, np.arange(BATCH)))
+    few = {name: x[:3] for name, x in batch.items()}
+    filled = {name: np.concatenate([x, np.zeros_like(x)]) for name, x in few.items()}
+    params = random_params(task.init)
+
+    def mean(params, batch):
+        sums, metrics = task.loss(params, batch, None)
+        return sum(sums[name] / of for name, of in task.denominators(batch).items()), metrics
+
+    alone, among = (jax.jit(mean)(params, rows) for rows in (few, filled))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), alone, among)
