@@ -44,6 +44,7 @@ _FIXED_FIELDS = {
     "norm": "post",
     "norm_type": "layer",
     "norm_biases": True,
+    "embedding_size": 0,
     "embedding_norm": True,
     "qk_norm": False,
     "gated": False,

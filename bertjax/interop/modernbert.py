@@ -79,6 +79,7 @@ FIXED: dict[str, Any] = {
     "direction": "both",
     "norm": "pre",
     "norm_type": "layer",
+    "embedding_size": 0,
     "embedding_norm": True,
     "first_attention_norm": False,
     "qk_norm": False,
