@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2019) and its pretraining heads, as in google-research/bert `modeling.py`.
 
-Shapes: B batch, S length, H hidden size, N heads, V vocabulary, L layers, P masked positions or
-output positions, E instances packed into a row, each with its own [CLS].
+Shapes: B batch, S length, H hidden size, W size of the embeddings, N heads, V vocabulary, L layers, P masked positions
+or output positions, E instances packed into a row, each with its own [CLS].
 """
 
 import dataclasses
@@ -36,6 +36,8 @@ class BertConfig(TransformerConfig):
       local_attention: width of the attention of local layers: a token attends to those at most half of it away. 0 for
         no local layers.
       global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
+      embedding_size: size of the embeddings, which a map with a bias projects to hidden_size if it differs (Lan et al.
+        2020, section 3.1), and of the masked-LM head; 0 for hidden_size.
       embedding_norm: whether the embeddings are normalized.
       first_attention_norm: whether the first layer of a pre-norm model has a norm before its attention.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
@@ -58,6 +60,7 @@ class BertConfig(TransformerConfig):
     local_rotary_base: Annotated[float, above(0)] = 10_000.0
     local_attention: Count = 0
     global_every: Count = 3
+    embedding_size: Count = 0
     embedding_norm: bool = True
     first_attention_norm: bool = True
     direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
@@ -65,6 +68,11 @@ class BertConfig(TransformerConfig):
     head: Annotated[str, one_of("pooler", "transform")] = "pooler"
     pooler_activation: Annotated[str, one_of("tanh", "relu", "gelu")] = "tanh"
     pooling: Annotated[str, one_of("cls", "mean")] = "cls"
+
+    @property
+    def word_size(self) -> int:
+        """The size of the embeddings: `embedding_size` if set."""
+        return self.embedding_size or self.hidden_size
 
     def kind(self, layer: int) -> LayerKind:
         """Returns the kind of a layer, counted from 0."""
@@ -80,8 +88,8 @@ class BertConfig(TransformerConfig):
         super().__post_init__()
         is_even = self.positions != "rotary" or self.head_key_size % 2 == 0
         self.check(is_even, "positions", f"not rotary with heads of {self.head_key_size}, which is odd")
-        is_even = self.positions != "sinusoidal" or self.hidden_size % 2 == 0
-        self.check(is_even, "positions", f"not sinusoidal with model.hidden_size={self.hidden_size}, which is odd")
+        is_even = self.positions != "sinusoidal" or self.word_size % 2 == 0
+        self.check(is_even, "positions", f"not sinusoidal with embeddings of {self.word_size}, which is odd")
         self.check(self.local_attention != 1, "local_attention", "0, or at least 2")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
         self.check(self.pooling == "cls" or self.head == "transform", "pooling", "cls with model.head=pooler")
@@ -136,7 +144,7 @@ class Bert(nn.Module):
         """Makes the submodules."""
         config = self.config
         sizes = config.vocab_size, config.max_positions, config.type_vocab_size
-        self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm)
+        self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm, config.word_size)
         self.encoder = Encoder(config)
         if self.use_pooler:
             self.pooler = dense(config, config.hidden_size)
@@ -173,28 +181,28 @@ class Bert(nn.Module):
         return BertOutput(hidden, pooled, attention, layers)
 
 
-def transform(config: BertConfig, hidden: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
-    """Applies a map, the activation and a norm; its parameters `transform` and `norm` belong to the calling module."""
-    return make_norm(config, "norm")(activate(config, dense(config, config.hidden_size, "transform")(hidden)))
+def transform(config: BertConfig, size: int, hidden: Float[Array, "*rows H"]) -> Float[Array, "*rows {size}"]:
+    """Applies a map to `size`, the activation and a norm; the calling module owns its `transform` and `norm`."""
+    return make_norm(config, "norm")(activate(config, dense(config, size, "transform")(hidden)))
 
 
 class MaskedLanguageModelHead(nn.Module):
     """Predicts masked words: dense, activation, norm, then the product with the output embeddings, plus a bias.
 
-    Parameters: `transform`, `norm`, `bias` [V], and `output_embeddings` [V, H] unless they are the word embeddings.
+    Parameters: `transform`, `norm`, `bias` [V], and `output_embeddings` [V, W] unless they are the word embeddings.
     """
 
     config: BertConfig
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V H"]) -> Float32[Array, "B P V"]:
+    def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V W"]) -> Float32[Array, "B P V"]:
         """Returns the logits of all words at each masked position."""
         config = self.config
-        x = transform(config, keep_rows_split(hidden))
+        x = transform(config, config.word_size, keep_rows_split(hidden))
         if not config.tie_output:
-            word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size)
+            word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size, config.word_size)
         table = word_embeddings.astype(config.dtype)
-        logits = jnp.einsum("BPH,VH->BPV", x, table, preferred_element_type=jnp.float32)
+        logits = jnp.einsum("BPW,VW->BPV", x, table, preferred_element_type=jnp.float32)
         return logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
 
 

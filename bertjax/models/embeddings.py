@@ -1,4 +1,7 @@
-"""BERT's input embeddings (Devlin et al. 2019, section 3, figure 2)."""
+"""BERT's input embeddings (Devlin et al. 2019, section 3, figure 2).
+
+Shapes: B batch, S length, V vocabulary, W size of the embeddings, H hidden size.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,8 +9,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError
-from bertjax.models.layers import Dropout
-from bertjax.models.transformer_config import TransformerConfig, make_norm
+from bertjax.models.layers import Dense, Dropout
+from bertjax.models.transformer_config import TransformerConfig, kernel_init, make_norm
 
 _SINUSOID_SCALE = 0.02
 
@@ -15,10 +18,13 @@ _SINUSOID_SCALE = 0.02
 class BertEmbeddings(nn.Module):
     """Sum of word, position and token type embeddings, normalized unless `is_normalized` is False, with dropout.
 
-    Parameters: the tables `word_embeddings` [V, H], `position_embeddings` [max_positions, H] if `positions` is
-    "learned" and `token_type_embeddings` [type_vocab_size, H] if there are any, and `norm`. An id outside its table
-    gives NaN, not the embedding of another word. Sinusoids are multiplied by BERT's initializer range, which makes them
-    as large in comparison with the initial word embeddings as in Vaswani et al. (2017).
+    Embeddings of another size than H are projected to H, as in ALBERT (Lan et al. 2020) and ELECTRA.
+
+    Parameters: the tables `word_embeddings` [V, W], `position_embeddings` [max_positions, W] if `positions` is
+    "learned" and `token_type_embeddings` [type_vocab_size, W] if there are any, `norm`, and `projection` [W, H] with a
+    bias if W differs from H. An id outside its table gives NaN, not the embedding of another word. Sinusoids are
+    multiplied by BERT's initializer range, which makes them as large in comparison with the initial word embeddings as
+    in Vaswani et al. (2017).
     """
 
     config: TransformerConfig
@@ -27,20 +33,24 @@ class BertEmbeddings(nn.Module):
     type_vocab_size: int
     positions: str = "learned"  # "learned" or "sinusoidal"; positions of other kinds are not embedded
     is_normalized: bool = True
+    size: int = 0  # W; 0 for the hidden size
 
     def setup(self) -> None:
         """Makes the tables. They are attributes because the masked language model shares the word embeddings."""
-        self.word_embeddings = embedding_table(self, self.config, "word_embeddings", self.vocab_size)
+        config, size = self.config, self.size or self.config.hidden_size
+        self.word_embeddings = embedding_table(self, config, "word_embeddings", self.vocab_size, size)
         if self.positions == "learned":
-            self.position_embeddings = embedding_table(self, self.config, "position_embeddings", self.max_positions)
+            self.position_embeddings = embedding_table(self, config, "position_embeddings", self.max_positions, size)
         elif self.positions == "sinusoidal":
-            waves = sinusoids(self.max_positions, self.config.hidden_size, "interleaved")
+            waves = sinusoids(self.max_positions, size, "interleaved")
             self.position_embeddings = jnp.asarray(waves * _SINUSOID_SCALE)
         if self.type_vocab_size:
-            self.type_embeddings = embedding_table(self, self.config, "token_type_embeddings", self.type_vocab_size)
+            self.type_embeddings = embedding_table(self, config, "token_type_embeddings", self.type_vocab_size, size)
         if self.is_normalized:
-            self.norm = make_norm(self.config)
-        self.dropout = Dropout(self.config.dropout)
+            self.norm = make_norm(config)
+        self.dropout = Dropout(config.dropout)
+        is_projected = size != config.hidden_size
+        self.projection = Dense(config.hidden_size, kernel_init(config), config.dtype) if is_projected else None
 
     def __call__(
         self,
@@ -69,13 +79,16 @@ class BertEmbeddings(nn.Module):
         if self.positions in ("learned", "sinusoidal"):
             positions = self.position_embeddings
             x = x + (positions[:length] if position_ids is None else jnp.take(positions, position_ids, axis=0))
-        return self.dropout(self.norm(x) if self.is_normalized else x, deterministic=deterministic)
+        x = self.dropout(self.norm(x) if self.is_normalized else x, deterministic=deterministic)
+        return x if self.projection is None else self.projection(x)
 
 
-def embedding_table(module: nn.Module, config: TransformerConfig, name: str, rows: int) -> Float[Array, "{rows} H"]:
-    """Adds an embedding table to a module's parameters, initialized as in BERT (truncated normal)."""
+def embedding_table(
+    module: nn.Module, config: TransformerConfig, name: str, rows: int, size: int = 0
+) -> Float[Array, "{rows} W"]:
+    """Adds a table of embeddings of `size`, by default H, to a module's parameters, initialized as in BERT."""
     init = nn.initializers.truncated_normal(config.initializer_range)
-    return jnp.asarray(module.param(name, init, (rows, config.hidden_size)))
+    return jnp.asarray(module.param(name, init, (rows, size or config.hidden_size)))
 
 
 def sinusoids(length: int, size: int, layout: str) -> Float[np.ndarray, "length size"]:

@@ -281,7 +281,7 @@ class BertFeatureTagger(nn.Module):
 
 
 def _transformed(config: BertConfig, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
-    return transform(config, x) if config.head == "transform" else x
+    return transform(config, config.hidden_size, x) if config.head == "transform" else x
 
 
 def _instances(pooling: str, hidden: Float[Array, "B S H"], inputs: BertInputs) -> Float[Array, "B E H"]:

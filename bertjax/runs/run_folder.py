@@ -56,6 +56,7 @@ _ADDED_LATER = {
     "model.biases": True,
     "model.norm_type": "layer",
     "model.norm_biases": True,
+    "model.embedding_size": 0,
     "model.embedding_norm": True,
     "model.first_attention_norm": True,
     "model.tie_output": True,

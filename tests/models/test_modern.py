@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from bertjax.errors import UserError
 from bertjax.models import backends
 from bertjax.models.attention import make_mask
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertConfig, BertForMaskedLM, BertForPreTraining, BertInputs
 from bertjax.models.dot_product import AttentionInputs, Dropout, xla
+from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bertjax.models.layers import Norm
 from bertjax.models.rotary import rotate
@@ -345,6 +346,23 @@ def test_depth_scaled_initialization_scales_only_what_enters_the_residual_stream
     small = ratios["output"]["kernel"], ratios["attention"]["output"]["kernel"]
     np.testing.assert_allclose(small, 0.25, rtol=1e-5)
     np.testing.assert_allclose([ratios["gate"]["kernel"], ratios["attention"]["value"]["kernel"]], 1, rtol=1e-5)
+
+
+def test_embeddings_of_another_size_are_projected_and_tied_to_the_head():
+    config, inputs = dataclasses.replace(BERT, embedding_size=10), of_lengths(7)
+    model, options = BertForMaskedLM(config), {"deterministic": True}
+    params = random_params(lambda key: model.init(key, inputs, jnp.zeros((1, 1), int), **options))["params"]
+    assert jax.tree.map(np.shape, params["masked_lm"]["transform"]) == {"kernel": (24, 10), "bias": (10,)}
+    assert set(params["masked_lm"]) == {"transform", "norm", "bias"}
+    tables = dict(params["bert"]["embeddings"])
+    projection = tables.pop("projection")
+    small = BertEmbeddings(dataclasses.replace(BERT, hidden_size=10, num_heads=1), 31, 16, 2)
+    embedded = small.apply({"params": tables}, *inputs[:2], **options)
+    output = Bert(config, use_pooler=False).apply(
+        {"params": params["bert"]}, inputs, return_attention=False, return_layers=True, **options
+    )
+    np.testing.assert_allclose(output.layers[0], embedded @ projection["kernel"] + projection["bias"], atol=1e-5)
+    assert "projection" not in params_of(BERT)["embeddings"]
 
 
 # Heads.

@@ -42,6 +42,7 @@ FAMILY = Family(
         "norm": "post",
         "norm_type": "layer",
         "norm_biases": True,
+        "embedding_size": 0,
         "embedding_norm": True,
         "qk_norm": False,
         "gated": False,

@@ -216,6 +216,7 @@ FAMILY = Family(
         "direction": "both",
         "norm": "pre",
         "norm_type": "layer",
+        "embedding_size": 0,
         "embedding_norm": True,
         "first_attention_norm": False,
         "qk_norm": False,
