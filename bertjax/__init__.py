@@ -12,11 +12,11 @@ from bertjax.loading import load
 
 __all__ = ["load"]
 
-for _link in (Path(__file__).with_name("experiments"), Path(__file__).with_name("configs")):
-    if not _link.is_dir():  # some programs unpack a symbolic link as a text file
+for _folder in map(Path(__file__).with_name, ("experiments", "configs")):
+    if not _folder.is_dir():  # some programs unpack a symbolic link as a text file
         raise UserError(
-            str(_link),
+            str(_folder),
             got="no folder",
-            expected=f"a symbolic link to ../{_link.name}",
+            expected=f"a symbolic link to ../{_folder.name}",
             fix="clone with git where symbolic links are enabled, or unpack with unzip or tar",
         )
