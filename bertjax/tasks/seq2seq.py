@@ -72,7 +72,7 @@ def apply(
     """Returns the model's output for given targets. Dropout is off if `rng` is None.
 
     Args:
-      model: a model with the methods of `EncoderDecoder`.
+      model: a model with the methods of `Seq2Seq`.
       params: its parameters.
       batch: the fields of `Seq2SeqInputs` except `target_ids`, which follow from `labels` [B, T] in the batch.
       start_id: the decoder's first input.
