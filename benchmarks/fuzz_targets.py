@@ -21,7 +21,7 @@ from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split
 from benchmarks.small_runs import Text
 from bertjax import model, modes
-from bertjax.data.fine_tuning import choices, labeled_text, questions, raw_text, tagged_words
+from bertjax.data.fine_tuning import choices, labeled_text, questions, tagged_words
 from bertjax.data.fine_tuning.choices import ChoicesConfig
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
 from bertjax.data.fine_tuning.tagged_words import Columns
@@ -30,7 +30,7 @@ from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.summarization import articles
 from bertjax.data.summarization.articles import ArticlesConfig
-from bertjax.data.text import subwords
+from bertjax.data.text import subwords, vocabulary_config
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.translation import parallel_text
 from bertjax.data.translation.parallel_text import ParallelTextConfig
@@ -299,11 +299,11 @@ def _of_run(run: Path) -> list[Path]:
 
 
 def _read_vocabulary(folder: Path, skips: bool) -> list[Any]:
-    return raw_text.load_wordpiece(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
+    return vocabulary_config.load_wordpiece(folder / "vocab.txt", True).encode_batch(["a cat", "\u0130"])
 
 
 def _read_tokenizer(folder: Path, skips: bool) -> list[Any]:
-    return raw_text.load_wordpiece(folder, True).encode_batch(["a cat", "\u0130"])
+    return vocabulary_config.load_wordpiece(folder, True).encode_batch(["a cat", "\u0130"])
 
 
 def _read_subwords(folder: Path, skips: bool) -> list[Any]:

@@ -27,7 +27,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring.minimal_pairs import METRICS
-from bertjax.tasks import bert, completion, inputs, minimal_pairs, pretrained, samples
+from bertjax.tasks import bert, completion, minimal_pairs, pretrained, samples
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES
 from bertjax.tasks.prepared_data import ExperimentConfig
@@ -218,6 +218,8 @@ class Data(contract.Data):
 class Task(BertTask[Config], StagedTask):
     """See `bertjax.contract.TrainingTask`."""
 
+    columns_key = "text_field"
+
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         self._text, self._batch_config = config.data, config.batches
@@ -298,14 +300,24 @@ class Task(BertTask[Config], StagedTask):
         scores = minimal_pairs.score(results)
         return {name: value for name, value in scores.items() if name.count("/") < 3}  # without those of paradigms
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text with one or more [MASK], or two texts separated by a tab."""
-        return inputs.of_lines(lines, self._example, self._text.on_bad_row)
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """An example for each text in `data.text_field` of a table; see `TrainingTask.examples_of`."""
-        columns, on_bad_row = (self._text.text_field,), self._text.on_bad_row
-        return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`; of a text with one or more [MASK], or two texts separated by a tab."""
+        (text,) = texts
+        segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
+        (row,) = segmented([text_row(segments, self._tokenizer)])
+        ids = row["input_ids"].tolist()
+        positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
+        limit, types = self._model_config.max_positions, 1 if self._model_config.type_vocab_size == 1 else 2
+        if not positions or len(segments) > types or len(ids) > limit:
+            raise RowError(
+                where,
+                got=f"{len(positions)} [MASK], {len(segments)} tab-separated segment(s), {len(ids)} word pieces",
+                expected=f"at least one [MASK], at most {types} segment(s), and at most {limit} word pieces with "
+                "[CLS] and [SEP]",
+                fix="correct the line",
+            )
+        asked = np.array(positions, np.int32) + np.int32(self._shift)
+        return Example([{**row, "masked_positions": asked}], (text, positions))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""
@@ -404,21 +416,3 @@ class Task(BertTask[Config], StagedTask):
         """The offset from a token to the position that predicts it: 0, or a neighbor in a causal model."""
         shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
         return shifts[self._model_config.direction] if self._config.objective == "causal_lm" else 0
-
-    def _example(self, texts: Sequence[str], where: str) -> Example:
-        (text,) = texts
-        segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
-        (row,) = segmented([text_row(segments, self._tokenizer)])
-        ids = row["input_ids"].tolist()
-        positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
-        limit, types = self._model_config.max_positions, 1 if self._model_config.type_vocab_size == 1 else 2
-        if not positions or len(segments) > types or len(ids) > limit:
-            raise RowError(
-                where,
-                got=f"{len(positions)} [MASK], {len(segments)} tab-separated segment(s), {len(ids)} word pieces",
-                expected=f"at least one [MASK], at most {types} segment(s), and at most {limit} word pieces with "
-                "[CLS] and [SEP]",
-                fix="correct the line",
-            )
-        asked = np.array(positions, np.int32) + np.int32(self._shift)
-        return Example([{**row, "masked_positions": asked}], (text, positions))

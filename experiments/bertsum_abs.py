@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import at_least, part
-from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import summary_rows
@@ -24,11 +24,9 @@ from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop.published import Published
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
-from bertjax.models.encoder_decoder import Seq2SeqInputs
-from bertjax.progress import log_once
-from bertjax.tasks import bert, seq2seq, summarization
+from bertjax.tasks import bert, inputs, seq2seq, summarization
 from bertjax.tasks.bert import batch_specs
-from bertjax.tasks.seq2seq import TargetIds
+from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
 from bertjax.tasks.summarization import Encoding, Source, SummarizationConfig, SummarizationData, SummarizationTask
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
@@ -101,13 +99,12 @@ class _AbstractiveEncoding(Encoding):
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, then logs how many articles were truncated."""
-        count = cut = 0
-        for example in seq2seq.numbered(examples, self.decoding):
-            count += 1
-            cut += isinstance(example.source, Source) and example.source.rows[0].is_cut
-            yield example
-        if cut:
-            log_once(f"truncated {cut} of {count} articles to data.seq_len={self.config.seq_len} tokens")
+        told = f"truncated %d of %d articles to data.seq_len={self.config.seq_len} tokens"
+        return inputs.counted(seq2seq.numbered(examples, self.decoding), _is_cut, told)
+
+
+def _is_cut(example: Example) -> bool:
+    return isinstance(example.source, Source) and example.source.rows[0].is_cut
 
 
 class Data(SummarizationData[Config]):
@@ -145,8 +142,10 @@ class Data(SummarizationData[Config]):
         return {**self.scored, "valid": self.scored["valid"][: self._config.num_scored or None]}
 
 
-class Task(SummarizationTask[Config]):
+class Task(Seq2SeqTask, SummarizationTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
+
+    term = "summary"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
@@ -154,12 +153,6 @@ class Task(SummarizationTask[Config]):
         self._decoding = config.decoding
         start, end, _ = summary_rows.target_ids(vocabulary)
         self._ids = TargetIds(start, end, vocabulary.pad_id, vocabulary.unk_id)
-
-    def init(self, rng: jax.Array) -> Params:
-        """See `TrainingTask.init`."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        inputs = Seq2SeqInputs(ids, ids, ids, ids)
-        return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `SummarizationTask.warm_start` and `Config.copy_embeddings`."""
@@ -177,16 +170,6 @@ class Task(SummarizationTask[Config]):
             for spec, (size, _) in zip(batch_specs(self.shapes(), {}, {}), self.shapes(), strict=True)
         ]
 
-    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The number of target tokens."""
-        return {"summary": jnp.maximum(seq2seq.count(batch["target_segment_ids"] != 0), 1)}
-
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The label-smoothed cross-entropy, and the metrics of `seq2seq.loss`; see `TrainingTask.loss`."""
-        output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
-        total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
-        return {"summary": total}, metrics
-
     def score_names(self) -> Sequence[str]:
         """The names of `summarization.metric_names`, and those of the loss on reference summaries."""
         return (*summarization.metric_names(self._config.rouge), *seq2seq.METRICS)
@@ -196,10 +179,6 @@ class Task(SummarizationTask[Config]):
         texts = [self._sentences(outputs) for _, outputs in results]
         found = [example.source.article for example, _ in results]
         return summarization.metrics(texts, found, _rules, self._config.rouge)
-
-    def width(self) -> int:
-        """See `TrainingTask.width`."""
-        return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""

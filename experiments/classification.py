@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -20,10 +20,11 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
+from bertjax.models.bert import BertConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
-from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained, samples
+from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
 from bertjax.tasks.bert import to_example
 
 _CORRELATIONS = ("pearson", "spearman")
@@ -179,7 +180,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
     def recipe(self) -> LabeledRows:
         """See `FineTuningData.recipe`."""
         text = part(LabeledTextConfig, self._config.data)
-        return LabeledRows(text, self._config.is_numeric, self.vocabulary, self._seq_len)
+        return LabeledRows(text, self._config.is_numeric, self.vocabulary, self._config.data.seq_len)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -233,22 +234,21 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
-    architecture = "BertForSequenceClassification"
+    architecture, columns_key = "BertForSequenceClassification", "text_columns"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
         self._numeric = config.is_numeric
         self.term = config.objective
         self.labels = config.data.labels
+        self.of_examples = {"labels": np.float32 if self._numeric else np.int32}
         config.check_labels()
+        super().__init__(config, vocabulary)
+
+    def with_head(self, encoder: BertConfig, config: Config) -> BertForSequenceClassification:
+        """See `FineTuningTask.with_head`."""
         num_labels, head = 1 if self._numeric else len(self.labels), config.model
-        options = num_labels, head.classifier_dropout, head.lstm_size
-        super().__init__(
-            config,
-            vocabulary,
-            lambda encoder: BertForSequenceClassification(encoder, *options),
-            of_examples={"labels": np.float32 if self._numeric else np.int32},
-        )
+        return BertForSequenceClassification(encoder, num_labels, head.classifier_dropout, head.lstm_size)
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """The classifier, unless the classes match: the same names, or as many classes without names."""
@@ -288,20 +288,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
             losses = -np.log(_softmax(logits)[np.arange(len(labels)), labels])
         return {**glue.score(self._config.metrics, predictions, labels), "loss": float(losses.mean())}
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text, or two texts separated by a tab if `data.text_columns` has two columns."""
+    def texts(self, line: str, where: str) -> Sequence[str]:
+        """See `BertPredictionTask.texts`: one, or two separated by a tab if `data.text_columns` has two columns."""
+        return labeled_text.texts_of_line(line, where, self._config.data.text_columns)
 
-        def make(line: Sequence[str], where: str) -> Example:
-            return self._example(labeled_text.texts_of_line(line[0], where, self._config.data.text_columns), where)
-
-        return inputs.of_lines(lines, make, self._config.data.on_bad_row)
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_columns` of a table; see `TrainingTask.examples_of`."""
-        text, key = self._config.data, "data.text_columns"
-        return inputs.of_table(path, key, text.text_columns, self._example, text.on_bad_row, text.header)
-
-    def _example(self, texts: Sequence[str], where: str) -> Example:
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`."""
         ids = self._tokenizer.encode_batch(texts)
         return to_example([text_row(ids, self._tokenizer, self._seq_len)], None)
 

@@ -123,6 +123,8 @@ open_vocabulary = bert.open_vocabulary
 class Task(BertPredictionTask[Config]):
     """See `bertjax.contract.PredictionTask`."""
 
+    columns_key = "text_columns"
+
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         encoder = config.model.encoder(vocabulary.vocab)
@@ -133,30 +135,26 @@ class Task(BertPredictionTask[Config]):
         self._size = encoder.hidden_size * joined
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text, or two texts separated by a tab. Logs the number of truncated texts."""
-
-        def make(line: Sequence[str], where: str) -> Example:
-            return self._example(split_pair(line[0], where), where)
-
-        return self._logged(inputs.of_lines(lines, make, self._rows.on_bad_row))
+        """See `PredictionTask.examples`. Logs the number of truncated texts."""
+        return self._counted(super().examples(lines))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.text_columns` of a table; see `PredictionTask.examples_of`."""
-        columns, on_bad_row = self._rows.text_columns, self._rows.on_bad_row
-        found = inputs.of_table(path, "data.text_columns", columns, self._example, on_bad_row)
-        return found and self._logged(found)
+        """See `PredictionTask.examples_of`. Logs the number of truncated texts."""
+        found = super().examples_of(path)
+        return found and self._counted(found)
 
-    def _logged(self, found: Iterator[Example]) -> Iterator[Example]:
-        """Yields the examples, then logs how many texts were truncated."""
-        count = cut = 0
-        for example in found:
-            count += 1
-            cut += isinstance(example.source, _Source) and example.source.is_cut
-            yield example
-        if cut:
-            _log.warning("%d of %d texts were truncated to data.seq_len=%d tokens", cut, count, self._rows.seq_len)
+    def _counted(self, found: Iterator[Example]) -> Iterator[Example]:
+        told = f"%d of %d texts were truncated to data.seq_len={self._rows.seq_len} tokens"
+        return inputs.counted(
+            found, lambda each: isinstance(each.source, _Source) and each.source.is_cut, told, _log.warning
+        )
 
-    def _example(self, texts: Sequence[str], where: str) -> Example:
+    def texts(self, line: str, where: str) -> Sequence[str]:
+        """See `BertPredictionTask.texts`: one, or two separated by a tab."""
+        return split_pair(line, where)
+
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`."""
         if len(texts) == 2:
             bert.check_two_segments(self._model_config)
         if self._config.pooling != "sentence":

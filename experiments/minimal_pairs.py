@@ -20,7 +20,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM
-from bertjax.tasks import bert, completion, inputs, minimal_pairs
+from bertjax.tasks import bert, completion, minimal_pairs
 from bertjax.tasks.bert import BertPredictionTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES, check_objective
 
@@ -140,6 +140,8 @@ class Data(contract.Data):
 class Task(BertPredictionTask[Config], ScoringTask):
     """See `bertjax.contract.ScoringTask`."""
 
+    columns_key = "text_field"
+
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         model = config.model.encoder(vocabulary.vocab)
@@ -150,16 +152,8 @@ class Task(BertPredictionTask[Config], ScoringTask):
         """See `PredictionTask.init`."""
         return minimal_pairs.init(self._model, rng)
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line, which is a sentence."""
-        return inputs.of_lines(lines, self._example, self._rows.on_bad_row)
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The sentences in `data.text_field` of a table; see `PredictionTask.examples_of`."""
-        columns, on_bad_row = (self._rows.text_field,), self._rows.on_bad_row
-        return inputs.of_table(path, "data.text_field", columns, self._example, on_bad_row)
-
-    def _example(self, texts: Sequence[str], where: str) -> Example:
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`; of a sentence."""
         (text,) = texts
         return Example(self._sentences.rows(self._sentences.encode(text, where)), text)
 

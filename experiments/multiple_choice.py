@@ -6,6 +6,7 @@ Shapes: B questions, C choices, S tokens of a text with one choice.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, read_question, rows_of
 from bertjax.data.readers import tables
 from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.models.bert import BertConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
 from bertjax.tasks import bert, completion, fine_tuning, inputs
@@ -63,7 +65,7 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
 
     def example(self, row: Question) -> Example:
         """See `FineTuningData.example`; one row per choice."""
-        return _example(row, self.vocabulary, self._seq_len)
+        return _example(row, self.vocabulary, self._config.data.seq_len)
 
     def baselines(self) -> Mapping[str, float]:
         """The expected accuracy of a random choice."""
@@ -76,12 +78,16 @@ class Task(fine_tuning.FineTuningTask[Config]):
     architecture = "BertForMultipleChoice"
     term = "choice"
     heads = ("classifier",)
+    of_examples = MappingProxyType({"labels": np.int32})
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `FineTuningTask`."""
-        head, fields = (config.model.classifier_dropout, config.model.lstm_size), {"labels": np.int32}
-        model, choices = lambda encoder: BertForSequenceClassification(encoder, 1, *head), (config.data.num_choices,)
-        super().__init__(config, vocabulary, model, of_examples=fields, choices=choices)
+    def with_head(self, encoder: BertConfig, config: Config) -> BertForSequenceClassification:
+        """See `FineTuningTask.with_head`."""
+        return BertForSequenceClassification(encoder, 1, config.model.classifier_dropout, config.model.lstm_size)
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """See `FineTuningTask.example_shape`."""
+        return (self._config.data.num_choices,)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy over the choices of each question; see `TrainingTask.loss`."""

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from bertjax.data.prepared import VALID
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
+from bertjax.models.bert import BertConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
@@ -104,14 +106,11 @@ class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
     architecture, term = "BertForQuestionAnswering", "span"
+    of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `FineTuningTask`."""
-        size, of_examples = config.model.lstm_size, {"start_positions": np.int32, "end_positions": np.int32}
-        super().__init__(
-            config, vocabulary, lambda encoder: BertForQuestionAnswering(encoder, size), of_examples=of_examples
-        )
-        self._spans = config.data
+    def with_head(self, encoder: BertConfig, config: Config) -> BertForQuestionAnswering:
+        """See `FineTuningTask.with_head`."""
+        return BertForQuestionAnswering(encoder, config.model.lstm_size)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The mean of the cross-entropies of start and end, for each window; see `TrainingTask.loss`.
@@ -121,7 +120,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """
         start, end = self._logits(params, batch, rng)
         starts, ends = batch["start_positions"], batch["end_positions"]
-        if self._spans.packing:
+        if self._config.data.packing:
             start, end = (_of_each(logits, batch) for logits in (start, end))
             starts, ends = (batch["cls_positions"] + places for places in (starts, ends))
         each, weights = span_cross_entropy(start, end, starts, ends), batch["weights"]
@@ -130,7 +129,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def score_names(self) -> Sequence[str]:
         """The metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
-        return ("exact", "f1", "best_exact", "best_f1") if self._spans.null_answers else ("exact_match", "f1")
+        return ("exact", "f1", "best_exact", "best_f1") if self._config.data.null_answers else ("exact_match", "f1")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The official metrics; with unanswerable questions, also those at the best threshold."""
@@ -140,23 +139,23 @@ class Task(fine_tuning.FineTuningTask[Config]):
             question, _ = example.source
             candidates, nulls[question.id] = self._candidates(example, outputs)
             best[question.id] = next((each.text for each in candidates if each.text), "")
-        if not self._spans.null_answers:
+        if not self._config.data.null_answers:
             return squad.score_v1(best, references)
-        return squad.score_v2(best, references, nulls, null_threshold=self._spans.null_threshold)
+        return squad.score_v2(best, references, nulls, null_threshold=self._config.data.null_threshold)
 
     def _candidates(self, example: Example, outputs: Sequence[Output]) -> tuple[list[Candidate], float]:
         """The best answers of a question, and the score of no answer minus that of the best answer."""
         question, rows = example.source
         width = max(len(row.inputs["input_ids"]) for row in rows)
         start, end = (_stacked([output[name] for output in outputs], width) for name in SpanLogits._fields)
-        candidates = best_answers(question, rows, start, end, self._spans)
+        candidates = best_answers(question, rows, start, end, self._config.data)
         best = next((each.score for each in candidates if each.text), -math.inf)
         return candidates, null_score(start, end) - best
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An example for each question of a SQuAD file. Answers in the file are ignored."""
-        bad_rows = BadRows(self._spans.on_bad_row)
-        make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._spans)
+        bad_rows = BadRows(self._config.data.on_bad_row)
+        make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
         return inputs.examples(parse_questions("\n".join(lines), bad_rows), make, bad_rows)
 
     def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
@@ -179,7 +178,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """
         question, _ = example.source
         candidates, null = self._candidates(example, outputs)
-        answer = answer_text(candidates, self._spans)
+        answer = answer_text(candidates, self._config.data)
         best = next((each for each in candidates if each.text), None)
         chosen = best if answer else None
         return {

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ from bertjax.models.bert import BertConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring import tags
-from bertjax.tasks import bert, completion, fine_tuning, inputs
+from bertjax.tasks import bert, completion, fine_tuning
 
 _AUTO = "auto"
 _FROZEN = ("^bert/", {"frozen": True})
@@ -162,7 +163,7 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
     def recipe(self) -> TaggedRows:
         """See `FineTuningData.recipe`."""
         data = self._config.data
-        return TaggedRows(part(SentencesConfig, data), part(Columns, data), self.vocabulary, self._seq_len)
+        return TaggedRows(part(SentencesConfig, data), part(Columns, data), self.vocabulary, self._config.data.seq_len)
 
     @property
     def _has_files(self) -> bool:
@@ -212,7 +213,7 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
     def example(self, row: Sentence) -> Example:
         """See `FineTuningData.example`."""
         known = tuple(tagged_words.in_scheme(row.tags, self._target))
-        return _example(row.words, known, self.vocabulary, self._seq_len)
+        return _example(row.words, known, self.vocabulary, self._config.data.seq_len)
 
     def baselines(self) -> Mapping[str, float]:
         """The accuracy of tagging every word with the most frequent validation tag."""
@@ -223,15 +224,23 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
-    architecture, term = "BertForTokenClassification", "tagging"
+    architecture, term, columns_key = "BertForTokenClassification", "tagging", "text_field"
+    of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`."""
         self._head, self._rows = config.model, config.data
         self.labels = config.data.labels
         tagged_words.check_labels(self.labels)
-        of_tokens = {"labels": np.int32, "label_weights": np.float32}
-        super().__init__(config, vocabulary, lambda encoder: _model(encoder, len(self.labels), self._head), of_tokens)
+        super().__init__(config, vocabulary)
+
+    def with_head(self, encoder: BertConfig, config: Config) -> nn.Module:
+        """See `FineTuningTask.with_head`."""
+        head, num_labels = config.model, len(self.labels)
+        if not head.feature_layers:
+            return BertForTokenClassification(encoder, num_labels, head.classifier_dropout, head.lstm_size)
+        of_layers = head.feature_layers, head.mixing, head.lstm_layers, head.lstm_size
+        return BertFeatureTagger(encoder, num_labels, *of_layers, head.classifier_dropout)
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """The classifier or tagger, unless the published one has the same tags and features."""
@@ -271,15 +280,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a sentence, split at spaces and, with `data.split_punctuation`, at punctuation."""
-        return inputs.of_lines(lines, self._of_text, self._rows.on_bad_row)
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """An example for each sentence in `data.text_field` of a table; see `TrainingTask.examples_of`."""
-        return inputs.of_table(path, "data.text_field", (self._rows.text_field,), self._of_text, self._rows.on_bad_row)
-
-    def _of_text(self, texts: Sequence[str], where: str) -> Example:
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`; splits a sentence at spaces and, if set so, at punctuation."""
         (text,) = texts
         tagged_words.check_is_text(text, where)
         words = (separate_punctuation(text) if self._rows.split_punctuation else text).split()
@@ -314,20 +316,6 @@ class Task(fine_tuning.FineTuningTask[Config]):
                 fix="predict with the run instead, --mode=predict --workdir=...",
             )
         super().export(params, folder)
-
-
-def _model(config: BertConfig, num_labels: int, head: ModelConfig) -> nn.Module:
-    if not head.feature_layers:
-        return BertForTokenClassification(config, num_labels, head.classifier_dropout, head.lstm_size)
-    return BertFeatureTagger(
-        config,
-        num_labels,
-        head.feature_layers,
-        head.mixing,
-        head.lstm_layers,
-        head.lstm_size,
-        head.classifier_dropout,
-    )
 
 
 def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:

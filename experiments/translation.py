@@ -18,7 +18,7 @@ from flax import linen as nn
 
 from bertjax import contract
 from bertjax.config import Count, Size, build_part, each, one_of, part
-from bertjax.contract import Attended, Batch, Example, Infer, Metrics, Output, Params, Sums, TrainingTask
+from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
@@ -40,14 +40,14 @@ from bertjax.interop.families import marian
 from bertjax.interop.families.marian import SpecialIds
 from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
-from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
+from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import log_once
 from bertjax.scoring import translation as scoring
 from bertjax.tasks import completion, inputs, pretrained, samples, seq2seq
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
-from bertjax.tasks.seq2seq import TargetIds
+from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
 
 _DONE = "vocabularies.json"  # written last
 _EXAMPLES = 10  # the number of unknown characters in a message
@@ -174,13 +174,8 @@ class Encoding:
 
     def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, then logs how many were split."""
-        count = split = 0
-        for example in seq2seq.numbered(examples, self.decoding):
-            count, split = count + 1, split + (len(example.rows) > 1)
-            yield example
-        if split:
-            told = f"split {split} of {count} texts with more than {self.limit - 1} tokens"
-            log_once(f"{told}; their parts are translated separately")
+        told = f"split %d of %d texts with more than {self.limit - 1} tokens; their parts are translated separately"
+        return inputs.counted(seq2seq.numbered(examples, self.decoding), lambda each: len(each.rows) > 1, told)
 
 
 class Data(PreparedData[Config, Pair]):
@@ -287,8 +282,10 @@ class Data(PreparedData[Config, Pair]):
         return Example(encoder.source_rows(pair.source, limit, pair.where, refuses=False), (pair.source, target))
 
 
-class Task(TrainingTask):
+class Task(Seq2SeqTask):
     """See `bertjax.contract.TrainingTask`."""
+
+    term = "translation"
 
     def __init__(self, config: Config, vocabulary: SavedVocabularies) -> None:
         """See `Experiment`."""
@@ -307,12 +304,6 @@ class Task(TrainingTask):
     def tokenizer(self) -> Vocabularies:
         """See `PredictionTask.tokenizer`."""
         return self._vocabularies
-
-    def init(self, rng: jax.Array) -> Params:
-        """See `TrainingTask.init`."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        inputs = Seq2SeqInputs(ids, ids, ids, ids)
-        return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `PredictionTask.warm_start`."""
@@ -337,16 +328,6 @@ class Task(TrainingTask):
             | {"weights": jax.ShapeDtypeStruct(shape[:1], np.float32)}
             for shape in shapes
         ]
-
-    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The tokens of the targets."""
-        return {"translation": jnp.maximum(seq2seq.count(batch["target_segment_ids"] != 0), 1)}
-
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy with smoothed labels, and the metrics of `seq2seq.loss`; see `TrainingTask.loss`."""
-        output = seq2seq.apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
-        total, metrics = seq2seq.loss(output.logits, batch, self._config, self._ids.pad)
-        return {"translation": total}, metrics
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and those of the loss on reference translations."""
@@ -418,10 +399,6 @@ class Task(TrainingTask):
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""
         return bucket_lengths(self._encoding.limit)
-
-    def width(self) -> int:
-        """See `TrainingTask.width`."""
-        return seq2seq.width(self._decoding)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The `n_best` translations of each row, or the given one: ids [B, n, T], lengths and scores [B, n]."""

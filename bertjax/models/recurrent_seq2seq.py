@@ -146,7 +146,7 @@ class RecurrentSeq2Seq(nn.Module):
     def step(
         self, tokens: Int[Array, "B K"], cache: RecurrentCache, beams: Beams
     ) -> tuple[Float32[Array, "B K V"], RecurrentCache]:
-        """Returns the logits of the word after each beam's history, and the new cache; see `EncoderDecoder.step`."""
+        """Returns the logits of the word after each beam's history, and the new cache; see `Seq2Seq.step`."""
         state = jnp.take_along_axis(cache.state, beams.parents[..., None], axis=1)
         words = jnp.take(self.target_words, tokens, axis=0)
         rows = words.reshape(-1, 1, words.shape[-1]), state.reshape(-1, state.shape[-1])

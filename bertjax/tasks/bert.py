@@ -23,7 +23,7 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.transformer import TENSOR_RULES
-from bertjax.tasks import pretrained, samples
+from bertjax.tasks import inputs, pretrained, samples
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
@@ -107,7 +107,13 @@ def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple
 
 
 class BertPredictionTask(PredictionTask, Generic[C]):
-    """A task that predicts with a model whose encoder is a BERT named `bert`."""
+    """A task that predicts with a model whose encoder is a BERT named `bert`.
+
+    Attributes:
+      columns_key: the key of `data` with the columns of the texts in a table to predict on; "" to read no tables.
+    """
+
+    columns_key = ""
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: BertConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
@@ -157,6 +163,31 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         """See `PredictionTask.predict_lengths`."""
         return bucket_lengths(self._seq_len)
 
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """Returns the example of the texts of a line or row of a table; see `inputs.Make`."""
+        raise NotImplementedError
+
+    def texts(self, line: str, where: str) -> Sequence[str]:
+        """Returns the texts in a line. Default: the line. Raises RowError for a bad line."""
+        return [line]
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        """See `PredictionTask.examples`. Default: the example of `texts` of each line."""
+
+        def make(line: Sequence[str], where: str) -> Example:
+            return self.example(self.texts(line[0], where), where)
+
+        return inputs.of_lines(lines, make, self._config.data.on_bad_row)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """See `PredictionTask.examples_of`. Default: the texts in the columns of a table that `columns_key` names."""
+        data, key = self._config.data, self.columns_key
+        if not key:
+            return None
+        columns, has_header = getattr(data, key), getattr(data, "header", True)
+        columns = [columns] if isinstance(columns, str) else columns
+        return inputs.of_table(path, f"data.{key}", columns, self.example, data.on_bad_row, has_header)
+
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
         """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""
         rngs = {} if rng is None else {"dropout": rng}
@@ -201,7 +232,10 @@ class BertTask(BertPredictionTask[C], TrainingTask):
 
 
 def batch_specs(
-    shapes: Iterable[tuple[int, ...]], of_tokens: Mapping[str, Any], of_rows: Mapping[str, Any]
+    shapes: Iterable[tuple[int, ...]],
+    of_tokens: Mapping[str, Any],
+    of_rows: Mapping[str, Any],
+    row_shape: tuple[int, ...] = (),
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
     """Shape and dtype of each field of a batch; see `TrainingTask.batch_specs`.
 
@@ -209,12 +243,13 @@ def batch_specs(
       shapes: shapes of the token fields: (rows, length), or (rows, choices, length).
       of_tokens: dtypes of the token fields other than BERT's inputs.
       of_rows: dtypes of the row fields other than "weights".
+      row_shape: the shape of the row fields; () for (rows,).
     """
     of_tokens = {**dict.fromkeys(INPUTS, np.int32), **of_tokens}
     of_rows = {**of_rows, "weights": np.float32}
     return [
         {name: jax.ShapeDtypeStruct(shape, kind) for name, kind in of_tokens.items()}
-        | {name: jax.ShapeDtypeStruct(shape[:1], kind) for name, kind in of_rows.items()}
+        | {name: jax.ShapeDtypeStruct(row_shape or shape[:1], kind) for name, kind in of_rows.items()}
         for shape in shapes
     ]
 

@@ -3,8 +3,10 @@
 import abc
 import dataclasses
 import functools
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
@@ -16,14 +18,14 @@ from flax import linen as nn
 
 from bertjax.config import Count, DropoutRate, above, at_least
 from bertjax.contract import Batch, Example, Metrics
-from bertjax.data.fine_tuning.raw_text import RawText
 from bertjax.data.prepared import VALID, PreparationConfig
+from bertjax.data.readers import tables
 from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, bucket_lengths, check_seq_len, max_examples
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer, saved_file
+from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertConfig
 from bertjax.tasks import bert, completion
@@ -119,26 +121,44 @@ R = TypeVar("R", bound=tuple[Any, ...])
 class FineTuningData(PreparedData[C, R]):
     """Data with a given vocabulary. Subclasses define how the rows are read and encoded."""
 
-    def __init__(self, config: C, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
-        super().__init__(config, folder, published)
-        self._raw_text, self._seq_len = RawText.of(config.data, folder), config.data.seq_len
-
     @property
     def fingerprint(self) -> str:
-        """See `Data.fingerprint`."""
-        return self._raw_text.fingerprint
+        """A digest of the rows and their vocabulary. Raises UserError if there are no training rows."""
+        self._check_source()
+        named = {f"data.{key}": getattr(self._config.data, key) for key in ("source", "valid_source")}
+        sources = {key: tables.fingerprint(source, key) for key, source in named.items() if source}
+        return hashlib.sha256(json.dumps([sources, *self._given().content]).encode()).hexdigest()
 
     def write_vocabulary(self) -> None:
-        """Copies the vocabulary into the folder."""
-        self._raw_text.run()
+        """Copies the vocabulary into the folder, unless the folder has the same tokens and casing already.
+
+        A run therefore keeps the maximum word length that it started with, which is not part of the fingerprint.
+        """
+        self._check_source()
+        if self._kept() is None:
+            self._given().save(self._folder)
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
         if not self._trains and saved_file(self._folder):
             return load_tokenizer(self._folder, self._config.data.lowercase)
-        return self._raw_text.kept_tokenizer()
+        return self._kept() or self._given()
+
+    def _kept(self) -> Tokenizer | None:
+        """The vocabulary in the folder if it has the tokens and casing of the given one."""
+        kept = load_saved(self._folder) if saved_file(self._folder) else None
+        return kept if kept and kept.content == self._given().content else None
+
+    def _given(self) -> Tokenizer:
+        data, fix = self._config.data, "set --config.data.vocab_file or --config.init_from"
+        got, expected = "nothing, and no init_from with a vocabulary", "a vocab.txt, or a tokenizer.json, or a folder"
+        data.check(data.vocab_file, "vocab_file", f"{expected} with a vocabulary", got=got, fix=fix)
+        return load_tokenizer(Path(data.vocab_file), data.lowercase)
+
+    def _check_source(self) -> None:
+        fix = "set --config.data.source=FILE"
+        self._config.data.check(self._trains, "source", "rows to train on", got="nothing", fix=fix)
 
     @abc.abstractmethod
     def example(self, row: R) -> Example:
@@ -183,13 +203,13 @@ class FineTuningData(PreparedData[C, R]):
 
     def _count_rows(self) -> int:
         """The number of rows in an epoch."""
-        return count_rows(self.rows.lengths, self._seq_len, self._config.data.packing)
+        return count_rows(self.rows.lengths, self._config.data.seq_len, self._config.data.packing)
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches:
         """See `PreparedData.train`."""
-        config = self._config
-        return training_batches(self.rows, self._seq_len, config.data.packing, config.batch_size, config.seed)
+        config, data = self._config, self._config.data
+        return training_batches(self.rows, data.seq_len, data.packing, config.batch_size, config.seed)
 
 
 class FineTuningTask(BertTask[C]):
@@ -198,33 +218,28 @@ class FineTuningTask(BertTask[C]):
     Attributes:
       term: the name of the loss.
       heads: modules that keep their random initialization unless the weights in `init_from` are those of this task.
+      of_tokens: dtypes of the token fields of a training batch other than BERT's inputs.
+      of_examples: dtypes of the fields with a value for each example, other than "weights".
     """
 
     term: str
     heads: Sequence[str] = ()
+    of_tokens: Mapping[str, Any] = MappingProxyType({})
+    of_examples: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(
-        self,
-        config: C,
-        vocabulary: Tokenizer,
-        model: Callable[[BertConfig], nn.Module],
-        of_tokens: Mapping[str, Any] = MappingProxyType({}),
-        of_examples: Mapping[str, Any] = MappingProxyType({}),
-        choices: Sequence[int] = (),
-    ) -> None:
-        """Initializes the task; see `Experiment`.
-
-        Args:
-          config: the settings.
-          vocabulary: the tokenizer.
-          model: makes the whole model from the config of the encoder.
-          of_tokens: dtypes of the token fields of a training batch other than BERT's inputs.
-          of_examples: dtypes of the fields with a value for each example, other than "weights".
-          choices: (C,) if an example has C rows; else ().
-        """
-        self._of_tokens, self._of_examples, self._choices = of_tokens, of_examples, choices
+    def __init__(self, config: C, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
         encoder = config.model.encoder(vocabulary.vocab)
-        super().__init__(config, vocabulary, encoder, model(encoder), config.data.seq_len)
+        super().__init__(config, vocabulary, encoder, self.with_head(encoder, config), config.data.seq_len)
+
+    @abc.abstractmethod
+    def with_head(self, encoder: BertConfig, config: C) -> nn.Module:
+        """Returns the whole model."""
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """The shape of the rows of an example: () for one row."""
+        return ()
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """See `BertPredictionTask.reinitialized_modules`."""
@@ -233,16 +248,12 @@ class FineTuningTask(BertTask[C]):
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `TrainingTask.batch_specs`; the shapes of `packed_rows.training_batches`."""
         size, length = self._config.batch_size, self._config.data.seq_len
-        if not self._config.data.packing:
-            shapes = [(size, *self._choices, each) for each in bucket_lengths(length)]
-            return bert.batch_specs(shapes, self._of_tokens, self._of_examples)
-        of_tokens = {**dict.fromkeys((*bert.INPUTS, "position_ids"), np.int32), **self._of_tokens}
-        of_examples = {**self._of_examples, "cls_positions": np.int32, "weights": np.float32}
-        places = size, max_examples(length)
-        return [
-            {name: jax.ShapeDtypeStruct((size, length), kind) for name, kind in of_tokens.items()}
-            | {name: jax.ShapeDtypeStruct(places, kind) for name, kind in of_examples.items()}
-        ]
+        if self._config.data.packing:
+            of_tokens, of_examples = ({name: np.int32} for name in ("position_ids", "cls_positions"))
+            fields = {**of_tokens, **self.of_tokens}, {**of_examples, **self.of_examples}
+            return bert.batch_specs([(size, length)], *fields, (size, max_examples(length)))
+        shapes = [(size, *self.example_shape, each) for each in bucket_lengths(length)]
+        return bert.batch_specs(shapes, self.of_tokens, self.of_examples)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of examples."""

@@ -7,6 +7,7 @@ from bertjax.contract import BadInput, Example
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row
+from bertjax.progress import log_once
 
 T = TypeVar("T")
 # Makes an example from texts and their location, such as "input line 3". Raises RowError for bad texts.
@@ -69,3 +70,25 @@ def of_table(
         return make([tables.text_of(row, column, key) for column in columns], row.where)
 
     return of_rows(path, key, columns, made, on_bad_row, header)
+
+
+def counted(
+    found: Iterable[Example],
+    is_affected: Callable[[Example], bool],
+    message: str,
+    tell: Callable[[str], None] = log_once,
+) -> Iterator[Example]:
+    """Yields the examples. At the end, reports how many of them are affected, unless none is.
+
+    Args:
+      found: the examples.
+      is_affected: returns whether an example is counted.
+      message: the message, with two "%d": the number of affected examples, and that of all.
+      tell: logs the message.
+    """
+    count = affected = 0
+    for example in found:
+        count, affected = count + 1, affected + is_affected(example)
+        yield example
+    if affected:
+        tell(message % (affected, count))

@@ -16,7 +16,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.config import Constrained, at_least, one_of
-from bertjax.contract import Batch, Example, Metrics, Params
+from bertjax.contract import Batch, Example, Metrics, Params, Sums, TrainingTask
 from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig, length_limits
 from bertjax.decoding.forced import score_targets
@@ -72,7 +72,7 @@ def apply(
     """Returns the model's output for given targets. Dropout is off if `rng` is None.
 
     Args:
-      model: a model with the methods of `EncoderDecoder`.
+      model: a model with the methods of `Seq2Seq`.
       params: its parameters.
       batch: the fields of `Seq2SeqInputs` except `target_ids`, which follow from `labels` [B, T] in the batch.
       start_id: the decoder's first input.
@@ -176,6 +176,40 @@ def score_given(
     logits = apply(model, params, batch, ids.start, None, return_attention=False).logits
     lengths = jnp.sum(batch["target_segment_ids"] != 0, axis=1)
     return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
+
+
+class Seq2SeqTask(TrainingTask):
+    """A task whose model is an encoder-decoder.
+
+    Attributes:
+      term: the name of the loss.
+    """
+
+    term: str
+    _model: Any
+    _config: Any
+    _decoding: DecodingConfig
+    _ids: TargetIds
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `PredictionTask.init`."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        inputs = Seq2SeqInputs(ids, ids, ids, ids)
+        return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The number of target tokens."""
+        return {self.term: jnp.maximum(count(batch["target_segment_ids"] != 0), 1)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The label-smoothed cross-entropy, and the metrics of `loss`; see `TrainingTask.loss`."""
+        output = apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
+        total, metrics = loss(output.logits, batch, self._config, self._ids.pad)
+        return {self.term: total}, metrics
+
+    def width(self) -> int:
+        """See `PredictionTask.width`."""
+        return width(self._decoding)
 
 
 def check_generates(config: DecodingConfig) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the text sources of a run: their fingerprint, their vocabulary, and their errors."""
+"""The vocabulary of fine-tuning: the fingerprint of rows and vocabulary, the copy in the folder, and errors."""
 
 import gzip
 import json
@@ -6,10 +6,12 @@ import shutil
 
 import pytest
 
-from bertjax.data.fine_tuning.raw_text import RawText
+from bertjax.config import build_part
+from bertjax.configs.classification import get_config
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_wordpiece
+from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
+from bertjax.experiments import classification
 from tests.tiny import check_message
 
 VOCABULARY = (*SPECIALS, "a", "b", "##c")
@@ -27,10 +29,13 @@ def home(tmp_path):
     return home
 
 
-def text(home, folder=None, vocab="vocab.txt", lowercase=True, **sources):
-    named = {"data.source": "rows.tsv", "data.valid_source": "", **{f"data.{k}": v for k, v in sources.items()}}
-    paths = {key: name and str(home / name) for key, name in named.items()}
-    return RawText(folder or home / "kept", paths, VocabularyConfig(str(home / vocab) if vocab else "", lowercase))
+def text(home, folder=None, vocab="vocab.txt", lowercase=True, source="rows.tsv", valid_source=""):
+    config = get_config("tiny")
+    config.data.update(lowercase=lowercase, seq_len=32)
+    for key, name in {"source": source, "valid_source": valid_source, "vocab_file": vocab}.items():
+        config.data[key] = name and str(home / name)
+    tree = json.loads(config.to_json())
+    return classification.Data(build_part(classification.Config, tree), folder or home / "kept", None)
 
 
 def told(call):
@@ -73,11 +78,11 @@ def test_the_fingerprint_depends_on(home, what):
 
 def test_the_vocabulary_is_kept_in_the_folder(home):
     given = text(home)
-    given.run()
+    given.write_vocabulary()
     assert WordPiece.load(home / "kept").vocab == VOCABULARY
     assert WordPiece.load(home / "kept").lowercase is True
     before = (home / "kept" / "vocab.txt").read_bytes()
-    given.run()  # again
+    given.write_vocabulary()  # again
     assert (home / "kept" / "vocab.txt").read_bytes() == before
     assert {path.name for path in (home / "kept").iterdir()} == {"vocab.txt", "tokenizer.json", "tokenizer_config.json"}
 
@@ -85,19 +90,18 @@ def test_the_vocabulary_is_kept_in_the_folder(home):
 def test_a_run_keeps_the_maximum_word_length_that_it_started_with(home):
     """Runs from before the folder's own value was read have 200."""
     given = text(home, vocab="uncased")
-    given.run()
+    given.write_vocabulary()
     before = given.fingerprint
     WordPiece(VOCABULARY, lowercase=True, max_word_chars=100).save(home / "uncased")
-    given.run()
-    assert given.tokenizer().max_word_chars == 100
+    given.write_vocabulary()
     assert WordPiece.load(home / "kept").max_word_chars == 200
     assert given.fingerprint == before
 
 
-@pytest.mark.parametrize("ask", ["run", "fingerprint"])
+@pytest.mark.parametrize("ask", ["write", "fingerprint"])
 def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
     def call(given):
-        return lambda: given.run() if ask == "run" else given.fingerprint
+        return lambda: given.write_vocabulary() if ask == "write" else given.fingerprint
 
     for change, what, got, expected, fix in (
         ("source", "data.source", "nothing", "rows to train on", "--config.data.source=FILE"),
