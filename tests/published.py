@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config import build
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import huggingface
 from bertjax.models.bert import Bert, BertConfig, BertInputs
@@ -16,26 +15,16 @@ from tests.random_params import random_params
 # A whole folder, written by TensorFlow.
 GOOGLE = Path(__file__).parent / "interop" / "golden" / "uncased_L-2_H-8_A-2"
 TOKENIZER = WordPiece([*SPECIALS, ".", "the", "cat", "dog", "sees", "##s", "##y", "##ing", "bird"], lowercase=True)
-CONFIG = build(
-    BertConfig,
-    {
-        "vocab_size": TOKENIZER.vocab_size,
-        "num_layers": 4,
-        "hidden_size": 16,
-        "num_heads": 2,
-        "intermediate_size": 24,
-        "max_positions": 32,
-        "type_vocab_size": 2,
-        "dropout": 0.1,
-        "attention_dropout": 0.1,
-        "activation": "gelu",
-        "norm": "post",
-        "norm_eps": 1e-12,
-        "initializer_range": 0.5,
-        "scan_layers": False,
-        "direction": "both",
-    },
-    "model",
+_SIZES = {"num_layers": 4, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "max_positions": 32}
+CONFIG = BertConfig(
+    **_SIZES,
+    vocab_size=TOKENIZER.vocab_size,
+    dropout=0.1,
+    attention_dropout=0.1,
+    activation="gelu",
+    norm_eps=1e-12,
+    initializer_range=0.5,
+    scan_layers=False,
 )
 
 

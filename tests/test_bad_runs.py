@@ -222,6 +222,15 @@ def test_a_full_disk_while_preparing_the_text(home, tmp_path):
     assert [path.suffix for path in prepared.glob("*/")] == [""]
 
 
+@pytest.mark.slow
+def test_a_full_disk_while_training(train, home, tmp_path):
+    with no_room(16_000):
+        message = train(evaluate_every=2)
+    check_no_room(message, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("*") if path.name.isdigit()] == []
+    assert launch(*tiny.arguments(home / "text.txt", tmp_path / "run", evaluate_every=2)).status is None
+
+
 def test_a_full_disk_while_exporting(home, tmp_path):
     with no_room(20_000):
         message = launch("--mode=export", f"--workdir={home / 'run'}", f"--output={tmp_path / 'out'}").error

@@ -16,7 +16,6 @@ from flax import traverse_util
 import bertjax
 from bertjax import config as config_module
 from bertjax.config import check_keys
-from bertjax.configs import bert_pretraining
 from bertjax.errors import UserError
 from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
@@ -48,16 +47,6 @@ NEEDED = {
     "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
     "translation": {},
 }
-# The sizes of a model smaller than "tiny".
-SMALLER = {
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 128,
-}
-# Keys that are set from the vocabulary.
-FOLLOWS = tuple(("model", f"{of}vocab_size") for of in ("", "source_", "target_"))
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
@@ -150,14 +139,6 @@ def test_published_sizes_have_the_published_number_of_parameters(size, vocab_siz
     assert sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)) == published
 
 
-@pytest.mark.parametrize(
-    "variant", ["base", "phase2", "tiny,modern", "base,modern", "modern,phase2", "modernbert_base"]
-)
-def test_rows_have_room_for_all_masked_tokens(variant):
-    config = bert_pretraining.get_config(variant)
-    assert config.masking.max_predictions >= config.masking.rate * (config.data.seq_len or 128)
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_a_config_without_a_size_needs_a_size_or_a_folder(name):
     with pytest.raises(UserError, match=r"--config: got neither a (size|model) nor init_from .*Fix: append "):
@@ -188,55 +169,22 @@ def test_an_unknown_key_is_an_error_in_every_subtree(name):
         assert f"config key {'.'.join((*path, 'num_stepz'))}: got an unknown key; expected " in str(error.value)
 
 
-@pytest.fixture
-def defaults(monkeypatch):
-    """Two sets that `make` fills: the keys with a default, and those of them that a config does not set."""
-    have: set[str] = set()
-    used: set[str] = set()
+@pytest.mark.parametrize(("name", "size"), VARIANTS)
+def test_a_config_file_names_every_key(name, size, monkeypatch):
+    """This includes keys with a default. A missing key without a default is an error anyway."""
+    have, missing = set(), set()
 
     def recorded(classes, values, where, **options):
-        fields = {field.name: field for cls in classes for field in dataclasses.fields(cls)}
-        for key, field in fields.items():
-            if field.default is not dataclasses.MISSING:
-                dotted = f"{where}.{key}" if where else key
-                have.add(dotted)
-                if key not in values:
-                    used.add(dotted)
+        keys = {f"{where}.{field.name}": field.name for cls in classes for field in dataclasses.fields(cls)}
+        have.update(keys)
+        missing.update(key for key, name in keys.items() if name not in values)
         return checked_fields(classes, values, where, **options)
 
     checked_fields = config_module._checked_fields
     monkeypatch.setattr(config_module, "_checked_fields", recorded)
-    return have, used
-
-
-@pytest.mark.parametrize(("name", "size"), VARIANTS)
-def test_a_config_file_names_every_key(name, size, defaults):
-    """This includes keys with a default. A missing key without a default is an error anyway."""
     make(tree_of(name, size))
-    have, used = defaults
     assert have
-    assert not used
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_every_key_without_a_default_is_needed(name, defaults):
-    tree = tree_of(name, SIZES[name][0])
-    make(tree)
-    have = frozenset(defaults[0])
-    for path in leaves(tree):
-        if path in (("experiment",), *FOLLOWS):
-            continue
-        key = ".".join(path)
-        parent = value_at(tree, path[:-1])
-        without = {key: value for key, value in parent.items() if key != path[-1]}
-        without = changed(tree, path[:-1], without) if path[:-1] else without
-        if key in have:
-            make(without)
-            assert key in defaults[1]
-            continue
-        with pytest.raises(UserError) as error:
-            make(without)
-        assert f"config key {key}: got no value" in str(error.value)
+    assert not missing
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -334,68 +282,21 @@ def test_invalid_variants_are_errors(variant):
 
 
 @pytest.mark.slow
-def test_the_second_phase_starts_from_the_first(tmp_path):
-    prepared = {"data.prepared_dir": tmp_path / "prepared", "optimizer.warmup_steps": 0}
-    values = small("bert_pretraining", tmp_path) | prepared
-    first, second = tmp_path / "first", tmp_path / "second"
-    for variant, workdir, more in (
-        ("tiny", first, {**SMALLER, "optimizer.learning_rate": 1e-2}),
-        ("phase2", second, {"init_from": first, "data.seq_len": 128, "optimizer.learning_rate": 0.0}),
-    ):
-        flags = [f"--config.{key}={value}" for key, value in {**values, **more}.items()]
-        outcome = tiny.run_on_one(f"--config=configs/bert_pretraining.py:{variant}", f"--workdir={workdir}", *flags)
-        assert outcome.status is None, outcome.status
-    assert (first / "vocab.txt").read_text() == (second / "vocab.txt").read_text()
-    one, two = (restore_params(folder, "latest", None) for folder in (first, second))
-    jax.tree.map(np.testing.assert_array_equal, one, two)
-    assert json.loads((second / "config.json").read_text())["data"]["seq_len"] == 128
-
-
-@pytest.mark.slow
-def test_a_run_starts_from_a_run_with_other_heads(tmp_path):
-    """The second run has a head that the first run lacks, and lacks a head of the first run."""
-    values = small("bert_pretraining", tmp_path) | {"data.seq_len": 32, "optimizer.learning_rate": 0.0}
-    values |= {"optimizer.warmup_steps": 0}
-    trees = []
-    for number, more in enumerate((SMALLER, {"init_from": tmp_path / "0"}, {"init_from": tmp_path / "1"})):
-        more = {"data.next_sentence": number == 1, "seed": number, **more}
-        flags = [f"--config.{key}={value}" for key, value in {**values, **more}.items()]
-        config = f"--config=configs/bert_pretraining.py{'' if number else ':tiny'}"
-        outcome = tiny.run_on_one(config, f"--workdir={tmp_path / str(number)}", *flags)
-        assert outcome.status is None, outcome.status
-        trees.append(restore_params(tmp_path / str(number), "latest", None))
-    assert ["next_sentence" in tree for tree in trees] == [False, True, False]
-    for path in (("masked_lm",), ("bert", "encoder"), ("bert", "embeddings")):
-        for tree in trees[1:]:
-            jax.tree.map(np.testing.assert_array_equal, value_at(trees[0], path), value_at(tree, path))
-
-
-@pytest.mark.slow
 def test_a_task_starts_from_the_head_of_a_modern_run(tmp_path):
-    """The map and norm of the masked-LM head become those of the task, from a run and from its exported folder."""
-    text, runs, trees = small("bert_pretraining", tmp_path), tmp_path / "0", []
-    text |= {**SMALLER, "data.seq_len": 32, "optimizer.warmup_steps": 0}
+    """The map and norm of the masked-LM head become those of the task."""
+    text = {**small("bert_pretraining", tmp_path), "model.num_layers": 1, "data.seq_len": 32}
     table = {**small("classification", tmp_path / "rows"), "data.vocab_file": "", "optimizer.learning_rate": 0.0}
-    commands = (
-        ("bert_pretraining.py:tiny,modern", text),
-        ("classification.py", {**table, "init_from": runs}),
-        ("classification.py", {**table, "init_from": tmp_path / "exported"}),
-    )
-    for number, (name, values) in enumerate(commands):
-        flags = [f"--config.{key}={value}" for key, value in values.items()]
-        outcome = tiny.run_on_one(f"--config=configs/{name}", f"--workdir={tmp_path / str(number)}", *flags)
+    runs, trees = [tmp_path / "words", tmp_path / "classes"], []
+    configs = ("bert_pretraining.py:tiny,modern", "classification.py")
+    for config, run, values in zip(configs, runs, (text, {**table, "init_from": runs[0]}), strict=True):
+        flags = [f"--config.{key}={value}" for key, value in {**values, "optimizer.warmup_steps": 0}.items()]
+        outcome = tiny.run_on_one(f"--config=configs/{config}", f"--workdir={run}", *flags)
         assert outcome.status is None, outcome.status
-        trees.append(restore_params(tmp_path / str(number), "latest", None))
-        if not number:
-            outcome = tiny.run_on_one("--mode=export", f"--workdir={runs}", f"--output={tmp_path / 'exported'}")
-            assert outcome.status is None, outcome.status
-    words = trees[0]
-    for tree in trees[1:]:
-        assert (
-            tree.keys() == {"bert", "transform", "norm", "classifier"} and tree["bert"].keys() == words["bert"].keys()
-        )
-        same = {"bert": words["bert"], **{name: words["masked_lm"][name] for name in ("transform", "norm")}}
-        jax.tree.map(np.testing.assert_array_equal, same, {name: tree[name] for name in same})
+        trees.append(restore_params(run, "latest", None))
+    words, classes = trees
+    assert classes.keys() == {"bert", "transform", "norm", "classifier"}
+    same = {"bert": words["bert"], **{name: words["masked_lm"][name] for name in ("transform", "norm")}}
+    jax.tree.map(np.testing.assert_array_equal, same, {name: classes[name] for name in same})
 
 
 @pytest.mark.slow

@@ -7,34 +7,12 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs
 from bertjax.models.encoder import take_positions
+from tests.models.test_heads import CONFIG
 from tests.random_params import random_params
 
-CONFIG = BertConfig(
-    hidden_size=12,
-    num_layers=2,
-    num_heads=3,
-    intermediate_size=20,
-    dropout=0.0,
-    attention_dropout=0.0,
-    activation="gelu",
-    norm_eps=1e-12,
-    initializer_range=0.3,
-    scan_layers=True,
-    vocab_size=31,
-    max_positions=10,
-)
-BASE = dataclasses.replace(
-    CONFIG,
-    hidden_size=768,
-    num_layers=12,
-    num_heads=12,
-    intermediate_size=3072,
-    vocab_size=30522,
-    max_positions=512,
-)
-LARGE = dataclasses.replace(BASE, hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096)
+BASE = dataclasses.replace(CONFIG, hidden_size=768, num_heads=12, intermediate_size=3072)
 LENGTH = 8
 
 
@@ -77,20 +55,11 @@ def run(config, params, inputs, key=None, return_attention=False):
     return jax.tree.map(np.asarray, apply(config, params, inputs, key, return_attention=return_attention))
 
 
-def size(tree):
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
 def test_inputs_are_taken_from_the_fields_of_a_batch():
     fields = dict(zip(BertInputs._fields, "abcde", strict=True))
     assert BertInputs.of({**fields, "labels": "f"})._asdict() == fields
     del fields["position_ids"], fields["cls_positions"]
     assert BertInputs.of(fields) == ("a", "b", "c", None, None)
-
-
-@pytest.mark.parametrize(("config", "expected"), [(BASE, 109_482_240), (LARGE, 335_141_888)])
-def test_published_parameter_counts(config, expected):
-    assert size(abstract(config)["bert"]) == expected
 
 
 def test_parameters_of_the_heads():
@@ -236,66 +205,6 @@ def test_dropout_with_output_positions(params):
     assert np.abs(first - other).max() > 1e-2
     unrolled = dataclasses.replace(config, scan_layers=not config.scan_layers)
     np.testing.assert_allclose(read(unrolled, params, READ, jax.random.key(0)), first, atol=1e-5)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def hidden(config, params, ids):
-    inputs = BertInputs(ids, jnp.ones_like(ids), jnp.ones_like(ids))
-    bert = Bert(config, use_pooler=False)
-    return bert.apply({"params": params["bert"]}, inputs, deterministic=True, return_attention=False).hidden
-
-
-@pytest.mark.parametrize("changed", [0, 3, LENGTH - 1])
-def test_tokens_do_not_attend_against_the_direction(params, changed):
-    ids = batch()["input_ids"]
-    other = ids.copy()
-    other[:, changed] = ids[:, changed] % 30 + 1
-    moves = {}
-    for direction in ("both", "left_to_right", "right_to_left"):
-        config = dataclasses.replace(CONFIG, direction=direction)
-        difference = np.abs(hidden(config, params, ids) - hidden(config, params, other))
-        moves[direction] = difference.max((0, 2))
-    assert (moves["both"] > 1e-3).all()
-    assert (moves["left_to_right"][:changed] == 0).all()
-    assert (moves["left_to_right"][changed:] > 1e-4).all()
-    assert (moves["right_to_left"][changed + 1 :] == 0).all()
-    assert (moves["right_to_left"][: changed + 1] > 1e-4).all()
-
-
-def test_padding_does_not_change_the_outputs(params):
-    inputs = batch()
-    padded = {
-        **inputs,
-        "input_ids": np.pad(inputs["input_ids"], ((0, 0), (0, 2)), constant_values=9),
-        "token_type_ids": np.pad(inputs["token_type_ids"], ((0, 0), (0, 2)), constant_values=1),
-        "segment_ids": np.pad(inputs["segment_ids"], ((0, 0), (0, 2))),
-    }
-    short, long = run(CONFIG, params, inputs), run(CONFIG, params, padded)
-    np.testing.assert_allclose(long.masked_lm_logits, short.masked_lm_logits, atol=1e-5)
-    np.testing.assert_allclose(long.next_sentence_logits, short.next_sentence_logits, atol=1e-5)
-
-
-def test_packed_instances_have_the_same_outputs_as_separate_rows(params):
-    """Two instances of 3 and 5 tokens are packed into one row, and compared with two rows."""
-    ids, types = batch()["input_ids"][0], np.array([0, 0, 1, 0, 0, 0, 1, 1])
-    packed = {
-        "input_ids": np.pad(ids[None], ((0, 0), (0, 2))),
-        "token_type_ids": np.pad(types[None], ((0, 0), (0, 2))),
-        "segment_ids": np.array([[1] * 3 + [2] * 5 + [0] * 2]),
-        "position_ids": np.array([[0, 1, 2, 0, 1, 2, 3, 4, 0, 0]]),
-        "masked_positions": np.array([[1, 4, 7]]),
-        "cls_positions": np.array([[0, 3]]),
-    }
-    separate = {
-        "input_ids": np.stack([np.pad(ids[:3], (0, 2)), ids[3:]]),
-        "token_type_ids": np.stack([np.pad(types[:3], (0, 2)), types[3:]]),
-        "segment_ids": np.array([[1, 1, 1, 0, 0], [1] * 5]),
-        "masked_positions": np.array([[1, 0], [1, 4]]),
-    }
-    ours, expected = run(CONFIG, params, packed), run(CONFIG, params, separate)
-    logits = expected.masked_lm_logits
-    np.testing.assert_allclose(ours.masked_lm_logits[0], [logits[0, 0], *logits[1]], atol=1e-5)
-    np.testing.assert_allclose(ours.next_sentence_logits[0], expected.next_sentence_logits[:, 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

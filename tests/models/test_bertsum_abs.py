@@ -115,20 +115,11 @@ def test_copy_embeddings():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        (
-            "decoder_layers",
-            0,
-            r"model\.decoder_layers: got 0; expected at least 1. Fix: change --config.model.dec",
-        ),
-        ("decoder_heads", 0, r"model\.decoder_heads: got 0; expected at least 1"),
-        ("decoder_intermediate", 0, r"model\.decoder_intermediate: got 0; expected at least 1"),
-        ("decoder_dropout", -0.1, r"model\.decoder_dropout: got -0.1; expected at least 0 and below 1"),
-    ],
+    ("key", "value"),
+    [("decoder_layers", 0), ("decoder_heads", 0), ("decoder_intermediate", 0), ("decoder_dropout", -0.1)],
 )
-def test_invalid_options(key, value, message):
-    with pytest.raises(UserError, match=message):
+def test_invalid_options(key, value):
+    with pytest.raises(UserError, match=rf"model\.{key}: got {value}; expected at least"):
         build(BertSumAbsConfig, {**VALUES, key: value}, "model")
 
 

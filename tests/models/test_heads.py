@@ -268,13 +268,6 @@ def test_feature_tagger_ignores_padding():
     np.testing.assert_array_equal(*logits)
 
 
-def test_dropout_of_feature_tagger():
-    model, dropping = tagger("weighted"), tagger("weighted", dropout=0.5)
-    logits = run(model, init(model), features())
-    np.testing.assert_array_equal(run(dropping, init(model), features()), logits)
-    assert not np.allclose(run(dropping, init(model), features(), seed=1), logits, atol=1e-3)
-
-
 def test_feature_tagger_needs_an_lstm():
     with pytest.raises(UserError, match=r"model\.lstm_size: got 0; expected at least 1"):
         abstract(tagger(lstm_size=0))
@@ -324,25 +317,6 @@ def test_a_tagger_has_dropout_but_its_bert_has_not():
 def test_a_tagger_checks_its_layers():
     with pytest.raises(UserError, match=r"model\.feature_layers: got \(3,\); expected one or more of 0"):
         abstract(bert_tagger(layers=(3,)))
-
-
-@pytest.mark.parametrize("direction", ["both", "left_to_right"])
-def test_packed_instances_have_the_same_logits_as_separate_rows(direction):
-    model = make("sequence", config=dataclasses.replace(CONFIG, direction=direction))
-    variables, alone = init(model), batch()
-    alone.segment_ids[2, 5:] = 0
-    expected = run(model, variables, alone)
-    lengths = alone.segment_ids.sum(axis=1)[1:]  # the second and third instance share a row of ten positions
-    starts = np.cumsum(lengths) - lengths
-    packed = BertInputs(*np.zeros((4, 1, lengths.sum()), np.int32), starts[None].astype(np.int32))
-    for number, (start, length) in enumerate(zip(starts, lengths, strict=True), start=1):
-        place = slice(start, start + length)
-        packed.input_ids[0, place] = alone.input_ids[number, :length]
-        packed.token_type_ids[0, place] = alone.token_type_ids[number, :length]
-        packed.segment_ids[0, place] = number
-        packed.position_ids[0, place] = np.arange(length)
-    found = run(model, variables, packed)
-    np.testing.assert_allclose(found[0], expected[1:], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "features"])

@@ -90,12 +90,6 @@ def test_smoothed_cross_entropy_is_the_cross_entropy_with_smoothed_labels(denomi
     assert np.ptp(np.asarray(values) - divergence) < 1e-5  # they differ by a constant
 
 
-@pytest.mark.parametrize("denominator", ["V", "V-1", "V-2"])
-def test_smoothing_0_gives_the_cross_entropy(denominator):
-    values = smoothed_cross_entropy(SMOOTHED, LABELS, 0.0, denominator=denominator, padding_id=0)
-    np.testing.assert_allclose(values, cross_entropy(SMOOTHED, LABELS), rtol=1e-6)
-
-
 def test_an_unknown_denominator_is_a_user_error():
     with pytest.raises(UserError, match=r"smoothing_denominator: got 'V-3'; expected one of V, V-1, V-2"):
         losses.smoothed_cross_entropy(SMOOTHED, LABELS, 0.1, "V-3")

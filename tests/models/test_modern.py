@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bertjax.errors import UserError
 from bertjax.models import backends
 from bertjax.models.attention import make_mask
-from bertjax.models.bert import Bert, BertConfig, BertForMaskedLM, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertConfig, BertForMaskedLM, BertInputs
 from bertjax.models.dot_product import AttentionInputs, Dropout, xla
 from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
@@ -242,55 +242,11 @@ def test_without_positions_the_order_of_tokens_does_not_matter():
         assert np.abs(run(config, shuffled) - run(config, inputs)[:, order]).max() > 1e-2
 
 
-def test_bfloat16_rounds_the_output_only():
-    inputs = of_lengths(150, 70)
-    exact, rounded = (
-        run(MODERN, inputs),
-        hidden(dataclasses.replace(MODERN, dtype="bfloat16"), (), params_of(MODERN), inputs),
-    )
-    assert rounded.dtype == jnp.bfloat16
-    error = np.linalg.norm(np.float32(rounded) - exact) / np.linalg.norm(exact)
-    assert 1e-4 < error < 0.05
-
-
 def test_sinusoids_do_not_depend_on_the_initializer():
     config = dataclasses.replace(MODERN, positions="sinusoidal")
     other, params = dataclasses.replace(config, initializer_range=0.1), params_of(config)
     inputs = of_lengths(5)
     np.testing.assert_array_equal(hidden(config, (), params, inputs), hidden(other, (), params, inputs))
-
-
-def paths(params):
-    return {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)}
-
-
-def test_parameters_of_the_modern_encoder():
-    config = dataclasses.replace(MODERN, tie_output=False, qk_norm=True, norm_type="rms")
-    model = BertForPreTraining(config, predicts_next=False)
-    inputs = of_lengths(5)
-    shapes = jax.eval_shape(
-        functools.partial(model.init, deterministic=True, return_attention=False),
-        jax.random.key(0), inputs, jnp.zeros((1, 1), int),
-    )["params"]  # fmt: skip
-    of_layer = {"attention_norm/scale", "output_norm/scale"} | {
-        f"{name}/kernel" for name in ("gate", "intermediate", "output")
-    }
-    of_attention = {f"{name}/kernel" for name in ("query", "key", "value", "output")} | {
-        "query_norm/scale",
-        "key_norm/scale",
-    }
-    layers = of_layer | {f"attention/{name}" for name in of_attention}
-    assert paths(shapes) == {
-        "bert/embeddings/word_embeddings",
-        "bert/embeddings/norm/scale",
-        *(f"bert/encoder/layers/{name}" for name in layers),
-        "bert/encoder/final_norm/scale",
-        "masked_lm/transform/kernel",
-        "masked_lm/norm/scale",
-        "masked_lm/output_embeddings",
-        "masked_lm/bias",
-    }
-    assert shapes["bert"]["encoder"]["layers"]["attention"]["query_norm"]["scale"].shape == (4, 8)
 
 
 def test_a_gated_layer_equals_the_formula():

@@ -1,11 +1,10 @@
-"""The BiLSTM compared with a loop in NumPy, and with torch (slow)."""
+"""The BiLSTM compared with a loop in NumPy."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bertjax.models.recurrent import BiLSTM
 from tests.random_params import random_params
@@ -68,14 +67,6 @@ def test_padding_does_not_change_outputs_and_gets_no_gradient():
     assert (np.abs(gradient).max(-1) > 0).tolist() == REAL.tolist()
 
 
-def test_more_padding_does_not_change_outputs():
-    output = run(make(), inputs(), REAL)
-    wider = run(make(), np.pad(inputs(), ((0, 0), (0, 3), (0, 0)), constant_values=7), np.pad(REAL, ((0, 0), (0, 3))))
-    np.testing.assert_allclose(wider.hidden[:, :LENGTH], output.hidden, atol=1e-6)
-    np.testing.assert_allclose(wider.final, output.final, atol=1e-6)
-    assert not np.asarray(wider.hidden[:, LENGTH:]).any()
-
-
 def test_a_row_of_padding_is_zero():
     output = run(make(), inputs(), np.zeros_like(REAL))
     assert not any(np.asarray(leaf).any() for leaf in output)
@@ -99,42 +90,3 @@ def test_initial_parameters():
 def test_bfloat16_input_is_computed_in_float32():
     output = jax.eval_shape(run, make(), inputs().astype(jnp.bfloat16), REAL)
     assert {leaf.dtype.name for leaf in output} == {"float32"}
-
-
-def torch_names(params):
-    """Our parameters under torch's names. torch has two biases; the second is set to 0."""
-    named = {}
-    for direction, suffix in enumerate(("", "_reverse")):
-        kernel, recurrent = params["input_kernel"][:, direction], params["recurrent_kernel"][direction]
-        named[f"weight_ih_l0{suffix}"] = np.asarray(kernel).reshape(-1, 4 * UNITS).T
-        named[f"weight_hh_l0{suffix}"] = np.asarray(recurrent).reshape(UNITS, 4 * UNITS).T
-        named[f"bias_ih_l0{suffix}"] = np.asarray(params["bias"][direction]).reshape(-1)
-        named[f"bias_hh_l0{suffix}"] = np.zeros(4 * UNITS, np.float32)
-    return named
-
-
-@pytest.mark.slow
-def test_bilstm_matches_torch():
-    import torch
-    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-    params, x = make(), inputs()
-    lstm = torch.nn.LSTM(SIZE, UNITS, batch_first=True, bidirectional=True)
-    lstm.load_state_dict({name: torch.tensor(value) for name, value in torch_names(params).items()})
-    theirs = torch.tensor(x, requires_grad=True)
-    packed, (final, _) = lstm(pack_padded_sequence(theirs, LENGTHS, batch_first=True, enforce_sorted=False))
-    hidden, _ = pad_packed_sequence(packed, batch_first=True, total_length=LENGTH)
-    final = final.transpose(0, 1).reshape(len(LENGTHS), -1)
-    ((hidden**3).sum() + (final**2).sum()).backward()
-
-    def loss(params, x):
-        output = run(params, x, REAL)
-        return jnp.sum(output.hidden**3) + jnp.sum(output.final**2), output
-
-    gradients, output = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
-    np.testing.assert_allclose(output.hidden, hidden.detach(), atol=1e-6)
-    np.testing.assert_allclose(output.final, final.detach(), atol=1e-6)
-    np.testing.assert_allclose(gradients[1], theirs.grad, atol=1e-5)
-    for name, value in torch_names(gradients[0]).items():
-        if not name.startswith("bias_hh"):
-            np.testing.assert_allclose(value, getattr(lstm, name).grad, atol=1e-5, err_msg=name)

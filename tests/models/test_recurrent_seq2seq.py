@@ -129,33 +129,6 @@ def test_steps_equal_the_whole(attention, num_beams):
     check_steps(RecurrentSeq2Seq(config), make(config), SOURCE, SOURCE_SEGMENTS, config.target_vocab_size, num_beams)
 
 
-def test_later_target_tokens_do_not_change_earlier_logits():
-    logits = np.asarray(run(CONFIG, make(CONFIG)).logits)
-    for place in range(5):
-        target = TARGET.copy()
-        target[0, place] = 10
-        changed = np.asarray(run(CONFIG, make(CONFIG), target).logits)
-        np.testing.assert_array_equal(changed[0, :place], logits[0, :place])
-        assert (np.abs(changed[0, place:] - logits[0, place:]).max(-1) > 1e-5).all()
-
-
-@pytest.mark.parametrize("attention", ["none", "dot"])
-def test_padding_and_the_future_get_no_weight_and_no_gradient(attention):
-    config = config_of(attention)
-
-    def loss(params):
-        output = run(config, params)
-        return jnp.sum(output.logits[:, :3] ** 2), output.cross_attention
-
-    gradient, weights = jax.jit(jax.grad(loss, has_aux=True))(make(config))
-    weights = weights if weights is None else np.asarray(weights)
-    reached = {name: np.flatnonzero(np.abs(gradient[f"{name}_embeddings"]).max(-1)) for name in ("source", "target")}
-    assert reached["source"].tolist() == list(range(1, 10))
-    assert reached["target"].tolist() == list(range(1, 7))
-    if attention == "dot":
-        assert not weights[0, 1, 0, :, 4:].any() and (weights[0, 1, 0, :, :4] > 0).all()
-
-
 def test_dropout_is_determined_by_its_key():
     config = dataclasses.replace(CONFIG, dropout=0.5)
     still, first, again, other = (

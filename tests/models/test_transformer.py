@@ -15,6 +15,7 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.transformer import TransformerLayer
 from bertjax.models.transformer_config import TransformerConfig, dense, make_norm
 from tests.random_params import random_params
+from tests.trees import distance
 
 CONFIG = TransformerConfig(
     hidden_size=12,
@@ -173,12 +174,6 @@ def test_outputs_of_all_layers(norm, scan, remat):
     np.testing.assert_allclose(layers[1], expected, atol=2e-5)
 
 
-def distance(tree, reference):
-    """The norm of the difference over the norm of the whole tree."""
-    tree, reference = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(x)]) for x in (tree, reference))
-    return np.linalg.norm(tree - reference) / np.linalg.norm(reference)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def make(config, key):
     x, mask = inputs(config)
@@ -205,25 +200,7 @@ def test_parameters_are_stacked_equally_with_all_options():
     assert not np.allclose(kernel[0], kernel[1])
 
 
-def test_only_pre_norm_has_a_final_norm():
-    for norm, expected in (("post", {"layers"}), ("pre", {"layers", "final_norm"})):
-        config = dataclasses.replace(CONFIG, norm=norm)
-        assert jax.eval_shape(lambda config=config: make(config, jax.random.key(0)))["params"].keys() == expected
-
-
 DROPPING = dataclasses.replace(CONFIG, norm="pre", dropout=0.5)
-
-
-def test_dropout_is_determined_by_its_key():
-    variables, keys = init("pre"), [*map(jax.random.key, (1, 1, 2))]
-    still = run(dataclasses.replace(DROPPING, dropout=0.0), variables).hidden
-    np.testing.assert_array_equal(run(DROPPING, variables, keys[0]).hidden, still)
-    dropped, again, other = (run(DROPPING, variables, key, deterministic=False).hidden for key in keys)
-    np.testing.assert_array_equal(dropped, again)
-    assert not np.allclose(dropped, still, atol=1e-2)
-    assert not np.allclose(dropped, other, atol=1e-2)
-    with pytest.raises(flax.errors.InvalidRngError):
-        run(DROPPING, variables, deterministic=False)
 
 
 def test_each_layer_draws_its_own_dropout():
@@ -237,18 +214,6 @@ def test_each_layer_draws_its_own_dropout():
     x = np.zeros((2, 6, 12), np.float32)
     output = run(DROPPING, {"params": params}, jax.random.key(0), x, deterministic=False).hidden
     assert len(np.unique(np.round(output[0, 0], 4))) == 3
-
-
-def test_bfloat16_is_close_to_float32():
-    config, variables = dataclasses.replace(CONFIG, norm="pre"), init("pre")
-    output, weights, _ = run(dataclasses.replace(config, dtype="bfloat16"), variables, return_attention=True)
-    assert (output.dtype, weights.dtype) == (jnp.bfloat16, jnp.float32)
-    assert 1e-5 < distance(np.asarray(output, np.float32), run(config, variables).hidden) < 0.05
-
-
-def test_parameters_are_always_float32():
-    variables = jax.eval_shape(make, dataclasses.replace(CONFIG, dtype="bfloat16"), jax.random.key(0))
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(variables)} == {"float32"}
 
 
 def test_norm_statistics_survive_a_large_mean():
@@ -293,30 +258,15 @@ def test_activation_dropout_drops_activations_of_the_feed_forward_network():
     assert (len(np.unique(kept)) > 3, 8 < kept.mean() < 12, output[0, :, 1:].any()) == (True, True, False)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("hidden_size", 0),
-        ("hidden_size", 13),
-        ("num_layers", 0),
-        ("num_heads", -1),
-        ("num_heads", 5),
-        ("intermediate_size", 0),
-        ("dropout", 1.0),
-        ("dropout", -0.1),
-        ("attention_dropout", 1.5),
-        ("dropout", math.nan),
-        ("activation_dropout", 1.0),
-        ("activation", "exact"),
-        ("initializer", "zeros"),
-        ("norm", "sandwich"),
-        ("norm_eps", 0.0),
-        ("initializer_range", -0.02),
-        ("dtype", "float16"),
-        ("remat", "some"),
-        ("remat", True),
-    ],
-)
+INVALID = {
+    **{"hidden_size": (0, 13), "num_layers": (0,), "num_heads": (-1, 5), "intermediate_size": (0,)},
+    **{"dropout": (1.0, -0.1, math.nan), "attention_dropout": (1.5,), "activation_dropout": (1.0,)},
+    **{"activation": ("exact",), "initializer": ("zeros",), "norm": ("sandwich",), "norm_eps": (0.0,)},
+    **{"initializer_range": (-0.02,), "dtype": ("float16",), "remat": ("some", True)},
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in INVALID.items() for value in values])
 def test_invalid_values_are_user_errors(key, value):
     with pytest.raises(UserError, match=r"model\.\w+: got .*expected"):
         dataclasses.replace(CONFIG, **{key: value})

@@ -17,7 +17,6 @@ from bertjax.experiments import bert_pretraining
 from bertjax.experiments import multiple_choice as choices
 from bertjax.modes import stages
 from bertjax.planning import breakdown, plan_record, planner, search, targets
-from bertjax.training import step as steps
 from tests import tiny
 from tests.planning.plans import HIDDEN, LAYERS, LENGTH, PREDICTED, ROWS, VALUES, VOCAB, build, config, target_of
 
@@ -84,17 +83,6 @@ def test_a_run_with_stages_is_planned_at_its_last_length():
         assert stages[name] == whole[name]
 
 
-def test_the_plan_counts_one_moment_of_the_matrices_of_muon():
-    values = {"optimizer__name": "muon", "model__num_layers": 1}
-    record = planned(**values)
-    matrices = 12 * HIDDEN**2 + 2 * HIDDEN**2  # a layer's, the pooler's and the head's
-    sizes, scalars = record["bytes_per_device"], 3 * 4 + 3 * 4  # counters, and coefficients of the iteration
-    assert sizes["optimizer"] == 2 * sizes["parameters"] - 4 * matrices + scalars
-    task, settings = build(config(**values))
-    state = steps.init_state(task, steps.assemble(task, settings, jax.devices()).optimizer, 0)
-    assert sizes["optimizer"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.opt_state))
-
-
 def test_times_follow_from_the_costs():
     record = planned()
     done, seconds = record["per_device"], record["seconds"]
@@ -136,15 +124,6 @@ def test_fsdp_splits_the_parameters():
     assert record["bytes_per_device"]["optimizer"] == 2 * 4 * (split // 4 + rest) + 8
     # Parameters are gathered from the other three of four devices, in the forward and the backward pass.
     assert record["collectives"]["all-gather"]["link"]["bytes"] >= 2 * 4 * 12 * LAYERS * HIDDEN**2
-
-
-@pytest.mark.slow
-def test_all_iterations_of_loops_are_counted():
-    scanned, unrolled = planned(), planned(model__scan_layers=False)
-    in_loop, in_turn = (each["collectives"]["all-reduce"]["link"]["bytes"] for each in (scanned, unrolled))
-    assert in_loop == in_turn
-    assert scanned["per_device"]["flops"] == pytest.approx(unrolled["per_device"]["flops"], rel=1e-9)
-    assert scanned["per_device"]["uncounted_loops"] == 0
 
 
 @pytest.mark.slow
@@ -263,11 +242,8 @@ def test_batches_with_several_shapes():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mesh__fsdp": 3, "mesh__data": 1}, r"mesh.*got \(1, 3, 1\) for 8 device\(s\).*--config.mesh.data=8"),
         ({"mesh__tensor": 4}, r"config key mesh.tensor: got 4 for model.num_heads=2; expected a divisor of 2"),
-        ({"batch_size": 20}, r"config key batch_size .*: got 20; expected a multiple of 8"),
         ({"accumulation_steps": 4}, r"config key batch_size \(divided by accumulation_steps\): got 4"),
-        ({"model__attention_backend": "cudnn"}, r"model.attention_dropout: got 0.1; expected 0 with .*=cudnn"),
         (
             {"model__attention_backend": "cudnn", "model__attention_dropout": 0.0, "model__dtype": "bfloat16"},
             r"attention_backend=cudnn: got a device of kind cpu; .*Fix: set --config.model.attention_backend=auto",
@@ -306,7 +282,7 @@ def test_the_command(here, tmp_path):
 
 
 def test_the_command_without_a_topology():
-    tiny.check_message(tiny.run(*command()).error, what="--topology", got="none", expected="v5e:16x16", fix="SHAPE")
+    tiny.check_message(tiny.run(*command()).error, "--topology", "none", "v5e:16x16", "SHAPE")
 
 
 def test_values_that_are_not_set_yet():

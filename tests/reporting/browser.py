@@ -1,6 +1,5 @@
 """A headless Chromium, driven over its DevTools protocol: what a page does, complains of, and asks the network for."""
 
-import base64
 import contextlib
 import itertools
 import json
@@ -134,11 +133,6 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             down = text if kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=more.get("code", key), **down, **more)
-
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        """Writes a PNG of the page."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
 
 
 @contextlib.contextmanager

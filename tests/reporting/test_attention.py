@@ -160,19 +160,9 @@ def test_a_font_that_has_what_the_first_one_lacks_is_taken(monkeypatch):
         ("a.png", cross(), {"heads": [-4]}, "heads of 'cross': got -4; expected 0 to 2"),
         ("a.png", cross(), {"heads": []}, "got nothing to draw; expected a layer and a head. Fix: choose"),
         ("a.png", cross(), {"layers": []}, "got nothing to draw"),
-        (
-            "a.png",
-            cross()._replace(queries=SOURCE),
-            {},
-            "'cross': got 4 x 4 words; .* at most 3 x 4.*Fix: pass the",
-        ),
+        ("a.png", cross()._replace(queries=SOURCE), {}, "'cross': got 4 x 4 words; .* at most 3 x 4.*Fix: pass the"),
         ("a.png", cross()._replace(keys=[]), {}, "got 3 x 0 words; expected at least 1 x 1"),
-        (
-            "a.png",
-            Attention(np.zeros((9, 99, 3, 40)), TARGET, ["w"] * 40),
-            {},
-            "inches; expected at most 150 inches wide",
-        ),
+        ("a.png", Attention(np.zeros((9, 99, 3, 40)), TARGET, ["w"] * 40), {}, "inches; expected at most 150 inches"),
     ],
 )
 def test_mistakes_are_told(tmp_path, name, kind, options, message):

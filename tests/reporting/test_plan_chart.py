@@ -30,8 +30,9 @@ RECORD = {
 }
 
 
-def drawn(path):
-    """Corners of each part with an id of ours: (left, right, top, bottom) in the picture's own units."""
+def drawn(path, record=RECORD):
+    """Draws a plan. Returns the corners of each part with an id of ours: (left, right, top, bottom), in its units."""
+    draw_plan(path, record)
     found = {}
     for group in ET.parse(path).iter(f"{SVG}g"):
         name = group.get("id", "")
@@ -51,7 +52,6 @@ def texts(path):
 
 
 def test_parts_lie_beside_each_other_up_to_what_is_there(tmp_path):
-    draw_plan(tmp_path / "plan.svg", RECORD)
     found = drawn(tmp_path / "plan.svg")
     parameters, optimizer, temporary = (found[f"memory/{name}"] for name in ("parameters", "optimizer", "temporary"))
     gib = (parameters[1] - parameters[0]) / 2
@@ -62,7 +62,6 @@ def test_parts_lie_beside_each_other_up_to_what_is_there(tmp_path):
 
 
 def test_the_longest_time_is_the_bound(tmp_path):
-    draw_plan(tmp_path / "plan.svg", RECORD)
     found = drawn(tmp_path / "plan.svg")
     width = {name: found[f"seconds/{name}"][1] - found[f"seconds/{name}"][0] for name in RECORD["seconds"]}
     assert width["memory"] == pytest.approx(2 * width["compute"], rel=1e-4)
@@ -70,7 +69,6 @@ def test_the_longest_time_is_the_bound(tmp_path):
 
 
 def test_a_step_bound_by_memory_lies_on_the_slope(tmp_path):
-    draw_plan(tmp_path / "plan.svg", RECORD)
     found = drawn(tmp_path / "plan.svg")
     left, right, top, bottom = found["roof"]
     x, y, _, _ = found["step"][0], found["step"][2], 0, 0
@@ -83,7 +81,6 @@ def test_a_step_bound_by_memory_lies_on_the_slope(tmp_path):
 
 
 def test_bars_of_bytes_and_time_by_part_and_kind(tmp_path):
-    draw_plan(tmp_path / "plan.svg", RECORD)
     found = drawn(tmp_path / "plan.svg")
     width = {name: right - left for name, (left, right, _, _) in found.items()}
     assert width["bytes/attention/softmax"] == pytest.approx(3 * width["bytes/attention/matrix products"], rel=1e-3)
@@ -96,9 +93,8 @@ def test_bars_of_bytes_and_time_by_part_and_kind(tmp_path):
 
 def test_without_estimates_of_the_compiler_there_are_bars_of_bytes_only(tmp_path):
     rows = [{**row, "compiler_seconds": None} for row in RECORD["breakdown"]]
-    draw_plan(tmp_path / "plan.svg", {**RECORD, "breakdown": rows})
-    assert {name.split("/")[0] for name in drawn(tmp_path / "plan.svg")} >= {"bytes", "seconds"}
-    assert not [name for name in drawn(tmp_path / "plan.svg") if name.startswith("time/")]
+    parts = {name.split("/")[0] for name in drawn(tmp_path / "plan.svg", {**RECORD, "breakdown": rows})}
+    assert parts >= {"bytes", "seconds"} and "time" not in parts
 
 
 def test_many_kinds_share_a_color(tmp_path):
@@ -106,8 +102,7 @@ def test_many_kinds_share_a_color(tmp_path):
         {"part": "heads", "kind": f"kind {number}", "hbm_bytes": 10**9, "compiler_seconds": None}
         for number in range(12)
     ]
-    draw_plan(tmp_path / "plan.svg", {**RECORD, "breakdown": rows})
-    found = drawn(tmp_path / "plan.svg")
+    found = drawn(tmp_path / "plan.svg", {**RECORD, "breakdown": rows})
     assert len([name for name in found if name.startswith("bytes/")]) == 10
     first, rest = found["bytes/heads/kind 0"], found["bytes/heads/rest"]
     assert rest[1] - rest[0] == pytest.approx(3 * (first[1] - first[0]), rel=1e-3)
@@ -115,8 +110,7 @@ def test_many_kinds_share_a_color(tmp_path):
 
 def test_what_does_not_fit_has_no_times(tmp_path):
     record = {**RECORD, "fits": False, "hbm_bytes": 8 * GIB, "seconds": None, "step_seconds": None, "per_device": None}
-    draw_plan(tmp_path / "plan.svg", record)
-    assert not [name for name in drawn(tmp_path / "plan.svg") if not name.startswith("memory/")]
+    assert not [name for name in drawn(tmp_path / "plan.svg", record) if not name.startswith("memory/")]
     assert any("does not fit" in text for text in texts(tmp_path / "plan.svg"))
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -60,28 +59,8 @@ def test_attention_in_an_article_is_named_by_its_text(make_run, kind):
     assert title == ("Long. Longer." if kind == "summary" else "First. Second <b>. Third.")
 
 
-class Directed(HTMLParser):
-    """The text within elements that are laid out in the direction of their text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.text = [], ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in ("br", "meta", "link", "input"):
-            self.open.append(dict(attrs).get("dir"))
-
-    def handle_endtag(self, tag):
-        self.open.pop()
-
-    def handle_data(self, data):
-        if "auto" in self.open:
-            self.text += data
-
-
 def test_text_of_samples_is_laid_out_in_its_own_direction(folder):
-    text = Directed(page.write(folder).read_text()).text
+    text = read(page.write(folder)).directed
     for sample in whole.SAMPLES:
         for key in ("text", "second", "question", "answer", "source", "translation", "summary", "sentences", "article"):
             value = sample.get(key) or ()

@@ -44,7 +44,7 @@ def test_invalid_sweep_files(tmp_path, source, got):
         path.write_text(source)
     with pytest.raises(UserError) as error:
         definition.load(str(path))
-    check(f"error: {error.value}", what="--sweep=", got=got, expected="configs/sweeps", fix="correct the path")
+    check(f"error: {error.value}", "--sweep=", got, "configs/sweeps", "correct the path")
 
 
 ROWS = made.values()["rows"]
@@ -75,7 +75,7 @@ ROWS = made.values()["rows"]
 def test_contradictory_values(tmp_path, changed, what, got):
     with pytest.raises(UserError) as error:
         definition.load(write(tmp_path, made.values(**changed)))
-    check(f"error: {error.value}", what=what, got=got, expected=".", fix=".")
+    check(f"error: {error.value}", what, got, ".", ".")
 
 
 @pytest.mark.parametrize(

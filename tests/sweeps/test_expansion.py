@@ -21,6 +21,14 @@ def expand(tmp_path, sets=(), seeds=(0, 1), names=None, **changed):
     return expansion.runs(sweep, recipes, seeds, seeds[0], tmp_path, names or {})
 
 
+def save(workdir, sweep, sets=(), load=made.load, seeds=(0,)):
+    """Records a sweep in its folder. Returns its recipes and its runs."""
+    recipes = expansion.recipes(sweep, sets, load)
+    runs = expansion.runs(sweep, recipes, seeds, seeds[0], workdir, folder.names(workdir))
+    folder.save(workdir, "sweep.py", recipes, runs, seeds[0])
+    return recipes, runs
+
+
 def named(runs):
     """Returns the runs by name, in which a digest is replaced by HASH."""
     return {re.sub(r"pretrain-[0-9a-f]{8}", "pretrain-HASH", run.name): run for run in runs}
@@ -84,9 +92,8 @@ def test_a_stage_with_one_seed_is_shared_by_all_seeds(tmp_path):
 def test_folders_keep_their_names_when_rows_are_added(tmp_path):
     rows = made.values()["rows"]
     sweep, more = made.sweep(rows=rows[:2]), made.sweep()
-    recipes, others = (expansion.recipes(each, (), made.load) for each in (sweep, more))
-    runs = expansion.runs(sweep, recipes, (0,), 0, tmp_path, folder.names(tmp_path))
-    folder.save(tmp_path, "sweep.py", recipes, runs, 0)
+    _, runs = save(tmp_path, sweep)
+    others = expansion.recipes(more, (), made.load)
     folder.check(tmp_path, others)
     again = expansion.runs(more, others, (0, 1), 0, tmp_path, folder.names(tmp_path))
     assert {run.folder for run in runs} <= {run.folder for run in again}
@@ -95,8 +102,7 @@ def test_folders_keep_their_names_when_rows_are_added(tmp_path):
 
 def test_a_sweep_resumes_after_a_new_key_that_is_off(tmp_path):
     sweep = made.sweep()
-    recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
+    save(tmp_path, sweep)
     later = {"packing": False, "prefix": "", "few": 0}
     folder.check(tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), **later}))
     with pytest.raises(UserError, match="packing: None before, True now"):
@@ -108,9 +114,8 @@ def test_a_sweep_resumes_after_a_new_key_that_is_off(tmp_path):
 def test_the_shared_seed_stays_when_seeds_are_added(tmp_path):
     stages = [parts.stage("pretrain", "p.py", one_seed=True), parts.stage("task", "t.py", {}, "pretrain")]
     sweep = made.sweep(stages=stages, rows=[parts.row("base")])
-    recipes = expansion.recipes(sweep, (), made.load)
     assert folder.first_seed(tmp_path, (3, 1)) == 3
-    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (3, 1), 3, tmp_path, {}), 3)
+    recipes, _ = save(tmp_path, sweep, seeds=(3, 1))
     assert folder.first_seed(tmp_path, (1, 2)) == 3
     again = expansion.runs(sweep, recipes, (1, 2), 3, tmp_path, folder.names(tmp_path))
     assert [run.name for run in again] == ["base-pretrain-seed3", "base-task-seed1", "base-task-seed2"]
@@ -120,20 +125,16 @@ def test_the_shared_seed_stays_when_seeds_are_added(tmp_path):
 @pytest.mark.parametrize("sets", [("task.size=7",), ("pretrain.data.source=other",)])
 def test_a_folder_of_a_different_sweep_is_refused(tmp_path, sets):
     sweep = made.sweep(rows=made.values()["rows"][:1])
-    recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
+    save(tmp_path, sweep)
     with pytest.raises(UserError) as error:
         folder.check(tmp_path, expansion.recipes(sweep, sets, made.load))
     key, now = ("size: 1 before", "7 now") if "size" in sets[0] else ("data.source: 'text' before", "'other' now")
-    check(
-        f"error: {error.value}", what="--workdir=", got=f"row 'base', stage .*{key}, {now}", expected="same", fix="--w"
-    )
+    check(f"error: {error.value}", "--workdir=", f"row 'base', stage .*{key}, {now}", "same", "--w")
 
 
 def test_missing_rows_and_changed_checkpoint_settings_are_refused(tmp_path):
     sweep = made.sweep()
-    recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
+    save(tmp_path, sweep)
     fewer = made.sweep(rows=made.values()["rows"][:2])
     with pytest.raises(UserError, match=r"row 'No A & B', stage pretrain: recorded, but not in this sweep"):
         folder.check(tmp_path, expansion.recipes(fewer, (), made.load))
@@ -211,8 +212,7 @@ def test_a_sweep_with_other_epochs_is_refused(tmp_path):
 def test_a_sweep_with_digests_without_epochs_resumes(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(expansion, "_lengths", lambda config: {})
-        old = expansion.recipes(made.sweep(), (), of_epochs(3))
-    folder.save(tmp_path, "sweep.py", old, expansion.runs(made.sweep(), old, (0,), 0, tmp_path, {}), 0)
+        old, _ = save(tmp_path, made.sweep(), load=of_epochs(3))
     now = expansion.recipes(made.sweep(), (), of_epochs(3), folder.recorded(tmp_path))
     assert {key: recipe.digest for key, recipe in now.items()} == {key: each.digest for key, each in old.items()}
     with pytest.raises(UserError, match="num_epochs: 3 before, 4 now"):
@@ -234,7 +234,7 @@ def test_a_sweep_with_digests_without_epochs_resumes(tmp_path, monkeypatch):
 def test_values_that_cannot_be_set(tmp_path, sets, what, got):
     with pytest.raises(UserError) as error:
         expand(tmp_path, sets=sets)
-    check(f"error: {error.value}", what=what, got=got, expected=".", fix=".")
+    check(f"error: {error.value}", what, got, ".", ".")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_missing_data_is_listed(tmp_path):
     with pytest.raises(UserError) as error:
         expand(tmp_path, **some)
     got, fix = "no task.data.valid, own/task.data.valid$", "--set=task.data.valid=PATH --set=own/task.data.valid=PATH"
-    check(f"error: {error.value}", what="data", got=got, expected="held-out rows", fix=fix)
+    check(f"error: {error.value}", "data", got, "held-out rows", fix)
     with pytest.raises(UserError, match=r"got no own/task.data.valid; expected .* held-out rows of row 'own'"):
         expand(tmp_path, sets=["task.data.valid=x"], **some)
     with pytest.raises(UserError, match=r"got no task.data.valid; expected"):
@@ -283,11 +283,9 @@ def test_an_error_in_a_config_names_the_row(tmp_path):
 
 
 def test_the_record_of_a_sweep_is_read_back(tmp_path):
-    sweep = made.sweep()
-    recipes = expansion.recipes(sweep, (), made.load)
-    folder.save(tmp_path, "sweep.py:tiny", recipes, expansion.runs(sweep, recipes, (0,), 0, tmp_path, {}), 0)
+    save(tmp_path, made.sweep())
     kept = json.loads((tmp_path / "sweep.json").read_text())
-    assert kept["sweep"] == "sweep.py:tiny"
+    assert kept["sweep"] == "sweep.py"
     assert list(kept["rows"]) == ["base", "No A", "No A & B"]
     assert not list(tmp_path.glob(".*"))
 

@@ -273,11 +273,11 @@ def test_an_active_job_is_not_submitted_again(tmp_path, program, slurm, is_over)
 def test_an_unknown_parameter_of_submitit(tmp_path, program, slurm):
     with pytest.raises(UserError) as error:
         processes.Cluster("slurm", {"nonsense": 1}, program, tmp_path / "jobs")
-    check(f"error: {error.value}", what="--backend=slurm", got="NameError", expected="parameters", fix="--slurm=NAME")
+    check(f"error: {error.value}", "--backend=slurm", "NameError", "parameters", "--slurm=NAME")
 
 
 def test_without_submitit(tmp_path, program, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError) as error:
         processes.Cluster("slurm", {}, program, tmp_path / "jobs")
-    check(f"error: {error.value}", what="--backend=slurm", got="no submitit", expected="the extra slurm", fix="pip ")
+    check(f"error: {error.value}", "--backend=slurm", "no submitit", "the extra slurm", "pip ")

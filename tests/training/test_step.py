@@ -76,7 +76,7 @@ def whole(on_one_device):
     return run(on_one_device)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["4x8", "all axes", pytest.param("pmap, 2x16", marks=pytest.mark.slow)])
 def test_gradient_and_updates_do_not_depend_on_how_the_batch_is_divided(text, whole, way):
     overrides, devices = WAYS[way]
     gradient, state = run(compiled(no_dropout(text, **overrides), jax.devices()[:devices]))
