@@ -1,8 +1,9 @@
 """`--mode=predict`."""
 
+import collections
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def predict(
     if draw and not task.attention:
         got, expected = "a task that draws no attention", "a task that does, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="omit it")
-    examples, is_writer = _examples(model, _read(task, source), draw), distributed.is_first_process()
+    _check_input(task, source)
+    examples, is_writer = _examples(model, source, draw), distributed.is_first_process()
     if task.official and output.endswith(".json"):
         good = (record for record in model.records(examples) if "error" not in record)
         with streams.open_output(output, is_writer) as file:
@@ -82,18 +84,28 @@ def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[C
         yield take
 
 
-def _read(task: PredictionTask, source: str) -> Iterable[Example]:
-    """Returns the examples in the input. A file is read as a whole, so that its bad lines stop no prediction midway."""
+def _check_input(task: PredictionTask, source: str) -> None:
+    """Raises UserError for bad lines or rows of a file before any prediction is made."""
+    if not Path(source).is_file() and not Path(source).is_dir():
+        return  # a pipe can be read once
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # prediction reads the input again and logs the same lines
+    try:
+        collections.deque(track(_found(task, source), "checking", "example"), maxlen=0)
+    finally:
+        logging.disable(before)
+
+
+def _found(task: PredictionTask, source: str) -> Iterator[Example]:
+    """Returns the examples in the input."""
     of_file = None if source == "-" else task.examples_of(source)
-    examples = of_file or task.examples(streams.read_lines(source))
-    is_pipe = not Path(source).is_file() and not Path(source).is_dir()
-    return examples if is_pipe else list(track(examples, "checking", "example"))
+    return of_file or task.examples(streams.read_lines(source))
 
 
-def _examples(model: Model, found: Iterable[Example], draw: Callable[..., None] | None) -> Iterator[Example]:
+def _examples(model: Model, source: str, draw: Callable[..., None] | None) -> Iterator[Example]:
     """Yields the examples in the input, shows progress, logs the number of bad ones, and draws them with --plot."""
     count = bad = 0
-    for example in track(found, "predicting", "example"):
+    for example in track(_found(model.task, source), "predicting", "example"):
         count += 1
         bad += isinstance(example.source, BadInput)
         if draw:
