@@ -218,3 +218,15 @@ def test_processes_that_were_started_together_must_join(monkeypatch, name):
     with pytest.raises(UserError, match=f"--distributed=auto: got {name}=4, .*--coordinator_address=HOST:PORT"):
         distributed.initialize("auto", "", 1, 0)
     distributed.initialize("off", "", 1, 0)
+
+
+@pytest.mark.slow
+def test_processes_with_different_configs_report_the_keys_that_differ(text, tmp_path):
+    own = (["--config.seed=3"], ["--config.optimizer.learning_rate=0.5"])
+    with processes.started(tiny.arguments(text, tmp_path / "run"), 2, own=own) as both:
+        for process in both:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 1
+            message = "(process 0 first): got seed 3, 0; optimizer.learning_rate 0.001, 0.5; expected the same flags"
+            assert message in errors
+    assert not (tmp_path / "run").exists()

@@ -110,3 +110,23 @@ def test_updates_do_not_depend_on_the_attention_backend(monkeypatch, data, folde
     result = invariance.train("bert_pretraining", halved, folder / "long", (2, 2, 2), 8)
     assert attend.called
     check(name, result, expected)
+
+
+@pytest.mark.slow
+def test_updates_with_muon_do_not_depend_on_the_mesh(data, folder):
+    """With all axes and micro-batches, against one device."""
+    values = {**data["bert_pretraining"], "optimizer.name": "muon"}
+    expected = invariance.train("bert_pretraining", values, folder / "muon", (1, 1, 1), 1)
+    halved = {**values, "accumulation_steps": 2}
+    result = invariance.train("bert_pretraining", halved, folder / "muon", (2, 2, 2), 8)
+    check("muon", result, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["bert_pretraining", "translation"])
+def test_updates_do_not_depend_on_the_mesh(alone, data, folder, task):
+    """With parameters split over 8 devices. All axes together are tested with two processes."""
+    expected = alone(task)
+    result = invariance.train(task, data[task], folder / task, (1, 8, 1), 8)
+    check(task, result, expected)
+    assert result.expected_bytes < 0.2 * expected.expected_bytes

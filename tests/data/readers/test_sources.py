@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,19 @@ def test_only_tfds_sources_import_tfds():
 
 
 lines = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\0"), max_size=8)
+
+
+@pytest.mark.slow
+def test_memory_is_bounded():
+    with Path("a.txt").open("wb") as stream:
+        for _ in range(30):
+            stream.write(b"x" * 2**20)  # one line of 30 MB
+        stream.write(b"\nshort\n")
+        for _ in range(5_000):
+            stream.write(b"A line of an ordinary document.\n\n")
+    tracemalloc.start()
+    number = sum(1 for _ in TextSource("a.txt", "text", "skip").documents())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert number == 5_000
+    assert peak < 8 * 2**20

@@ -1,6 +1,7 @@
 """Tests of articles from every kind of source, and of their errors."""
 
 import gzip
+import itertools
 import json
 from functools import partial
 from pathlib import Path
@@ -404,3 +405,9 @@ def test_invalid_characters_are_reported_for_every_source():
         list(read_files("t/a.txt", "--input", config(layout="line")))
     write("t/a.txt", "1\n")
     assert list(read_files("t/a.txt", "--input", by_file)) == []
+
+
+def test_reading_is_lazy_and_can_be_repeated():
+    write("a.jsonl", rows(ROW) * 3 + "bad\n")
+    articles = open_()
+    assert list(itertools.islice(articles.articles(), 2)) == list(itertools.islice(articles.articles(), 2))

@@ -1,4 +1,6 @@
 import logging
+import random
+import tracemalloc
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -63,3 +65,23 @@ def test_words_beyond_the_limit_are_reported(tmp_path, monkeypatch, caplog):
     first = min("abc", key=lambda word: by_frequency((word, 1)))
     assert found.words == {"z": 5, first: 1} and found.characters == Counter("abczzzzz")
     assert "training on the 2 most frequent words" in caplog.text
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_different_words(tmp_path, monkeypatch):
+    for name, value in (("_DIFFERENT_WORDS", 2000), ("_FILES", 4), ("MAX_WORDS", 1000)):
+        monkeypatch.setattr(word_counts, name, value)
+
+    def peak(blocks: int) -> int:
+        parts = Parts(tmp_path / str(blocks), ".txt")
+        words = ((1, Counter(f"{random.getrandbits(60):x}" for _ in range(500))) for _ in range(blocks))
+        tracemalloc.start()
+        word_counts.write_parts(words, parts)
+        assert len(word_counts.most_frequent(parts.paths, tmp_path).words) == 1000
+        memory = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return memory
+
+    few, many = peak(12), peak(60)
+    print(f"MEMORY {few} bytes for 6,000 different words, {many} for 30,000")
+    assert many < 1.3 * few
