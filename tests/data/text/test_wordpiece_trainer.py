@@ -97,7 +97,7 @@ def test_user_errors():
 
 def test_hash_seed_has_no_influence(tmp_path):
     syllables = [a + b for a in "bdkmst" for b in "aeiou"]
-    (tmp_path / "corpus.txt").write_text(" ".join(a + b for a in syllables for b in syllables))
+    (tmp_path / "corpus.txt").write_text(" ".join(a + b for a in syllables for b in syllables for _ in range(2)))
     program = (
         "import pathlib, sys\n"
         "from bertjax.data.text.wordpiece_trainer import count_words, train\n"
