@@ -29,6 +29,7 @@ _DEFINED = {"Config", "FREE_AFTER_TRAINING", "resolve"}
 _DEFINED_BEFORE = _DEFINED | {"build_data", "build_task", "read_facts", "stand_in_facts"}
 _DEFINED_NOW = _DEFINED | {"Data", "Task", "open_vocabulary", "example_config"}
 _STEPS = ("bertjax/modes", "bertjax/tasks", "bertjax/training", "bertjax/planning/planner.py")  # between file and task
+_ATTENTION = ("attention", "backends", "dot_product", "compact", "flash", "local", "row_attention")
 _TINY = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_positions": 32}
 
 
@@ -49,6 +50,7 @@ def main() -> None:
         for line in text.splitlines()
         if line.startswith("class ") and "Facts(" in line
     ]
+    attention = [Path(f"bertjax/models/{name}.py") for name in _ATTENTION]
     opened, built = _opened_and_built()
     rows = {
         "code lines": sum(map(_code_lines, sources.values())),
@@ -63,6 +65,10 @@ def main() -> None:
             text.count("build_all(") for path, text in sources.items() if path.name != "config.py"
         ),
         "classes of facts": len(facts),
+        "modules named plan.py": sum(path.name == "plan.py" for path in sources),
+        "modules of attention": len(attention),
+        "code lines of attention": sum(_code_lines(sources[path]) for path in attention),
+        "code lines of tests": sum(_code_lines(path.read_text()) for path in _files(("tests",))),
     }
     print("| | |\n| --- | --- |\n" + "\n".join(f"| {name} | {value:,} |" for name, value in rows.items()))
 
