@@ -11,7 +11,7 @@ from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.text.subwords import SentencePieceSubwords
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop.families.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
+from bertjax.interop.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
 
 _log = logging.getLogger(__name__)
 

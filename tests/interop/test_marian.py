@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop.families import marian, marian_subwords
+from bertjax.interop import marian_subwords
+from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs

@@ -5,7 +5,7 @@ import pytest
 
 from bertjax.data.text import subwords
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.interop.families import marian_subwords
+from bertjax.interop import marian_subwords
 from bertjax.interop.vocabularies import SavedVocabularies
 from tests import tiny
 from tests.data.text.test_subwords import bpe_of

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from bertjax.config import build
-from bertjax.interop.families import marian, marian_subwords
+from bertjax.interop import marian_subwords
+from bertjax.interop.families import marian
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from tests.interop.test_marian import CHOICES, TEXTS, load, read_config, write_vocabularies
 from tests.parity.test_bert import distance

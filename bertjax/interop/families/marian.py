@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.decoding import generation
-from bertjax.interop import huggingface, json_files
+from bertjax.interop import huggingface, json_files, marian_tensors
 from bertjax.interop.bert_tensors import refuse
-from bertjax.interop.families import marian_tensors
-from bertjax.interop.families.marian_subwords import MarianSubwords, read_subwords
 from bertjax.interop.huggingface import CONFIG_FILE
+from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
 from bertjax.interop.published import Published, determined
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoderConfig

@@ -85,6 +85,6 @@ def test_other_pairs_and_lengths_have_other_folders(tmp_path, change):
 
 def test_workers_import_no_jax():
     """Vocabularies reach workers by pickle, those of Marian too."""
-    modules = "bertjax.data.translation.pair_recipe, bertjax.interop.families.marian_subwords"
+    modules = "bertjax.data.translation.pair_recipe, bertjax.interop.marian_subwords"
     code = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
