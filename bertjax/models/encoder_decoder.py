@@ -111,7 +111,8 @@ class Seq2Seq(nn.Module):
     """A model with a `Decoder`: embeddings of targets, output layer, and decoding step by step.
 
     In `setup`, subclasses set `decoder`, `drop`, `target_words` [V, H], the factor `scale` of embeddings, `output`
-    [H, V], and `bias` [V] or None. An id outside its table gives NaN, not the embedding of another word.
+    [H, V] or None to use the embeddings, and `bias` [V] or None. An id outside its table gives NaN, not the embedding
+    of another word.
     """
 
     config: Any
@@ -197,7 +198,8 @@ class Seq2Seq(nn.Module):
     def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
         # Flat rows, as in `Dense`.
         rows = keep_rows_split(hidden).reshape(-1, hidden.shape[-1])
-        logits = jnp.matmul(rows, self.output.astype(hidden.dtype), preferred_element_type=jnp.float32)
+        kernel = self.target_words.T if self.output is None else self.output
+        logits = jnp.matmul(rows, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32)
         logits = logits.reshape(*hidden.shape[:-1], -1)
         return logits if self.bias is None else logits + self.bias
 
@@ -229,7 +231,7 @@ class EncoderDecoder(Seq2Seq):
         self.decoder = Decoder(config, config.num_decoder_layers)
         size = config.target_vocab_size
         shape = config.hidden_size, size
-        self.output = self.target_words.T if config.tie_output else self.param("output", kernel_init(config), shape)
+        self.output = None if config.tie_output else self.param("output", kernel_init(config), shape)
         self.bias = self.param("bias", nn.initializers.zeros, (size,)) if config.logits_bias else None
 
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
