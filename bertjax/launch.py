@@ -265,3 +265,7 @@ def run() -> None:
     """Runs the command line; `launch.py` and the console command `bertjax` call it."""
     sys.modules["__main__"].__doc__ = __doc__  # absl prints it for --helpfull
     app.run(main, flags_parser=_parse_flags)
+
+
+if __name__ == "__main__":
+    run()

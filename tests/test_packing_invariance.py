@@ -96,8 +96,8 @@ def fine_tuning(name, folder, **overrides):
 def test_packing_does_not_change_losses_and_gradients_of_fine_tuning(name, tmp_path):
     plain, rows, *_ = fine_tuning(name, tmp_path)
     packed, data, settings, _ = fine_tuning(name, tmp_path, **{"data.packing": True})
-    alone = rows._rows.padded(np.arange(len(rows._rows.lengths)), 48)
-    shared = list(itertools.islice(data.batches("train", 0, np.arange(4)), data._batches.steps_per_epoch))
+    alone = rows.rows.padded(np.arange(len(rows.rows.lengths)), 48)
+    shared = list(itertools.islice(data.batches("train", 0, np.arange(4)), data.train.steps_per_epoch))
     assert settings.evaluate_every == len(shared) < 0.6 * len(alone["weights"]) / 4
     (specs,) = packed.batch_specs()
     shapes = {key: (array.shape, array.dtype) for key, array in shared[0].items()}
