@@ -1,10 +1,12 @@
 """Messages of user errors, and dataclasses built from configs."""
 
+import contextlib
 import dataclasses
 import errno
 import math
 import os
 import pickle
+import re
 import types
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -277,6 +279,33 @@ def test_constraints_of_a_base_are_checked_before_those_across_fields():
         "metrics": "each one of f1, ''",
         "dropout": "at least 0 and below 1",
     }
+
+
+def subclasses(cls):
+    for subclass in cls.__subclasses__():
+        yield from (subclass, *subclasses(subclass))
+
+
+def refused(constraint):
+    """A value that a constraint does not allow."""
+    for value in (math.nan, (math.nan,), ("?",), ()):
+        with contextlib.suppress(TypeError):
+            if not constraint.allows(value):
+                return value
+    raise AssertionError(constraint)
+
+
+def test_every_config_checks_every_constraint():
+    """Which ones there are is in docs/reference/keys.md; `tests/docs/test_keys.py` compares it with the code."""
+    assert all(map(experiments.find, experiments.names()))  # imports all configs
+    configs = [cls for cls in {*subclasses(Constrained)} if cls.__module__.startswith("bertjax")]
+    assert len(configs) > 50
+    for cls in configs:
+        for key, constraint in constraints(cls).items():
+            made = object.__new__(cls)
+            vars(made).update(dict.fromkeys(constraints(cls)) | {key: refused(constraint)})
+            with pytest.raises(UserError, match=rf"config key {cls._prefix}{key}: .*{re.escape(constraint.expected)}"):
+                made.__post_init__()
 
 
 class Trains(contract.TrainingTask):

@@ -36,7 +36,6 @@ CONFIG = EncoderDecoderConfig(
 )
 SHARED = {"share_embeddings": True, "tie_output": True, "logits_bias": False, "target_vocab_size": 11}
 PRE = {"norm": "pre", "positions": "learned"}
-FLASH = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16}
 # The ids of padding and of the last two target tokens occur nowhere else.
 SOURCE = np.array([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
@@ -226,21 +225,3 @@ def test_sequences_longer_than_the_positions_are_user_errors():
     memory = jax.eval_shape(encode, variables, Seq2SeqInputs(SOURCE[:, :5], SOURCE_SEGMENTS[:, :5]))
     with pytest.raises(UserError, match=r"sequence length: got 7; expected at most model\.max_positions=5"):
         jax.eval_shape(lambda memory: model.apply(variables, memory, 2, 7, method="start"), memory)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_decoder_layers": 0}, r"model\.num_decoder_layers: got 0; expected at least 1"),
-        ({"source_vocab_size": 0}, r"model\.source_vocab_size: got 0; expected at least 1"),
-        ({"positions": "rotary"}, r"model\.positions: got 'rotary'; expected one of sinusoidal, learned"),
-        ({"sinusoid_layout": "x"}, r"model\.sinusoid_layout: got 'x'; expected one of interleaved, half_split"),
-        ({"share_embeddings": True}, r"model\.target_vocab_size: got 13; expected model\.source_vocab_size=11 with"),
-        ({"key_size": -1}, r"model\.key_size: got -1; expected at least 0"),
-        ({**FLASH, "key_size": 16}, r"model\.key_size: got 16; expected 0 with model\.attention_backend=cudnn"),
-        ({"hidden_size": 9, "num_heads": 3}, r"model\.hidden_size: got 9; expected an even number"),
-    ],
-)
-def test_invalid_values_are_user_errors(changes, message):
-    with pytest.raises(UserError, match=message):
-        config_of(**changes)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.errors import UserError
 from bertjax.models import backends
 from bertjax.models.attention import make_mask
 from bertjax.models.bert import Bert, BertConfig, BertForMaskedLM, BertInputs
@@ -345,20 +344,3 @@ def test_classes_of_packed_instances_equal_those_of_single_ones(pooling, directi
 def test_heads_of_tokens_have_the_transform(model):
     shapes = jax.eval_shape(functools.partial(model.init, deterministic=True), jax.random.key(0), of_lengths(5))
     assert {"transform", "norm"} < set(shapes["params"])
-
-
-@pytest.mark.parametrize(
-    ("config", "values", "got"),
-    [
-        (MODERN, {"hidden_size": 27, "num_heads": 3}, "positions: got 'rotary'; expected not rotary with heads of 9"),
-        (BERT, {"hidden_size": 27, "positions": "sinusoidal"}, "positions: got 'sinusoidal'"),
-        (BERT, {"local_attention": 1}, "local_attention: got 1; expected 0, or at least 2"),
-        (BERT, {"first_attention_norm": False}, "first_attention_norm: got False; expected True with model.norm=post"),
-        (BERT, {"pooling": "mean"}, "pooling: got 'mean'; expected cls with model.head=pooler"),
-        (BERT, {"norm_type": "batch"}, "norm_type: got 'batch'"),
-    ],
-)
-def test_values_that_contradict_each_other(config, values, got):
-    with pytest.raises(UserError) as caught:
-        dataclasses.replace(config, **values)
-    assert f"config key model.{got}" in str(caught.value)
