@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
+from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
@@ -61,33 +61,23 @@ NEWER = {key: value for key, value in OLDER.items() if key not in OLD_KEYS} | {
     },
 }
 FIELDS = {
+    **families.find("modernbert").fixed,
     "vocab_size": 50368,
     "hidden_size": 768,
     "num_layers": 22,
     "num_heads": 12,
     "intermediate_size": 1152,
     "max_positions": 8192,
-    "type_vocab_size": 0,
-    "positions": "rotary",
     "rotary_base": 160_000.0,
     "local_rotary_base": 10_000.0,
     "local_attention": 128,
     "global_every": 3,
     "activation": "gelu",
-    "gated": True,
     "biases": False,
-    "norm": "pre",
-    "norm_type": "layer",
     "norm_biases": False,
     "norm_eps": 1e-5,
-    "qk_norm": False,
-    "embedding_size": 0,
-    "embedding_norm": True,
-    "first_attention_norm": False,
     "tie_output": True,
-    "head": "transform",
     "pooling": "mean",
-    "direction": "both",
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "activation_dropout": 0.0,

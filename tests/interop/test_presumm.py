@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -523,26 +522,3 @@ def test_extending_positions():
         pretrained.extend_positions(params, 3, 2, "tile")
     with pytest.raises(UserError, match=r"positions: got 'zeros'; expected one of repeat_last, tile"):
         pretrained.extend_positions(params, 3, 5, "zeros")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_transformers_opens_the_encoder(tmp_path, scorer):
-    import torch
-    import transformers
-
-    model, params = read(GOLDEN / f"{scorer}.pt")
-    presumm.save(tmp_path, params, model.config, model.head, {})
-    opened, info = transformers.BertModel.from_pretrained(
-        tmp_path, output_loading_info=True, attn_implementation="eager", add_pooling_layer=False
-    )
-    assert not info["missing_keys"] and not info["mismatched_keys"]
-    assert all(key.startswith("ext_layer.") for key in info["unexpected_keys"])
-    batch = np.load(GOLDEN / "documents.npz")
-    ids, types, tokens = (batch[key][:5] for key in ("input_ids", "token_type_ids", "segment_ids"))
-    with torch.no_grad():
-        theirs = opened.eval()(*(torch.tensor(x).long() for x in (ids, tokens, types))).last_hidden_state.numpy()
-    bert = Bert(model.config, use_pooler=False)
-    inputs = BertInputs(*(jnp.asarray(x) for x in (ids, types, tokens)))
-    ours = bert.apply({"params": params["bert"]}, inputs, deterministic=True, return_attention=False)
-    np.testing.assert_allclose(ours.hidden[tokens == 1], theirs[tokens == 1], atol=2e-5)

@@ -12,6 +12,7 @@ import pytest
 from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
+from tests.trees import distance
 
 GOLDEN = Path(__file__).with_name("golden")
 CASES = ("erf", "tanh", "deep")
@@ -71,15 +72,6 @@ def cross_entropy(logits, labels):
     return -jnp.mean(log_probability)
 
 
-def distance(tree, reference):
-    """The norm of the difference over the norm of the whole tree."""
-
-    def norm(tree):
-        return np.sqrt(sum(np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(tree)))
-
-    return norm(jax.tree.map(lambda a, b: a - b, tree, reference)) / norm(reference)
-
-
 def check(config, params, batch, expected, gradient, tolerance=2e-5):
     output, our_gradient = run(config, params, int32(batch))
     for name, value in expected.items():
@@ -96,14 +88,6 @@ def check(config, params, batch, expected, gradient, tolerance=2e-5):
 def test_golden(case):
     folder = GOLDEN / f"bert_{case}"
     config, params = read(folder)
-    gradient, _ = huggingface.load(folder / "gradient", shapes(config))
-    check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
-
-
-@pytest.mark.slow
-def test_golden_unrolled_and_rematerialized():
-    folder = GOLDEN / "bert_deep"
-    config, params = read(folder, scan_layers=False, remat="full")
     gradient, _ = huggingface.load(folder / "gradient", shapes(config))
     check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
 

@@ -10,7 +10,7 @@ import pytest
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.models.losses import smoothed_cross_entropy
-from tests.parity.test_bert import distance
+from tests.trees import distance
 
 SIZE, HEADS, INNER, SOURCE_WORDS, TARGET_WORDS = 24, 3, 40, 17, 19
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]], np.int32)

@@ -14,7 +14,7 @@ from bertjax.interop import marian_subwords
 from bertjax.interop.families import marian
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from tests.interop.test_marian import CHOICES, TEXTS, load, read_config, write_vocabularies
-from tests.parity.test_bert import distance
+from tests.trees import distance
 
 # Whether embeddings are shared, whether the output is tied, and the activation.
 CASES = [(True, True, "swish"), (False, True, "gelu"), (False, False, "relu"), (True, False, "gelu_new")]

@@ -460,16 +460,7 @@ def test_more_frozen_layers_than_layers(changes, number):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("name", "sgd", "one of adamw, lamb, muon"),
-        ("schedule", "step", "one of .*linear"),
-        ("learning_rate", -1.0, "at least 0"),
-        ("decay_fraction", 0.0, "above 0 and at most 1"),
-        ("layer_decay", -0.5, "at least 0"),
-        ("frozen_layers", -1, "at least 0"),
-        ("muon_beta", 1.0, "at least 0 and below 1"),
-        ("muon_ns_steps", 0, "at least 1"),
-        ("beta2", 1.5, "at least 0 and below 1"),
-        ("eps", -1.0, "at least 0 and finite"),
+        ("schedule_steps", 0, "at least 1, or None"),
         ("no_decay", "(", "regular expression"),
         ("groups", ("kernel",), "a pair"),
         ("groups", (("(", {}),), "regular expression"),
