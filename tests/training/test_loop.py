@@ -98,25 +98,10 @@ def test_the_log_of_a_run(finished):
     assert logged[0]["step"] == 0 and set(logged[0]) == {"step", "valid/masked_lm_unigram_loss"}
     trained = [line for line in logged if "train/loss" in line]
     assert [line["step"] for line in trained] == [2, 4, 6]
-    assert set(trained[-1]) >= {
-        "train/masked_lm_loss",
-        "train/masked_lm_accuracy",
-        "train/next_sentence_loss",
-        "train/next_sentence_accuracy",
-        "train/learning_rate",
-        "train/gradient_norm",
-        "train/tokens_per_second",
-        "train/step_seconds",
-        "train/data_wait_fraction",
-        "train/save_wait_seconds",
-    }
     assert 0 <= trained[-1]["train/data_wait_fraction"] < 1
     assert trained[0]["train/save_wait_seconds"] == 0 < trained[1]["train/save_wait_seconds"]
     evaluated = [line for line in logged if "valid/masked_lm_loss" in line]
     assert [line["step"] for line in evaluated] == [3, 6]
-    parts = trained[-1]["train/masked_lm_loss"] + trained[-1]["train/next_sentence_loss"]
-    # The loss is a mean over steps of means over tokens; its parts are means over tokens.
-    assert trained[-1]["train/loss"] == pytest.approx(parts, rel=0.05)
     assert list((finished / "tensorboard").iterdir())
 
 
@@ -253,13 +238,6 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
     train_on(task, data, settings, tmp_path)
     spikes = {line["step"]: line.get("train/loss_spikes") for line in lines(tmp_path) if "train/loss" in line}
     assert spikes == {2: None, 4: None, 6: 1.0}
-
-
-def test_a_finished_run_is_not_changed(text, finished, tmp_path):
-    copy = shutil.copytree(finished, tmp_path / "copy")
-    before = (copy / "metrics.jsonl").read_text()
-    train(config(text), copy)
-    assert (copy / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.slow
