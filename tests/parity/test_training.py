@@ -18,11 +18,9 @@ from tests.random_params import random_params
 STEPS = 20
 
 
-def shipped_tiny(folder):
-    """The shipped config without dropout, with the bias correction of PyTorch's AdamW, on a small text."""
+def shipped_tiny(prepared):
+    """The shipped config without dropout, with the bias correction of PyTorch's AdamW, on fewer rows."""
     config = bert_pretraining.get_config("tiny")
-    config.data.source = str(tiny.write_text(folder / "text.txt", documents=60))
-    config.data.vocab_size = 120
     config.batch_size = 8
     config.model.dropout = config.model.attention_dropout = 0.0
     config.optimizer.bias_correction = True
@@ -31,7 +29,7 @@ def shipped_tiny(folder):
     config.optimizer.schedule = "linear"
     config.data.stages = ()
     config.data.packing = False
-    config.data.prepared_dir = str(folder / "prepared")
+    config.data.prepared_dir = str(prepared)
     return json.loads(config.to_json())
 
 
@@ -100,13 +98,13 @@ def test_losses_equal_those_of_transformers_at_every_step(tmp_path):
     from transformers import BertForPreTraining
 
     task, data, settings, _ = tiny.pretraining(shipped_tiny(tmp_path))
-    params = random_params(task.init, scale=0.02)
+    params = jax.jit(task.init)(jax.random.key(0))
     task.export(params, tmp_path / "exported")
     batches = list(itertools.islice(data.batches("train", 0, np.arange(8)), STEPS))
     ours = losses_of_ours(task, settings, params, batches)
     model = BertForPreTraining.from_pretrained(tmp_path / "exported").eval()
     theirs = losses_of_theirs(model, settings, batches, pretraining_labels)
-    assert ours[-1] < ours[0] - 0.2
+    assert ours[-1] < ours[0] - 0.5
     assert largest_difference(ours, theirs) <= 1e-4
 
 
