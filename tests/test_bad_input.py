@@ -80,13 +80,6 @@ def test_an_empty_split(prepare, fraction, split):
 # Vocabularies.
 
 
-def test_a_bad_vocabulary(prepare, tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("the\na\n")
-    got = r"2 tokens without \[PAD\] \[UNK\] \[CLS\] \[SEP\] \[MASK\]"
-    check(prepare(data__vocab_file=path), re.escape(str(path)), got, "one token per line", "vocab.txt")
-
-
 def test_a_vocabulary_of_another_casing(prepare, home):
     message = prepare(data__vocab_file=home / "vocabulary", data__lowercase=False)
     check(message, "data.lowercase", "False", "True, the casing of the tokenizer in", "data.lowercase=True")

@@ -48,11 +48,6 @@ def test_a_bad_row_of_a_table(train, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_target_that_is_not_a_number(train, tmp_path):
-    message = train("sentence\tlabel\na\t1.5\nb\tnan\n", **NUMBERS)
-    check(message, rf"{tmp_path}/rows\.tsv:3$", "'nan' in column 'label'", "a finite number", "correct the row")
-
-
 def test_a_validation_label_that_no_training_row_has(train, tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na cat .\tyes\na bird .\tmaybe\n")
     message = train(GOOD, data__valid_source=tmp_path / "dev.tsv")
@@ -83,17 +78,6 @@ def test_rows_of_a_single_class(train, tmp_path):
 def test_no_rows(train, tmp_path, content):
     what = f"config key data.source={tmp_path}/rows.tsv"
     check(train(content), what, "no rows", "at least one row", "check the source")
-
-
-@pytest.mark.parametrize(
-    ("source", "what", "got", "expected", "fix"),
-    [
-        ("", "data.source$", "nothing", "rows to train on", "--config.data.source=FILE"),
-        ("none.tsv", "data.source=none.tsv$", "does not exist", "files relative to /.*tfds:NAME", "correct the path"),
-    ],
-)
-def test_a_bad_source(train, source, what, got, expected, fix):
-    check(train(data__source=source), f"config key {what}", got, expected, fix)
 
 
 # Config values.

@@ -182,12 +182,6 @@ def test_agree_raises_for_values_that_differ(monkeypatch):
         distributed.agree("mine", "the text")
 
 
-def test_a_single_process_runs_the_work():
-    done = []
-    distributed.on_first_process(lambda: done.append(1))
-    assert done == [1]
-
-
 @pytest.mark.slow
 def test_an_error_on_the_first_process_is_reported_by_all(text, tmp_path):
     text.write_bytes(text.read_bytes() + b"\xff\n")

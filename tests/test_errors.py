@@ -50,11 +50,6 @@ GOOD = {
 }
 
 
-def test_a_message_states_got_expected_and_fix():
-    error = UserError("data.seq_len", got=3, expected="at least 8", fix="raise it.")
-    assert str(error) == "data.seq_len: got 3; expected at least 8. Fix: raise it."
-
-
 def test_a_message_is_one_line():
     shown = str(UserError("a\rfile", got="x" * 10**6 + "\0\n\x1b", expected="\u2028\ud800 \u00fc", fix="mend it"))
     assert shown.startswith("a\\rfile: got xxx")

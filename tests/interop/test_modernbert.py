@@ -202,36 +202,11 @@ def test_save_and_load_round_trip(tmp_path, architecture, changes):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_saved_files_have_the_names_and_shapes_of_transformers(tmp_path, architecture):
+def test_saved_files_name_their_class_and_special_tokens(tmp_path, architecture):
     params = params_of(architecture)
     huggingface.save(
         tmp_path, params, CONFIG, architecture, special={"pad": 7, "cls": 5, "sep": 3}, family="modernbert"
     )
-    saved = load_file(tmp_path / "model.safetensors")
-    expected = {
-        "embeddings.tok_embeddings.weight": (17, 12),
-        "embeddings.norm.weight": (12,),
-        "final_norm.weight": (12,),
-    }
-    for layer in range(3):
-        of_layer = {
-            "attn.Wqkv": (36, 12),
-            "attn.Wo": (12, 12),
-            "mlp.Wi": (20, 12),
-            "mlp.Wo": (12, 10),
-            "mlp_norm": (12,),
-        }
-        of_layer |= {"attn_norm": (12,)} if layer else {}
-        expected |= {f"layers.{layer}.{name}.weight": shape for name, shape in of_layer.items()}
-    if architecture != "BertModel":
-        expected = {f"model.{name}": shape for name, shape in expected.items()}
-        expected |= {"head.dense.weight": (12, 12), "head.norm.weight": (12,)}
-        count = {"BertForMultipleChoice": 1, "BertForQuestionAnswering": 2}.get(architecture, 4)
-        is_of_words = architecture == "BertForMaskedLM"
-        expected |= (
-            {"decoder.bias": (17,)} if is_of_words else {"classifier.weight": (count, 12), "classifier.bias": (count,)}
-        )
-    assert {name: array.shape for name, array in saved.items()} == expected
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["architectures"] == [f"Modern{architecture}"]
     names = ("pad", "cls", "bos", "sep", "eos")
@@ -239,12 +214,6 @@ def test_saved_files_have_the_names_and_shapes_of_transformers(tmp_path, archite
     loaded, report = huggingface.load(tmp_path, params, f"Modern{architecture}", family="modernbert")
     assert report == ((), ())
     assert_equal(loaded, params)
-    # Rows of a fused matrix: queries, keys, values; and what is activated before what it is multiplied by.
-    layers, prefix = params.get("bert", params)["encoder"]["layers"], "" if architecture == "BertModel" else "model."
-    np.testing.assert_array_equal(
-        saved[f"{prefix}layers.1.attn.Wqkv.weight"][12:24].T, layers["attention"]["key"]["kernel"][1]
-    )
-    np.testing.assert_array_equal(saved[f"{prefix}layers.1.mlp.Wi.weight"][:10].T, layers["gate"]["kernel"][1])
 
 
 def test_the_head_of_a_task_starts_from_that_of_masked_words(tmp_path):

@@ -54,13 +54,6 @@ def run(config, params, inputs, key=None, return_attention=False):
     return jax.tree.map(np.asarray, apply(config, params, inputs, key, return_attention=return_attention))
 
 
-def test_inputs_are_taken_from_the_fields_of_a_batch():
-    fields = dict(zip(BertInputs._fields, "abcde", strict=True))
-    assert BertInputs.of({**fields, "labels": "f"})._asdict() == fields
-    del fields["position_ids"], fields["cls_positions"]
-    assert BertInputs.of(fields) == ("a", "b", "c", None, None)
-
-
 def test_without_next_sentence_there_is_no_pooler_and_no_head():
     params = abstract(CONFIG, predicts_next=False)
     assert params.keys() == {"bert", "masked_lm"}

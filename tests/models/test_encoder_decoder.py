@@ -84,12 +84,6 @@ def loss_and_gradient(config, params, segments, weights, key=None):
     return jax.value_and_grad(loss)(params)
 
 
-def test_inputs_are_taken_from_the_fields_of_a_batch():
-    fields = dict(zip(Seq2SeqInputs._fields, "abcdefg", strict=True))
-    assert Seq2SeqInputs.of({**fields, "labels": "h"})._asdict() == fields
-    assert Seq2SeqInputs.of({"input_ids": "a", "segment_ids": "b"}) == ("a", "b", None, None, None, None, None)
-
-
 @pytest.mark.parametrize("changes", [{}, PRE, {"scan_layers": False, **SHARED}])
 def test_later_target_tokens_do_not_change_earlier_logits(changes):
     config = config_of(**changes)

@@ -1,6 +1,5 @@
 """Our BERT compared with transformers, from golden files and live (slow)."""
 
-import dataclasses
 import functools
 from pathlib import Path
 
@@ -90,14 +89,3 @@ def test_golden(case):
     config, params = read(folder)
     gradient, _ = huggingface.load(folder / "gradient", shapes(config))
     check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
-
-
-def test_golden_distinguishes_both_gelus():
-    """A tolerance that is too wide to distinguish activations would make parity meaningless."""
-    folder = GOLDEN / "bert_tanh"
-    config, params = read(folder)
-    batch, expected = np.load(folder / "batch.npz"), np.load(folder / "expected.npz")
-    other = dataclasses.replace(config, activation="gelu")
-    output = jax.jit(apply, static_argnums=0)(other, params, int32(batch))
-    logits = np.asarray(output.masked_lm_logits)[:, -expected["masked_lm_logits"].shape[1] :]
-    assert np.abs(logits - expected["masked_lm_logits"]).max() > 1e-4
