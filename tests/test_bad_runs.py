@@ -196,12 +196,9 @@ def check_no_room(message: str, what: object, got: str = "File too large") -> No
     check(message, re.escape(str(what)), got, "with free space", "free some space")
 
 
-def test_a_full_disk_while_writing_predictions(home):
+def test_a_full_disk_while_writing_predictions(home, tmp_path):
     message = predict(home / "run", "--output=/dev/full", stdin=MASKED * 9)
     check_no_room(message, "/dev/full", "No space left on device")
-
-
-def test_a_full_disk_while_writing_a_file_of_predictions(home, tmp_path):
     output = tmp_path / "out.jsonl"
     with no_room(500):
         message = predict(home / "run", f"--output={output}", stdin=MASKED * 9)

@@ -36,8 +36,11 @@ SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.i
 SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
 VARIANTS += [("bert_pretraining", variant) for variant in ("tiny,modern", "modernbert_base")]
-# The classes that two configs need in addition to a size.
-LABELS = {"classification": ("no", "yes"), "tagging": ("O", "B-PER", "I-PER")}
+# The values that a config needs in addition to a size.
+NEEDED = {
+    "classification": {"data.labels": ("no", "yes")},
+    "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
+}
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def small(name: str, folder: Path) -> dict[str, Any]:
 
 def tree_of(name: str, size: str) -> dict[str, Any]:
     config = MODULES[name].get_config(size)
-    config.update_from_flattened_dict({"data.labels": LABELS[name]} if name in LABELS else {})
+    config.update_from_flattened_dict(NEEDED.get(name, {}))
     return json.loads(config.to_json())
 
 

@@ -20,6 +20,7 @@ from bertjax.interop import bert_tensors
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
+from tests.trees import assert_equal
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
@@ -76,10 +77,6 @@ def with_heads(tensors, *names):
         }
     others = tuple(f"{head}." for head in HEADS if head not in names)
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(others)}
-
-
-def assert_equal(tree, reference):
-    jax.tree.map(np.testing.assert_array_equal, tree, reference)
 
 
 MODELS = {

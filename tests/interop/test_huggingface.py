@@ -19,6 +19,7 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
 from tests.random_params import random_params
+from tests.trees import assert_equal
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
@@ -55,10 +56,6 @@ def write_config(folder, remove=(), **changes):
     text = json.dumps({key: value for key, value in values.items() if key not in remove})
     (folder / "config.json").write_text(text)
     return folder
-
-
-def assert_equal(tree, reference):
-    jax.tree.map(np.testing.assert_array_equal, tree, reference)
 
 
 def test_read_config():

@@ -21,6 +21,7 @@ from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
+from tests.trees import assert_equal
 
 CHOICES = {"scan_layers": True}
 # The config of an OPUS-MT model, including keys that have no effect here.
@@ -90,10 +91,6 @@ def shapes(config):
 def random_params(config):
     random = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes(config))
-
-
-def assert_equal(tree, reference):
-    jax.tree.map(np.testing.assert_array_equal, tree, reference)
 
 
 @pytest.fixture

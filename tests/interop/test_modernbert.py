@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -16,6 +15,7 @@ from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests.random_params import random_params
+from tests.trees import assert_equal
 
 # The config.json of the published base size, as transformers 4.48 wrote it, and its newer form.
 OLDER = {
@@ -113,10 +113,6 @@ def write_config(folder, values, remove=(), **changes):
     kept = {key: value for key, value in {**values, **changes}.items() if key not in remove}
     (folder / "config.json").write_text(json.dumps(kept))
     return folder
-
-
-def assert_equal(tree, reference):
-    jax.tree.map(np.testing.assert_array_equal, tree, reference)
 
 
 @pytest.mark.parametrize("values", [OLDER, NEWER, {**NEWER, **OLDER}])

@@ -25,6 +25,7 @@ from bertjax.tasks import completion, pretrained
 from tests.interop.formats.test_torch_pickle import name, plain, storage, tensor, text, write_zip
 from tests.parity.test_presumm import ABSENT, CHOICES, GOLDEN, SCORERS, model_of, read, shapes
 from tests.random_params import random_params
+from tests.trees import assert_equal
 
 FIXED = {
     "vocab_size": 37,
@@ -78,10 +79,6 @@ def load(path, like):
     return presumm.load(presumm.read(path), like)
 
 
-def equal(tree, other):
-    jax.tree.map(np.testing.assert_array_equal, tree, other)
-
-
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_description_of_a_checkpoint(scorer):
     assert open_weights(GOLDEN / f"{scorer}.pt").fields == {
@@ -124,7 +121,7 @@ def test_unused_tensors_of_a_scorer_are_reported():
 def test_files_made_by_hand_equal_golden_files(tmp_path):
     path = write(tmp_path, tensors("transformer"), options(ext_heads=4))
     assert open_weights(path).fields == open_weights(GOLDEN / "transformer.pt").fields
-    equal(load(path, like("transformer")), load(GOLDEN / "transformer.pt", like("transformer")))
+    assert_equal(load(path, like("transformer")), load(GOLDEN / "transformer.pt", like("transformer")))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +270,7 @@ def test_the_encoder_of_an_abstractive_model_is_loaded(tmp_path):
     assert report.missing == ("scorer",)
     assert set(report.unused) >= {"decoder.embeddings.weight", "generator.0.bias"}
     assert not any("mask" in name or "pos_emb" in name for name in report.unused)
-    equal(params["bert"], load(GOLDEN / "transformer.pt", like("transformer"))[0]["bert"])
+    assert_equal(params["bert"], load(GOLDEN / "transformer.pt", like("transformer"))[0]["bert"])
 
 
 def abstractive(path):
@@ -291,8 +288,8 @@ def test_an_abstractive_model_starts_from_an_extractive_one(caplog):
     started = pretrained.warm_start(params, open_weights(GOLDEN / "rnn.pt"))
     modules = [message.split(" ")[1] for message in caplog.messages]
     assert sorted(modules) == ["bias", "decoder", "target_embeddings"]
-    equal(started["bert"], load(GOLDEN / "rnn.pt", like("rnn"))[0]["bert"])
-    equal(started["decoder"], params["decoder"])
+    assert_equal(started["bert"], load(GOLDEN / "rnn.pt", like("rnn"))[0]["bert"])
+    assert_equal(started["decoder"], params["decoder"])
 
 
 def test_a_decoder_of_another_size(tmp_path):
@@ -342,7 +339,7 @@ def test_round_trip(tmp_path, scorer):
     presumm.save(tmp_path, params, model.config, model.head, {"words": "spaces", "interval_segments": False})
     loaded, report = huggingface.load(tmp_path, shapes(model))
     assert report == ((), ())
-    equal(loaded, params)
+    assert_equal(loaded, params)
     found = open_weights(tmp_path)
     assert found.rows == {"words": "spaces", "interval_segments": False}
     head = {key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")}
@@ -425,7 +422,7 @@ def fresh(model):
 
 def test_a_warm_start_from_a_checkpoint():
     model, params = read(GOLDEN / "rnn.pt")
-    equal(pretrained.warm_start(fresh(model), open_weights(GOLDEN / "rnn.pt")), params)
+    assert_equal(pretrained.warm_start(fresh(model), open_weights(GOLDEN / "rnn.pt")), params)
 
 
 def test_a_warm_start_from_an_exported_folder(tmp_path):
@@ -435,7 +432,7 @@ def test_a_warm_start_from_an_exported_folder(tmp_path):
     assert open_weights(tmp_path).model == {
         **KNOWN, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
     }  # fmt: skip
-    equal(pretrained.warm_start(fresh(model), open_weights(tmp_path)), params)
+    assert_equal(pretrained.warm_start(fresh(model), open_weights(tmp_path)), params)
 
 
 @pytest.mark.parametrize("how", ["repeat_last", "tile"])
@@ -446,7 +443,7 @@ def test_more_positions(how):
     old = published["bert"]["embeddings"]["position_embeddings"]
     rows = np.minimum(np.arange(90), 39) if how == "repeat_last" else np.arange(90) % 40
     np.testing.assert_array_equal(params["bert"]["embeddings"]["position_embeddings"], old[rows])
-    equal(params["scorer"], published["scorer"])
+    assert_equal(params["scorer"], published["scorer"])
     with pytest.raises(UserError, match=r"position_embeddings.weight: got \(40, 12\); expected shape \(90, 12\)"):
         pretrained.warm_start(fresh(longer), weights)
 

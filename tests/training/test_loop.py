@@ -20,6 +20,7 @@ from bertjax.training import health, loop
 from bertjax.training.preemption import Preemption
 from tests import tiny
 from tests.random_params import random_params
+from tests.trees import assert_equal
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +56,6 @@ class Killed(BaseException):
 
 def final_params(workdir):
     return tiny.saved_params(json.loads((workdir / "config.json").read_text()), workdir)
-
-
-def equal(a, b):
-    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +109,7 @@ def test_a_checkpoint_is_restored_to_several_devices(text, finished, tmp_path):
     with checkpoints.Checkpoints(copy, settings.checkpoint) as saved:
         state = trainer.restore_or_init(saved)
     assert int(state.step) == 6
-    assert equal(jax.device_get(state.params), final_params(finished))
+    assert_equal(jax.device_get(state.params), final_params(finished))
     kernel = state.params["bert"]["encoder"]["layers"]["intermediate"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) != kernel.shape
 
@@ -165,7 +162,7 @@ def test_a_run_with_dropout_resumes_exactly(text, finished, tmp_path, monkeypatc
         train(config(text), tmp_path)
     monkeypatch.undo()
     train(config(text), tmp_path)
-    assert equal(final_params(tmp_path), final_params(finished))
+    assert_equal(final_params(tmp_path), final_params(finished))
     steps = [line["step"] for line in lines(tmp_path) if "train/loss" in line]
     assert steps == sorted(set(steps)), "no step is logged twice"
 
