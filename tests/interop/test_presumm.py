@@ -18,7 +18,7 @@ from bertjax.interop import huggingface
 from bertjax.interop.families import presumm
 from bertjax.interop.formats import torch_pickle
 from bertjax.interop.published import MODEL_DEFAULTS, open_weights
-from bertjax.models.bert import Bert, BertConfig, BertInputs
+from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import Seq2SeqInputs
@@ -304,7 +304,7 @@ def abstractive(path):
     """A random model with one decoder layer, and the encoder of a golden file."""
     head = {"decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5, "decoder_dropout": 0.0}
     config = build_part(ModelConfig, {**open_weights(path).fields, **CHOICES, **head}, "model")
-    model = BertSumAbs(part(BertConfig, config), part(BertSumAbsConfig, config))
+    model = BertSumAbs(part(HeadConfig, config), part(BertSumAbsConfig, config))
     init = functools.partial(model.init, deterministic=True, return_attention=False)
     return model, random_params(init, Seq2SeqInputs(*[np.zeros((1, 1), np.int32)] * 4))["params"]
 
@@ -336,7 +336,7 @@ def test_a_decoder_of_another_size(tmp_path):
 def test_bert_is_loaded_from_a_summarizer():
     config = model_of(GOLDEN / "rnn.pt").config
     ids = np.zeros((1, 1), np.int32)
-    init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
+    init = functools.partial(Bert(config, pooler_activation="tanh").init, deterministic=True, return_attention=False)
     shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
     params, report = load(GOLDEN / "rnn.pt", shapes)
     np.testing.assert_array_equal(params["pooler"]["kernel"], tensors("rnn")["bert.model.pooler.dense.weight"].T)
@@ -542,7 +542,7 @@ def test_transformers_opens_the_encoder(tmp_path, scorer):
     ids, types, tokens = (batch[key][:5] for key in ("input_ids", "token_type_ids", "segment_ids"))
     with torch.no_grad():
         theirs = opened.eval()(*(torch.tensor(x).long() for x in (ids, tokens, types))).last_hidden_state.numpy()
-    bert = Bert(model.config, use_pooler=False)
+    bert = Bert(model.config)
     inputs = BertInputs(*(jnp.asarray(x) for x in (ids, types, tokens)))
     ours = bert.apply({"params": params["bert"]}, inputs, deterministic=True, return_attention=False)
     np.testing.assert_allclose(ours.hidden[tokens == 1], theirs[tokens == 1], atol=2e-5)

@@ -8,7 +8,7 @@ import pytest
 from bertjax.config import build
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ MASK = (IDS != 0).astype(np.int32)
 
 def our_model(head, config):
     return {
-        "model": lambda: Bert(config, use_pooler=False),
+        "model": lambda: Bert(config),
         "words": lambda: BertForPreTraining(config, predicts_next=False),
         "classes": lambda: BertForSequenceClassification(config, CLASSES, 0.1, 0),
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
@@ -53,7 +53,7 @@ def call(head, config, method, *variables):
 
 def our_output(folder, head):
     weights = open_weights(folder)
-    config = build(BertConfig, {"dropout": 0.0, "attention_dropout": 0.0, **weights.fields}, "model")
+    config = build(HeadConfig, {"dropout": 0.0, "attention_dropout": 0.0, **weights.fields}, "model")
     shapes = jax.eval_shape(lambda: call(head, config, "init", jax.random.key(0)))["params"]
     params, missing = weights.load(shapes)
     assert not missing

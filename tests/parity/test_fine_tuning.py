@@ -10,7 +10,7 @@ import pytest
 from bertjax.config import build
 from bertjax.interop import bert_tensors, huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, span_cross_entropy, squared_error
 from tests.parity.test_bert import distance
@@ -115,13 +115,13 @@ def read_config(folder):
     choices = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
     choices |= {"scan_layers": True, "remat": "none"}
     choices |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-    return build(BertConfig, {**open_weights(folder).fields, **choices}, "model")
+    return build(HeadConfig, {**open_weights(folder).fields, **choices}, "model")
 
 
 def our_model(case, config):
     architecture, num_labels = CASES[case]
     return {
-        "BertModel": lambda: Bert(config, use_pooler=True),
+        "BertModel": lambda: Bert(config, pooler_activation="tanh"),
         "BertForPreTraining": lambda: BertForPreTraining(config),
         "BertForMaskedLM": lambda: BertForPreTraining(config, predicts_next=False),
         "BertForSequenceClassification": lambda: BertForSequenceClassification(config, num_labels, 0.1, 0),

@@ -12,7 +12,7 @@ from bertjax.config import build
 from bertjax.interop import bert_tensors, huggingface
 from bertjax.interop.families import modernbert
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests import tiny
 from tests.parity.test_bert import distance
@@ -168,12 +168,12 @@ def weights(shape, mask):
 
 
 def our_config(folder):
-    return build(BertConfig, {**open_weights(folder).fields, "scan_layers": True}, "model")
+    return build(HeadConfig, {**open_weights(folder).fields, "scan_layers": True}, "model")
 
 
 def our_model(head, config):
     return {
-        "model": lambda: Bert(config, use_pooler=False),
+        "model": lambda: Bert(config),
         "words": lambda: BertForPreTraining(config, predicts_next=False),
         "classes": lambda: BertForSequenceClassification(config, CLASSES, 0.1, 0),
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
