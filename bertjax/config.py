@@ -163,7 +163,7 @@ def check_keys(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:
 
 
 def part(cls: type[T], config: Any) -> T:
-    """Returns the fields of `cls` in a dataclass that extends it, such as the `BertConfig` in `config.model`."""
+    """Returns the fields of `cls` in a dataclass that extends it, such as the `HeadConfig` in `config.model`."""
     return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
@@ -245,7 +245,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         config.check_labels()
         super().__init__(config, vocabulary)
 
-    def with_head(self, encoder: BertConfig, config: Config) -> BertForSequenceClassification:
+    def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
         """See `FineTuningTask.with_head`."""
         num_labels, head = 1 if self._numeric else len(self.labels), config.model
         return BertForSequenceClassification(encoder, num_labels, head.classifier_dropout, head.lstm_size)

@@ -18,7 +18,7 @@ from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, read_question, rows_of
 from bertjax.data.readers import tables
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
 from bertjax.tasks import bert, completion, fine_tuning, inputs
@@ -80,7 +80,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     heads = ("classifier",)
     of_examples = MappingProxyType({"labels": np.int32})
 
-    def with_head(self, encoder: BertConfig, config: Config) -> BertForSequenceClassification:
+    def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
         """See `FineTuningTask.with_head`."""
         return BertForSequenceClassification(encoder, 1, config.model.classifier_dropout, config.model.lstm_size)
 

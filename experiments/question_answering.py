@@ -28,7 +28,7 @@ from bertjax.data.prepared import VALID
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
@@ -108,7 +108,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     architecture, term = "BertForQuestionAnswering", "span"
     of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
 
-    def with_head(self, encoder: BertConfig, config: Config) -> BertForQuestionAnswering:
+    def with_head(self, encoder: HeadConfig, config: Config) -> BertForQuestionAnswering:
         """See `FineTuningTask.with_head`."""
         return BertForQuestionAnswering(encoder, config.model.lstm_size)
 

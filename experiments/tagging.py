@@ -24,7 +24,7 @@ from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring import tags
@@ -234,7 +234,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         tagged_words.check_labels(self.labels)
         super().__init__(config, vocabulary)
 
-    def with_head(self, encoder: BertConfig, config: Config) -> nn.Module:
+    def with_head(self, encoder: HeadConfig, config: Config) -> nn.Module:
         """See `FineTuningTask.with_head`."""
         head, num_labels = config.model, len(self.labels)
         if not head.feature_layers:

@@ -9,14 +9,14 @@ import numpy as np
 
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import huggingface
-from bertjax.models.bert import Bert, BertConfig, BertInputs
+from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from tests.random_params import random_params
 
 # A whole folder, written by TensorFlow.
 GOOGLE = Path(__file__).parent / "interop" / "golden" / "uncased_L-2_H-8_A-2"
 TOKENIZER = WordPiece([*SPECIALS, ".", "the", "cat", "dog", "sees", "##s", "##y", "##ing", "bird"], lowercase=True)
 _SIZES = {"num_layers": 4, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "max_positions": 32}
-CONFIG = BertConfig(
+CONFIG = HeadConfig(
     **_SIZES,
     vocab_size=TOKENIZER.vocab_size,
     dropout=0.1,
@@ -29,14 +29,14 @@ CONFIG = BertConfig(
 
 
 @functools.cache
-def params(config: BertConfig = CONFIG) -> Any:
+def params(config: HeadConfig = CONFIG) -> Any:
     """The parameters of `Bert` in the folders."""
     ids = np.zeros((1, 1), np.int32)
-    init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
+    init = functools.partial(Bert(config, pooler_activation="tanh").init, deterministic=True, return_attention=False)
     return random_params(init, BertInputs(ids, ids, ids), scale=0.5)["params"]
 
 
-def write_huggingface(folder: Path, config: BertConfig = CONFIG) -> Path:
+def write_huggingface(folder: Path, config: HeadConfig = CONFIG) -> Path:
     """Writes and returns a folder for transformers' BertModel."""
     huggingface.save(folder, params(config), config, "BertModel")
     TOKENIZER.save(folder)

@@ -52,7 +52,7 @@ class Transformers(Published):
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Any]:
-        """The fields of `BertConfig`, and of BertSum's heads."""
+        """The fields of `HeadConfig`, and of BertSum's heads."""
         return {**huggingface.read_config(self.config, self._file), **presumm.read_head(self.config, self._file)}
 
     @functools.cached_property

@@ -2,8 +2,8 @@
 
 Also reads folders of sentence-transformers.
 
->>> config = BertConfig(**published.open_weights(Path("bert-base-uncased")).fields)
->>> init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
+>>> config = HeadConfig(**published.open_weights(Path("bert-base-uncased")).fields)
+>>> init = functools.partial(Bert(config, pooler_activation="tanh").init, deterministic=True, return_attention=False)
 >>> ids = np.zeros((1, 1), np.int32)
 >>> shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
 >>> params, report = huggingface.load("bert-base-uncased", shapes)
@@ -25,7 +25,7 @@ from bertjax.files import completed
 from bertjax.interop import families, json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
 from bertjax.interop.families import Family
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -51,7 +51,7 @@ def model_folder(folder: str | Path) -> Path:
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the fields of BertConfig that a config.json determines.
+    """Returns the fields of HeadConfig that a config.json determines.
 
     The user chooses the others (dtype, initializer, scan_layers, remat, ...).
 
@@ -170,7 +170,7 @@ def load(
 def save(
     folder: str | Path,
     params: Mapping[str, Any],
-    config: BertConfig,
+    config: HeadConfig,
     architecture: str,
     labels: Sequence[str] | None = None,
     more: Mapping[str, Any] | None = None,
@@ -250,7 +250,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_fields(config: BertConfig, architecture: str, family: Family) -> None:
+def _check_fields(config: HeadConfig, architecture: str, family: Family) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
     if architecture not in family.heads:
         expected = f"bert, because transformers has no {family.class_name(architecture)}"

@@ -19,7 +19,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families, json_files
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.runs import checkpoints
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -29,7 +29,7 @@ _CHANGEABLE = (
     *("dropout", "attention_dropout", "activation_dropout", "attention_backend", "dtype", "scan_layers", "remat"),
     *("initializer", "initializer_range", "depth_scaled_init"),
 )
-_FIXED = [field for field in dataclasses.fields(BertConfig) if field.name not in _CHANGEABLE]
+_FIXED = [field for field in dataclasses.fields(HeadConfig) if field.name not in _CHANGEABLE]
 MODEL_KEYS = tuple(field.name for field in _FIXED)
 # The values of folders without these keys: runs that are older than the field, and formats that have only one value.
 MODEL_DEFAULTS = {field.name: field.default for field in _FIXED if field.default is not dataclasses.MISSING}
@@ -76,7 +76,7 @@ class Published(abc.ABC):
     @functools.cached_property
     @abc.abstractmethod
     def fields(self) -> Mapping[str, Any]:
-        """All known fields of the model's config, such as `BertConfig`. Raises UserError for an unsupported model."""
+        """All known fields of the model's config, such as `HeadConfig`. Raises UserError for an unsupported model."""
 
     @property
     def model(self) -> dict[str, Any]:

@@ -42,11 +42,6 @@ class BertConfig(TransformerConfig):
       first_attention_norm: whether the first layer of a pre-norm model has a norm before its attention.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
       tie_output: whether the masked-LM head uses the word embeddings as its output embeddings, instead of its own.
-      head: what the classifiers of fine-tuning read: "pooler", the pooled [CLS] of whole rows and the encoder's output
-        of tokens, as in BERT; or "transform", both after a map, activation and norm, as in ModernBERT.
-      pooler_activation: the activation of the pooler: "tanh", as in BERT; "relu", as in DistilBERT; or "gelu".
-      pooling: what represents a whole instance with model.head=transform: "cls", its first token; or "mean", the mean
-        of its tokens.
 
     Raises:
       UserError: if a value is out of range.
@@ -65,9 +60,6 @@ class BertConfig(TransformerConfig):
     first_attention_norm: bool = True
     direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
     tie_output: bool = True
-    head: Annotated[str, one_of("pooler", "transform")] = "pooler"
-    pooler_activation: Annotated[str, one_of("tanh", "relu", "gelu")] = "tanh"
-    pooling: Annotated[str, one_of("cls", "mean")] = "cls"
 
     @property
     def word_size(self) -> int:
@@ -92,6 +84,26 @@ class BertConfig(TransformerConfig):
         self.check(is_even, "positions", f"not sinusoidal with embeddings of {self.word_size}, which is odd")
         self.check(self.local_attention != 1, "local_attention", "0, or at least 2")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig(BertConfig):
+    """Sizes and options of BERT and of the heads that predict from its output.
+
+    Attributes:
+      head: what the classifiers of fine-tuning read: "pooler", the pooled [CLS] of whole rows and the encoder's output
+        of tokens, as in BERT; or "transform", both after a map, activation and norm, as in ModernBERT.
+      pooler_activation: the activation of the pooler: "tanh", as in BERT; "relu", as in DistilBERT; or "gelu".
+      pooling: what represents a whole instance with model.head=transform: "cls", its first token; or "mean", the mean
+        of its tokens.
+    """
+
+    head: Annotated[str, one_of("pooler", "transform")] = "pooler"
+    pooler_activation: Annotated[str, one_of("tanh", "relu", "gelu")] = "tanh"
+    pooling: Annotated[str, one_of("cls", "mean")] = "cls"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.check(self.pooling == "cls" or self.head == "transform", "pooling", "cls with model.head=pooler")
 
 
@@ -132,13 +144,13 @@ class PreTrainingOutput(NamedTuple):
 
 
 class Bert(nn.Module):
-    """Embeddings, encoder, and a pooler (dense and an activation on [CLS]) if `use_pooler`.
+    """Embeddings, encoder, and a pooler (dense and an activation on [CLS]) if `pooler_activation` is set.
 
     Parameters: `embeddings`, `encoder`, `pooler`.
     """
 
     config: BertConfig
-    use_pooler: bool
+    pooler_activation: str = ""  # of the pooler; "" for none
 
     def setup(self) -> None:
         """Makes the submodules."""
@@ -146,7 +158,7 @@ class Bert(nn.Module):
         sizes = config.vocab_size, config.max_positions, config.type_vocab_size
         self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm, config.word_size)
         self.encoder = Encoder(config)
-        if self.use_pooler:
+        if self.pooler_activation:
             self.pooler = dense(config, config.hidden_size)
 
     def __call__(
@@ -174,10 +186,10 @@ class Bert(nn.Module):
             x, mask, deterministic=deterministic, output_positions=output_positions, **returns
         )
         pooled = None
-        if self.use_pooler:
+        if self.pooler_activation:
             positions = inputs.cls_positions
             first = hidden[:, :1] if positions is None else take_positions(hidden, positions)
-            pooled = ACTIVATIONS[self.config.pooler_activation](self.pooler(first))
+            pooled = ACTIVATIONS[self.pooler_activation](self.pooler(first))
         return BertOutput(hidden, pooled, attention, layers)
 
 
@@ -213,13 +225,13 @@ class BertForPreTraining(nn.Module):
     `bert/pooler`, because they would not be trained.
     """
 
-    config: BertConfig
+    config: HeadConfig
     predicts_next: bool = True
 
     def setup(self) -> None:
         """Makes the submodules."""
         config = self.config
-        self.bert = Bert(config, use_pooler=self.predicts_next)
+        self.bert = Bert(config, config.pooler_activation if self.predicts_next else "")
         self.masked_lm = MaskedLanguageModelHead(config)
         if self.predicts_next:
             self.next_sentence = Dense(2, kernel_init(config), "float32")
@@ -258,7 +270,7 @@ class BertForMaskedLM(nn.Module):
 
     def setup(self) -> None:
         """Makes the submodules."""
-        self.bert = Bert(self.config, use_pooler=False)
+        self.bert = Bert(self.config)
         self.masked_lm = MaskedLanguageModelHead(self.config)
 
     def __call__(

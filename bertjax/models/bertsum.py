@@ -73,7 +73,7 @@ class BertSum(nn.Module):
     def setup(self) -> None:
         """Makes the submodules. Raises UserError if the scorer does not fit BERT's hidden size."""
         config, head = self.config, self.head
-        self.bert = Bert(config, use_pooler=False)
+        self.bert = Bert(config)
         self.scorer = _make_scorer(config, head)
 
     def __call__(

@@ -57,7 +57,7 @@ class BertSumAbs(Seq2Seq):
     def setup(self) -> None:
         """Makes the submodules. Raises UserError if the decoder does not fit BERT's hidden size."""
         config = self.config
-        self.bert = Bert(config, use_pooler=False)
+        self.bert = Bert(config)
         # PreSumm first initializes this table by N(0, 0.02), then as part of the output layer, which shares it.
         init, shape = nn.initializers.xavier_uniform(), (config.vocab_size, config.hidden_size)
         self.target_words = self.param("target_embeddings", init, shape)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import choice
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig, BertInputs, transform
+from bertjax.models.bert import Bert, BertConfig, BertInputs, HeadConfig, transform
 from bertjax.models.encoder import take_positions
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
@@ -68,7 +68,7 @@ class BertFeatures(nn.Module):
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S F"]:
         """Returns the vectors of all tokens, including padding."""
         check_layers(self.layers, self.config.num_layers, "model.layers")
-        output = Bert(self.config, use_pooler=False, name="bert")(
+        output = Bert(self.config, name="bert")(
             inputs, deterministic=deterministic, return_attention=False, return_layers=True
         )
         assert output.layers is not None
@@ -127,13 +127,13 @@ class BertForSequenceClassification(nn.Module):
 
     The input of the classifier is the pooled output of [CLS], the first token. If `direction` is "left_to_right", it is
     that of the last token, because [CLS] then attends only to itself. With a BiLSTM ("+ BiLSTM" in table 5), it is the
-    two final states of the BiLSTM, and there is no pooler. For `head="transform"` see `BertConfig`.
+    two final states of the BiLSTM, and there is no pooler. For `head="transform"` see `HeadConfig`.
 
     Parameters: `bert`, with `pooler` unless there is an `lstm` or `head` is "transform", and then `transform` and
     `norm`; `lstm`; `classifier` [H or 2 lstm_size, C].
     """
 
-    config: BertConfig
+    config: HeadConfig
     num_labels: int
     classifier_dropout: float  # dropout of the head's input; 0.1 in BERT
     lstm_size: int  # units of each direction; 0 for no BiLSTM
@@ -146,7 +146,8 @@ class BertForSequenceClassification(nn.Module):
         if self.config.direction == "left_to_right":
             pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
         has_pooler = self.config.head == "pooler" and not self.lstm_size
-        output = Bert(self.config, use_pooler=has_pooler, name="bert")(
+        pooler_activation = self.config.pooler_activation if has_pooler else ""
+        output = Bert(self.config, pooler_activation, name="bert")(
             pooled, deterministic=deterministic, return_attention=False
         )
         x = output.hidden if output.pooled is None else output.pooled
@@ -166,7 +167,7 @@ class BertForTokenClassification(nn.Module):
     Parameters: `bert`, without a pooler; `lstm` if `lstm_size` is not 0; `classifier` [H or 2 lstm_size, C].
     """
 
-    config: BertConfig
+    config: HeadConfig
     num_labels: int
     classifier_dropout: float  # dropout of the head's input; 0.1 in BERT
     lstm_size: int  # units of each direction; 0 for no BiLSTM
@@ -175,9 +176,7 @@ class BertForTokenClassification(nn.Module):
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float32[Array, "B S C"]:
         """Returns the logits of each token."""
         _check_head(self.num_labels, self.classifier_dropout, self.lstm_size, inputs)
-        x = Bert(self.config, use_pooler=False, name="bert")(
-            inputs, deterministic=deterministic, return_attention=False
-        ).hidden
+        x = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
         x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
         if self.lstm_size:
@@ -193,16 +192,14 @@ class BertForQuestionAnswering(nn.Module):
     Parameters: `bert`, without a pooler; `lstm` if `lstm_size` is not 0; `qa_outputs` [H or 2 lstm_size, 2].
     """
 
-    config: BertConfig
+    config: HeadConfig
     lstm_size: int  # units of each direction; 0 for no BiLSTM
 
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> SpanLogits:
         """Returns the logits of each token."""
         _check_lstm(self.lstm_size, inputs)
-        x = Bert(self.config, use_pooler=False, name="bert")(
-            inputs, deterministic=deterministic, return_attention=False
-        ).hidden
+        x = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
         x = _transformed(self.config, x)
         if self.lstm_size:
             x = BiLSTM(self.lstm_size, name="lstm")(x, inputs.segment_ids).hidden
@@ -263,9 +260,7 @@ class BertFeatureTagger(nn.Module):
         """Returns the logits of each token, including padding."""
         _check_lstm(self.lstm_size, inputs)
         check_layers(self.layers, self.config.num_layers, "model.feature_layers")
-        output = Bert(self.config, use_pooler=False, name="bert")(
-            inputs, deterministic=True, return_attention=False, return_layers=True
-        )
+        output = Bert(self.config, name="bert")(inputs, deterministic=True, return_attention=False, return_layers=True)
         assert output.layers is not None
         features = choose_layers(jax.lax.stop_gradient(output.layers), self.layers)
         tagger = FeatureTagger(
@@ -280,7 +275,7 @@ class BertFeatureTagger(nn.Module):
         return tagger(features, inputs.segment_ids, deterministic=deterministic)
 
 
-def _transformed(config: BertConfig, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
+def _transformed(config: HeadConfig, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
     return transform(config, config.hidden_size, x) if config.head == "transform" else x
 
 

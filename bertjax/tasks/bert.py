@@ -21,7 +21,7 @@ from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig, BertInputs
+from bertjax.models.bert import BertConfig, BertInputs, HeadConfig
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import inputs, pretrained, samples
 
@@ -31,7 +31,7 @@ INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(BertConfig):
+class ModelConfig(HeadConfig):
     """The keys of `model` of a task with a BERT. Tasks with further keys extend it.
 
     Attributes:
@@ -40,10 +40,10 @@ class ModelConfig(BertConfig):
         with the same kind of positions, "bert" or "modernbert".
     """
 
-    vocab_size: Size | None = None  # type: ignore[assignment]  # a BertConfig always has a size
+    vocab_size: Size | None = None  # type: ignore[assignment]  # a HeadConfig always has a size
     family: Annotated[str, one_of(*families.ENCODERS)] | None = None
 
-    def encoder(self, vocab: Sequence[str]) -> BertConfig:
+    def encoder(self, vocab: Sequence[str]) -> HeadConfig:
         """Returns the config of the encoder. Raises UserError if the vocabulary is larger than `vocab_size`."""
         size, room = len(vocab), self.vocab_size or len(vocab)
         if size > room:
@@ -54,7 +54,7 @@ class ModelConfig(BertConfig):
                 fix="restore the vocabulary that the weights in init_from were trained with, or omit "
                 "--config.model.vocab_size, which follows from the vocabulary",
             )
-        return part(BertConfig, dataclasses.replace(self, vocab_size=room))
+        return part(HeadConfig, dataclasses.replace(self, vocab_size=room))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
 
     columns_key = ""
 
-    def __init__(self, config: C, tokenizer: Tokenizer, bert: BertConfig, model: nn.Module, seq_len: int) -> None:
+    def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
 
         Args:

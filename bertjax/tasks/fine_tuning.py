@@ -27,7 +27,7 @@ from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
@@ -233,7 +233,7 @@ class FineTuningTask(BertTask[C]):
         super().__init__(config, vocabulary, encoder, self.with_head(encoder, config), config.data.seq_len)
 
     @abc.abstractmethod
-    def with_head(self, encoder: BertConfig, config: C) -> nn.Module:
+    def with_head(self, encoder: HeadConfig, config: C) -> nn.Module:
         """Returns the whole model."""
 
     @property

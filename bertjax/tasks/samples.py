@@ -60,7 +60,7 @@ def attention(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _weights(config: BertConfig, params: Params, inputs: BertInputs) -> Float[Array, "L 1 N S S"]:
-    model = Bert(dataclasses.replace(config, attention_backend="xla"), use_pooler=False)
+    model = Bert(dataclasses.replace(config, attention_backend="xla"))
     output = model.apply({"params": params}, inputs, deterministic=True, return_attention=True)
     return output.attention  # type: ignore[union-attr]
 

@@ -31,7 +31,7 @@ from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
 from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.progress import log_once
 from bertjax.scoring import bootstrap, rouge
 from bertjax.scoring.rouge import RougeConfig
@@ -235,7 +235,7 @@ class SummarizationTask(BertTask[C]):
     """A task that summarizes articles with a BERT encoder."""
 
     def __init__(
-        self, config: C, encoding: Encoding, head: type[Any], model: Callable[[BertConfig, Any], nn.Module]
+        self, config: C, encoding: Encoding, head: type[Any], model: Callable[[HeadConfig, Any], nn.Module]
     ) -> None:
         """Initializes the task; see `Experiment`.
 

@@ -57,7 +57,7 @@ def extract(folder, lines, variant, **overrides):
 
 @functools.cache
 def model():
-    bert = Bert(published.CONFIG, use_pooler=True)
+    bert = Bert(published.CONFIG, pooler_activation="tanh")
     return jax.jit(functools.partial(bert.apply, deterministic=True, return_attention=False, return_layers=True))
 
 

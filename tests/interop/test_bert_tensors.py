@@ -18,7 +18,7 @@ from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests.trees import assert_equal
 
@@ -31,7 +31,7 @@ HEADS = ("bert.pooler", "cls.predictions", "cls.seq_relationship", "classifier",
 
 
 def configured(**changes):
-    return build(BertConfig, {**open_weights(GOLDEN).fields, **CHOICES, **changes}, "model")
+    return build(HeadConfig, {**open_weights(GOLDEN).fields, **CHOICES, **changes}, "model")
 
 
 @functools.cache
@@ -43,7 +43,10 @@ def shapes(name, lstm_size=0, **changes):
         model = BertForPreTraining(config, predicts_next=name == "pretraining")
         positions, options = (ids,), {"deterministic": True, "return_attention": False}
     elif name in ("bert", "bert_without_pooler"):
-        model, options = Bert(config, use_pooler=name == "bert"), {"deterministic": True, "return_attention": False}
+        model, options = (
+            Bert(config, "tanh" if name == "bert" else ""),
+            {"deterministic": True, "return_attention": False},
+        )
     else:
         model = {
             "sequence": lambda: BertForSequenceClassification(config, CLASSES, 0.1, lstm_size),

@@ -9,7 +9,7 @@ from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop.families import google
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from tests.interop.bundles import HEADER, entry, write
 
 # Written by TensorFlow; see golden/make_tensorflow_checkpoints.py.
@@ -56,7 +56,7 @@ def write_tensors(folder, **arrays):
 @pytest.mark.parametrize("given", [GOLDEN, str(GOLDEN), GOLDEN / "bert_model.ckpt"])
 def test_read_config(given):
     assert google.read_config(given) == CONFIG
-    build(BertConfig, {**CONFIG, "scan_layers": True}, "model")
+    build(HeadConfig, {**CONFIG, "scan_layers": True}, "model")
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from tests.random_params import random_params
 from tests.trees import assert_equal
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CONFIG = build(BertConfig, {**open_weights(GOLDEN).fields, "scan_layers": True}, "model")
+CONFIG = build(HeadConfig, {**open_weights(GOLDEN).fields, "scan_layers": True}, "model")
 
 
 @functools.cache

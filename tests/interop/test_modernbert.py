@@ -12,7 +12,7 @@ from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests.random_params import random_params
 from tests.trees import assert_equal
@@ -84,11 +84,11 @@ FIELDS = {
     "initializer_range": 0.02,
 }
 TINY = {"hidden_size": 12, "num_heads": 2, "num_layers": 3, "intermediate_size": 10, "vocab_size": 17}
-CONFIG = build(BertConfig, {**FIELDS, **TINY, "max_positions": 40}, "model")
+CONFIG = build(HeadConfig, {**FIELDS, **TINY, "max_positions": 40}, "model")
 IDS = np.zeros((1, 1), np.int32)
 INPUTS = BertInputs(IDS, IDS, IDS)
 ARCHITECTURES = {
-    "BertModel": lambda config: Bert(config, use_pooler=False),
+    "BertModel": lambda config: Bert(config),
     "BertForMaskedLM": lambda config: BertForPreTraining(config, predicts_next=False),
     "BertForSequenceClassification": lambda config: BertForSequenceClassification(config, 4, 0.0, 0),
     "BertForMultipleChoice": lambda config: BertForSequenceClassification(config, 1, 0.0, 0),
@@ -191,7 +191,7 @@ def test_save_and_load_round_trip(tmp_path, architecture, changes):
     config = dataclasses.replace(CONFIG, **changes)
     params = params_of(architecture, config)
     huggingface.save(tmp_path, params, config, architecture, family="modernbert")
-    assert BertConfig(**open_weights(tmp_path).fields) == config
+    assert HeadConfig(**open_weights(tmp_path).fields) == config
     loaded, report = huggingface.load(tmp_path, params, family="modernbert")
     assert report == ((), ())
     assert_equal(loaded, params)

@@ -17,7 +17,7 @@ from bertjax.interop import huggingface
 from bertjax.interop.families import presumm
 from bertjax.interop.formats import torch_pickle
 from bertjax.interop.published import MODEL_DEFAULTS, open_weights
-from bertjax.models.bert import Bert, BertConfig, BertInputs
+from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.encoder_decoder import Seq2SeqInputs
@@ -277,7 +277,7 @@ def abstractive(path):
     """A random model with one decoder layer, and the encoder of a golden file."""
     head = {"decoder_layers": 1, "decoder_heads": 2, "decoder_intermediate": 5, "decoder_dropout": 0.0}
     config = build_part(ModelConfig, {**open_weights(path).fields, **CHOICES, **head}, "model")
-    model = BertSumAbs(part(BertConfig, config), part(BertSumAbsConfig, config))
+    model = BertSumAbs(part(HeadConfig, config), part(BertSumAbsConfig, config))
     init = functools.partial(model.init, deterministic=True, return_attention=False)
     return model, random_params(init, Seq2SeqInputs(*[np.zeros((1, 1), np.int32)] * 4))["params"]
 
@@ -309,7 +309,7 @@ def test_a_decoder_of_another_size(tmp_path):
 def test_bert_is_loaded_from_a_summarizer():
     config = model_of(GOLDEN / "rnn.pt").config
     ids = np.zeros((1, 1), np.int32)
-    init = functools.partial(Bert(config, use_pooler=True).init, deterministic=True, return_attention=False)
+    init = functools.partial(Bert(config, pooler_activation="tanh").init, deterministic=True, return_attention=False)
     shapes = jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids))["params"]
     params, report = load(GOLDEN / "rnn.pt", shapes)
     np.testing.assert_array_equal(params["pooler"]["kernel"], tensors("rnn")["bert.model.pooler.dense.weight"].T)

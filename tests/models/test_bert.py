@@ -86,14 +86,14 @@ def test_outputs_of_all_layers_begin_with_the_embeddings(params):
     bert = {"params": params["bert"]}
 
     @functools.partial(jax.jit, static_argnums=0)
-    def layers(use_pooler):
-        model = Bert(CONFIG, use_pooler=use_pooler)
+    def layers(pooler_activation):
+        model = Bert(CONFIG, pooler_activation)
         output = model.apply(bert, inputs, deterministic=True, return_attention=False, return_layers=True)
         embedded = model.bind(bert).embeddings(inputs.input_ids, inputs.token_type_ids, deterministic=True)
         return output, embedded
 
-    for use_pooler in (True, False):
-        output, embedded = layers(use_pooler)
+    for pooler_activation in ("tanh", ""):
+        output, embedded = layers(pooler_activation)
         assert output.layers.shape == (3, 3, LENGTH, 12)
         np.testing.assert_allclose(output.layers[0], embedded, atol=1e-6)
         np.testing.assert_array_equal(output.layers[-1], output.hidden)
@@ -102,7 +102,7 @@ def test_outputs_of_all_layers_begin_with_the_embeddings(params):
 @functools.partial(jax.jit, static_argnums=0)
 def read(config, params, positions, key=None):
     """The outputs at `READ`, computed with `output_positions`, or selected from all outputs if `positions` is None."""
-    output = Bert(config, use_pooler=False).apply(
+    output = Bert(config).apply(
         {"params": params},
         BertInputs.of(batch()),
         output_positions=positions,

@@ -199,7 +199,7 @@ def test_the_published_lstm_matches_numpy():
 
 def test_mean_pooling_of_sentences():
     inputs, variables = batch(), init("classifier_mean")
-    apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, deterministic=True, return_attention=False))
+    apply = jax.jit(functools.partial(Bert(CONFIG).apply, deterministic=True, return_attention=False))
     hidden = np.asarray(apply({"params": variables["params"]["bert"]}, BertInputs.of(inputs)).hidden)
     linear, ours = variables["params"]["scorer"]["linear"], run("classifier_mean", variables, inputs)
     for row, parts in enumerate([[(0, 3), (3, 4), (4, 8), (8, 10)], [(0, 6)], [(0, 2), (2, 5), (5, 8)]]):

@@ -90,7 +90,7 @@ def test_features_of_bert(mixing):
 
     @jax.jit
     def found_and_layers(variables):
-        bert = Bert(published.CONFIG, use_pooler=True)
+        bert = Bert(published.CONFIG, pooler_activation="tanh")
         options = {"deterministic": True, "return_attention": False, "return_layers": True}
         layers = bert.apply({"params": variables["params"]["bert"]}, inputs, **options).layers
         features = heads.BertFeatures(published.CONFIG, (1, -1), mixing)

@@ -8,7 +8,7 @@ import pytest
 from flax import traverse_util
 
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig, BertInputs
+from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from bertjax.models.heads import (
     BertFeatureTagger,
     BertForQuestionAnswering,
@@ -18,7 +18,7 @@ from bertjax.models.heads import (
 )
 from tests.random_params import random_params
 
-CONFIG = BertConfig(
+CONFIG = HeadConfig(
     hidden_size=12,
     num_layers=2,
     num_heads=3,
@@ -106,7 +106,7 @@ def test_shapes_and_dtypes(kind, lstm_size, dtype):
 
 def test_heads_are_affine_maps_of_bert():
     bert = init(make("sequence"))["params"]["bert"]
-    apply = functools.partial(Bert(CONFIG, use_pooler=True).apply, deterministic=True, return_attention=False)
+    apply = functools.partial(Bert(CONFIG, pooler_activation="tanh").apply, deterministic=True, return_attention=False)
     output = jax.tree.map(np.asarray, jax.jit(apply)({"params": bert}, batch()))
     without_pooler = {name: leaf for name, leaf in bert.items() if name != "pooler"}
     for kind in KINDS:
@@ -253,7 +253,7 @@ def test_bert_feature_tagger_is_a_feature_tagger_on_top_of_bert():
     params = init(bert_tagger())["params"]
     logits, _ = run_with_gradient(bert_tagger(), {"params": params}, batch())
     options = {"deterministic": True, "return_attention": False, "return_layers": True}
-    apply = jax.jit(functools.partial(Bert(CONFIG, use_pooler=False).apply, **options))
+    apply = jax.jit(functools.partial(Bert(CONFIG).apply, **options))
     layers = np.asarray(apply({"params": params["bert"]}, batch()).layers)
     x = np.stack([layers[0], layers[1]], axis=2)
     expected = run(tagger("weighted"), {"params": params["tagger"]}, (x, batch().segment_ids))

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.models import backends
 from bertjax.models.attention import make_mask
-from bertjax.models.bert import Bert, BertConfig, BertForMaskedLM, BertInputs
+from bertjax.models.bert import Bert, BertForMaskedLM, BertInputs, HeadConfig
 from bertjax.models.dot_product import AttentionInputs, Dropout, xla
 from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.heads import BertForSequenceClassification
@@ -20,7 +20,7 @@ from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
 
 SIZES = {"hidden_size": 24, "num_layers": 4, "num_heads": 3, "intermediate_size": 20, "vocab_size": 31}
-MODERN = BertConfig(
+MODERN = HeadConfig(
     **SIZES,
     max_positions=256,
     type_vocab_size=0,
@@ -41,7 +41,7 @@ MODERN = BertConfig(
     head="transform",
     scan_layers=True,
 )
-BERT = BertConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
+BERT = HeadConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
 
 
 def of_lengths(*lengths, size=0, seed=0):
@@ -65,15 +65,13 @@ def alone(inputs, number):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def hidden(config, options, params, inputs):
-    output = Bert(config, use_pooler=False).apply(
-        {"params": params}, inputs, deterministic=True, return_attention=False, **dict(options)
-    )
+    output = Bert(config).apply({"params": params}, inputs, deterministic=True, return_attention=False, **dict(options))
     return output.layers if output.layers is not None else output.hidden
 
 
 @functools.cache
 def params_of(config):
-    init = functools.partial(Bert(config, use_pooler=False).init, deterministic=True, return_attention=False)
+    init = functools.partial(Bert(config).init, deterministic=True, return_attention=False)
     return random_params(lambda key: init(key, of_lengths(3)), scale=0.3)["params"]
 
 
@@ -155,7 +153,7 @@ def test_scan_and_rematerialization_do_not_change_layers_of_several_kinds(scan_l
     @functools.partial(jax.jit, static_argnums=0)
     def outputs_and_gradient(config, params):
         def loss(params):
-            output = Bert(config, use_pooler=False).apply(
+            output = Bert(config).apply(
                 {"params": params}, inputs, deterministic=True, return_attention=True, return_layers=True
             )
             return jnp.sum(jnp.sin(output.hidden)), (output.layers, output.attention)
@@ -171,9 +169,7 @@ def test_scan_and_rematerialization_do_not_change_layers_of_several_kinds(scan_l
 
 def test_layers_have_the_kinds_that_the_config_says():
     inputs = of_lengths(40)
-    output = Bert(MODERN, use_pooler=False).apply(
-        {"params": params_of(MODERN)}, inputs, deterministic=True, return_attention=True
-    )
+    output = Bert(MODERN).apply({"params": params_of(MODERN)}, inputs, deterministic=True, return_attention=True)
     far = np.abs(np.subtract.outer(np.arange(40), np.arange(40))) > 3
     reach_far = [bool((np.asarray(weights)[0, :, far] > 0).any()) for weights in output.attention]
     assert reach_far == [True, False, False, True]
@@ -209,7 +205,7 @@ def test_output_positions_equal_those_of_all_positions():
     inputs, places = of_lengths(60, 20), jnp.array([[3, 70, 0, 59]])
     for layers in (1, 3, 4):  # the last layer is the first one, a local one, a global one
         config = dataclasses.replace(MODERN, num_layers=layers)
-        some = Bert(config, use_pooler=False).apply(
+        some = Bert(config).apply(
             {"params": params_of(config)}, inputs, deterministic=True, return_attention=False, output_positions=places
         )
         np.testing.assert_allclose(some.hidden, run(config, inputs)[:, places[0]], atol=1e-5)
@@ -276,7 +272,7 @@ def test_gradients_of_norms_equal_those_of_the_formula(centered, use_bias):
 def test_depth_scaled_initialization_scales_only_what_enters_the_residual_stream():
     config = dataclasses.replace(MODERN, hidden_size=96, intermediate_size=96, num_layers=8)
     scaled, plain = (
-        jax.jit(Bert(each, use_pooler=False).init, static_argnames=("deterministic", "return_attention"))(
+        jax.jit(Bert(each).init, static_argnames=("deterministic", "return_attention"))(
             jax.random.key(0), of_lengths(3), deterministic=True, return_attention=False
         )["params"]["encoder"]["layers"]
         for each in (dataclasses.replace(config, depth_scaled_init=True), config)
@@ -297,7 +293,7 @@ def test_embeddings_of_another_size_are_projected_and_tied_to_the_head():
     projection = tables.pop("projection")
     small = BertEmbeddings(dataclasses.replace(BERT, hidden_size=10, num_heads=1), 31, 16, 2)
     embedded = small.apply({"params": tables}, *inputs[:2], **options)
-    output = Bert(config, use_pooler=False).apply(
+    output = Bert(config).apply(
         {"params": params["bert"]}, inputs, return_attention=False, return_layers=True, **options
     )
     np.testing.assert_allclose(output.layers[0], embedded @ projection["kernel"] + projection["bias"], atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from tests.trees import distance
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -19,7 +19,7 @@ CASES = ("erf", "tanh", "deep")
 
 def read(folder, **changes):
     options = {"scan_layers": True, "dropout": 0.0, "attention_dropout": 0.0}
-    config = BertConfig(**{**open_weights(folder).fields, **options, **changes})
+    config = HeadConfig(**{**open_weights(folder).fields, **options, **changes})
     params, report = huggingface.load(folder, shapes(config))
     assert report == ((), ())
     return config, params

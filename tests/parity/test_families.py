@@ -11,7 +11,7 @@ import bertjax
 from bertjax.config import build
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import Bert, BertConfig, BertForPreTraining, BertInputs
+from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests import tiny
 from tests.trees import distance
@@ -175,7 +175,7 @@ def their_outputs(model, inputs):
 
 def our_model(head, config):
     return {
-        "model": lambda: Bert(config, use_pooler=False),
+        "model": lambda: Bert(config),
         "words": lambda: BertForPreTraining(config, predicts_next=False),
         "classes": lambda: BertForSequenceClassification(config, CLASSES, 0.1, 0),
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
@@ -236,7 +236,7 @@ def test_a_folder_in_both_directions(name, head, tmp_path):
 
     model, family = their_model(name, head), CONFIGS[name][0]
     model.save_pretrained(tmp_path / "theirs")
-    config = build(BertConfig, {**open_weights(tmp_path / "theirs").fields, "scan_layers": True}, "model")
+    config = build(HeadConfig, {**open_weights(tmp_path / "theirs").fields, "scan_layers": True}, "model")
     shapes = jax.eval_shape(lambda: call(head, config, "init", jax.random.key(0), padded()))
     params, report = huggingface.load(tmp_path / "theirs", shapes, type(model).__name__, family=family)
     assert report == ((), ())

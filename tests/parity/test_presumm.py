@@ -18,7 +18,7 @@ import pytest
 from bertjax.config import build, part
 from bertjax.experiments.bertsum_ext import ModelConfig
 from bertjax.interop.families import presumm
-from bertjax.models.bert import BertConfig, BertInputs
+from bertjax.models.bert import BertInputs, HeadConfig
 from bertjax.models.bertsum import BertSum, BertSumConfig
 from tests.trees import distance
 
@@ -61,7 +61,7 @@ def model_of(path, **changes):
     """Returns the model of a checkpoint, with changes."""
     values = {**ABSENT, **presumm.describe(presumm.read(path)), **CHOICES, **changes}
     config = build(ModelConfig, values, "model")
-    return BertSum(part(BertConfig, config), part(BertSumConfig, config))
+    return BertSum(part(HeadConfig, config), part(BertSumConfig, config))
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from bertjax.experiments.bertsum_abs import ModelConfig
 from bertjax.interop import huggingface
 from bertjax.interop.families import presumm
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig
 from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.models.losses import cross_entropy
@@ -63,7 +63,7 @@ def read(path):
     checkpoint = presumm.read(path)
     values = {**presumm.describe(checkpoint), **choices, "num_heads": 2, "decoder_dropout": 0.0}
     config = build(ModelConfig, values, "model")
-    model = BertSumAbs(part(BertConfig, config), part(BertSumAbsConfig, config))
+    model = BertSumAbs(part(HeadConfig, config), part(BertSumAbsConfig, config))
     params, report = presumm.load(checkpoint, shapes(model))
     assert report == ((), ("bert.pooler.dense.bias", "bert.pooler.dense.weight"))
     return model, params

@@ -100,11 +100,11 @@ def test_local_rows_may_not_be_contiguous(monkeypatch):
 @pytest.mark.slow
 def test_activations_stay_split_by_rows_under_fsdp():
     """Without the constraint each device computes all rows, which shows in the temporary memory."""
-    from bertjax.models.bert import BertConfig, BertForPreTraining, BertInputs
+    from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 
     values = {"vocab_size": 64, "hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}
     values |= {"max_positions": 64, "dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu", "norm_eps": 1e-12}
-    config = BertConfig(**values, scan_layers=True)
+    config = HeadConfig(**values, scan_layers=True)
     model = BertForPreTraining(config)
     ids = jax.ShapeDtypeStruct((64, 64), np.int32)
     call = {"deterministic": True, "return_attention": False}

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.config import choice
 from bertjax.interop.families.family import Family
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kind of positions.
 ENCODERS = ("bert", "modernbert", "distilbert")
@@ -29,6 +29,6 @@ def module(name: str) -> Any:
 
 
 def of_model(model: Mapping[str, Any]) -> str:
-    """Returns the family of an encoder whose run does not record one, by the fields of its BertConfig."""
-    positions = model.get("positions", BertConfig.positions)
+    """Returns the family of an encoder whose run does not record one, by the fields of its HeadConfig."""
+    positions = model.get("positions", HeadConfig.positions)
     return next((name for name in ENCODERS if find(name).fixed["positions"] == positions), ENCODERS[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -25,8 +25,8 @@ class Family:
     Attributes:
       name: the model_type in config.json, and `model.family` of runs.
       label: the name in messages.
-      fixed: the fields of BertConfig that are the same in all models of the family.
-      read_config: returns the fields of BertConfig that a config.json determines, and raises UserError for a model that
+      fixed: the fields of HeadConfig that are the same in all models of the family.
+      read_config: returns the fields of HeadConfig that a config.json determines, and raises UserError for a model that
         is not supported. Its arguments are the content of the file and its path, for messages.
       write_config: returns the keys of config.json, without architectures and special tokens.
       prefix: what the names of the classes of transformers begin with.
@@ -43,7 +43,7 @@ class Family:
     label: str
     fixed: Mapping[str, Any]
     read_config: Callable[[Mapping[str, Any], Path], dict[str, Any]]
-    write_config: Callable[[BertConfig], dict[str, Any]]
+    write_config: Callable[[HeadConfig], dict[str, Any]]
     heads: Mapping[str, set[str]]
     tokens: Mapping[str, str]
     prefix: str = "Bert"

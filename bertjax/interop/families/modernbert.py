@@ -16,9 +16,9 @@ import numpy as np
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families.family import Family
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 
-# Fields of BertConfig that config.json has under the same meaning, in the form of `json_files.SIZES`.
+# Fields of HeadConfig that config.json has under the same meaning, in the form of `json_files.SIZES`.
 _FIELDS = {
     **{field: key for field, key in json_files.SIZES.items() if field != "type_vocab_size"},
     "dropout": ("embedding_dropout", float),
@@ -50,7 +50,7 @@ _DEFAULTS = {
     "local_attention": 128,
     "global_attn_every_n_layers": 3,
 }
-# Keys that must equal another key, because BertConfig has one field for both.
+# Keys that must equal another key, because HeadConfig has one field for both.
 _SAME = {
     "mlp_bias": "attention_bias",
     "classifier_bias": "attention_bias",
@@ -113,7 +113,7 @@ def _read_layers(raw: Mapping[str, Any], path: Path) -> dict[str, int]:
     count = raw["num_hidden_layers"]
     types = raw.get("layer_types") or _layer_types(count, every)
     if types == [_GLOBAL] * count:
-        return {"local_attention": 0, "global_every": BertConfig.global_every}
+        return {"local_attention": 0, "global_every": HeadConfig.global_every}
     fitting = [number for number in (every, *range(count + 1)) if _layer_types(count, number) == types]
     if not fitting:
         refuse(f"{path}: layer_types", types, f"{_GLOBAL} in every n-th layer from the first on, or in none")
@@ -138,7 +138,7 @@ def _read_bases(raw: Mapping[str, Any], path: Path) -> dict[str, float]:
     return bases
 
 
-def write_config(config: BertConfig) -> dict[str, Any]:
+def write_config(config: HeadConfig) -> dict[str, Any]:
     """See `Family.write_config`; writes the keys of all versions."""
     every = config.global_every if config.local_attention else 1
     bases = {kind: float(getattr(config, field)) for kind, (field, *_) in _BASES.items()}

@@ -3,7 +3,7 @@
 Nothing that a checkpoint names is executed.
 
 >>> checkpoint = presumm.read(Path("model_step_18000.pt"))
->>> values = presumm.describe(checkpoint)  # fields of BertConfig and of BertSumConfig
+>>> values = presumm.describe(checkpoint)  # fields of HeadConfig and of BertSumConfig
 >>> shapes = jax.eval_shape(init, jax.random.key(0), inputs, mask)["params"]  # of `BertSum.init`
 >>> params, report = presumm.load(checkpoint, shapes)
 """
@@ -25,7 +25,7 @@ from bertjax.interop.formats import torch_pickle
 from bertjax.interop.formats.reading import shown
 from bertjax.interop.formats.restricted_pickle import Inert
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig
+from bertjax.models.bert import HeadConfig
 from bertjax.models.bertsum import BertSumConfig
 from bertjax.models.bertsum_abs import BertSumAbsConfig
 from bertjax.models.embeddings import sinusoids
@@ -91,7 +91,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns the fields of BertConfig, and of BertSumConfig or BertSumAbsConfig, that a checkpoint determines.
+    """Returns the fields of HeadConfig, and of BertSumConfig or BertSumAbsConfig, that a checkpoint determines.
 
     A checkpoint does not record the number of heads. It follows from the encoder that the options name, and is omitted
     if it cannot be derived. Published scorers of the kind "rnn" were trained with `rnn_compat`.
@@ -148,7 +148,7 @@ def load(checkpoint: Checkpoint, like: Mapping[str, Any]) -> tuple[dict[str, Any
 def save(
     folder: str | Path,
     params: Mapping[str, Any],
-    config: BertConfig,
+    config: HeadConfig,
     head: BertSumConfig | BertSumAbsConfig,
     rows: Mapping[str, Any],
 ) -> None:
