@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 
@@ -30,7 +31,7 @@ def final_params(workdir):
 
 @pytest.mark.slow
 def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
-    """The result is the same even if the time zones and locales of the processes differ."""
+    """They resume a run of one process. The result is the same even if their time zones and locales differ."""
     text.write_text(text.read_text() + "\n\nGröße İstanbul ısı 東京 .\nthe İ sees a ı .\n" * 9, encoding="utf-8")
     here = {"TZ": "America/Lima", "LC_ALL": "C", "LANG": "C"}
     elsewhere = {"TZ": "Asia/Tokyo", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8", "PYTHONUTF8": "0"}
@@ -40,10 +41,13 @@ def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
         for name in ("one", "two")
     )
     assert tiny.run(*one).status is None
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for step in (4, 6):
+        shutil.rmtree(tmp_path / "two" / "checkpoints" / str(step))
     processes.train(two, 2, 4, environments=(here, elsewhere))
     assert distance(final_params(tmp_path / "two"), final_params(tmp_path / "one")) <= 1e-5
-    vocabs = [(tmp_path / name / "vocab.txt").read_bytes() for name in ("one", "two")]
-    assert vocabs[0] == vocabs[1]
+    vocabs = [path.read_bytes() for path in tmp_path.glob("text_of_*/*/vocab.txt")]
+    assert len(vocabs) == 2 and vocabs[0] == vocabs[1]
     logs = [processes.lines(tmp_path / name) for name in ("one", "two")]
     timings = {"train/step_seconds", "train/tokens_per_second", "train/data_wait_fraction", "train/save_wait_seconds"}
     for a, b in zip(*logs, strict=True):
@@ -176,12 +180,6 @@ def test_agree_raises_for_values_that_differ(monkeypatch):
     distributed.agree("the other", "the text")
     with pytest.raises(UserError, match="the text: got process 0: mine, process 1: the other; expected the same"):
         distributed.agree("mine", "the text")
-
-
-def test_a_single_process_runs_the_work():
-    done = []
-    distributed.on_first_process(lambda: done.append(1))
-    assert done == [1]
 
 
 @pytest.mark.slow

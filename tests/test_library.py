@@ -64,26 +64,6 @@ def test_the_module_applies_to_its_parameters(encoder):
         assert model.config["experiment"] == "features"
 
 
-ARCHITECTURES = {
-    "BertForPreTraining": "bert_pretraining",
-    "BertForMaskedLM": "bert_pretraining",
-    "BertForSequenceClassification": "classification",
-    "BertForTokenClassification": "tagging",
-    "BertForMultipleChoice": "multiple_choice",
-    "BertForQuestionAnswering": "question_answering",
-    "BertModel": "features",
-    "BertSum": "bertsum_ext",
-    "BertSumAbs": "bertsum_abs",
-}
-
-
-@pytest.mark.parametrize(("architecture", "experiment"), ARCHITECTURES.items())
-def test_the_architecture_names_the_experiment(tmp_path, architecture, experiment):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
-    huggingface.write_tensors(tmp_path, {"weight": np.zeros(1, np.float32)})
-    assert open_weights(tmp_path).experiment == experiment
-
-
 def test_weights_without_next_sentences_predict_none(tmp_path):
     for name, tensors in (("with", ["cls.seq_relationship.weight"]), ("without", ["other"])):
         (tmp_path / name).mkdir()

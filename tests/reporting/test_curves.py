@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,21 @@ from bertjax.errors import UserError
 from bertjax.reporting.curves import learning_curves, main
 from bertjax.reporting.runs import read_run
 from tests.reporting.conftest import lines
+from tests.reporting.svg import SVG, elements, texts
 
-SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[2]
 
 
 def drawn(svg: str) -> dict[str, list[tuple[float, float]]]:
     """The points, in the picture's own units, of each line that has an id of ours; y grows downwards."""
     found = {}
-    for group in ET.fromstring(svg).iter(f"{SVG}g"):
+    for group in elements(svg, "g"):
         name = group.get("id", "")
         if "/" in name or name == "chance":
             path = group.find(f"{SVG}path")
             numbers = re.findall(r"[ML] (\S+) (\S+)", path.get("d"))
             found[name] = [(float(x), float(y)) for x, y in numbers]
     return found
-
-
-def texts(svg: str) -> list[str]:
-    return ["".join(text.itertext()) for text in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
 def test_all_lines_of_a_run_are_drawn(make_run):
