@@ -70,11 +70,11 @@ def finished(text, tmp_path_factory):
         manifest(self)
 
     def checked_step(*arguments):
-        def step(state, batch, index):
-            begun.append(int(index))
-            for due in range(2, int(index) + 1, 2):
-                assert (workdir / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {index}"
-            return compiled(state, batch, index)
+        def step(state, batch, numbers):
+            begun.append(int(numbers.index))
+            for due in range(2, begun[-1] + 1, 2):
+                assert (workdir / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {begun[-1]}"
+            return compiled(state, batch, numbers)
 
         compiled = jit_step(*arguments)
         return step
