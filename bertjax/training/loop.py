@@ -44,7 +44,7 @@ def train(
     meter: Callable[[int], dict[str, float]] | None = None,
     published: Any = None,
 ) -> bool:
-    """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step or SIGTERM.
+    """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step, SIGTERM or Ctrl-C.
 
     The next update begins only after a checkpoint is durable, so a killed run loses at most the updates of one save
     interval. A checkpoint is written during the evaluation of the same step.
@@ -58,7 +58,7 @@ def train(
       meter: returns what the first updates of a run with a budget cost, by name, to log it.
       published: the weights in `init_from`, a `Published`; None to start from random parameters.
     Returns:
-      whether SIGTERM was received, possibly after the last update.
+      whether it was stopped, possibly after the last update.
     """
     with (
         Compilations() as compiled,
