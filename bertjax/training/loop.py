@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, RowIndices, TrainingTask
+from bertjax.contract import Batch, Data, RowIndices, StagedTask, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
 from bertjax.runs.checkpoints import Checkpoints
@@ -318,8 +318,10 @@ class Trainer:
             batch, report, index = self._last
             health.check(self._task, state, batch, report, index, self._config)
             loss, norm = jax.device_get((report.metrics["loss"][0], report.gradient_norm))
-            self._loss_spikes.add(index + 1, float(loss))
-            self._gradient_spikes.add(index + 1, float(norm))
+            num_steps, task = self._config.num_steps, self._task
+            stage = task.stage(index, num_steps) if num_steps and isinstance(task, StagedTask) else 0
+            self._loss_spikes.add(index + 1, float(loss), stage)
+            self._gradient_spikes.add(index + 1, float(norm), stage)
             self._last = None
 
     def notices(self) -> dict[str, float]:
