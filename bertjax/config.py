@@ -249,13 +249,13 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
         # Of several dataclasses, the one with the most keys of the subtree.
         cls = max(subtrees, key=lambda kind: sum(field.name in value for field in dataclasses.fields(kind)))
         return _checked_fields((cls,), value, where, is_open=True) if is_open else build(cls, value, where)
-    origin = typing.get_origin(hint) or hint
-    if origin is tuple and isinstance(value, (list, tuple)):
-        element = typing.get_args(hint)[0]  # tuple[element, ...]
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    allowed = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    if tuple in allowed and isinstance(value, (list, tuple)):
+        element = typing.get_args(kinds[allowed.index(tuple)])[0]  # tuple[element, ...]
         if element is Any:
             return tuple(value)
         return tuple(_checked(item, element, f"{where}[{i}]", is_open) for i, item in enumerate(value))
-    allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
     is_large = type(value) is int and abs(value) >= _TOO_LARGE
     if type(value) is int and float in allowed and int not in allowed and not is_large:
         return float(value)

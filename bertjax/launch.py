@@ -102,6 +102,7 @@ def main(argv: list[str]) -> None:
         choice(_FORMAT.value, FORMATS, "--format")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(130)  # the convention of shells
     except Exception as error:
         user_error = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)

@@ -21,7 +21,7 @@ from bertjax.config import Count, Size, build_part, each, one_of, part
 from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig
 from bertjax.data.readers.sources import DATES
-from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
+from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
@@ -54,7 +54,15 @@ _EXAMPLES = 10  # the number of unknown characters in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, TranslationRowsConfig, PreparationConfig):
+class DataConfig(
+    ParallelTextConfig,
+    DatesConfig,
+    DateCounts,
+    SubwordConfig,
+    TranslationRowsConfig,
+    PreparationConfig,
+    BucketsConfig,
+):
     """The keys of `data`."""
 
 
@@ -243,7 +251,12 @@ class Data(PreparedData[Config, Pair]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
-        return dict(config)
+        return super().complete(config)
+
+    @functools.cached_property
+    def rows(self) -> PairRows:
+        """See `PreparedData.rows`."""
+        return PairRows(self.prepared.train)
 
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
@@ -265,10 +278,9 @@ class Data(PreparedData[Config, Pair]):
             return StreamBatches(lambda start: encoder.encoded(self._text.dates(start)), length, config.batch_size)
         report = self.prepared.report
         encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
-        pairs = PairRows(self.prepared.train)
         if config.data.packing:
-            return PackedBatches(pairs, row_capacity(length, length // 2), config.batch_size, config.seed)
-        return self.bucketed(pairs)
+            return PackedBatches(self.rows, row_capacity(length, length // 2), config.batch_size, config.seed)
+        return self.bucketed(self.rows)
 
     def examples(self, split: str) -> Iterator[Example]:
         """See `PreparedData.examples`; the first `num_scored` validation pairs and all test pairs, to be translated."""
@@ -318,7 +330,8 @@ class Task(Seq2SeqTask):
         size, rows = self._config.batch_size, self._encoder.config
         length, is_dates = rows.seq_len, self._encoder.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
-        shapes = list(zip(budget_sizes(bucket_lengths(length), size), bucket_lengths(length), strict=True))
+        lengths = bucket_lengths(length, self._config.data.row_lengths)
+        shapes = list(zip(budget_sizes(lengths, size), lengths, strict=True))
         if rows.packing and not is_dates:
             names += ["position_ids", "target_position_ids"]
         if rows.packing or is_dates:

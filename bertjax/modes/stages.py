@@ -170,7 +170,7 @@ class Resolved(NamedTuple):
         example, _ = self.module.example_config(self.config)
         ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, example))
         is_open = {key for key, value in ours.items() if value != whole[key]}
-        return frozenset(is_open | {key for key in ("num_steps",) if ours[key] is None})
+        return frozenset(is_open | {key for key in ("num_steps", "data.row_lengths") if ours.get(key, 0) is None})
 
     def check_folder(self, workdir: Path) -> None:
         """Raises UserError if the folder holds a run that this config can neither resume nor extend."""
@@ -200,7 +200,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
     if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         config = _of_run(request, config, module)
     else:
-        config = without_length(config, request.overrides) if trains else config
+        if trains:
+            config = run_folder.with_row_lengths(Path(request.workdir), without_length(config, request.overrides))
         if run and is_lost(config):
             config = _restored(run, config, request.overrides)
         else:

@@ -128,6 +128,14 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
             )
 
 
+def with_row_lengths(workdir: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Returns a config in which an unset `data.row_lengths` is () if the folder's run is older than this key."""
+    is_unset = config["data"].get("row_lengths", ()) is None
+    if not (is_unset and has_begun(workdir)) or "row_lengths" in load_config(workdir)["data"]:
+        return config
+    return {**config, "data": {**config["data"], "row_lengths": ()}}
+
+
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a config by dotted key, except those that may change when a run resumes.
 

@@ -20,7 +20,15 @@ from bertjax.config import Count, DropoutRate, above, at_least
 from bertjax.contract import Batch, Example, Metrics
 from bertjax.data.prepared import VALID, PreparationConfig
 from bertjax.data.readers import tables
-from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, bucket_lengths, check_seq_len, max_examples
+from bertjax.data.rows.buckets import (
+    BucketedBatches,
+    BucketsConfig,
+    Padded,
+    Rows,
+    bucket_lengths,
+    check_seq_len,
+    max_examples,
+)
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import SplitConfig
@@ -63,7 +71,7 @@ class EpochsConfig(WarmStartConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(SplitConfig, VocabularyConfig, PreparationConfig):
+class DataConfig(SplitConfig, VocabularyConfig, PreparationConfig, BucketsConfig):
     """The keys of `data` of all fine-tuning.
 
     Attributes:
@@ -174,8 +182,8 @@ class FineTuningData(PreparedData[C, R]):
         return iter(self.valid if split == VALID else ())
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; fills in the classes and, with training rows, the lengths in updates."""
-        config = completion.classes(config, self.labels)
+        """See `Data.complete`; also fills in the classes and, with training rows, the lengths in updates."""
+        config = completion.classes(super().complete(config), self.labels)
         return completion.lengths(config, self._count_rows) if self._trains else config
 
     @property
@@ -198,7 +206,7 @@ class FineTuningData(PreparedData[C, R]):
 
     @functools.cached_property
     def rows(self) -> Padded:
-        """The training rows."""
+        """See `PreparedData.rows`."""
         return Rows(self.fields())
 
     def _count_rows(self) -> int:
@@ -209,7 +217,8 @@ class FineTuningData(PreparedData[C, R]):
     def train(self) -> BucketedBatches | PackedBatches:
         """See `PreparedData.train`."""
         config, data = self._config, self._config.data
-        return training_batches(self.rows, data.seq_len, data.packing, config.batch_size, config.seed)
+        lengths = bucket_lengths(data.seq_len, self.row_lengths)
+        return training_batches(self.rows, lengths, data.packing, config.batch_size, config.seed)
 
 
 class FineTuningTask(BertTask[C]):
@@ -232,6 +241,10 @@ class FineTuningTask(BertTask[C]):
         encoder = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, encoder, self.with_head(encoder, config), config.data.seq_len)
 
+    def predict_lengths(self) -> Sequence[int]:
+        """See `PredictionTask.predict_lengths`."""
+        return bucket_lengths(self._seq_len, self._config.data.row_lengths)
+
     @abc.abstractmethod
     def with_head(self, encoder: HeadConfig, config: C) -> nn.Module:
         """Returns the whole model."""
@@ -252,7 +265,7 @@ class FineTuningTask(BertTask[C]):
             of_tokens, of_examples = ({name: np.int32} for name in ("position_ids", "cls_positions"))
             fields = {**of_tokens, **self.of_tokens}, {**of_examples, **self.of_examples}
             return bert.batch_specs([(size, length)], *fields, (size, max_examples(length)))
-        shapes = [(size, *self.example_shape, each) for each in bucket_lengths(length)]
+        shapes = [(size, *self.example_shape, each) for each in self.predict_lengths()]
         return bert.batch_specs(shapes, self.of_tokens, self.of_examples)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:

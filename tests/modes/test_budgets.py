@@ -62,7 +62,9 @@ def test_flops_are_those_of_the_plan(text):
 def labeled(tmp_path):
     """Fine-tuning on rows of several lengths, prepared."""
     tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({**tiny.write_table(tmp_path), "batch_size": 4, "data.seq_len": 64})
+    tree.update_from_flattened_dict(
+        {**tiny.write_table(tmp_path), "batch_size": 4, "data.seq_len": 64, "data.row_lengths": ()}
+    )
     resolved = of_config(classification, json.loads(tree.to_json()))
     data = resolved.data(tmp_path)
     data.prepare()

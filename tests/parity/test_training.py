@@ -34,12 +34,12 @@ def shipped_tiny(prepared):
 
 
 def losses_of_ours(task, settings, params, batches):
-    optimizer = make_optimizer(settings.optimizer, params, settings.num_steps)
+    optimizer = make_optimizer(settings.optimizer, params)
     state = steps.TrainState(jax.numpy.zeros((), "int32"), params, optimizer.init(params))
-    step = jax.jit(steps.make_step(task, optimizer, settings))
+    step, numbers = jax.jit(steps.make_step(task, optimizer, settings)), steps.make_numbers(settings)
     losses = []
     for index, batch in enumerate(batches):
-        state, report = step(state, batch, index, settings.seed)
+        state, report = step(state, batch, numbers(index, settings.num_steps))
         losses.append(float(report.metrics["loss"][0]))
     return losses
 
@@ -68,7 +68,7 @@ def losses_of_theirs(model, settings, batches, inputs_of):
             **inputs_of(tensors),
         )
         for group in optimizer.param_groups:
-            group["lr"] = float(schedule(index))
+            group["lr"] = schedule(index)
         optimizer.zero_grad()
         output.loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)

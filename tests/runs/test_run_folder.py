@@ -110,6 +110,16 @@ def test_a_key_added_later_has_its_earlier_value_in_older_runs():
         assert not lasting(tree).keys() & run_folder._ADDED_LATER.keys()
 
 
+def test_older_runs_have_many_row_lengths(tmp_path):
+    unset, new = {"data": {"row_lengths": None}}, {"data": {"row_lengths": (16, 64)}}
+    assert run_folder.with_row_lengths(tmp_path, unset) == unset
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    for saved, found in (({"data": {}}, {"data": {"row_lengths": ()}}), (new, unset)):
+        (tmp_path / "config.json").write_text(json.dumps(saved))
+        assert run_folder.with_row_lengths(tmp_path, unset) == found
+        assert run_folder.with_row_lengths(tmp_path, new) == new
+
+
 def test_translation_always_had_positions_and_tied_output():
     tree = importlib.import_module("bertjax.configs.translation").get_config("tiny").to_dict()
     assert {"model.positions", "model.tie_output"} <= lasting(tree).keys()

@@ -67,11 +67,11 @@ def finished(text, tmp_path_factory):
         manifest(self)
 
     def checked_step(*arguments):
-        def step(state, batch, index):
-            begun.append(int(index))
-            for due in range(2, int(index) + 1, 2):
-                assert (workdir / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {index}"
-            return compiled(state, batch, index)
+        def step(state, batch, numbers):
+            begun.append(int(numbers.index))
+            for due in range(2, begun[-1] + 1, 2):
+                assert (workdir / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {begun[-1]}"
+            return compiled(state, batch, numbers)
 
         compiled = jit_step(*arguments)
         return step
@@ -183,13 +183,17 @@ def test_all_processes_resume_from_the_step_that_process_0_finds(tmp_path, monke
     assert agreed == [("found", "checkpoint 4 of the run"), ("missing", "checkpoint 4 of the run")]
 
 
-def test_sigterm_stops_an_evaluation(text):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_an_evaluation(text, number):
     task, data, settings, _ = ready(text)
     trainer = loop.Trainer(task, settings, jax.devices())
     with Preemption() as preempted:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert trainer.evaluate(random_params(task.init), data, preempted) == {}
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_scores_written_before_a_kill_are_not_repeated(text, tmp_path, monkeypatch):
