@@ -1,6 +1,5 @@
 """Log lines, and progress of long work: a bar on a terminal, otherwise occasional log lines."""
 
-import functools
 import logging
 import sys
 import time
@@ -15,6 +14,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _EARLY_SECONDS = 300
 _SECONDS_BETWEEN_LINES = {True: 10, False: 30}  # early on, and later
+_logged = set[str]()  # the messages of `log_once`
 
 
 class _LineHandler(logging.StreamHandler):
@@ -54,10 +54,11 @@ def amount(name: str, value: float) -> str:
     return f"{value:.3g} {name}" if name == "hours" else f"{tqdm.format_sizeof(value)} {name}"
 
 
-@functools.cache
 def log_once(message: str, level: int = logging.INFO) -> None:
-    """Logs a message, unless this process has already logged it."""
-    _log.log(level, "%s", message)
+    """Logs a message, unless this process has already logged it. A message that is disabled has not been logged."""
+    if message not in _logged and _log.isEnabledFor(level):
+        _logged.add(message)
+        _log.log(level, "%s", message)
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:

@@ -113,7 +113,10 @@ def translator(config: Mapping[str, Any], published: Published | None) -> dict[s
     if missing:
         raise _no_model("model", missing[0], "translation")
     if data.get("seq_len", 0) is None:
-        data = {**data, "seq_len": default_seq_len(_TRANSLATION_SEQ_LEN, model.get("max_positions"))}
+        default = _TRANSLATION_SEQ_LEN
+        if published and not data.get("source"):
+            default = published.rows.get("seq_len", model.get("max_positions") or default)
+        data = {**data, "seq_len": default_seq_len(default, model.get("max_positions"))}
     return {**config, **whole, "model": model, "data": data, "decoding": decoding}
 
 

@@ -152,11 +152,16 @@ class Encoding:
     def example(self, article: LimitedArticle) -> Example:
         """The example of an article. Its source is a `Source`."""
         rows = self.rows(article)
-        return to_example([row.inputs for row in rows], Source(article, rows))
+        is_cut = any(row.is_cut for row in rows)
+        limited = {
+            **inputs.limited("data.limits allow", truncated=article.is_cut),
+            **inputs.limited(bert.of_seq_len(self.config.seq_len), truncated=is_cut, split=len(rows) > 1),
+        }
+        return to_example([row.inputs for row in rows], Source(article, rows), limited)
 
-    def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples of one input. Subclasses may number them, and log statistics at the end."""
-        yield from examples
+    def numbered(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """Returns the examples of one input, numbered if their outputs depend on their numbers."""
+        return examples
 
 
 class SummarizationData(PreparedData[C, Article]):
@@ -238,7 +243,7 @@ class SummarizationData(PreparedData[C, Article]):
 
     def examples(self, split: str) -> Iterator[Example]:
         """See `PreparedData.examples`; an example is an article."""
-        return self.encoding.counted(map(self.encoding.example, self.summarized.get(split, ())))
+        return iter(self.encoding.numbered(map(self.encoding.example, self.summarized.get(split, ()))))
 
     def baselines(self) -> Mapping[str, float]:
         """Metrics of the first sentences and of the oracle; see `baselines`."""
@@ -297,7 +302,7 @@ class SummarizationTask(BertTask[C]):
         return self._examples(articles.parse_each(inputs, data, bad_rows), bad_rows)
 
     def _examples(self, found: Iterator[Article], bad_rows: BadRows) -> Iterator[Example]:
-        return self._encoding.counted(inputs.examples(found, self._example, bad_rows))
+        return iter(self._encoding.numbered(inputs.examples(found, self._example, bad_rows)))
 
     def _example(self, article: Article) -> Example:
         found = limit(article, article.gold or (), self.limits, drops=False)

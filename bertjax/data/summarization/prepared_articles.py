@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from bertjax import words
 from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.rows.stored import Fields, Row, fields_of
@@ -86,12 +88,17 @@ class ArticleRecipe(Recipe[Article]):
     def encode(self, rows: Sequence[Article]) -> Encoded:
         """See `Recipe.encode`."""
         limited = (limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows)
-        found = [article for article in limited if article is not None]
-        return Encoded(self.fields(found), {"articles_left_out": len(rows) - len(found), **self.counts(found)})
+        pairs = [(article, self._rows(article)) for article in limited if article is not None]
+        truncated = sum(article.is_cut or any(row.is_cut for row in of_article) for article, of_article in pairs)
+        counts = {"articles_left_out": len(rows) - len(pairs), "articles_truncated": truncated}
+        return Encoded(self._fields(pairs), {**counts, **self.counts([article for article, _ in pairs])})
 
     def fields(self, articles: Iterable[LimitedArticle]) -> Fields:
         """Returns the fields of the rows of articles, with their targets."""
-        return fields_of(self.with_targets(article, row) for article in articles for row in self._rows(article))
+        return self._fields((article, self._rows(article)) for article in articles)
+
+    def _fields(self, pairs: Iterable[tuple[LimitedArticle, Sequence[ArticleRow]]]) -> Fields:
+        return fields_of(self.with_targets(article, row) for article, of_article in pairs for row in of_article)
 
     def _rows(self, article: LimitedArticle) -> list[ArticleRow]:
         return article_rows.rows(article.sentences, self.tokenizer, self.rows, self.inputs)
@@ -188,8 +195,18 @@ class AbstractiveRows(ArticleRecipe):
 
     def with_targets(self, article: LimitedArticle, row: ArticleRow) -> Row:
         """See `ArticleRecipe.with_targets`. `labels` are int32 of the summary's length."""
-        ids = summary_rows.target(article.summary or (), self.tokenizer, self.rows.words, self.target_len)
+        ids, _ = self._target(article)
         return {**row.inputs, "labels": ids}
+
+    def counts(self, articles: Iterable[LimitedArticle]) -> Mapping[str, int]:
+        """See `ArticleRecipe.counts`. "summaries_truncated" counts summaries that are longer than a limit."""
+        return {"summaries_truncated": sum(self._target(each)[1] for each in articles)}
+
+    def _target(self, article: LimitedArticle) -> tuple[np.ndarray, bool]:
+        """Returns the tokens of the summary, and whether it was truncated."""
+        ids = summary_rows.target(article.summary or (), self.tokenizer, self.rows.words)
+        kept = np.append(ids[:-1][: self.target_len - 1], ids[-1:])
+        return kept, len(kept) < len(ids) or article.summary != article.article.summary
 
 
 class ArticleSurvey(Survey[Article]):
