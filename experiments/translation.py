@@ -97,8 +97,9 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
         "begin") or "end" (as in fairseq).
       decoding: how translations are generated.
-      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match". The
-        target's vocabulary first normalizes the references, like all text; the log reports this with each metric.
+      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_intl", "bleu_ja_mecab", "bleu_ko_mecab",
+        "bleu_lowercase", "bleu_spm", "bleu_zh", "chrf", "exact_match"; see `bertjax.scoring.translation`. The target's
+        vocabulary first normalizes the references, like all text; the log reports this with each metric.
       num_scored: the number of validation pairs that are translated at each evaluation; 0 for all. The loss is always
         that of all pairs within `data.seq_len`.
     """
@@ -195,6 +196,7 @@ class Data(PreparedData[Config, Pair]):
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
         seq2seq.check_generates(config.decoding)
+        scoring.check_installed(config.metrics)
         super().__init__(config, folder, published)
         self._text, self._subwords = config.text, part(SubwordConfig, config.data)
 
@@ -251,6 +253,8 @@ class Data(PreparedData[Config, Pair]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
+        if told := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
+            log_once(told, logging.WARNING)
         return super().complete(config)
 
     @functools.cached_property
