@@ -171,16 +171,16 @@ class Encoding:
         rows, files = part(TranslationRowsConfig, config.data), part(ParallelTextConfig, config.data)
         return cls(TranslationRows(vocabularies, rows, files), config.decoding)
 
-    def example(self, text: str, target: str | None, where: str, refuses: bool) -> Example:
-        """Returns the example of a text; see `TranslationRows.source_rows`.
+    def example(self, text: str, references: Sequence[str], where: str, refuses: bool) -> Example:
+        """Returns the example of a text, whose source is a tuple of the text and its references.
 
         Args:
-          text, where, refuses: see `source_rows`.
-          target: the reference, if any.
+          text, where, refuses: see `TranslationRows.source_rows`.
+          references: the references, if any.
         """
         rows = self.encoder.source_rows(text, where, refuses)
         limit = f"data.seq_len={self.encoder.config.seq_len} tokens"
-        return Example(rows, (text, target), inputs.limited(limit, split=len(rows) > 1))
+        return Example(rows, (text, *references), inputs.limited(limit, split=len(rows) > 1))
 
     def numbered(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it."""
@@ -294,7 +294,7 @@ class Data(PreparedData[Config, Pair]):
 
     def _to_compare(self, pair: Pair) -> Example:
         _, target = self._encoding.encoder.files.split_target_prefix(pair.target, pair.where)
-        return self._encoding.example(pair.source, target, pair.where, refuses=False)
+        return self._encoding.example(pair.source, (target, *pair.references), pair.where, refuses=False)
 
 
 class Task(Seq2SeqTask):
@@ -357,9 +357,9 @@ class Task(Seq2SeqTask):
         """
         vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
-        given = [example.source[1] for example, _ in results]
-        references = [[vocabulary.normalized(text)] for text in given]
-        normalization = vocabulary.normalization if [[text] for text in given] != references else ""
+        given = [list(example.source[1:]) for example, _ in results]
+        references = [list(map(vocabulary.normalized, texts)) for texts in given]
+        normalization = vocabulary.normalization if given != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
             log_once(f"{name} of {len(results)} translations is {signature}")
@@ -407,7 +407,7 @@ class Task(Seq2SeqTask):
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
         refuses = self._encoder.config.on_long_line == "refuse"
-        return self._encoding.example(texts[0].strip(), None, where, refuses)
+        return self._encoding.example(texts[0].strip(), (), where, refuses)
 
     def _to_score(self, pair: Pair) -> Example:
         return Example([self._encoder.scoring_row(pair)], (pair.source, pair.target))

@@ -431,6 +431,7 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     examples = list(data.test_examples())
     references = [example.source[1] for example in examples]
     assert references[0] == f"{target} 0", "as they stand in the file"
+    worse = [example._replace(source=(example.source[0], "x", example.source[1])) for example in examples]
     vocabulary = task.tokenizer[1]
     ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
@@ -438,6 +439,7 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     with caplog.at_level("INFO"):
         found = task.score(list(zip(examples, outputs, strict=True)))
     assert found == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
+    assert task.score(list(zip(worse, outputs, strict=True))) == pytest.approx(found), "by the second reference"
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
@@ -452,7 +454,7 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
     assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
-    assert both[0].source == ("a cat.", None)
+    assert both[0].source == ("a cat.",)
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
     # Translations are scored without their prefix.

@@ -127,9 +127,9 @@ class ArticleRecipe(Recipe[Article]):
 
     def restored(self, values: Any) -> Article:
         """See `Recipe.restored`."""
-        id_, sentences, summary, gold, where = values
+        id_, sentences, summary, gold, where, *references = values  # rows of earlier versions have no references
         summary, gold = (None if each is None else tuple(each) for each in (summary, gold))
-        return Article(id_, tuple(sentences), summary, gold, where)
+        return Article(id_, tuple(sentences), summary, gold, where, tuple(map(tuple, *references)))
 
 
 @dataclasses.dataclass(frozen=True)
