@@ -239,6 +239,13 @@ def predictor(workdir, values):
     return used(workdir, {"data.source": "", **values}).to_predict().task
 
 
+@pytest.mark.parametrize(("num_steps", "final"), [(2, "last:1"), (7, "last:3"), (60, "last:5")])
+def test_a_short_trial_averages_the_checkpoints_that_it_has(num_steps, final):
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict({"num_steps": num_steps, "checkpoint.save_every": 3})
+    assert stages.of_config(translation, json.loads(tree.to_json())).config["checkpoint"]["final"] == final
+
+
 def test_checkpoints_are_averaged(run):
     workdir, _ = run
     task = task_of(workdir.parent / "again")
