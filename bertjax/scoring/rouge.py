@@ -229,9 +229,9 @@ def _check(candidates: Summaries, references: References) -> None:
         )
     if not candidates:
         raise UserError("scoring", got="no documents", expected="at least one", fix="check the evaluated file")
-    for name, summaries in (("summary", candidates), ("reference", references)):
-        for number, sentences in enumerate(summaries):
-            if isinstance(sentences, str):
+    for name, side in (("summary", candidates), ("reference", references)):
+        for number, of_document in enumerate(side):
+            if isinstance(of_document, str) or len({isinstance(each, str) for each in of_document}) > 1:
                 raise UserError(
                     f"{name} of document {number} (from 0)",
                     got="a text",
