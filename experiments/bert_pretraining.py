@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Size, build_part, one_of, part
+from bertjax.config import Size, build, build_part, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
 from bertjax.data.fine_tuning.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
@@ -105,11 +105,13 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     """Fills in the sizes, casing and vocabulary that `init_from` determines.
 
     Raises:
-      UserError: if a size is missing, or a key contradicts the folder.
+      UserError: if a size is missing, a key contradicts the folder, or `masking.max_predictions` cuts the rate.
     """
     if published:
         minimal_pairs.check_objective(config["objective"], published)
-    return completion.bert(config, published, seq_len=128)
+    resolved = completion.bert(config, published, seq_len=128)
+    build(MaskingConfig, resolved["masking"], "masking").check_room(resolved["data"]["seq_len"])
+    return resolved
 
 
 open_vocabulary = bert.open_vocabulary

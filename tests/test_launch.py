@@ -147,6 +147,16 @@ def test_a_finished_run_is_not_changed(home):
     assert (home / "run" / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_whose_masking_rate_was_cut_resumes(home, tmp_path):
+    """Earlier versions trained such runs. The same command, which does not set `max_predictions`, resumes them."""
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["masking"]["max_predictions"] = 3
+    (run / "config.json").write_text(json.dumps(config))
+    assert run_on_one(*tiny.arguments(home / "text.txt", run, **VALUES)).status is None
+    assert json.loads((run / "config.json").read_text()) == config
+
+
 def test_a_run_stopped_by_sigterm_has_status_75(home, tmp_path, monkeypatch):
     run = shutil.copytree(home / "run", tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / "6")

@@ -209,6 +209,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
             resolved = _by_experiment(request, module, config, published)
             record = _record(config, resolved, request.overrides) if published else None
             config = resolved
+        if run:
+            config = run_folder.with_recorded(config, run_folder.load_config(run))
     return Resolved(module, _for_plan(config) if request.mode == "plan" else config, run, published, record)
 
 

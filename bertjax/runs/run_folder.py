@@ -66,6 +66,8 @@ _ADDED_LATER = {
 }
 # Those that an experiment always had.
 _NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
+# Keys that once had a default in the config files. Now they follow from other keys unless they are set.
+_NOW_UNSET = ("data.seq_len", "data.window_overlap", "masking.max_predictions")
 # Packages that results may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
 
@@ -141,6 +143,14 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
         if not any((key + ".").startswith(free + ".") for free in _MAY_CHANGE)
         and not (key in added and value in (None, added[key]))
     }
+
+
+def with_recorded(config: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config whose keys of `_NOW_UNSET` that are not set have the values of an earlier config."""
+    # True keeps empty subtrees.
+    values, earlier = (traverse_util.flatten_dict(dict(each), True, sep=".") for each in (config, before))
+    recorded = {key: earlier[key] for key in _NOW_UNSET if values.get(key, "") is None and key in earlier}
+    return dict(traverse_util.unflatten_dict({**values, **recorded}, sep=".")) if recorded else dict(config)
 
 
 def without_off(config: Mapping[str, Any]) -> dict[str, Any]:

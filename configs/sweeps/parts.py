@@ -151,7 +151,6 @@ def tiny() -> list[dict[str, Any]]:
         "evaluate_every": 1000,
         "checkpoint.save_every": 1000,
         "data.seq_len": _SHORT_LENGTH,
-        "masking.max_predictions": 5,
         "optimizer.schedule": "constant",
         "optimizer.warmup_steps": 400,
     }

@@ -21,7 +21,6 @@ STAGES: dict[str, Any] = {
     "data__stages": ((0.4, 8), (0.45, 16)),
     "masking__rate": 0.3,
     "masking__final_rate": 0.15,
-    "masking__max_predictions": 10,
     "model__num_layers": 1,
 }
 

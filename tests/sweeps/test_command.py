@@ -31,7 +31,7 @@ MODEL = {
 }
 TEXT = {
     "data.seq_len": 16, "data.stages": (), "data.lines": "sentence", "data.vocab_size": 120, "data.workers": 1,
-    "data.valid_fraction": 0.2, "data.prepared_dir": "{workdir}/prepared", "masking.max_predictions": 3,
+    "data.valid_fraction": 0.2, "data.prepared_dir": "{workdir}/prepared",
 }
 ROWS = {"data.seq_len": 16, "data.valid_fraction": 0.3}
 

@@ -80,7 +80,6 @@ MODERN = {
     "data.seq_len": 256,
     "data.packing": True,
     "data.next_sentence": False,
-    "masking.max_predictions": 40,
 }
 
 
