@@ -108,7 +108,7 @@ def test_a_run_is_a_folder(home):
 def test_the_names_of_the_metrics(home):
     lines = lines_of(home / "run" / "metrics.jsonl")
     assert [line["step"] for line in lines] == [0, 2, 2, 4, 4, 6, 6]
-    assert lines[0].keys() == {"step", "valid/masked_lm_unigram_loss"}
+    assert lines[0].keys() == {"step", "valid/masked_lm_unigram_loss", "valid/next_sentence_majority_accuracy"}
     terms = ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
     others = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second")
     others += ("data_wait_fraction", "save_wait_seconds")

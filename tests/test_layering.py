@@ -76,6 +76,7 @@ LAYERS = {
         "bertjax.runs",
         "bertjax.training.preemption",
         "bertjax.reporting.runs",
+        "bertjax.reporting.titles",
         "bertjax.scoring.paired",
         "bertjax.data.text",
         "bertjax.data.readers",

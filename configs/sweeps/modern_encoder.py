@@ -76,7 +76,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         "base": "BERT",
         "seeds": (0,),
         "metrics": [
-            parts.metric("masked-LM loss", "pretrain", "valid/masked_lm_loss", direction="min", digits=3),
+            parts.metric("masked-LM loss", "pretrain", "valid/masked_lm_loss", digits=3),
             parts.metric("tokens/s", "pretrain", "train/tokens_per_second", digits=0),
             parts.metric("BLiMP", "pretrain", "valid/pairs/accuracy", "percent", digits=1),
             parts.task_metric("sst2", "SST-2"),

@@ -91,9 +91,9 @@ def row(
 
 
 def metric(
-    name: str, stage: str, figure: str, form: str = "plain", direction: str = "max", digits: int = 2
+    name: str, stage: str, figure: str, form: str = "plain", direction: str = "", digits: int = 2
 ) -> dict[str, Any]:
-    """Returns a column of the table."""
+    """Returns a column of the table. By default, the name of the metric tells whether the lowest value is the best."""
     of = {"stage": stage, "figure": figure, "form": form, "direction": direction}
     return {"name": name, "digits": digits, **of}
 

@@ -50,7 +50,7 @@ def get_sweep(variant=""):
         "seeds": (0, 1),
         "metrics": [
             parts.metric("accuracy", "task", "valid/accuracy", "percent"),
-            parts.metric("loss", "task", "valid/loss", direction="min", digits=4),
+            parts.metric("loss", "task", "valid/loss", digits=4),
         ],
         "source": "nobody",
         "needs": {"pretrain.data.source": "a text", "task.data.source": "rows"},
