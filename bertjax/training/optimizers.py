@@ -213,7 +213,8 @@ def make_schedule(config: OptimizerConfig, num_steps: Any) -> Schedule:
     the rate drops slightly when the warm-up ends. The first update has rate 0. "sqrt_decay" is `PolyWarmUpScheduler` of
     NVIDIA's BERT (degree 0.5), which also spans all steps. "inverse_sqrt" is the schedule of Vaswani et al. 2017,
     section 5.3, with `learning_rate` as its peak, which is d_model**-0.5 * warmup_steps**-0.5 in the paper.
-    "trapezoidal" is constant until `decay_fraction` of all steps are left, and then falls linearly to 0.
+    "trapezoidal" is constant until `decay_fraction` of all steps are left, or until the warm-up ends if that is later,
+    and then falls linearly to 0.
     """
     warmup, peak = config.warmup_steps, config.learning_rate
     num_steps = config.schedule_steps or num_steps
@@ -227,7 +228,8 @@ def make_schedule(config: OptimizerConfig, num_steps: Any) -> Schedule:
         elif config.schedule == "cosine":
             after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0, 1)))
         elif config.schedule == "trapezoidal":
-            after = jnp.minimum((1 - step / num_steps) / config.decay_fraction, 1)
+            left = jnp.maximum(1 - warmup / num_steps, jnp.finfo(jnp.float32).tiny)  # after the warm-up
+            after = jnp.minimum((1 - step / num_steps) / jnp.minimum(config.decay_fraction, left), 1)
         elif config.schedule == "inverse_sqrt":
             # The paper counts updates from 1.
             step = step + 1
