@@ -67,7 +67,7 @@ class Metric(Constrained, prefix="metrics"):
       figure: the metric in `metrics.jsonl`: "valid/..." at the best checkpoint, or at the last evaluation if no metric
         selects the best; "test/..." at the end of the run; "train/..." the median over the log lines of the run.
       form: "plain"; "percent" for a metric between 0 and 1; "exponential" for a loss, to show a perplexity.
-      direction: "max" if higher is better, "min" if lower is better; "" for the direction that the metric's name tells.
+      direction: "max" if higher is better, "min" if lower is better; "" to infer it from the metric's name.
       digits: the number of decimals.
     """
 

@@ -93,7 +93,7 @@ def row(
 def metric(
     name: str, stage: str, figure: str, form: str = "plain", direction: str = "", digits: int = 2
 ) -> dict[str, Any]:
-    """Returns a column of the table. By default, the name of the metric tells whether the lowest value is the best."""
+    """Returns a column of the table. By default, the direction is inferred from the name of the metric."""
     of = {"stage": stage, "figure": figure, "form": form, "direction": direction}
     return {"name": name, "digits": digits, **of}
 

@@ -63,7 +63,7 @@ def test_renamed_files_are_the_text_of_a_run_and_earlier_fingerprints_match(tmp_
     check_text(tmp_path, text("a.tsv.gz"))
     check_text(tmp_path, text("b.TSV.gz"))
     with pytest.raises(UserError, match="got prepared text"):
-        check_text(tmp_path, text("a.csv.gz"))  # the suffix tells how a file is read
+        check_text(tmp_path, text("a.csv.gz"))  # the suffix determines how a file is read
 
 
 def test_the_environment_of_the_first_start_is_kept(tmp_path):
