@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -75,6 +75,45 @@ def digest(path: Path) -> str:
 def _cached_digest(path: Path) -> Path:
     """The cache file for the digest of `path`. Raises RuntimeError if the user has no home folder."""
     return cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
+
+
+class Fingerprint(str):
+    """A digest of a description of data. Of the names of files, only their suffixes count.
+
+    Attributes:
+      earlier: the digest of versions in which the base names counted; what they recorded stays valid.
+    """
+
+    earlier: str
+
+    @classmethod
+    def of(cls, content: Any, *, length: int | None = None, **options: Any) -> "Fingerprint":
+        """Returns the fingerprint of a JSON-serializable description.
+
+        Args:
+          content: the description. It may contain results of `lines.fingerprint`, with base name, size and SHA-256.
+          length: the number of characters; None for all.
+          options: those of `json.dumps`.
+        """
+        each = _without_names(content), content
+        now, earlier = (hashlib.sha256(json.dumps(one, **options).encode()).hexdigest()[:length] for one in each)
+        found = cls(now)
+        found.earlier = earlier
+        return found
+
+    def is_of(self, recorded: str) -> bool:
+        """Whether this version or an earlier one recorded the same data."""
+        return recorded in (self, self.earlier)
+
+
+def _without_names(content: Any) -> Any:
+    """Returns a description in which files have the suffix of their name without ".gz" in place of the name."""
+    if isinstance(content, Mapping):
+        parts = {key: _without_names(value) for key, value in content.items()}
+        if content.keys() == {"name", "bytes", "sha256"}:
+            parts["name"] = Path(content["name"].lower().removesuffix(".gz")).suffix
+        return parts
+    return [_without_names(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -35,7 +34,7 @@ from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import Fingerprint, completed
 from bertjax.interop.families import marian
 from bertjax.interop.families.marian import SpecialIds
 from bertjax.interop.published import Published
@@ -204,19 +203,19 @@ class Data(PreparedData[Config, Pair]):
         return TRAIN in self._text.texts
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> Fingerprint:
         """See `Data.fingerprint`."""
         if self._published or self._subwords.vocab_file:
             vocabularies: Any = self._make_vocabularies().fingerprint
         else:
             vocabularies = dataclasses.asdict(self._subwords)
-        return hashlib.sha256(json.dumps([self._text.fingerprint(), vocabularies]).encode()).hexdigest()
+        return Fingerprint.of([self._text.fingerprint(), vocabularies])
 
     @property
     def has_vocabulary(self) -> bool:
         """See `PreparedData.has_vocabulary`."""
         done = self._folder / _DONE
-        return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
+        return done.exists() and self.fingerprint.is_of(json.loads(done.read_text())["fingerprint"])
 
     def write_vocabulary(self) -> None:
         """Writes the vocabularies of `init_from`, given ones, or ones trained on the training pairs."""

@@ -115,7 +115,8 @@ def test_a_bad_value_is_reported_before_the_text_is_read(train, tmp_path, key, v
     ("overrides", "what", "expected"),
     [
         ({"masking__mask_fraction": 0.9}, "config keys masking.*fraction", "add up to 1"),
-        ({"masking__rate": 0.15, "masking__final_rate": 0.3}, "masking.max_predictions$", "at least 10, a fraction"),
+        ({"masking__rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10, a fraction"),
+        ({"masking__final_rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10"),
         ({"objective": "causal_lm", "model__direction": "left_to_right"}, "objective", "no next-sentence"),
         ({"objective": "causal_lm", "data__next_sentence": False}, "objective", "one direction"),
         ({"mesh__tensor": 2, "model__intermediate_size": 33}, "mesh.tensor", "a divisor of 33"),

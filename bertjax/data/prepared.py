@@ -13,7 +13,6 @@ import abc
 import array
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -33,7 +32,7 @@ from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.errors import UserError, restored
-from bertjax.files import PARTS, completed, made_once
+from bertjax.files import PARTS, Fingerprint, completed, made_once
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
@@ -151,9 +150,10 @@ class PreparedRows(Generic[R]):
         """
         self._recipe = recipe
         self._num_workers, self._beam = config.workers, config.beam
-        home = Path(config.prepared_dir or default_dir)
+        home = Path(config.prepared_dir or default_dir).absolute()
         self._digest = _digest(recipe)
-        self.folder = home.absolute() / self._digest
+        is_earlier = (home / self._digest.earlier / _MANIFEST).exists()
+        self.folder = home / (self._digest.earlier if is_earlier else self._digest)
 
     @property
     def is_finished(self) -> bool:
@@ -265,9 +265,9 @@ def _encode(recipe: Recipe[R], rows: Iterable[Any]) -> Encoded:
     return recipe.encode(list(map(recipe.restored, rows)))
 
 
-def _digest(recipe: Recipe[Any]) -> str:
+def _digest(recipe: Recipe[Any]) -> Fingerprint:
     key = [_FORMAT, type(recipe).__name__, unicodedata.unidata_version, recipe.key()]
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return Fingerprint.of(key, length=16, sort_keys=True)
 
 
 class ValidRows(Generic[R]):

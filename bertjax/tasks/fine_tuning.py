@@ -3,8 +3,6 @@
 import abc
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +32,7 @@ from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
+from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion
@@ -135,7 +134,7 @@ class FineTuningData(PreparedData[C, R]):
         self._check_source()
         named = {f"data.{key}": getattr(self._config.data, key) for key in ("source", "valid_source")}
         sources = {key: tables.fingerprint(source, key) for key, source in named.items() if source}
-        return hashlib.sha256(json.dumps([sources, *self._given().content]).encode()).hexdigest()
+        return Fingerprint.of([sources, *self._given().content])
 
     def write_vocabulary(self) -> None:
         """Copies the vocabulary into the folder, unless the folder has the same tokens and casing already.

@@ -16,7 +16,6 @@ work, from which an interrupted preparation resumes.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import logging
 import shutil
@@ -49,7 +48,7 @@ from bertjax.data.text.vocabulary_config import (
     saved_file,
 )
 from bertjax.errors import UserError
-from bertjax.files import PARTS, completed, made_once
+from bertjax.files import PARTS, Fingerprint, completed, made_once
 
 _log = logging.getLogger(__name__)
 
@@ -226,17 +225,19 @@ def _is_finished(folder: Path) -> bool:
     return (folder / _MANIFEST).exists()
 
 
-def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, Path]:
+def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[Fingerprint, Path]:
     """Returns the fingerprint and the folder of a text.
 
-    If the config names a vocabulary, the folder may be a finished one of the same text that trained this vocabulary.
+    The folder may be a finished one of the same text in files of other names. If the config names a vocabulary, it may
+    be one that trained this vocabulary.
     """
     fingerprint, ours = _digest(parts), parts["vocabulary"]
-    if is_given and not _is_finished(home / fingerprint):
+    if not _is_finished(home / fingerprint):
         for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{_MANIFEST}")):
-            is_same = _digest({**json.loads(path.read_text())["parts"], "vocabulary": ours}) == fingerprint
-            if is_same and load_saved(path.parent).key[0] == ours:
-                return fingerprint, path.parent
+            theirs = json.loads(path.read_text())["parts"]
+            found = _digest({**theirs, "vocabulary": ours} if is_given else theirs)
+            if found == fingerprint and (not is_given or load_saved(path.parent).key[0] == ours):
+                return found, path.parent
     return fingerprint, home / fingerprint
 
 
@@ -263,8 +264,8 @@ def _splitters(lines: str) -> list[str]:
     return [f"{nltk}, quotations within sentences", nltk] if lines == "paragraph" else ["none"]
 
 
-def _digest(parts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(parts: Mapping[str, Any]) -> Fingerprint:
+    return Fingerprint.of(parts, length=16, sort_keys=True)
 
 
 def _open(config: CorpusConfig, source: str) -> TextSource:

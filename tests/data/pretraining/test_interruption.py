@@ -46,7 +46,7 @@ INTERRUPTIONS = [
     (np, "save", 0, KeyboardInterrupt),
     (records, "write_tokens", 0, RuntimeError),
     (records, "_examples", 2, KeyboardInterrupt),
-    (corpus.json, "dumps", 1, RuntimeError),
+    (corpus.json, "dumps", 2, RuntimeError),
     (corpus.shutil, "rmtree", 1, KeyboardInterrupt),
 ]
 
