@@ -240,7 +240,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
         self._numeric = config.is_numeric
         self.term = config.objective
-        self.labels = config.data.labels
+        self.labels, self.tabs = config.data.labels, config.has_pairs
         self.of_examples = {"labels": np.float32 if self._numeric else np.int32}
         config.check_labels()
         super().__init__(config, vocabulary)

@@ -371,7 +371,7 @@ class Task(Seq2SeqTask):
         key = "data.{source_column,target_column}" if is_forced else "data.source_column"
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
         make = scored if is_forced else self._to_translate
-        found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header)
+        found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header, tabs=is_forced)
         return found and self._with_unknown_counted(found)
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:

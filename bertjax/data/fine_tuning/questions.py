@@ -6,9 +6,11 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
+from bertjax.data.readers.kinds import kind_of
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, find_files, parse_json, read_json
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
@@ -100,6 +102,7 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
     seen: dict[str, str] = {}
     parse = _aligned_answer if aligned else _answer
     for path in find_files(source, key):
+        check_kind(path, key)
         yield from _questions(read_json(path), str(path), bad_rows, parse, seen)
     if not seen:
         raise UserError(
@@ -108,6 +111,11 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
             expected="at least one question",
             fix="check the source",
         )
+
+
+def check_kind(path: Path, key: str) -> None:
+    """Raises UserError if a file that config key or --flag `key` names is not a SQuAD file by its name."""
+    kind_of(path, key, (".json",), "a SQuAD file")
 
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:

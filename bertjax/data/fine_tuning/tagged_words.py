@@ -20,6 +20,7 @@ from bertjax.data.fine_tuning import tag_schemes
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers import lines
+from bertjax.data.readers.kinds import kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
@@ -221,6 +222,7 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
         column has ids.
     """
     for path in find_files(source, key):
+        kind_of(path, key, (".tsv",), "a word and its tag per line")
         is_empty = True
         layout = _format(path)
         parse = partial(_sentence, columns=columns, layout=layout)

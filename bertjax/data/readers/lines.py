@@ -182,11 +182,6 @@ def too_long(where: str, limit: int) -> RowError:
     return RowError(where, "a line that is too long", f'at most {limit:,} bytes before its "\\n"', "divide the line")
 
 
-def is_json_lines(path: Path) -> bool:
-    """Returns whether a file's name is that of JSON lines."""
-    return path.name.endswith((".jsonl", ".jsonl.gz"))
-
-
 def read_json(path: Path) -> Any:
     """Returns the value in a JSON file, `.gz` or not.
 
