@@ -28,7 +28,7 @@ from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import Subwords
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
-from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
+from bertjax.data.translation.pair_recipe import PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
 from bertjax.data.translation.text import DateCounts, TranslationText
@@ -264,7 +264,8 @@ class Data(PreparedData[Config, Pair]):
         if self._text.is_dates:
             return StreamBatches(lambda start: encoder.encoded(self._text.dates(start)), length, config.batch_size)
         report = self.prepared.report
-        encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
+        left_out = sum(report.get("left_out", {}).values())  # rows that were prepared by an earlier version lack it
+        encoder.report_too_long(left_out, report["rows"][TRAIN] + left_out, TRAIN)
         pairs = PairRows(self.prepared.train)
         if config.data.packing:
             return PackedBatches(pairs, row_capacity(length, length // 2), config.batch_size, config.seed)
