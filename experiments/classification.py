@@ -189,6 +189,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
         if data.labels or self._config.is_numeric or not data.source:
             return data.labels
         known = published.labels if published and not published.is_multi_label else ()
+        labeled_text.check_hidden(self.read.facts, known)
         return _class_names(self.read.facts, data, known)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def test_tags_of_an_unknown_scheme_are_refused(tmp_path):
     rows = "Ann\tB-PER\nBell\tL-PER\n\nold\tU-LOC\n\n" * 9
     (tmp_path / "sentences.conll").write_text(rows)
     message = tiny.run_on_one(*prepare(tmp_path, "tagging", **values)).error
-    check(message, "data.scheme=auto", "entity tags together with L-PER, U-LOC", "O, and B, I, E and S", "scheme=plain")
+    check(message, "data.scheme=auto", "unknown form: L-PER, U-LOC", "O, and B, I, E and S", "scheme=plain")
 
 
 def test_damaged_rows_are_refused(tmp_path):

@@ -41,6 +41,7 @@ _COMMENT = b"# "  # comments may contain tabs
 _CONLLU_NAMES = (".conllu", ".conllu.gz")
 # Rows of CoNLL-U that are not words: a comment, a token of several words (8-9), an omitted word (8.1).
 _NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+_LIKE_ENTITY = re.compile("[BI][-_]", re.IGNORECASE)
 _CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
@@ -415,15 +416,15 @@ def check_labels(labels: Sequence[str]) -> None:
 
 
 def detected_scheme(facts: Mapping[str, Any]) -> str:
-    """Returns the detected scheme. Raises UserError if only some of the tags look like entity tags."""
+    """Returns the detected scheme. Raises UserError if tags look like entity tags in an unknown form."""
     found: str = facts["scheme"]
     names = facts["detected_from"]
     strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
-    if found == PLAIN and strange and any(tag[:2] in ("B-", "I-") for tag in names):
+    if found == PLAIN and strange and any(map(_LIKE_ENTITY.match, names)):
         raise UserError(
             "config key data.scheme=auto",
-            got=f"entity tags together with {', '.join(strange[:5])}",
-            expected="O, and B, I, E and S with a hyphen and a type; or no tags with B- and I-",
+            got=f"entity tags in an unknown form: {', '.join(strange[:5])}",
+            expected="O, and B, I, E and S with a hyphen and a type, such as B-PER; or no tags like B-, b- and B_",
             fix="correct data.tag_column, convert the tags to BIO, or set --config.data.scheme=plain",
         )
     _log.info("detected tag scheme %s from the tags %s", found, ", ".join(names))
