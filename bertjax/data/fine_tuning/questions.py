@@ -65,7 +65,7 @@ def read_splits(config: QuestionsConfig) -> Iterator[tuple[str, Question]]:
     def read(source: str, key: str) -> Iterator[Question]:
         return _read(config, source, key, aligned=key == "data.source")
 
-    return splits.read_splits(config, read, _SPLIT_SEED, _ContextNumbers())
+    return splits.read_splits(config, read, _SPLIT_SEED, _ContextNumbers(), "contexts")
 
 
 class _ContextNumbers:

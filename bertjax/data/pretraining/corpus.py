@@ -395,7 +395,7 @@ def _no_documents(config: CorpusConfig, split: str) -> UserError:
     return UserError(
         f"the {split} split of {_source_of(config, split)!r}",
         got="no document with text",
-        expected="documents in both the training and the validation split",
+        expected="documents in both the training and the validation split; copies of a document share a split",
         fix="add documents (a blank line ends one), change data.valid_fraction, or set data.valid_source",
     )
 

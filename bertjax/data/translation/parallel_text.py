@@ -153,16 +153,18 @@ class ParallelText:
             lines that are too long or not UTF-8 and empty sides are bad.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count = 0
+        count = total = 0
         for pair, part in self._all_pairs(bad_rows):
+            total += 1
             if not self._is_divided or self._is_of_split(pair):
                 count += 1
                 yield Pair(part.source_prefix + pair.source, part.target_prefix + pair.target, pair.where)
         if not count:
+            among, rule = (f" among {total}", "; pairs with the same source share a split") if total else ("", "")
             raise UserError(
                 f"config key data.{self._keys[0]}={self._source}",
-                got=f"no pairs for the split {self._split}{bad_rows.skipped('bad pairs')}",
-                expected="at least one",
+                got=f"no pairs for the split {self._split}{among}{bad_rows.skipped('bad pairs')}",
+                expected=f"at least one{rule}",
                 fix="check the source, add pairs, or change data.valid_fraction; "
                 "config.data.on_bad_row=stop reports the first bad pair",
             )
