@@ -20,8 +20,8 @@ from bertjax.data.fine_tuning import tag_schemes
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers import lines
-from bertjax.data.readers.kinds import kind_of
-from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
+from bertjax.data.readers.kinds import find_files
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, read_lines
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import SplitConfig
@@ -137,7 +137,7 @@ class TaggedRows(Recipe[Sentence]):
     def key(self) -> Any:
         """See `Recipe.key`."""
         sources = {"data.source": self.config.source, "data.valid_source": self.config.valid_source}
-        files = {key: find_files(source, key) for key, source in sources.items() if source}
+        files = {key: _find_files(source, key) for key, source in sources.items() if source}
         digests = {key: [lines.fingerprint(path) for path in paths] for key, paths in files.items()}
         settings = dataclasses.asdict(dataclasses.replace(self.config, source="", valid_source=""))
         return [digests, settings, dataclasses.asdict(self.columns), self.tokenizer.key, self.seq_len]
@@ -222,8 +222,7 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
       UserError: if a row is bad, a sentence has more than `MAX_WORDS` words, a file has no sentences, or its word
         column has ids.
     """
-    for path in find_files(source, key):
-        kind_of(path, key, (".tsv",), "a word and its tag per line")
+    for path in _find_files(source, key):
         is_empty = True
         layout = _format(path)
         parse = partial(_sentence, columns=columns, layout=layout)
@@ -239,6 +238,10 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
                 expected="a word and its tag on each line, and a blank line after each sentence",
                 fix=f"remove the file from {key}, or restore it",
             )
+
+
+def _find_files(source: str, key: str) -> list[Path]:
+    return find_files(source, key, (".tsv",), "a word and its tag on each line")
 
 
 def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:

@@ -7,7 +7,7 @@ lines of text.
 from collections.abc import Collection
 from pathlib import Path
 
-from bertjax.data.readers.lines import named
+from bertjax.data.readers import lines
 from bertjax.errors import UserError
 
 COLUMNAR = (".parquet", ".arrow")
@@ -29,14 +29,22 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def kind_of(path: Path, key: str, reads: Collection[str], lines: str) -> str:
+def find_files(source: str, key: str, reads: Collection[str], plain: str, also: str = "") -> list[Path]:
+    """Returns the files of a source, all of a kind that the reader reads; see `lines.find_files` and `kind_of`."""
+    paths = lines.find_files(source, key, also)
+    for path in paths:
+        kind_of(path, key, reads, plain)
+    return paths
+
+
+def kind_of(path: Path, key: str, reads: Collection[str], plain: str) -> str:
     """Returns the suffix of a file if it is in `reads`, or "" for a file of lines.
 
     Args:
       path: the file.
       key: the config key or --flag that names it, for messages.
       reads: the suffixes that the reader knows.
-      lines: what the reader expects in other files, for messages.
+      plain: what the reader expects in other files, for messages.
     Raises:
       UserError: if the file has another structure, such as JSON, XML or PDF.
     """
@@ -45,9 +53,9 @@ def kind_of(path: Path, key: str, reads: Collection[str], lines: str) -> str:
         return suffix
     if suffix in _STRUCTURED:
         raise UserError(
-            f"{named(key)}={path}",
+            f"{lines.named(key)}={path}",
             got=f"a {suffix} file",
-            expected=", ".join(filter(None, [*reads, lines])),
-            fix=f"convert it to one of these, or rename it to .txt if it has {lines}",
+            expected=plain + (f", or a file named {', '.join(reads)}" if reads else ""),
+            fix=f"convert it, or rename it to .txt if it has {plain}",
         )
     return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertjax.data.readers import documentation, lines
-from bertjax.data.readers.kinds import kind_of, suffix_of
+from bertjax.data.readers.kinds import find_files, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
 from bertjax.errors import UserError
 
@@ -67,7 +67,8 @@ class TextSource:
         if source.startswith("tfds:"):
             self._records = _open_records(source, text_field)
         elif source != "documentation":
-            self._paths = _find_files(source)
+            also = "documentation or tfds:NAME[:SPLIT]"
+            self._paths = find_files(source, "data.source", (_ROWS,), "lines of text", also)
         self._is_share = False
         self.counts: dict[str, int] = {}
 
@@ -232,13 +233,6 @@ def _text_document(text: str, where: str) -> Document:
     if max(len(line.encode("utf-8")) for line in stripped) > MAX_LINE_BYTES:
         raise lines.too_long(where, MAX_LINE_BYTES)
     return Document([line for line in stripped if line], where)
-
-
-def _find_files(source: str) -> list[Path]:
-    paths = lines.find_files(source, "data.source", also="documentation or tfds:NAME[:SPLIT]")
-    for path in paths:
-        kind_of(path, "data.source", (_ROWS,), "lines of text")
-    return paths
 
 
 def _has_rows(path: Path) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
-from bertjax.data.readers import lines, tables
-from bertjax.data.readers.kinds import COLUMNAR, TABLES, kind_of, suffix_of
+from bertjax.data.readers import kinds, lines, tables
+from bertjax.data.readers.kinds import COLUMNAR, TABLES, suffix_of
 from bertjax.data.readers.lines import BadRows, Line, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES, split_name
 from bertjax.data.readers.tables import Row
@@ -91,12 +91,12 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
         yield from bad_rows.sift(map(read_row, *_numbered(source, key)))
         return
     for path in find_files(source, key):
-        kind = kind_of(path, key, _KINDS, _PLAIN)
+        kind = suffix_of(path)
         if kind == ".story":
             yield from bad_rows.sift(map(partial(_story, needs_summary=needs_summary), [path]))
         elif kind in (".jsonl", ".json"):
             yield from _rows(path, style, needs_summary, bad_rows)
-        elif kind:
+        elif kind in TABLES:
             rows = _table(path, style, bad_rows)
             yield from bad_rows.sift(map(partial(_from_table, style=style, needs_summary=needs_summary), rows))
         elif style.layout == "file":
@@ -114,10 +114,7 @@ def find_files(source: str, key: str) -> list[Path]:
     parts = [part.strip() for part in source.split(",")]
     parts = [str(Path(escape(part)) / "*") if part and Path(part).is_dir() else part for part in parts]
     also = _TFDS if key.startswith("--") else f"documentation or {_TFDS}"  # only training reads the documentation
-    paths = lines.find_files(",".join(parts), key, also)
-    for path in paths:
-        kind_of(path, key, _KINDS, _PLAIN)
-    return paths
+    return kinds.find_files(",".join(parts), key, _KINDS, _PLAIN, also)
 
 
 def fingerprint(source: str, key: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bertjax.config import Constrained
 from bertjax.data.readers import lines, tables
-from bertjax.data.readers.kinds import kind_of
+from bertjax.data.readers.kinds import find_files
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.tables import Row, text_of
 from bertjax.data.splits import check_split, is_held_out
@@ -252,10 +252,9 @@ class ParallelText:
         """Returns the files of both sides in aligned order."""
         found = []
         for part in self._parts:
-            keys = [f"data.{key}" for key in self._keys]
-            sides = [lines.find_files(name, key) for key, name in zip(keys, part[:2], strict=True)]
-            for key, path in ((key, path) for key, paths in zip(keys, sides, strict=True) for path in paths):
-                kind_of(path, key, (), "one text per line, or a table with data.source_column and data.target_column")
+            plain = "a text on each line, unless data.source_column and data.target_column name columns of a table"
+            named = zip(self._keys, part[:2], strict=True)
+            sides = [find_files(name, f"data.{key}", (), plain) for key, name in named]
             if len(sides[0]) != len(sides[1]):
                 raise UserError(
                     f"config keys data.{self._keys[0]}={part.source} and data.{self._keys[1]}={part.target}",
