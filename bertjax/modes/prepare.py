@@ -12,7 +12,7 @@ from bertjax.training import loop
 
 
 def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
-    """Prepares the data of a new run and writes `rows.json`.
+    """Prepares the data of a new run and writes `rows.json`, unless a run has begun in the folder.
 
     Raises:
       UserError: for every error that training finds before its first update; see `checked_data` and `prepare_data`.
@@ -24,7 +24,8 @@ def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     rows = np.arange(resolved.config["batch_size"])
     for first in (*(data.batches(split, 0, rows) for split in ("train", "valid")), data.test_examples()):
         next(iter(first), None)
-    distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
+    if not run_folder.has_begun(workdir):  # the run in the folder may have other rows
+        distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
     return data, complete
 
 
