@@ -240,7 +240,8 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     if cause:
         return restored(f"--config: {cause}")
     if isinstance(error, flags.UnrecognizedFlagError):
-        fix = did_you_mean(error.flagname, flags.FLAGS, "see --help", form="--{}")
+        _, dot, key = error.flagname.partition(".")
+        fix = did_you_mean(error.flagname, [f"config.{key}"] if dot else flags.FLAGS, "see --help", form="--{}")
         return UserError(f"--{error.flagname}", got="an unknown flag", expected="a flag listed by --help", fix=fix)
     if isinstance(error, OSError):
         got = str(error).rpartition("] ")[2]
@@ -253,7 +254,10 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
     what, got = illegal.groups() if illegal else ("flags", message)
     where = "docs/reference/keys.md" if what.startswith("--config.") else "--help"
-    return UserError(what, got=got, expected=f"a value as documented in {where}", fix="correct the value")
+    expected = f"a value as documented in {where}"
+    if "Non-boolean argument" in got:
+        got, expected = repr(what.partition("=")[2]), "True or False"
+    return UserError(what, got=got, expected=expected, fix="correct the value")
 
 
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:

@@ -234,7 +234,7 @@ class Data(contract.Data):
 class Task(BertTask[Config], StagedTask):
     """See `bertjax.contract.TrainingTask`."""
 
-    columns_key = "text_field"
+    columns_key, tabs = "text_field", True
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""

@@ -3,6 +3,8 @@
 import abc
 import dataclasses
 import functools
+import itertools
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,8 +41,11 @@ from bertjax.tasks import bert, completion
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 
+_log = logging.getLogger(__name__)
+
 # Keys of `model` for modules that do not support packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
+_LOGGED_CLASSES = 20  # of each split; rows.json has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +149,15 @@ class FineTuningData(PreparedData[C, R]):
         self._check_source()
         if self._kept() is None:
             self._given().save(self._folder)
+
+    def prepare(self) -> None:
+        """See `PreparedData.prepare`. Logs the number of rows of each class when the rows are prepared."""
+        is_new = not self.is_prepared
+        super().prepare()
+        for split, counts in self.class_counts.items() if is_new else ():
+            first = [f"{name} {count:,}" for name, count in itertools.islice(counts.items(), _LOGGED_CLASSES)]
+            more = f" and {len(counts) - len(first):,} more classes" if len(counts) > len(first) else ""
+            _log.info("%s split by class: %s%s", split, ", ".join(first), more)
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
