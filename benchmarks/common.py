@@ -111,7 +111,6 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
         "batch_size": shape.rows,
         "data.seq_len": shape.length,
         "model.vocab_size": shape.vocab_size,
-        "masking.max_predictions": shape.predicted,
         # The same for all sizes: `tiny` has a recipe of its own.
         "data.stages": (),
         "data.packing": False,

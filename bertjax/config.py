@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from bertjax.errors import UserError, did_you_mean
 T = TypeVar("T")
 
 _TOO_LARGE = 2**63  # NumPy and JAX have integers of 64 bits
+_SEVERAL = re.compile(r"[(\[]\s*(['\"]).*\1\s*,?\s*[)\]]")  # a tuple or list of texts, given for a key with one text
 
 
 class Constraint(NamedTuple):
@@ -267,6 +269,9 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
             expected=f"a value of type {_name(hint)}" + (", of 64 bits" if is_large else ""),
             fix=f"set --config.{where} to a value of that type",
         )
+    if isinstance(value, str) and _SEVERAL.fullmatch(value):
+        got, fix = f"{value}, several values", f"set --config.{where} to one of them"
+        raise UserError(f"config key {where}", got=got, expected="one value", fix=fix)
     return value
 
 

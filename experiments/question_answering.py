@@ -5,6 +5,7 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from bertjax.config import Count, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.question_rows import QuestionRows
-from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions
+from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, check_kind, parse_questions
 from bertjax.data.fine_tuning.spans import (
     Candidate,
     SpanConfig,
@@ -160,6 +161,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         bad_rows = BadRows(self._config.data.on_bad_row)
         make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
         return inputs.examples(parse_questions("\n".join(lines), bad_rows), make, bad_rows)
+
+    def examples_of(self, path: str) -> None:
+        """See `PredictionTask.examples_of`. Raises UserError for a file that is not a SQuAD file by its name."""
+        check_kind(Path(path), "--input")
 
     def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
         """An example for each {"question": ..., "context": ...}, optionally with "id".

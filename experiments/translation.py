@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -28,14 +27,14 @@ from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import Subwords
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
-from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
+from bertjax.data.translation.pair_recipe import PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
 from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
 from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import Fingerprint, completed
 from bertjax.interop.families import marian
 from bertjax.interop.families.marian import SpecialIds
 from bertjax.interop.published import Published
@@ -206,19 +205,19 @@ class Data(PreparedData[Config, Pair]):
         return TRAIN in self._text.texts
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> Fingerprint:
         """See `Data.fingerprint`."""
         if self._published or self._subwords.vocab_file:
             vocabularies: Any = self._make_vocabularies().fingerprint
         else:
             vocabularies = dataclasses.asdict(self._subwords)
-        return hashlib.sha256(json.dumps([self._text.fingerprint(), vocabularies]).encode()).hexdigest()
+        return Fingerprint.of([self._text.fingerprint(), vocabularies])
 
     @property
     def has_vocabulary(self) -> bool:
         """See `PreparedData.has_vocabulary`."""
         done = self._folder / _DONE
-        return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
+        return done.exists() and self.fingerprint.is_of(json.loads(done.read_text())["fingerprint"])
 
     def write_vocabulary(self) -> None:
         """Writes the vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
@@ -281,7 +280,8 @@ class Data(PreparedData[Config, Pair]):
         if self._text.is_dates:
             return StreamBatches(lambda start: encoder.encoded(self._text.dates(start)), length, config.batch_size)
         report = self.prepared.report
-        encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
+        left_out = sum(report.get("left_out", {}).values())  # rows that were prepared by an earlier version lack it
+        encoder.report_too_long(left_out, report["rows"][TRAIN] + left_out, TRAIN)
         if config.data.packing:
             return PackedBatches(self.rows, row_capacity(length, length // 2), config.batch_size, config.seed)
         return self.bucketed(self.rows)
@@ -387,7 +387,7 @@ class Task(Seq2SeqTask):
         key = "data.{source_column,target_column}" if is_forced else "data.source_column"
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
         make = scored if is_forced else self._to_translate
-        found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header)
+        found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header, tabs=is_forced)
         return found and self._with_unknown_counted(found)
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:

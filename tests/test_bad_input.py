@@ -63,11 +63,12 @@ def test_a_bad_source(prepare):
     check(prepare(data__source=""), "data.source", "nothing", "text to train on", "--config.data.source=FILE")
 
 
-def test_one_document_has_no_random_next_sentence(home, tmp_path):
+@pytest.mark.parametrize("mode", ["train", "prepare"])
+def test_one_document_has_no_random_next_sentence(home, tmp_path, mode):
     one = tmp_path / "one.txt"
     one.write_text((home / "text.txt").read_text().replace("\n\n", "\n"))
     arguments = tiny.arguments(one, tmp_path / "run", data__valid_source=home / "text.txt")
-    message = tiny.run_on_one(*arguments).error
+    message = tiny.run_on_one(*arguments, f"--mode={mode}").error
     check(message, "next-sentence", "1 document", "at least two", "next_sentence=False")
 
 
@@ -115,7 +116,8 @@ def test_a_bad_value_is_reported_before_the_text_is_read(train, tmp_path, key, v
     ("overrides", "what", "expected"),
     [
         ({"masking__mask_fraction": 0.9}, "config keys masking.*fraction", "add up to 1"),
-        ({"masking__rate": 0.15, "masking__final_rate": 0.3}, "masking.max_predictions$", "at least 10, a fraction"),
+        ({"masking__rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10, a fraction"),
+        ({"masking__final_rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10"),
         ({"objective": "causal_lm", "model__direction": "left_to_right"}, "objective", "no next-sentence"),
         ({"objective": "causal_lm", "data__next_sentence": False}, "objective", "one direction"),
         ({"mesh__tensor": 2, "model__intermediate_size": 33}, "mesh.tensor", "a divisor of 33"),
@@ -142,10 +144,12 @@ def check_refused(train, tmp_path, overrides, what, expected):
         ("--config.num_stepz=3", "config key num_stepz", "unknown key", "a key in", "'num_steps'"),
         ("--config.modle.hidden_size=3", "config key modle.hidden_size", "unknown", "a key", "'model.hidden_size'"),
         ("--config.num_steps=many", "--config.num_steps=many", "int", "documented in docs/", "correct"),
-        ("--config.model.scan_layers=maybe", "scan_layers=maybe", "boolean", "documented in docs/", "correct"),
+        ("--config.model.scan_layers=maybe", "scan_layers=maybe", "^'maybe'$", "^True or False$", "correct"),
+        ("--config.data.text_field=('a','b')", "data.text_field", r"\('a','b'\), several values", "one value", "one"),
         ("--config.mesh=3", "--config.mesh=3", "dict", "documented in docs/", "correct"),
         ("--config.num_steps.more=3", "key num_steps.more", "unknown", "a key in", "'num_steps'"),
         ("--wrkdir=runs/a", "--wrkdir", "unknown flag", "--help", "'--workdir'"),
+        ("--confg.seed=1", "--confg.seed", "unknown flag", "--help", "'--config.seed'"),
         ("--process_id=first", "--process_id=first", "int", "--help", "correct"),
         ("maybe", "arguments", "maybe", "flags only", "--name=value"),
         ("--mode=fit", "--mode", "'fit'", "train, evaluate, predict", "one of these"),

@@ -108,7 +108,7 @@ def test_a_run_is_a_folder(home):
 def test_the_names_of_the_metrics(home):
     lines = lines_of(home / "run" / "metrics.jsonl")
     assert [line["step"] for line in lines] == [0, 2, 2, 4, 4, 6, 6]
-    assert lines[0].keys() == {"step", "valid/masked_lm_unigram_loss"}
+    assert lines[0].keys() == {"step", "valid/masked_lm_unigram_loss", "valid/next_sentence_majority_accuracy"}
     terms = ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy")
     others = ("loss", "gradient_norm", "learning_rate", "step_seconds", "tokens_per_second")
     others += ("data_wait_fraction", "save_wait_seconds")
@@ -147,6 +147,16 @@ def test_a_finished_run_is_not_changed(home):
     assert (home / "run" / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_whose_masking_rate_was_cut_resumes(home, tmp_path):
+    """Earlier versions trained such runs. The same command, which does not set `max_predictions`, resumes them."""
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["masking"]["max_predictions"] = 3
+    (run / "config.json").write_text(json.dumps(config))
+    assert run_on_one(*tiny.arguments(home / "text.txt", run, **VALUES)).status is None
+    assert json.loads((run / "config.json").read_text()) == config
+
+
 def test_a_run_stopped_by_sigterm_has_status_75(home, tmp_path, monkeypatch):
     run = shutil.copytree(home / "run", tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / "6")
@@ -155,12 +165,12 @@ def test_a_run_stopped_by_sigterm_has_status_75(home, tmp_path, monkeypatch):
     assert run_on_one(*tiny.arguments(home / "text.txt", run, **VALUES)).status == 75
 
 
-def test_a_run_resumes_from_its_last_checkpoint(home, tmp_path):
+def test_a_run_with_a_renamed_text_resumes_from_its_last_checkpoint(home, tmp_path):
     """Keys that do not change the result may differ."""
     run = shutil.copytree(home / "run", tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / "6")
     changed = {**VALUES, "log_every": 1, "checkpoint__keep": 2, "model__remat": "full", "model__scan_layers": True}
-    outcome = run_on_one(*tiny.arguments(home / "text.txt", run, **changed))
+    outcome = run_on_one(*tiny.arguments(shutil.copy(home / "text.txt", tmp_path / "renamed.txt"), run, **changed))
     assert outcome.status is None and "resuming after step" in outcome.stderr
     assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == [0, 2, 2, 3, 4, 4, 5, 6, 6]
     assert scores_of(run, 6) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
@@ -313,17 +323,16 @@ def test_without_its_text_a_run_has_a_report_without_samples(home, tmp_path):
 
 def test_evaluate_prints_the_last_metrics_of_the_run(home):
     done = run_on_one("--mode=evaluate", f"--workdir={home / 'run'}")
-    unigram = {
-        "valid/masked_lm_unigram_loss": lines_of(home / "run" / "metrics.jsonl")[0]["valid/masked_lm_unigram_loss"]
-    }
-    assert json.loads(done.stdout) == scores_of(home / "run", 6) | unigram
+    baselines = lines_of(home / "run" / "metrics.jsonl")[0]
+    assert json.loads(done.stdout) | {"step": 0} == scores_of(home / "run", 6) | baselines
 
 
 def test_a_run_is_evaluated_on_other_text(home, tmp_path):
     text = tiny.write_text(tmp_path / "other.txt", documents=6, seed=5)
     record = tiny.evaluate_elsewhere(home / "run", tmp_path, data__test_source=text)
     assert set(record) == {
-        f"test/{name}_{what}" for name in ("masked_lm", "next_sentence") for what in ("loss", "accuracy")
+        *(f"test/{name}_{what}" for name in ("masked_lm", "next_sentence") for what in ("loss", "accuracy")),
+        "test/next_sentence_majority_accuracy",
     }
     outcome = run_on_one("--mode=report", f"--workdir={home / 'run'}", "--config.data.valid_rows=3")
     what, got = "config key data.valid_rows", "--mode=report and no --config"

@@ -22,8 +22,8 @@ LAYERS = {
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE configs contract experiments interop.published training",
     "bertjax/modes/": "BASE contract distributed interop.published model modes planning runs training",
-    "bertjax/sweeps/": "BASE sweeps modes distributed runs training.preemption reporting.runs scoring.paired data.text "
-    "data.readers data.summarization.article_formats",
+    "bertjax/sweeps/": "BASE sweeps modes distributed runs training.preemption reporting.runs reporting.titles "
+    "scoring.paired data.text data.readers data.summarization.article_formats",
     "bertjax/planning/": "BASE planning contract training",
     "bertjax/training/": "BASE training contract distributed meshes runs",
     "bertjax/runs/": "BASE runs distributed",

@@ -200,8 +200,7 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
     if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         config = _of_run(request, config, module)
     else:
-        if trains:
-            config = run_folder.with_row_lengths(Path(request.workdir), without_length(config, request.overrides))
+        config = without_length(config, request.overrides) if trains else config
         if run and is_lost(config):
             config = _restored(run, config, request.overrides)
         else:
@@ -210,6 +209,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
             resolved = _by_experiment(request, module, config, published)
             record = _record(config, resolved, request.overrides) if published else None
             config = resolved
+        if run:
+            config = run_folder.with_recorded(config, run_folder.load_config(run))
     return Resolved(module, _for_plan(config) if request.mode == "plan" else config, run, published, record)
 
 

@@ -112,9 +112,10 @@ class BertPredictionTask(PredictionTask, Generic[C]):
 
     Attributes:
       columns_key: the key of `data` with the columns of the texts in a table to predict on; "" to read no tables.
+      tabs: whether a line may have several texts with tabs between them.
     """
 
-    columns_key = ""
+    columns_key, tabs = "", False
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
@@ -187,7 +188,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
             return None
         columns, has_header = getattr(data, key), getattr(data, "header", True)
         columns = [columns] if isinstance(columns, str) else columns
-        return inputs.of_table(path, f"data.{key}", columns, self.example, data.on_bad_row, has_header)
+        return inputs.of_table(path, f"data.{key}", columns, self.example, data.on_bad_row, has_header, tabs=self.tabs)
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
         """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""

@@ -3,8 +3,8 @@
 import abc
 import dataclasses
 import functools
-import hashlib
-import json
+import itertools
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,14 +34,18 @@ from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
+from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 
+_log = logging.getLogger(__name__)
+
 # Keys of `model` for modules that do not support packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
+_LOGGED_CLASSES = 20  # of each split; rows.json has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +139,7 @@ class FineTuningData(PreparedData[C, R]):
         self._check_source()
         named = {f"data.{key}": getattr(self._config.data, key) for key in ("source", "valid_source")}
         sources = {key: tables.fingerprint(source, key) for key, source in named.items() if source}
-        return hashlib.sha256(json.dumps([sources, *self._given().content]).encode()).hexdigest()
+        return Fingerprint.of([sources, *self._given().content])
 
     def write_vocabulary(self) -> None:
         """Copies the vocabulary into the folder, unless the folder has the same tokens and casing already.
@@ -145,6 +149,15 @@ class FineTuningData(PreparedData[C, R]):
         self._check_source()
         if self._kept() is None:
             self._given().save(self._folder)
+
+    def prepare(self) -> None:
+        """See `PreparedData.prepare`. Logs the number of rows of each class when the rows are prepared."""
+        is_new = not self.is_prepared
+        super().prepare()
+        for split, counts in self.class_counts.items() if is_new else ():
+            first = [f"{name} {count:,}" for name, count in itertools.islice(counts.items(), _LOGGED_CLASSES)]
+            more = f" and {len(counts) - len(first):,} more classes" if len(counts) > len(first) else ""
+            _log.info("%s split by class: %s%s", split, ", ".join(first), more)
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:

@@ -306,7 +306,7 @@ class SummarizationTask(BertTask[C]):
 
     def _example(self, article: Article) -> Example:
         found = limit(article, article.gold or (), self.limits, drops=False)
-        assert found is not None
+        assert isinstance(found, LimitedArticle)
         return self._encoding.example(found)
 
     def line(self, record: Mapping[str, Any]) -> str:

@@ -118,10 +118,10 @@ class _Run:
                 self._finish(begun, scores)
 
     def is_last(self, done: int) -> bool:
-        """Returns whether the run ends after `done` updates."""
+        """Returns whether the run ends after `done` updates. With `budget.hours`, it ends after at least one."""
         if done == self._config.num_steps or not self._config.budget.hours:
             return done == self._config.num_steps
-        return bool(distributed.of_first_process(self._seconds_left() <= 0))
+        return done > 0 and bool(distributed.of_first_process(self._seconds_left() <= 0))
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""

@@ -226,7 +226,8 @@ def make_schedule(config: OptimizerConfig, num_steps: float) -> Schedule:
     the rate drops slightly when the warm-up ends. The first update has rate 0. "sqrt_decay" is `PolyWarmUpScheduler` of
     NVIDIA's BERT (degree 0.5), which also spans all steps. "inverse_sqrt" is the schedule of Vaswani et al. 2017,
     section 5.3, with `learning_rate` as its peak, which is d_model**-0.5 * warmup_steps**-0.5 in the paper.
-    "trapezoidal" is constant until `decay_fraction` of all steps are left, and then falls linearly to 0.
+    "trapezoidal" is constant until `decay_fraction` of all steps are left, or until the warm-up ends if that is later,
+    and then falls linearly to 0.
     """
     warmup, peak = config.warmup_steps, config.learning_rate
     num_steps = config.schedule_steps or num_steps
@@ -244,7 +245,8 @@ def make_schedule(config: OptimizerConfig, num_steps: float) -> Schedule:
         if config.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * min((step - warmup) / max(num_steps - warmup, 1), 1)))
         if config.schedule == "trapezoidal":
-            return peak * min(left / config.decay_fraction, 1)
+            after_warmup = max(1 - warmup / num_steps, 1e-38)
+            return peak * min(left / min(config.decay_fraction, after_warmup), 1)
         if config.schedule == "inverse_sqrt":
             return peak * math.sqrt(max(warmup, 1) / step)
         return peak

@@ -31,7 +31,7 @@ MODEL = {
 }
 TEXT = {
     "data.seq_len": 16, "data.stages": (), "data.lines": "sentence", "data.vocab_size": 120, "data.workers": 1,
-    "data.valid_fraction": 0.2, "data.prepared_dir": "{workdir}/prepared", "masking.max_predictions": 3,
+    "data.valid_fraction": 0.2, "data.prepared_dir": "{workdir}/prepared",
 }
 ROWS = {"data.seq_len": 16, "data.valid_fraction": 0.3}
 
@@ -50,7 +50,7 @@ def get_sweep(variant=""):
         "seeds": (0, 1),
         "metrics": [
             parts.metric("accuracy", "task", "valid/accuracy", "percent"),
-            parts.metric("loss", "task", "valid/loss", direction="min", digits=4),
+            parts.metric("loss", "task", "valid/loss", digits=4),
         ],
         "source": "nobody",
         "needs": {"pretrain.data.source": "a text", "task.data.source": "rows"},

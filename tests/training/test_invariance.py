@@ -78,7 +78,6 @@ MODERN = {
     "data.seq_len": 256,
     "data.packing": True,
     "data.next_sentence": False,
-    "masking.max_predictions": 40,
     "optimizer.name": "muon",
 }
 

@@ -92,7 +92,8 @@ def lines(workdir):
 
 def test_the_log_of_a_run(finished):
     logged = lines(finished)
-    assert logged[0]["step"] == 0 and set(logged[0]) == {"step", "valid/masked_lm_unigram_loss"}
+    assert logged[0]["step"] == 0
+    assert set(logged[0]) == {"step", "valid/masked_lm_unigram_loss", "valid/next_sentence_majority_accuracy"}
     trained = [line for line in logged if "train/loss" in line]
     assert [line["step"] for line in trained] == [2, 4, 6]
     assert 0 <= trained[-1]["train/data_wait_fraction"] < 1

@@ -283,6 +283,8 @@ def test_trapezoidal_schedule():
     np.testing.assert_allclose([longer(step) for step in (200, 300, 350, 400)], [2.0, 2.0, 1.0, 0.0], atol=1e-6)
     only_decay = make_schedule(dataclasses.replace(config, warmup_steps=0, decay_fraction=1.0), 100)
     np.testing.assert_allclose([only_decay(step) for step in (0, 50, 100)], [2.0, 1.0, 0.0], atol=1e-6)
+    overlapping = make_schedule(dataclasses.replace(config, warmup_steps=60, decay_fraction=0.8), 100)
+    np.testing.assert_allclose([overlapping(step) for step in (30, 60, 80, 100)], [1, 2, 1, 0], atol=1e-6)
 
 
 def test_runs_that_differ_in_rates_share_a_program():

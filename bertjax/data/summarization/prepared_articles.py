@@ -82,16 +82,16 @@ class ArticleRecipe(Recipe[Article]):
     def limited(self, article: Article) -> LimitedArticle:
         """Returns the part within the limits of a validation or test article from `scored`."""
         found = limit(article, article.gold or (), self.labels.limits, drops=False)
-        assert found is not None
+        assert isinstance(found, LimitedArticle)
         return found
 
     def encode(self, rows: Sequence[Article]) -> Encoded:
         """See `Recipe.encode`."""
-        limited = (limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows)
-        pairs = [(article, self._rows(article)) for article in limited if article is not None]
+        limited = [limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows]
+        pairs = [(each, self._rows(each)) for each in limited if isinstance(each, LimitedArticle)]
         truncated = sum(article.is_cut or any(row.is_cut for row in of_article) for article, of_article in pairs)
-        counts = {"articles_left_out": len(rows) - len(pairs), "articles_truncated": truncated}
-        return Encoded(self._fields(pairs), {**counts, **self.counts([article for article, _ in pairs])})
+        counts = {"articles_truncated": truncated, **self.counts([article for article, _ in pairs])}
+        return Encoded(self._fields(pairs), counts, left_out=Counter(each for each in limited if isinstance(each, str)))
 
     def fields(self, articles: Iterable[LimitedArticle]) -> Fields:
         """Returns the fields of the rows of articles, with their targets."""
@@ -117,7 +117,7 @@ class ArticleRecipe(Recipe[Article]):
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if the limits drop all training articles."""
-        if report["articles_left_out"] == report["rows"][TRAIN]:
+        if not report["rows"][TRAIN]:
             raise UserError(
                 "config keys data.limits",
                 got=f"limits that drop all articles of the split {TRAIN}",
@@ -154,7 +154,7 @@ class ExtractiveRows(ArticleRecipe):
         Logs a warning if most articles have none, or if the oracle ignores most letters.
         """
         super().check(facts, report)
-        config, number = self.labels.oracle, report["rows"][TRAIN] - report["articles_left_out"]
+        config, number = self.labels.oracle, report["rows"][TRAIN]
         count = number - report["articles_without_labels"]
         is_ascii = config.letters == "ascii" and config.method != "verbatim"  # "verbatim" compares no words
         seen = facts["ascii_share"] if is_ascii else 1.0
@@ -227,7 +227,8 @@ class ArticleSurvey(Survey[Article]):
         without = [article for article in rows if article.gold is None]
         self._without[split] += len(without)
         for article in without if split == TRAIN else ():
-            if len(self._seen) < _LOOKED_AT and limit(article, (), self._limits, drops=True):
+            limited = len(self._seen) < _LOOKED_AT and limit(article, (), self._limits, drops=True)
+            if isinstance(limited, LimitedArticle):
                 self._seen.append(article)
 
     def facts(self) -> dict[str, Any]:
