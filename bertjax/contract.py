@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -45,10 +46,13 @@ class Example(NamedTuple):
       rows: one row, or several for the windows of a long text. A row maps batch fields to unpadded one-dimensional
         arrays.
       source: what the task needs to write or score the record; or a `BadInput`.
+      limited: what was done to an input that is longer than a limit, and the limit: "truncated" if the model does not
+        read a part of it, "split" if its rows read different parts. Its record has these names with the value true.
     """
 
     rows: Sequence[Mapping[str, np.ndarray]]
     source: Any
+    limited: Mapping[str, str] = MappingProxyType({})
 
 
 class Attended(NamedTuple):

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.interop.published import Published, open_weights
 from bertjax.progress import track
 from bertjax.training.config import InferenceConfig
-from bertjax.training.inference import Inference, Predictor
+from bertjax.training.inference import Inference, Predictor, reported
 
 
 class _Encoder(NamedTuple):
@@ -98,7 +98,7 @@ class Model(Inference):
           UserError: for a bad text, an invalid option, or a model without a BERT.
         """
         encoder = self._encoder(layer, pooling, normalize)
-        examples = self._tracked(encoder.task.examples_in(_listed(texts)), texts)
+        examples = self._tracked(reported(encoder.task.examples_in(_listed(texts)), "texts"), texts)
         rows = [outputs[0]["features"] for _, outputs in encoder.predictor(encoder.params, examples)]
         size = encoder.task.model.config.hidden_size
         return np.stack(rows) if rows else np.zeros((0, size), np.float32)

@@ -1,11 +1,12 @@
 """Log lines, and progress of long work: a bar on a terminal, otherwise occasional log lines."""
 
-import functools
+import asyncio
+import contextvars
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from absl import logging as absl_logging
 from tqdm import tqdm
@@ -15,6 +16,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _EARLY_SECONDS = 300
 _SECONDS_BETWEEN_LINES = {True: 10, False: 30}  # early on, and later
+_logged = set[str]()  # the messages of `log_once`
 
 
 class _LineHandler(logging.StreamHandler):
@@ -33,10 +35,33 @@ class _LineHandler(logging.StreamHandler):
             super().emit(record)
 
 
+class _EventLoop(asyncio.SelectorEventLoop):
+    """Ignores callbacks after it is closed.
+
+    If a write of a checkpoint fails, Orbax closes the loop and raises the error, and the writes that end later would
+    print a traceback each.
+    """
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        """See `asyncio.AbstractEventLoop`."""
+        if self.is_closed():
+            return asyncio.Handle(callback, args, self)
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+
+class _EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        """See `asyncio.AbstractEventLoopPolicy`."""
+        return _EventLoop()
+
+
 def show_lines(loggers: Iterable[str]) -> None:
     """Writes the lines of these loggers to standard error. Disables log lines of libraries, whose errors are raised."""
     absl_logging.set_verbosity(absl_logging.FATAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    asyncio.set_event_loop_policy(_EventLoopPolicy())
     handler = _LineHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     for name in loggers:
@@ -54,10 +79,11 @@ def amount(name: str, value: float) -> str:
     return f"{value:.3g} {name}" if name == "hours" else f"{tqdm.format_sizeof(value)} {name}"
 
 
-@functools.cache
 def log_once(message: str, level: int = logging.INFO) -> None:
-    """Logs a message, unless this process has already logged it."""
-    _log.log(level, "%s", message)
+    """Logs a message, unless this process has already logged it. A message that is disabled has not been logged."""
+    if message not in _logged and _log.isEnabledFor(level):
+        _logged.add(message)
+        _log.log(level, "%s", message)
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:

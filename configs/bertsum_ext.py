@@ -79,7 +79,7 @@ def get_config(variant: str = "") -> ConfigDict:
         "min_words": 0,
     }
     config.match_reference = ""
-    config.rouge = {"flavor": "rouge-1.5.5", "stem": True, "words": placeholder(object)}
+    config.rouge = {"flavor": "rouge-1.5.5", "stem": True, "words": placeholder(object), "references": "average"}
     config.checkpoint.best_metric = "valid/loss"
     config.checkpoint.best_mode = "min"
     config.checkpoint.keep_best = 3

@@ -258,6 +258,7 @@ def articles(size: str) -> ConfigDict:
     data.summary_field = "summary"
     data.gold_field = ""
     data.gold_as = "numbers"
+    data.summary_as = "sentences"
     data.splitter = "punkt"
     data.on_bad_row = "stop"
     data.limits = {

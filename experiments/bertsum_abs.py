@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -24,10 +24,10 @@ from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop.published import Published
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
-from bertjax.tasks import bert, inputs, seq2seq, summarization
+from bertjax.tasks import bert, seq2seq, summarization
 from bertjax.tasks.bert import batch_specs
 from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
-from bertjax.tasks.summarization import Encoding, Source, SummarizationConfig, SummarizationData, SummarizationTask
+from bertjax.tasks.summarization import Encoding, SummarizationConfig, SummarizationData, SummarizationTask
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
@@ -97,14 +97,9 @@ class _AbstractiveEncoding(Encoding):
         """The encoding of a config. Raises UserError for invalid settings."""
         return cls(tokenizer, part(ArticleRowsConfig, config.data), _INPUTS, config.decoding)
 
-    def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples, numbered if sampling needs it, then logs how many articles were truncated."""
-        told = f"truncated %d of %d articles to data.seq_len={self.config.seq_len} tokens"
-        return inputs.counted(seq2seq.numbered(examples, self.decoding), _is_cut, told)
-
-
-def _is_cut(example: Example) -> bool:
-    return isinstance(example.source, Source) and example.source.rows[0].is_cut
+    def numbered(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """See `Encoding.numbered`; numbered if sampling needs it."""
+        return seq2seq.numbered(examples, self.decoding)
 
 
 class Data(SummarizationData[Config]):
@@ -190,13 +185,18 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         return summary_rows.sentences(output["ids"][rank, : output["lengths"][rank]].tolist(), self._tokenizer)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The sentences and the score of the summary; all `n_best` if more than one; and the reference if known."""
+        """The sentences and the score of the summary; all `n_best` if more than one; and the reference if known.
+
+        "complete" is false if the summary was truncated at its maximum length.
+        """
         article = example.source.article.article
         each = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
             for rank in range(self._decoding.n_best)
         ]
-        record = {"id": article.id, **each[0], **({"n_best": each} if len(each) > 1 else {})}
+        record = {"id": article.id, **each[0], "complete": self.is_complete(outputs[0], 0)}
+        if len(each) > 1:
+            record["n_best"] = each
         return summarization.with_reference(record, article)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:

@@ -16,7 +16,6 @@ from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, Labe
 from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
 from bertjax.data.rows.stored import Fields
-from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
@@ -25,7 +24,7 @@ from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
 from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
-from bertjax.tasks.bert import to_example
+from bertjax.tasks.bert import text_example
 
 _CORRELATIONS = ("pearson", "spearman")
 
@@ -214,15 +213,15 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
     def valid(self) -> list[Example]:
         """See `FineTuningData.valid`; the texts are encoded together, because that is faster."""
         rows = list(self.read.held_out(VALID))
-        pairs = zip(self.recipe.inputs(rows), map(self._label, rows), strict=True)
-        return [to_example([row], label) for row, label in pairs]
+        return [self._example(*each) for each in zip(rows, self.recipe.segments(rows), strict=True)]
 
     def example(self, row: LabeledText) -> Example:
         """See `FineTuningData.example`; the source is the label."""
-        return to_example(list(self.recipe.inputs([row])), self._label(row))
+        return self._example(row, *self.recipe.segments([row]))
 
-    def _label(self, row: LabeledText) -> np.float32 | np.int32:
-        return np.float32(row.label) if self._config.is_numeric else np.int32(self._place(str(row.label)))
+    def _example(self, row: LabeledText, segments: Sequence[Sequence[int]]) -> Example:
+        label = np.float32(row.label) if self._config.is_numeric else np.int32(self._place(str(row.label)))
+        return text_example(segments, self.vocabulary, self._config.data.seq_len, label)
 
     def baselines(self) -> Mapping[str, float]:
         """Metrics of always predicting the mean of the validation labels or, in classification, the majority class."""
@@ -295,8 +294,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`."""
-        ids = self._tokenizer.encode_batch(texts)
-        return to_example([text_row(ids, self._tokenizer, self._seq_len)], None)
+        return text_example(self._tokenizer.encode_batch(texts), self._tokenizer, self._seq_len, None)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each row, [B, C]."""

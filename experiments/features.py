@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,7 +16,7 @@ from bertjax.data.fine_tuning.labeled_text import TextColumns, split_pair
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
-from bertjax.data.rows.text_rows import is_too_long, text_row, unit_rows
+from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.interop import huggingface
@@ -25,8 +24,6 @@ from bertjax.interop.published import Published
 from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
 from bertjax.tasks import bert, completion, inputs
 from bertjax.tasks.bert import BertPredictionTask
-
-_log = logging.getLogger(__name__)
 
 _BEST_LAYERS = 4  # the last four are best in table 7
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
@@ -98,7 +95,6 @@ class Config(Constrained):
 class _Source(NamedTuple):
     units: list[str]  # the pieces, words or text that the vectors represent
     second: int | None  # for a pair, the number of the first unit of its second text
-    is_cut: bool = False  # whether the text is longer than its row
 
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
@@ -128,26 +124,11 @@ class Task(BertPredictionTask[Config]):
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         encoder = config.model.encoder(vocabulary.vocab)
-        head, self._rows = config.model, config.data
+        head = config.model
         model = BertFeatures(encoder, head.layers, head.mixing)
         super().__init__(config, vocabulary, encoder, model, config.data.seq_len)
         joined = len(head.layers) if head.mixing == "concatenation" else 1
         self._size = encoder.hidden_size * joined
-
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """See `PredictionTask.examples`. Logs the number of truncated texts."""
-        return self._counted(super().examples(lines))
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """See `PredictionTask.examples_of`. Logs the number of truncated texts."""
-        found = super().examples_of(path)
-        return found and self._counted(found)
-
-    def _counted(self, found: Iterator[Example]) -> Iterator[Example]:
-        told = f"%d of %d texts were truncated to data.seq_len={self._rows.seq_len} tokens"
-        return inputs.counted(
-            found, lambda each: isinstance(each.source, _Source) and each.source.is_cut, told, _log.warning
-        )
 
     def texts(self, line: str, where: str) -> Sequence[str]:
         """See `BertPredictionTask.texts`: one, or two separated by a tab."""
@@ -159,18 +140,18 @@ class Task(BertPredictionTask[Config]):
             bert.check_two_segments(self._model_config)
         if self._config.pooling != "sentence":
             return self._of_units(texts)
-        ids, limit = self._tokenizer.encode_batch(texts), self._rows.seq_len
-        is_cut, row = is_too_long(ids, self._tokenizer, limit), text_row(ids, self._tokenizer, limit)
-        return bert.to_example([row], _Source(["\t".join(texts)], None, is_cut))
+        ids = self._tokenizer.encode_batch(texts)
+        return bert.text_example(ids, self._tokenizer, self._seq_len, _Source(["\t".join(texts)], None))
 
     def _of_units(self, texts: Sequence[str]) -> Example:
         """Returns the example of a text or a pair, with its pieces or words as units."""
         units, pieces = zip(*map(self._split, texts), strict=True)
-        rows = list(unit_rows(pieces, self._tokenizer, self._rows.seq_len))
+        rows, is_cut = unit_rows(pieces, self._tokenizer, self._seq_len)
         if self._config.word_pooling == "first":
             rows = [{**row, "unit_lengths": np.ones_like(row["unit_lengths"])} for row in rows]
         second = len(units[0]) if len(texts) == 2 else None
-        return bert.to_example(rows, _Source([unit for each in units for unit in each], second))
+        limited = inputs.limited(bert.of_seq_len(self._seq_len), truncated=is_cut, split=len(rows) > 1)
+        return bert.to_example(rows, _Source([unit for each in units for unit in each], second), limited)
 
     def _split(self, text: str) -> tuple[list[str], list[list[int]]]:
         """The units of a text, and the pieces of each; a word that normalizes to nothing is [UNK]."""
@@ -197,7 +178,7 @@ class Task(BertPredictionTask[Config]):
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]
             parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
-        units, second, _ = example.source
+        units, second = example.source
         pair = {} if second is None else {"second": second}
         return {"units": units, **pair, "features": np.concatenate(parts)}
 

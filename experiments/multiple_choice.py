@@ -15,8 +15,9 @@ import numpy as np
 
 from bertjax.config import part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, read_question, rows_of
+from bertjax.data.fine_tuning.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, pairs_of, read_question
 from bertjax.data.readers import tables
+from bertjax.data.rows.text_rows import is_too_long, text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
@@ -47,7 +48,10 @@ open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_conf
 
 def _example(question: Question, tokenizer: Tokenizer, seq_len: int) -> Example:
     """The example of a question, with one row per choice."""
-    return bert.to_example(rows_of(question, tokenizer, seq_len), question)
+    pairs = pairs_of(question, tokenizer)
+    is_cut = any(is_too_long(pair, tokenizer, seq_len) for pair in pairs)
+    rows = [text_row(pair, tokenizer, seq_len) for pair in pairs]
+    return bert.to_example(rows, question, inputs.limited(bert.of_seq_len(seq_len), truncated=is_cut))
 
 
 class Data(fine_tuning.FineTuningData[Config, Question]):

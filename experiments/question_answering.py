@@ -72,7 +72,10 @@ open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_conf
 def _example(question: Question, tokenizer: Tokenizer, spans: SpanConfig) -> Example:
     """The example of a question, with one row per window of its context."""
     rows = windows(question, tokenizer, spans)
-    return bert.to_example([row.inputs for row in rows], (question, rows))
+    of_query = f"data.max_query_length={spans.max_query_length} tokens in the question"
+    of_rows = bert.of_seq_len(spans.seq_len)
+    limited = {**inputs.limited(of_query, truncated=rows[0].is_cut), **inputs.limited(of_rows, split=len(rows) > 1)}
+    return bert.to_example([row.inputs for row in rows], (question, rows), limited)
 
 
 def _references(questions: Iterable[Question]) -> dict[str, list[str]]:

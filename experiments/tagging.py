@@ -28,7 +28,7 @@ from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring import tags
-from bertjax.tasks import bert, completion, fine_tuning
+from bertjax.tasks import bert, completion, fine_tuning, inputs
 
 _AUTO = "auto"
 _FROZEN = ("^bert/", {"frozen": True})
@@ -125,9 +125,10 @@ class _Words(NamedTuple):
 
 def _example(words: Sequence[str], known: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> Example:
     """The example of a sentence; `known` are its tags, if any."""
-    windows = tagged_words.sentence_rows(words, tokenizer, seq_len)
+    windows, is_cut = tagged_words.sentence_rows(words, tokenizer, seq_len)
     rows = [{name: row[name] for name in _INPUTS} for row in windows]
-    return bert.to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known))
+    limited = inputs.limited(bert.of_seq_len(seq_len), truncated=is_cut, split=len(rows) > 1)
+    return bert.to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known), limited)
 
 
 open_vocabulary = bert.open_vocabulary

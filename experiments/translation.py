@@ -96,8 +96,9 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
         "begin") or "end" (as in fairseq).
       decoding: how translations are generated.
-      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_lowercase", "bleu_zh", "chrf", "exact_match". The
-        target's vocabulary first normalizes the references, like all text; the log reports this with each metric.
+      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_intl", "bleu_ja_mecab", "bleu_ko_mecab",
+        "bleu_lowercase", "bleu_spm", "bleu_zh", "chrf", "exact_match"; see `bertjax.scoring.translation`. The target's
+        vocabulary first normalizes the references, like all text; the log reports this with each metric.
       num_scored: the number of validation pairs that are translated at each evaluation; 0 for all. The loss is always
         that of all pairs within `data.seq_len`.
     """
@@ -114,18 +115,12 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         super().__post_init__()
         is_recurrent = isinstance(self.model, RecurrentKeys)
         self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
-        self._check_positions("decoding.max_length", self.decoding.max_length)
-
-    def check_training(self) -> None:
-        """Raises UserError for values that only prediction may have."""
-        self._check_positions("data.seq_len", self.data.seq_len)
-        seq2seq.check_generates(self.decoding)
-
-    def _check_positions(self, key: str, tokens: int) -> None:
-        """Raises UserError if `tokens` exceeds the model's positions. Recurrent models have no limit."""
-        if isinstance(self.model, TransformerKeys) and tokens > (limit := self.model.max_positions):
-            fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
-            raise UserError(f"config key {key}", got=tokens, expected=f"at most model.max_positions={limit}", fix=fix)
+        for key, tokens in {"decoding.max_length": self.decoding.max_length, "data.seq_len": self.data.seq_len}.items():
+            # Recurrent models have no limit.
+            if isinstance(self.model, TransformerKeys) and tokens > (limit := self.model.max_positions):
+                expected = f"at most model.max_positions={limit}"
+                fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
+                raise UserError(f"config key {key}", got=tokens, expected=expected, fix=fix)
 
     @property
     def text(self) -> TranslationText:
@@ -164,25 +159,31 @@ class Encoding:
     Attributes:
       encoder: encodes texts as rows.
       decoding: how translations are decoded.
-      limit: the maximum number of tokens of a source: the model's number of positions, or `data.seq_len` for a
-        recurrent model.
     """
 
     encoder: TranslationRows
     decoding: DecodingConfig
-    limit: int
 
     @classmethod
     def of(cls, config: Config, vocabularies: Vocabularies) -> "Encoding":
         """The encoding of a config."""
-        limit = config.model.max_positions if isinstance(config.model, TransformerKeys) else config.data.seq_len
         rows, files = part(TranslationRowsConfig, config.data), part(ParallelTextConfig, config.data)
-        return cls(TranslationRows(vocabularies, rows, files), config.decoding, limit)
+        return cls(TranslationRows(vocabularies, rows, files), config.decoding)
 
-    def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples, numbered if sampling needs it, then logs how many were split."""
-        told = f"split %d of %d texts with more than {self.limit - 1} tokens; their parts are translated separately"
-        return inputs.counted(seq2seq.numbered(examples, self.decoding), lambda each: len(each.rows) > 1, told)
+    def example(self, text: str, references: Sequence[str], where: str, refuses: bool) -> Example:
+        """Returns the example of a text, whose source is a tuple of the text and its references.
+
+        Args:
+          text, where, refuses: see `TranslationRows.source_rows`.
+          references: the references, if any.
+        """
+        rows = self.encoder.source_rows(text, where, refuses)
+        limit = f"data.seq_len={self.encoder.config.seq_len} tokens"
+        return Example(rows, (text, *references), inputs.limited(limit, split=len(rows) > 1))
+
+    def numbered(self, examples: Iterable[Example]) -> Iterator[Example]:
+        """Yields the examples, numbered if sampling needs it."""
+        return seq2seq.numbered(examples, self.decoding)
 
 
 class Data(PreparedData[Config, Pair]):
@@ -193,7 +194,8 @@ class Data(PreparedData[Config, Pair]):
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
-        config.check_training()
+        seq2seq.check_generates(config.decoding)
+        scoring.check_installed(config.metrics)
         super().__init__(config, folder, published)
         self._text, self._subwords = config.text, part(SubwordConfig, config.data)
 
@@ -250,6 +252,8 @@ class Data(PreparedData[Config, Pair]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
+        if told := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
+            log_once(told, logging.WARNING)
         return super().complete(config)
 
     @functools.cached_property
@@ -286,12 +290,11 @@ class Data(PreparedData[Config, Pair]):
         """See `PreparedData.examples`; the first `num_scored` validation pairs and all test pairs, to be translated."""
         count = self._config.num_scored if split == VALID else 0
         pairs = self._pairs(split) if split == VALID or self._text.has_test else iter(())
-        return self._encoding.counted(map(self._to_compare, itertools.islice(pairs, count or None)))
+        return self._encoding.numbered(map(self._to_compare, itertools.islice(pairs, count or None)))
 
     def _to_compare(self, pair: Pair) -> Example:
-        encoder, limit = self._encoding.encoder, self._encoding.limit
-        _, target = encoder.files.split_target_prefix(pair.target, pair.where)
-        return Example(encoder.source_rows(pair.source, limit, pair.where, refuses=False), (pair.source, target))
+        _, target = self._encoding.encoder.files.split_target_prefix(pair.target, pair.where)
+        return self._encoding.example(pair.source, (target, *pair.references), pair.where, refuses=False)
 
 
 class Task(Seq2SeqTask):
@@ -354,9 +357,9 @@ class Task(Seq2SeqTask):
         """
         vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
-        given = [example.source[1] for example, _ in results]
-        references = [[vocabulary.normalized(text)] for text in given]
-        normalization = vocabulary.normalization if [[text] for text in given] != references else ""
+        given = [list(example.source[1:]) for example, _ in results]
+        references = [list(map(vocabulary.normalized, texts)) for texts in given]
+        normalization = vocabulary.normalization if given != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
             log_once(f"{name} of {len(results)} translations is {signature}")
@@ -388,10 +391,10 @@ class Task(Seq2SeqTask):
         return found and self._with_unknown_counted(found)
 
     def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Wraps `Encoding.counted`, and then also logs the unknown characters of the sources."""
+        """Wraps `Encoding.numbered`, and then logs the unknown characters of the sources."""
         vocabulary, found = self._vocabularies.source, Counter[str]()
         count, affected = 0, 0
-        for example in self._encoding.counted(examples):
+        for example in self._encoding.numbered(examples):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
                 affected += 1
@@ -403,15 +406,15 @@ class Task(Seq2SeqTask):
             log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def _to_translate(self, texts: Sequence[str], where: str) -> Example:
-        text, refuses = texts[0].strip(), self._encoder.config.on_long_line == "refuse"
-        return Example(self._encoder.source_rows(text, self._encoding.limit, where, refuses), (text, None))
+        refuses = self._encoder.config.on_long_line == "refuse"
+        return self._encoding.example(texts[0].strip(), (), where, refuses)
 
     def _to_score(self, pair: Pair) -> Example:
-        return Example([self._encoder.scoring_row(pair, self._encoding.limit)], (pair.source, pair.target))
+        return Example([self._encoder.scoring_row(pair)], (pair.source, pair.target))
 
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""
-        return bucket_lengths(self._encoding.limit)
+        return bucket_lengths(self._encoder.config.seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The `n_best` translations of each row, or the given one: ids [B, n, T], lengths and scores [B, n]."""
@@ -425,10 +428,8 @@ class Task(Seq2SeqTask):
         "complete" is false if a translation was truncated at its maximum length.
         """
         text, score = self._translation(outputs, 0)
-        ends = all(bool(output["ids"][0, output["lengths"][0] - 1] == self._ids.end) for output in outputs)
-        record = {"source": example.source[0], "translation": text, "score": score, "complete": ends}
-        if not ends:
-            log_once("some translations were truncated at the maximum length of `decoding`")
+        complete = all(self.is_complete(output, 0) for output in outputs)
+        record = {"source": example.source[0], "translation": text, "score": score, "complete": complete}
         if self._decoding.n_best > 1:
             each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]
@@ -487,7 +488,7 @@ class Task(Seq2SeqTask):
         decoding = generation.to_generation(
             self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
         )
-        marian.save(folder, params, model, special, decoding)
+        marian.save(folder, params, model, special, decoding, self._encoder.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
 
 

@@ -30,3 +30,19 @@ def test_the_time_left_follows_the_pace_since_the_last_line(monkeypatch, caplog)
         assert list(progress.track(items(), "training", "step", 10)) == [100, 9, 2, 189, 20, 11]
     steps = [(1, "15:00"), (3, "00:38"), (4, "18:54"), (6, "01:02")]  # at first after 10 seconds, later after 30
     assert caplog.messages == [f"training: step {step}/10, {left} left" for step, left in steps]
+
+
+def test_writes_that_end_after_a_failed_save_print_nothing():
+    loop = progress._EventLoop()
+    loop.close()
+    loop.call_soon_threadsafe(print)
+
+
+def test_a_message_that_is_disabled_is_logged_the_next_time(caplog):
+    progress._logged.clear()
+    logging.disable(logging.WARNING)
+    progress.log_once("split 1 of 2", logging.WARNING)
+    logging.disable(logging.NOTSET)
+    for _ in range(2):
+        progress.log_once("split 1 of 2", logging.WARNING)
+    assert caplog.messages == ["split 1 of 2"]

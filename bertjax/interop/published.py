@@ -103,7 +103,7 @@ class Published(abc.ABC):
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """Keys of `data` that describe the rows of training, if these were articles."""
+        """Keys of `data` that describe the rows of training, if these were articles or pairs of texts."""
         return {}
 
     @property
@@ -198,8 +198,9 @@ class Run(Published):
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """The keys of articles in the run's config."""
-        return {key: self.config["data"][key] for key in _ROWS if key in self.config["data"]}
+        """See `Published.rows`."""
+        keys = ("seq_len",) if self.experiment == "translation" else _ROWS
+        return {key: self.config["data"][key] for key in keys if key in self.config["data"]}
 
     @functools.cached_property
     def vocabularies(self) -> Any:

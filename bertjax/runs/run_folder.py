@@ -63,6 +63,8 @@ _ADDED_LATER = {
     "model.head": "pooler",
     "model.pooling": "cls",
     "data.tokenizer": "wordpiece",
+    "data.summary_as": "sentences",
+    "rouge.references": "average",
     "data.row_lengths": (),
 }
 # Those that an experiment always had.

@@ -12,11 +12,13 @@ and `signature` returns the settings to publish with a score:
 
 Callers must preprocess the texts. For example, PreSumm restores the brackets that CoreNLP writes as -lrb-, which would
 count as the word "lrb", and skips documents without a reference.
+
+If a document has several references, `RougeConfig.references` combines them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations
 from typing import Annotated
 
 import numpy as np
@@ -30,6 +32,8 @@ from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, encode, 
 
 # The sentences of each document's summary.
 Summaries = Sequence[Sequence[str]]
+# The sentences of each document's reference, or of each of its references.
+References = Sequence[Sequence[str] | Sequence[Sequence[str]]]
 # The values of each metric for all documents.
 Scores = Mapping[str, Float64[np.ndarray, " D"]]
 
@@ -50,6 +54,12 @@ class RougeConfig(Constrained, prefix="rouge"):
         reference too, as option -l of ROUGE-1.5.5; or "reference" for as many as the reference has, for limited-length
         recall on New York Times articles (Durrett et al., 2016). With a limit, recall (`rouge1_recall` etc.) is
         reported in addition to F1.
+      references: how several references of a document are combined. "average" adds up the counts of all references, as
+        option `-f A`, the default of ROUGE-1.5.5. "best" takes the reference with the highest recall, as its option
+        `-f B`; in the other flavors that with the highest F1, as `score_multi` of rouge-score. "jackknife" leaves out
+        each reference in turn and averages the scores of the best of the others (Lin, 2004, section 2.1), so that a
+        person whose summary is one of the references can be scored by the same number of references. ROUGE has not done
+        this by itself since 1.4; its RELEASE-NOTE.txt describes it.
 
     Raises:
       UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.
@@ -58,6 +68,7 @@ class RougeConfig(Constrained, prefix="rouge"):
     flavor: Annotated[str, one_of(*FLAVORS)] = "rouge-1.5.5"
     stem: bool = True
     words: int | str | None = None
+    references: Annotated[str, one_of("average", "best", "jackknife")] = "average"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,18 +81,19 @@ class RougeConfig(Constrained, prefix="rouge"):
 _DEFAULT = RougeConfig()
 
 
-def signature(config: RougeConfig) -> str:
-    """Returns the settings to publish with a score.
+def signature(config: RougeConfig, num_references: int = 1) -> str:
+    """Returns the settings to publish with a score; `num_references` is the largest number of a document.
 
     >>> signature(RougeConfig())
     'rouge-1.5.5|stem:yes|words:all'
     """
     words = "all" if config.words is None else config.words
-    return f"{config.flavor}|stem:{'yes' if config.stem else 'no'}|words:{words}"
+    several = f"|references:{num_references},{config.references}" if num_references > 1 else ""
+    return f"{config.flavor}|stem:{'yes' if config.stem else 'no'}|words:{words}{several}"
 
 
 def rouge(
-    candidates: Summaries, references: Summaries, config: RougeConfig = _DEFAULT, *, confidence: bool = False
+    candidates: Summaries, references: References, config: RougeConfig = _DEFAULT, *, confidence: bool = False
 ) -> dict[str, float]:
     """Returns the means of all metrics over documents, in percent; see `score` and `summarize`.
 
@@ -92,7 +104,7 @@ def rouge(
     return summarize(score(candidates, references, config), confidence=confidence)
 
 
-def score(candidates: Summaries, references: Summaries, config: RougeConfig) -> Scores:
+def score(candidates: Summaries, references: References, config: RougeConfig) -> Scores:
     """Returns the metrics of each document in percent.
 
     `rouge1`, `rouge2`, `rougeL` and `rougeLsum` are F1; `rouge1_precision`, `rouge1_recall` etc. are precision and
@@ -101,7 +113,7 @@ def score(candidates: Summaries, references: Summaries, config: RougeConfig) -> 
 
     Args:
       candidates: the sentences of each document's summary.
-      references: the sentences of each document's reference summary, in the same order.
+      references: the sentences of each document's reference summary, in the same order; or a list of several summaries.
       config: the settings.
     Raises:
       UserError: if there are no documents, if the numbers of documents differ, or if a summary is not a list.
@@ -110,12 +122,20 @@ def score(candidates: Summaries, references: Summaries, config: RougeConfig) -> 
     flavor = FLAVORS[config.flavor]
     known = vocabulary(flavor, stemmed=config.stem)
     rows = []
-    for candidate, reference in zip(candidates, references, strict=True):
-        ours, theirs = _limited(candidate, reference, config.words)
-        counts = _counts(encode(ours, known, flavor), encode(theirs, known, flavor))
-        rows.append([value for count in counts for value in _f1_and_parts(*count, flavor)])
+    for candidate, of_document in zip(candidates, references, strict=True):
+        found = []
+        for reference in several(of_document):
+            ours, theirs = _limited(candidate, reference, config.words)
+            found.append(_counts(encode(ours, known, flavor), encode(theirs, known, flavor)))
+        rows.append([value for counts in zip(*found, strict=True) for value in _combined(counts, config, flavor)])
     names = [metric + part for metric in METRICS for part in _PARTS]
     return dict(zip(names, 100 * np.array(rows).T, strict=True))
+
+
+def several(of_document: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Returns the references of a document, also if it has only one; see `References`."""
+    sentences = [each for each in of_document if isinstance(each, str)]
+    return [sentences] if len(sentences) == len(of_document) else list(of_document)
 
 
 def summarize(scores: Scores, *, confidence: bool = False) -> dict[str, float]:
@@ -163,8 +183,28 @@ def _counts(candidate: Sequence[Sequence[int]], reference: Sequence[Sequence[int
     ]
 
 
-def _f1_and_parts(shared: int, ours: int, theirs: int, flavor: Flavor) -> tuple[float, float, float]:
+def _combined(
+    counts: Sequence[tuple[int, int, int]], config: RougeConfig, flavor: Flavor
+) -> tuple[float, float, float]:
+    """Returns F1, precision and recall, from the counts of each reference."""
+    if config.references == "average":
+        shared, ours, theirs = map(sum, zip(*counts, strict=True))
+        return _f1_and_parts((shared, ours, theirs), flavor)
+    sets = combinations(counts, len(counts) - 1) if config.references == "jackknife" and len(counts) > 1 else [counts]
+    best = [_f1_and_parts(max(each, key=lambda count: _rank(count, flavor)), flavor) for each in sets]
+    f1, precision, recall = (sum(values) / len(best) for values in zip(*best, strict=True))
+    return f1, precision, recall
+
+
+def _rank(count: tuple[int, int, int], flavor: Flavor) -> float:
+    """Returns the recall or the F1, not rounded, by which the best reference is chosen."""
+    shared, ours, theirs = count
+    return shared / max(theirs, 1) if flavor.best_by_recall else 2 * shared / max(ours + theirs, 1)
+
+
+def _f1_and_parts(count: tuple[int, int, int], flavor: Flavor) -> tuple[float, float, float]:
     """Returns F1, precision and recall as fractions."""
+    shared, ours, theirs = count
     precision = _rounded(shared / ours if ours else 0.0, flavor)
     recall = _rounded(shared / theirs if theirs else 0.0, flavor)
     total = precision + recall
@@ -179,7 +219,7 @@ def _is_count(words: int | str) -> bool:
     return isinstance(words, int) and not isinstance(words, bool) and words >= 1
 
 
-def _check(candidates: Summaries, references: Summaries) -> None:
+def _check(candidates: Summaries, references: References) -> None:
     if len(candidates) != len(references):
         raise UserError(
             "summaries",
@@ -189,9 +229,9 @@ def _check(candidates: Summaries, references: Summaries) -> None:
         )
     if not candidates:
         raise UserError("scoring", got="no documents", expected="at least one", fix="check the evaluated file")
-    for name, summaries in (("summary", candidates), ("reference", references)):
-        for number, sentences in enumerate(summaries):
-            if isinstance(sentences, str):
+    for name, side in (("summary", candidates), ("reference", references)):
+        for number, of_document in enumerate(side):
+            if isinstance(of_document, str) or len({isinstance(each, str) for each in of_document}) > 1:
                 raise UserError(
                     f"{name} of document {number} (from 0)",
                     got="a text",

@@ -39,6 +39,7 @@ class Flavor(NamedTuple):
     stem: Callable[[str], str] | None  # stems a lowercase word; None without a stemmer
     lowercases_first: bool  # before it splits into words; in Unicode the kelvin sign then becomes the letter k
     decimals: int | None  # rounding of a document's precision, recall and F1 (fractions); None for no rounding
+    best_by_recall: bool = False  # whether the best of several references has the highest recall; else the highest F1
 
 
 def _nltk_stem(word: str) -> str:
@@ -54,7 +55,7 @@ def _porter() -> "PorterStemmer":
 
 
 FLAVORS = {
-    "rouge-1.5.5": Flavor(_WORD.findall, rouge_stemmer.stem, lowercases_first=False, decimals=5),
+    "rouge-1.5.5": Flavor(_WORD.findall, rouge_stemmer.stem, lowercases_first=False, decimals=5, best_by_recall=True),
     "rouge-score": Flavor(_WORD.findall, _nltk_stem, lowercases_first=True, decimals=None),
     "unicode": Flavor(partial(without_punctuation, joins=False), None, lowercases_first=True, decimals=None),
 }

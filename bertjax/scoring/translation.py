@@ -1,11 +1,26 @@
 """Metrics of translations with one or more references, in percent.
 
 BLEU and chrF are computed by sacreBLEU (Post, 2018) on detokenized text; their `signature` makes scores comparable.
+
+- "bleu": sacreBLEU's default: cased, tokenized by 13a, for languages that put spaces between words.
+- "bleu_lowercase": the same of lowercased text, comparable with published scores on Multi30k. These (41.02 for en-de,
+  2016) use Moses' tokenizer, which also separates apostrophes and keeps the full stop of abbreviations. It tokenizes 4
+  of the 1,000 German references of 2016 differently. Lowercase BLEU is higher than cased BLEU; do not compare the two.
+- "bleu_intl": separates the punctuation and symbols of all scripts, as WMT's mteval-v14.
+- "bleu_zh": as in WMT for Chinese: each Chinese character is a token, other text is tokenized by 13a.
+- "bleu_ja_mecab", "bleu_ko_mecab": Japanese and Korean words by MeCab, in sacreBLEU's extras `ja` and `ko`.
+- "bleu_spm": the SentencePiece model of FLORES-101 for all languages (spBLEU). It needs the package sentencepiece, and
+  sacreBLEU downloads the model once.
+- "bleu_char": each character is a token, for scripts without spaces between words, without extras.
+- "chrf": chrF2 (Popović, 2015): the F-score of character n-grams, for any script.
+- "exact_match": the percentage of hypotheses that are identical to one of their references.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +31,15 @@ if TYPE_CHECKING:  # imported only when needed, so that translation starts faste
 
 # The references of each hypothesis.
 References = Sequence[Sequence[str]]
+
+_LOOKED_AT = 1000  # the number of references from which the script is estimated
+# Languages of scripts that 13a cannot tokenize, and their metrics, by the first word of the names of letters.
+_LANGUAGES = {
+    **dict.fromkeys(("HIRAGANA", "KATAKANA"), ("Japanese", "bleu_ja_mecab")),
+    "CJK": ("Chinese", "bleu_zh"),
+    "HANGUL": ("Korean", "bleu_ko_mecab"),
+    **{name.upper(): (name, "bleu_spm") for name in ("Thai", "Lao", "Khmer", "Myanmar", "Tibetan")},
+}
 
 
 def _bleu(**options: Any) -> "BLEU":
@@ -34,59 +58,68 @@ _METRICS: Mapping[str, Callable[[], "BLEU | CHRF"]] = MappingProxyType(
     {
         "bleu": partial(_bleu, tokenize="13a"),
         "bleu_char": partial(_bleu, tokenize="char"),
+        "bleu_intl": partial(_bleu, tokenize="intl"),
+        "bleu_ja_mecab": partial(_bleu, tokenize="ja-mecab"),
+        "bleu_ko_mecab": partial(_bleu, tokenize="ko-mecab"),
         "bleu_lowercase": partial(_bleu, tokenize="13a", lowercase=True),
+        "bleu_spm": partial(_bleu, tokenize="flores101"),
         "bleu_zh": partial(_bleu, tokenize="zh"),
         "chrf": _chrf,
     }
 )
 SIGNED = frozenset(_METRICS)  # the metrics with a `signature`
+_OF_13A = ("bleu", "bleu_lowercase")
+_OPTIONAL = {"bleu_ja_mecab": "sacrebleu[ja]", "bleu_ko_mecab": "sacrebleu[ko]", "bleu_spm": "sentencepiece"}
 
 
-def bleu(hypotheses: Sequence[str], references: References) -> float:
-    """Returns sacreBLEU's default BLEU: cased, 13a tokenization, for languages that put spaces between words."""
-    return _corpus_score("bleu", hypotheses, references)
+def _corpus_score(name: str, hypotheses: Sequence[str], references: References) -> float:
+    _check_rows(hypotheses, references)
+    # sacreBLEU expects the first references of all rows, then the second and so on, with None for missing ones.
+    return float(_METRICS[name]().corpus_score(hypotheses, list(itertools.zip_longest(*references))).score)
 
 
-def bleu_lowercase(hypotheses: Sequence[str], references: References) -> float:
-    """Returns BLEU of lowercased text with 13a tokenization, comparable with published scores on Multi30k.
-
-    These published scores (41.02 for en-de, 2016) use Moses' tokenizer, which also separates apostrophes and keeps the
-    full stop of abbreviations. It tokenizes 4 of the 1,000 German references of 2016 differently. Lowercase BLEU is
-    higher than cased BLEU; do not compare the two.
-    """
-    return _corpus_score("bleu_lowercase", hypotheses, references)
-
-
-def bleu_zh(hypotheses: Sequence[str], references: References) -> float:
-    """Returns BLEU as in WMT for Chinese: each Chinese character is a token, other text is tokenized by 13a."""
-    return _corpus_score("bleu_zh", hypotheses, references)
-
-
-def bleu_char(hypotheses: Sequence[str], references: References) -> float:
-    """Returns BLEU of characters, for scripts without spaces between words, such as Japanese and Thai."""
-    return _corpus_score("bleu_char", hypotheses, references)
-
-
-def chrf(hypotheses: Sequence[str], references: References) -> float:
-    """Returns chrF2 (Popović, 2015): the F-score of character n-grams, for any script."""
-    return _corpus_score("chrf", hypotheses, references)
-
-
-def exact_match(hypotheses: Sequence[str], references: References) -> float:
-    """Returns the percentage of hypotheses that are identical to one of their references."""
+def _exact_match(hypotheses: Sequence[str], references: References) -> float:
+    _check_rows(hypotheses, references)
     return 100.0 * sum(one in row for one, row in zip(hypotheses, references, strict=True)) / len(hypotheses)
 
 
 SCORES: Mapping[str, Callable[[Sequence[str], References], float]] = MappingProxyType(
-    {
-        "bleu": bleu,
-        "bleu_char": bleu_char,
-        "bleu_lowercase": bleu_lowercase,
-        "bleu_zh": bleu_zh,
-        "chrf": chrf,
-        "exact_match": exact_match,
-    }
+    {**{name: partial(_corpus_score, name) for name in _METRICS}, "exact_match": _exact_match}
 )
+
+
+def check_installed(names: Iterable[str]) -> None:
+    """Raises UserError if a metric needs a package that is not installed, or a model that cannot be downloaded."""
+    for name in _OPTIONAL.keys() & set(names):
+        try:
+            _METRICS[name]()
+        except (ImportError, RuntimeError, OSError) as error:
+            fix = f"pip install '{_OPTIONAL[name]}', or use bleu_char or chrf, which need nothing else"
+            got = f"{name}, whose tokenizer is missing ({' '.join(str(error).split())})"
+            raise UserError("config key metrics", got=got, expected=_OPTIONAL[name], fix=fix) from error
+
+
+def tokenizer_warning(names: Sequence[str], references: Iterable[str]) -> str:
+    """Returns a warning if a metric tokenizes by 13a, but most letters are of scripts that 13a cannot tokenize; or "".
+
+    Args:
+      names: the metrics.
+      references: texts in the target language. Only the first are read.
+    """
+    used = [name for name in names if name in _OF_13A]
+    letters = list(filter(str.isalpha, "".join(itertools.islice(references, _LOOKED_AT) if used else ())))
+    languages = Counter(_LANGUAGES.get(unicodedata.name(letter, "").split(" ")[0]) for letter in letters)
+    count = sum(number for language, number in languages.items() if language)
+    if 2 * count <= len(letters):
+        return ""
+    japanese = _LANGUAGES["HIRAGANA"]  # also has Chinese characters
+    others = [each for each, _ in languages.most_common() if each]
+    language, metric = japanese if japanese in others else others[0]
+    return (
+        f"{' and '.join(used)}: the tokenizer 13a separates words at spaces, but {count / len(letters):.0%} of the "
+        f"letters of the references are {language}, so scores are near 0 or too low; for {language}, set {metric} or "
+        "bleu_char in --config.metrics and --config.checkpoint.best_metric"
+    )
 
 
 def score(names: Sequence[str], hypotheses: Sequence[str], references: References) -> dict[str, float]:
@@ -106,7 +139,6 @@ def score(names: Sequence[str], hypotheses: Sequence[str], references: Reference
     """
     for name in names:
         _check_name(name, SCORES)
-    _check_rows(hypotheses, references)
     return {name: SCORES[name](hypotheses, references) for name in names}
 
 
@@ -124,11 +156,6 @@ def signature(name: str, references: References, normalization: str = "") -> str
     metric, counts = _METRICS[name](), {len(row) for row in references}
     metric.num_refs = counts.pop() if len(counts) == 1 else -1  # set by scoring; -1 if the number varies
     return f"{metric.get_signature()}{normalization and f'|normalized:{normalization}'}"
-
-
-def _corpus_score(name: str, hypotheses: Sequence[str], references: References) -> float:
-    # sacreBLEU expects the first references of all rows, then the second and so on, with None for missing ones.
-    return float(_METRICS[name]().corpus_score(hypotheses, list(zip_longest(*references))).score)
 
 
 def _check_name(name: str, known: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -15,7 +16,7 @@ from flax import linen as nn
 from bertjax.config import DropoutRate, Size, one_of, part
 from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.rows.text_rows import segmented
+from bertjax.data.rows.text_rows import is_too_long, segmented, text_row
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.errors import UserError
@@ -255,6 +256,19 @@ def batch_specs(
     ]
 
 
-def to_example(rows: Sequence[Mapping[str, np.ndarray]], source: Any) -> Example:
+def to_example(
+    rows: Sequence[Mapping[str, np.ndarray]], source: Any, limited: Mapping[str, str] = MappingProxyType({})
+) -> Example:
     """Returns an example whose rows also have `segment_ids`, 1 at every token."""
-    return Example(segmented(rows), source)
+    return Example(segmented(rows), source, limited)
+
+
+def text_example(segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int, source: Any) -> Example:
+    """Returns the example of the word pieces of one or two texts, truncated to a row of `seq_len` tokens."""
+    limited = inputs.limited(of_seq_len(seq_len), truncated=is_too_long(segments, tokenizer, seq_len))
+    return to_example([text_row(segments, tokenizer, seq_len)], source, limited)
+
+
+def of_seq_len(seq_len: int) -> str:
+    """Returns the name of the limit of a row, for `Example.limited`."""
+    return f"data.seq_len={seq_len} tokens"

@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 # Keys whose values in a folder are only defaults, because they do not concern the encoder.
 _DEFAULTS_OF_HEADS = ("model.head", "model.pooling")
 _TRANSLATION_SEQ_LEN = 128  # the default
+_AVERAGED = 5  # checkpoints of a translation model, as in Vaswani et al. (2017), section 6.1
 
 
 def bert(
@@ -113,8 +114,21 @@ def translator(config: Mapping[str, Any], published: Published | None) -> dict[s
     if missing:
         raise _no_model("model", missing[0], "translation")
     if data.get("seq_len", 0) is None:
-        data = {**data, "seq_len": default_seq_len(_TRANSLATION_SEQ_LEN, model.get("max_positions"))}
-    return {**config, **whole, "model": model, "data": data, "decoding": decoding}
+        default = _TRANSLATION_SEQ_LEN
+        if published and not data.get("source"):
+            default = published.rows.get("seq_len", model.get("max_positions") or default)
+        data = {**data, "seq_len": default_seq_len(default, model.get("max_positions"))}
+    checkpoint = dict(config["checkpoint"])
+    if checkpoint["final"] is None:
+        checkpoint["final"] = _mean_of_last(config, checkpoint["save_every"], checkpoint["keep"])
+    return {**config, **whole, "model": model, "data": data, "decoding": decoding, "checkpoint": checkpoint}
+
+
+def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:
+    """Returns the `checkpoint.final` of the last checkpoints, at most `_AVERAGED`, that a run will have."""
+    is_known = config["num_steps"] and not any(config.get("budget", {}).values())
+    saved = -(-config["num_steps"] // max(save_every, 1)) if is_known else _AVERAGED
+    return f"last:{max(1, min(saved, keep, _AVERAGED))}"
 
 
 def classes(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:

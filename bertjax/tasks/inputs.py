@@ -1,13 +1,12 @@
 """Inputs of `--mode=predict`: each line, row or record becomes one example, so outputs keep their order and number."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from bertjax.contract import BadInput, Example
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row
-from bertjax.progress import log_once
 
 T = TypeVar("T")
 # Makes an example from texts and their location, such as "input line 3". Raises RowError for bad texts.
@@ -86,23 +85,6 @@ def of_table(
     return of_rows(path, key, columns, made, on_bad_row, header, tabs=tabs)
 
 
-def counted(
-    found: Iterable[Example],
-    is_affected: Callable[[Example], bool],
-    message: str,
-    tell: Callable[[str], None] = log_once,
-) -> Iterator[Example]:
-    """Yields the examples. At the end, reports how many of them are affected, unless none is.
-
-    Args:
-      found: the examples.
-      is_affected: returns whether an example is counted.
-      message: the message, with two "%d": the number of affected examples, and that of all.
-      tell: logs the message.
-    """
-    count = affected = 0
-    for example in found:
-        count, affected = count + 1, affected + is_affected(example)
-        yield example
-    if affected:
-        tell(message % (affected, count))
+def limited(limit: str, *, truncated: bool = False, split: bool = False) -> Mapping[str, str]:
+    """Returns `Example.limited` of an input that is truncated or split because it is longer than `limit`."""
+    return {name: limit for name, is_so in (("truncated", truncated), ("split", split)) if is_so}

@@ -16,7 +16,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.config import Constrained, at_least, one_of
-from bertjax.contract import Batch, Example, Metrics, Params, Sums, TrainingTask
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums, TrainingTask
 from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig, length_limits
 from bertjax.decoding.forced import score_targets
@@ -210,6 +210,10 @@ class Seq2SeqTask(TrainingTask):
     def width(self) -> int:
         """See `PredictionTask.width`."""
         return width(self._decoding)
+
+    def is_complete(self, output: Output, rank: int) -> bool:
+        """Returns whether a target of `generate` has an end token; others were truncated at their maximum length."""
+        return bool(output["ids"][rank, output["lengths"][rank] - 1] == self._ids.end)
 
 
 def check_generates(config: DecodingConfig) -> None:

@@ -54,7 +54,7 @@ _ROWS = {"data.words": "bert", "data.interval_segments": True}
 FREE_AFTER_TRAINING = tuple(
     f"data.{key}"
     for key in (
-        *("layout", "article_field", "summary_field", "gold_field", "gold_as", "splitter"),
+        *("layout", "article_field", "summary_field", "summary_as", "gold_field", "gold_as", "splitter"),
         *("limits", "oracle", "seq_len", "long_articles", "window_overlap"),
     )
 )
@@ -152,11 +152,16 @@ class Encoding:
     def example(self, article: LimitedArticle) -> Example:
         """The example of an article. Its source is a `Source`."""
         rows = self.rows(article)
-        return to_example([row.inputs for row in rows], Source(article, rows))
+        is_cut = any(row.is_cut for row in rows)
+        limited = {
+            **inputs.limited("data.limits allow", truncated=article.is_cut),
+            **inputs.limited(bert.of_seq_len(self.config.seq_len), truncated=is_cut, split=len(rows) > 1),
+        }
+        return to_example([row.inputs for row in rows], Source(article, rows), limited)
 
-    def counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples of one input. Subclasses may number them, and log statistics at the end."""
-        yield from examples
+    def numbered(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """Returns the examples of one input, numbered if their outputs depend on their numbers."""
+        return examples
 
 
 class SummarizationData(PreparedData[C, Article]):
@@ -238,7 +243,7 @@ class SummarizationData(PreparedData[C, Article]):
 
     def examples(self, split: str) -> Iterator[Example]:
         """See `PreparedData.examples`; an example is an article."""
-        return self.encoding.counted(map(self.encoding.example, self.summarized.get(split, ())))
+        return iter(self.encoding.numbered(map(self.encoding.example, self.summarized.get(split, ()))))
 
     def baselines(self) -> Mapping[str, float]:
         """Metrics of the first sentences and of the oracle; see `baselines`."""
@@ -297,7 +302,7 @@ class SummarizationTask(BertTask[C]):
         return self._examples(articles.parse_each(inputs, data, bad_rows), bad_rows)
 
     def _examples(self, found: Iterator[Article], bad_rows: BadRows) -> Iterator[Example]:
-        return self._encoding.counted(inputs.examples(found, self._example, bad_rows))
+        return iter(self._encoding.numbered(inputs.examples(found, self._example, bad_rows)))
 
     def _example(self, article: Article) -> Example:
         found = limit(article, article.gold or (), self.limits, drops=False)
@@ -316,8 +321,11 @@ class SummarizationTask(BertTask[C]):
 
 
 def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:
-    """Adds the reference summary to a record if the article has one."""
-    return record if article.summary is None else {**record, "reference": list(article.summary)}
+    """Adds the `reference` to a record if the article has one, and the list of all `references` if it has several."""
+    if article.summary is None:
+        return record
+    several = {"references": list(map(list, _references(article)))} if article.references else {}
+    return {**record, "reference": list(article.summary), **several}
 
 
 def texts(article: LimitedArticle) -> list[str]:
@@ -370,7 +378,7 @@ def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, conf
         _check_letters(members, config)
         for name, choose in (("lead", lead), ("oracle", oracle)):
             summaries = [choose(each, rules(each)) for each in members]
-            values = rouge.rouge(summaries, _references(members), config, confidence=True)
+            values = rouge.rouge(summaries, [_references(each.article) for each in members], config, confidence=True)
             found |= {f"{split}/{name}_{metric}": values[metric] for metric in _rouge_names(config)}
     return found
 
@@ -388,8 +396,8 @@ def metrics(
       rules: the selection rules of `lead` for an article.
       config: the settings of ROUGE.
     """
-    references = _references(found)
-    log_once(f"ROUGE settings: {rouge.signature(config)}")
+    references = [_references(each.article) for each in found]
+    log_once(f"ROUGE settings: {rouge.signature(config, max(map(len, references)))}")
     _check_letters(found, config)
     ours = rouge.score(summaries, references, config)
     theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
@@ -408,5 +416,5 @@ def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None
         )
 
 
-def _references(found: Sequence[LimitedArticle]) -> list[Sequence[str]]:
-    return [article.article.summary or () for article in found]
+def _references(article: Article) -> list[Sequence[str]]:
+    return [article.summary or (), *article.references]

@@ -2,7 +2,9 @@
 
 import functools
 import itertools
+import logging
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from bertjax.contract import (
     TrainingTask,
 )
 from bertjax.errors import UserError
-from bertjax.progress import track
+from bertjax.progress import log_once, track
 from bertjax.runs.checkpoints import find_steps, restore_params
 from bertjax.training import sharding
 from bertjax.training.config import EvaluationConfig, InferenceConfig
@@ -141,6 +143,22 @@ def _stack(rows: Sequence[Row], shape: Mapping[str, int], count: int) -> dict[st
     return stacked
 
 
+def reported(examples: Iterable[Example], what: str) -> Iterator[Example]:
+    """Yields the examples. At the end, logs how many were truncated or split; see `Example.limited`.
+
+    Args:
+      examples: the examples.
+      what: their name, in the plural.
+    """
+    count, limited = 0, Counter[tuple[str, str]]()
+    for count, example in enumerate(examples, start=1):  # noqa: B007
+        limited.update(example.limited.items())
+        yield example
+    for (done, limit), number in limited.items():
+        level = logging.WARNING if done == "truncated" else logging.INFO
+        log_once(f"{number:,} of {count:,} {what} are {done}: they have more than {limit}", level)
+
+
 class Evaluation:
     """Computes the validation metrics of parameters. Compiled once."""
 
@@ -172,7 +190,8 @@ class Evaluation:
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        for result in track(self._predictor(params, data.validation_examples()), "evaluating", "example"):
+        examples = reported(data.validation_examples(), "validation examples")
+        for result in track(self._predictor(params, examples), "evaluating", "example"):
             if stop():
                 return None
             results.append(result)
@@ -250,7 +269,7 @@ class Inference:
         """Returns the metrics of the validation and test splits, and the baselines."""
         config = self._config
         if isinstance(self.task, ScoringTask):
-            results = self._predictor(self.params, data.validation_examples())
+            results = self._predictor(self.params, reported(data.validation_examples(), "validation examples"))
             found = self.task.score(track(results, "evaluating", "example"))
             return {f"valid/{name}": value for name, value in found.items()}
         assert isinstance(self.task, TrainingTask) and isinstance(config, EvaluationConfig), "the task only predicts"
@@ -262,15 +281,29 @@ class Inference:
     def test(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the test split as "test/NAME"; empty without a test split."""
         assert isinstance(self.task, TrainingTask), "the task only predicts"
-        results = list(self._predictor(self.params, data.test_examples()))
+        results = list(self._predictor(self.params, reported(data.test_examples(), "test examples")))
         scores = self.task.score(results) if results else {}
         return {f"test/{name}": value for name, value in scores.items()}
 
     def records(self, examples: Iterable[Example], done: int = 0) -> Iterator[Mapping[str, Any]]:
-        """Yields a record for each example, in order, skipping the first `done` examples."""
-        for example, outputs in self._predictor(self.params, examples, done):
-            is_bad = isinstance(example.source, BadInput)
-            yield {"error": example.source.error} if is_bad else self.task.record(example, outputs)
+        """Yields a record for each example, in order, skipping the first `done` examples.
+
+        Logs the numbers of inputs that are truncated or split, and of predicted texts that are empty or truncated.
+        """
+        texts = empty = incomplete = 0
+        for example, outputs in self._predictor(self.params, reported(examples, "inputs"), done):
+            if isinstance(example.source, BadInput):
+                yield {"error": example.source.error}
+                continue
+            record = {**self.task.record(example, outputs), **dict.fromkeys(example.limited, True)}
+            if self.task.line and example.rows:
+                texts, empty = texts + 1, empty + (not self.task.line(record))
+                incomplete += not record.get("complete", True)
+            yield record
+        if empty:
+            log_once(f"{empty:,} of {texts:,} predicted texts are empty", logging.WARNING)
+        if incomplete:
+            log_once(f"{incomplete:,} of {texts:,} predicted texts are truncated at the maximum length of `decoding`")
 
     def attention(self, example: Example) -> Mapping[str, Attended] | None:
         """Returns the attention weights of an example, by kind; None unless the example has exactly one row."""

@@ -257,7 +257,7 @@ def test_the_record_of_an_article(run):
     (record,) = predict(
         f"--workdir={workdir}", stdin=" ".join(SENTENCES[:3]) + "\n\n" + "  ".join(SENTENCES[3:]) + "\n"
     )
-    assert record.keys() == {"id", "summary", "positions", "sentences", "scores", "refused"}
+    assert record.keys() == {"id", "summary", "positions", "sentences", "scores", "refused", "split"}
     assert record["sentences"] == SENTENCES
     assert record["summary"] == [record["sentences"][i] for i in record["positions"]]
     # The best sentence comes first; the other one repeats "sings and the".
@@ -282,7 +282,7 @@ def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
     task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
     article = next(data.validation_examples()).source.article
     for budget in (7, 6):
-        progress.log_once.cache_clear()
+        progress._logged.clear()
         caplog.clear()
         rules = dataclasses.replace(task._rules(article), word_budget=budget)
         chosen = summarization.select(article, np.zeros(len(article.numbers)), rules).chosen

@@ -194,8 +194,9 @@ def test_predictions_and_export(run, tmp_path):
     outcome = done("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     assert [record["label"] for record in records] == ["yes", "no", "no"]
+    assert [record.get("truncated", False) for record in records] == [False, False, True]
     for record in records:
-        assert record.keys() == {"label", "probabilities"}
+        assert record.keys() - {"truncated"} == {"label", "probabilities"}
         assert list(record["probabilities"]) == ["no", "yes"]
         assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-5)
 

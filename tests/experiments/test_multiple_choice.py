@@ -15,6 +15,7 @@ from bertjax.data.fine_tuning import choices as questions
 from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
+from bertjax.data.rows.text_rows import text_row
 from bertjax.errors import UserError
 from bertjax.interop import bert_tensors, huggingface
 from tests import tiny
@@ -201,7 +202,8 @@ def test_each_choice_has_a_row(tmp_path):
     values = {"data.source": str(tmp_path / "arc.jsonl"), "data.valid_source": str(tmp_path / "arc.jsonl")}
     data = ready(tmp_path, "tiny,arc", **values, **{"data.seq_len": 12}).data
     train = [question for split, question in data.recipe.read() if split == "train"]
-    rows = [row for question in train for row in questions.rows_of(question, data.vocabulary, 12)]
+    pairs = [pair for question in train for pair in questions.pairs_of(question, data.vocabulary)]
+    rows = [text_row(pair, data.vocabulary, 12) for pair in pairs]
     fields = data.fields()
     for name in ("input_ids", "token_type_ids"):
         np.testing.assert_array_equal(fields[name].values, np.concatenate([row[name] for row in rows]), strict=True)

@@ -88,7 +88,7 @@ def test_predictions_and_export(run, tmp_path):
     text = f"Ann likes old river the.\nKimmy Bell, Bob\n{LONG}\n".encode()
     outcome = done("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
-    assert [record.keys() for record in records] == [{"words", "tags"}] * 3
+    assert [record.keys() for record in records] == [{"words", "tags"}, {"words", "tags"}, {"words", "tags", "split"}]
     assert records[0]["words"] == ["Ann", "likes", "old", "river", "the", "."]
     assert records[0]["tags"] == ["B-PER", "O", "B-LOC", "I-LOC", "O", "O"]
     assert records[1]["words"] == ["Kimmy", "Bell", ",", "Bob"]
@@ -228,7 +228,7 @@ def test_prepared_rows_contain_all_sentences(tmp_path, labels):
         before = ["O", *of_words]
         bio = [f"B{tag[1:]}" if tag not in ("O", before[i]) else tag for i, tag in enumerate(of_words)]
         left = iter(bio)
-        for row in tagged_words.sentence_rows(words, data.vocabulary, 16):
+        for row in tagged_words.sentence_rows(words, data.vocabulary, 16)[0]:
             ids.append(row["input_ids"].tolist())
             owned = set(row["unit_starts"].tolist())
             tags.append([order.index(next(left)) if place in owned else 0 for place in range(len(ids[-1]))])

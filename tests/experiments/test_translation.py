@@ -16,6 +16,7 @@ import optax
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax import progress
 from bertjax.configs import translation as config_file
 from bertjax.data.translation.rows import join_parts
 from bertjax.errors import UserError
@@ -23,7 +24,6 @@ from bertjax.experiments import translation
 from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
-from bertjax.progress import log_once
 from bertjax.runs import checkpoints
 from bertjax.training import inference, sharding
 from tests import tiny
@@ -217,7 +217,7 @@ def test_forced_decoding_gives_the_same_scores(run, tmp_path):
         (["a cat."], "input line 1: got a cat.; expected a text and its target, separated by a tab"),
         (["a cat.\tein Katze.", "a cat."], "input line 2: got a cat.;"),
         (["a cat.\t"], "expected a text and its target"),
-        (["a cat.\t" + "Katze " * 40], "tokens; expected at most 23. Fix: divide the source and"),
+        (["a cat.\t" + "Katze " * 40], "tokens; expected at most 15. Fix: divide the source and"),
     ],
 )
 def test_invalid_pairs_to_score(run, lines, told):
@@ -237,6 +237,13 @@ def used(workdir, values):
 def predictor(workdir, values):
     """Returns the task of such a model, only for prediction."""
     return used(workdir, {"data.source": "", **values}).to_predict().task
+
+
+@pytest.mark.parametrize(("num_steps", "final"), [(2, "last:1"), (7, "last:3"), (60, "last:5")])
+def test_a_short_trial_averages_the_checkpoints_that_it_has(num_steps, final):
+    tree = config_file.get_config("tiny")
+    tree.update_from_flattened_dict({"num_steps": num_steps, "checkpoint.save_every": 3})
+    assert stages.of_config(translation, json.loads(tree.to_json())).config["checkpoint"]["final"] == final
 
 
 def test_checkpoints_are_averaged(run):
@@ -325,27 +332,33 @@ def decoded(task, example):
     return [task.tokenizer[0].decode(row["input_ids"]) for row in example.rows]
 
 
-def test_long_lines_are_split_or_refused(tmp_path, caplog):
+def test_long_lines_are_split_or_refused(tmp_path):
     line = " ".join(["cat"] * 40)
     task = task_of(tmp_path)
-    log_once.cache_clear()
-    with caplog.at_level("INFO"):
-        example, _ = task.examples(iter([line, "cat."]))
-    assert "split 1 of 2 texts with more than 23 tokens" in caplog.text
-    assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 24 for row in example.rows)
+    example, short = task.examples(iter([line, "cat."]))
+    assert (dict(example.limited), dict(short.limited)) == ({"split": "data.seq_len=16 tokens"}, {})
+    assert len(example.rows) > 1 and all(len(row["input_ids"]) <= 16 for row in example.rows)
     whole = np.concatenate([row["input_ids"][:-1] for row in example.rows])
     assert task.tokenizer[0].decode(whole) == line
     (example,) = task.examples(iter(["a cat sees. old bird. " * 4]))
     parts = decoded(task, example)
     assert len(parts) > 1 and all(part.endswith(".") for part in parts), "split at ends of sentences"
     strict = task_of(tmp_path / "strict", data__on_long_line="refuse")
-    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 23"):
+    with pytest.raises(UserError, match=r"input line 2: got [0-9]+ tokens; expected at most 15"):
         list(strict.examples(iter(["cat.", line])))
 
 
-@pytest.mark.parametrize(("variant", "limit"), [("tiny", 24), ("rnn", 16)])
-def test_a_lower_max_length_limits_only_the_translation(tmp_path, variant, limit):
-    """Sources can have as many tokens as the model has positions, or as a recurrent model was trained on."""
+@pytest.mark.parametrize(("seq_len", "expected"), [(12, 12), (None, 24)])
+def test_lines_are_split_at_the_length_of_training_or_at_the_positions(tmp_path, seq_len, expected):
+    config = test_marian.make_config(max_positions=24)
+    marian.save(tmp_path, test_marian.random_params(config), config, test_marian.SPECIAL, {}, seq_len)
+    assert used(tmp_path, {"data.source": "", "data.seq_len": None}).config["data"]["seq_len"] == expected
+
+
+@pytest.mark.parametrize("variant", ["tiny", "rnn"])
+def test_a_lower_max_length_limits_only_the_translation(tmp_path, variant):
+    """Sources can have as many tokens as the model was trained on."""
+    limit = 16
     values = values_of(tmp_path, decoding__max_length=2, data__on_long_line="refuse")
     if variant == "rnn":
         values = {key: value for key, value in values.items() if key not in TRANSFORMER} | RECURRENT
@@ -425,13 +438,15 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     examples = list(data.test_examples())
     references = [example.source[1] for example in examples]
     assert references[0] == f"{target} 0", "as they stand in the file"
+    worse = [example._replace(source=(example.source[0], "x", example.source[1])) for example in examples]
     vocabulary = task.tokenizer[1]
     ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
-    log_once.cache_clear()
+    progress._logged.clear()
     with caplog.at_level("INFO"):
         found = task.score(list(zip(examples, outputs, strict=True)))
     assert found == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
+    assert task.score(list(zip(worse, outputs, strict=True))) == pytest.approx(found), "by the second reference"
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
@@ -446,7 +461,7 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
     assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
-    assert both[0].source == ("a cat.", None)
+    assert both[0].source == ("a cat.",)
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
     # Translations are scored without their prefix.
@@ -734,7 +749,7 @@ def test_samples_show_translations_and_references(tmp_path):
 
 def test_unknown_characters_of_sources_are_counted(tmp_path, caplog):
     task = task_of(tmp_path)
-    log_once.cache_clear()
+    progress._logged.clear()
     with caplog.at_level("INFO"):
         list(task.examples(iter(["a cat жж sees.", "old 東 ж bird.", "dog."])))
     told = "2 of 3 texts have 4 unknown characters: 'ж' (3), '東' (1)"

@@ -96,7 +96,7 @@ def random_params(config):
 @pytest.fixture
 def folder(tmp_path):
     """The folder of a small model with shared embeddings."""
-    marian.save(tmp_path, random_params(make_config()), make_config(), SPECIAL, {})
+    marian.save(tmp_path, random_params(make_config()), make_config(), SPECIAL, {}, seq_len=16)
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from bertjax.contract import BadInput, Example
 from bertjax.errors import UserError
 from bertjax.modes import streams
 from bertjax.modes.predict import predict
+from bertjax.progress import log_once
 from bertjax.reporting import summaries
 from bertjax.training import inference
 
@@ -30,7 +31,7 @@ class Task:
         for number, line in enumerate(lines, start=1):
             if not line:
                 raise UserError(f"input line {number}", got="nothing", expected="a text", fix="delete it")
-            logging.getLogger("bertjax").warning("read %s", line)
+            log_once(f"read {line}", logging.WARNING)
             yield Example([], line)
 
 
@@ -59,7 +60,7 @@ def test_a_bad_last_line_is_found_before_anything_is_predicted(tmp_path, monkeyp
 
 def test_a_warning_about_an_input_is_logged_once(tmp_path, caplog):
     assert infer(tmp_path, "out.jsonl", "one\ntwo\n") == '{"text": "one"}\n{"text": "two"}\n'
-    assert caplog.messages == ["read one", "read two"]
+    assert caplog.messages == ["read one", "read two"], "neither lost nor repeated by the check before"
 
 
 class Skipping(Task):
@@ -105,6 +106,39 @@ def runner():
 def test_a_bad_input_has_an_error_in_place_of_a_prediction(tmp_path, caplog, runner, name, expected):
     assert infer(tmp_path, name, "one\n\ntwo\n\n", Skipping(), runner) == expected
     assert caplog.messages == ["2 of 4 inputs are bad: their records have an error instead of a prediction"]
+
+
+def test_truncated_and_split_inputs_are_marked_and_counted(tmp_path, caplog, runner):
+    class Limiting(Skipping):
+        official = line = None
+
+        def examples(self, lines):
+            limits = ({"truncated": "2 tokens"}, {"split": "3 words"}, {})
+            return (Example([], line, limited) for line, limited in zip(lines, limits, strict=True))
+
+    runner.task = Limiting()
+    with caplog.at_level(logging.INFO):
+        found = infer(tmp_path, "out.jsonl", "one\ntwo\nsix\n", Limiting(), runner)
+    assert found == '{"text": "one", "truncated": true}\n{"text": "two", "split": true}\n{"text": "six"}\n'
+    told = "1 of 3 inputs are truncated: they have more than 2 tokens"
+    assert caplog.messages == [told, "1 of 3 inputs are split: they have more than 3 words"]
+
+
+def test_empty_and_incomplete_texts_are_counted(tmp_path, caplog, runner):
+    class Writing(Skipping):
+        official = None
+
+        def examples(self, lines):
+            return (Example([{}], line) for line in lines)
+
+        def record(self, example, outputs):
+            return {"text": "" if example.source == "one" else "a", "complete": example.source != "two"}
+
+    runner.task = Writing()
+    with caplog.at_level(logging.INFO):
+        infer(tmp_path, "out.txt", "one\ntwo\nsix\n", Writing(), runner)
+    told = "1 of 3 predicted texts are truncated at the maximum length of `decoding`"
+    assert caplog.messages == ["1 of 3 predicted texts are empty", told]
 
 
 def test_one_process_writes_a_folder(tmp_path, runner):

@@ -103,6 +103,33 @@ def test_a_worked_example():
     assert rouge([["police kill the gunman"]], [["police killed the gunman"]], STEMMED)["rouge2"] == 100
 
 
+@pytest.mark.parametrize(
+    ("references", "rouge1", "rouge2"),
+    [
+        ("average", (52.381, 45.833, 61.111), (22.223, 19.048, 26.667)),  # printed by ROUGE-1.5.5 -n 2 -f A
+        ("best", (22.222, 12.5, 100.0), (35.294, 42.857, 30.0)),  # and by -f B
+        # The means of what -f B prints for each pair of references.
+        ("jackknife", (115.872 / 3, 87.5 / 3, 283.333 / 3), (87.255 / 3, 100 / 3, 80 / 3)),
+    ],
+)
+def test_several_references(references, rouge1, rouge2):
+    candidate = ["the cat sat on the mat", "it slept"]
+    several = [["the cat slept on a mat"], ["a dog ran off", "the cat sat there and it slept"], ["cat"]]
+    config = RougeConfig(stem=False, references=references)
+    found = rouge([candidate], [several], config)
+    for name, values in (("rouge1", rouge1), ("rouge2", rouge2)):
+        assert [found[name + part] for part in ("", "_precision", "_recall")] == pytest.approx(values, abs=PRINTED)
+    for alone in ([several[0]], [[several[0]]]):
+        assert rouge([candidate], alone, config) == rouge([candidate], [several[0]], PLAIN)
+    assert signature(config, 3) == f"rouge-1.5.5|stem:no|words:all|references:3,{references}"
+
+
+def test_the_best_reference_of_googles_package_has_the_highest_f1():
+    """As `score_multi` of rouge-score."""
+    config = RougeConfig("rouge-score", False, references="best")
+    assert rouge([["a b c d"]], [[["a"], ["a b c e f"]]], config)["rouge1"] == pytest.approx(100 * 2 * 3 / 9)
+
+
 def test_precision_and_recall():
     figures = rouge([["a b c d"]], [["a a c"]], PLAIN)
     assert (figures["rouge1_precision"], figures["rouge1_recall"]) == (50.0, pytest.approx(200 / 3, abs=PRINTED))
@@ -199,6 +226,10 @@ def test_signatures():
         (lambda: rouge([], [], PLAIN), "scoring: got no documents; expected at least one"),
         (lambda: rouge([["a"], ["b"]], [["a"]], PLAIN), "got 2 summaries and 1 references; expected one summary and"),
         (lambda: rouge([["a"], "b"], [["a"], ["b"]], PLAIN), r"summary of document 1 \(from 0\): got a text"),
+        (
+            lambda: rouge([["a"]], [["b", ["c"]]], PLAIN),
+            r"reference of document 0 \(from 0\): got a text; expected a list",
+        ),
         (lambda: rouge([["a"]], ["b"], PLAIN), r"reference of document 0 \(from 0\): got a text; expected a list"),
         (lambda: RougeConfig("pyrouge"), "rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score, uni"),
         (lambda: RougeConfig(words=0), "rouge.words: got 0; expected at least 1, 'reference', or None"),

@@ -1,5 +1,7 @@
 import doctest
 import math
+import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,8 @@ from bertjax.errors import UserError
 from bertjax.scoring import translation
 
 LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30), min_size=1, max_size=5)
-ALL = tuple(translation.SCORES)
+NEED_PACKAGES = ("bleu_ja_mecab", "bleu_ko_mecab", "bleu_spm")
+ALL = tuple(name for name in translation.SCORES if name not in NEED_PACKAGES)
 
 
 def score(name, hypotheses, references):
@@ -116,8 +119,38 @@ def test_invalid_input(names, hypotheses, references, message):
         translation.score(names, hypotheses, references)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_each_metric_checks_the_number_of_references(name):
+    with pytest.raises(UserError, match="got 3 translations, but references for 1 sentences"):
+        translation.SCORES[name](["a", "b", "c"], [["a", "b", "c"]])
+
+
+@pytest.mark.parametrize(
+    ("texts", "language", "metric"),
+    [
+        (["犬が走る。", "猫です"], "Japanese", "bleu_ja_mecab"),
+        (["今天天气很好 ok"], "Chinese", "bleu_zh"),
+        (["개가 달린다."], "Korean", "bleu_ko_mecab"),
+        (["สุนัขวิ่ง"], "Thai", "bleu_spm"),
+        (["Ein Hund läuft (犬).", "Собака"], None, None),
+    ],
+)
+def test_texts_that_13a_cannot_tokenize_are_named_with_a_metric(texts, language, metric):
+    told = translation.tokenizer_warning(["bleu", "chrf"], texts)
+    pattern = f"bleu: the tokenizer 13a .*% of the letters of the references are {language}, .*, set {metric} or bleu_"
+    assert re.match(pattern, told) if language else not told
+    assert not translation.tokenizer_warning(["chrf", "bleu_char"], texts)
+
+
+def test_a_missing_tokenizer_names_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mecab_ko", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ko_mecab", raising=False)
+    with pytest.raises(UserError, match=r"got bleu_ko_mecab.* Fix: pip install 'sacrebleu\[ko\]', or use bleu_char"):
+        translation.check_installed(["bleu", "bleu_ko_mecab"])
+
+
 def test_exact_match_has_no_signature():
-    with pytest.raises(UserError, match="got 'exact_match'; expected one of bleu, bleu_char, bleu_lowercase, bleu_zh"):
+    with pytest.raises(UserError, match=r"got 'exact_match'; expected one of bleu, bleu_char, .*, bleu_zh"):
         translation.signature("exact_match", [["a"]])
 
 

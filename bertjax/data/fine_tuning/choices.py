@@ -14,7 +14,7 @@ from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, key_of, nested_value_of
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
-from bertjax.data.rows.text_rows import is_too_long, text_fields, text_row
+from bertjax.data.rows.text_rows import is_too_long, text_fields
 from bertjax.data.text.tokenizers import Tokenizer
 
 
@@ -75,7 +75,7 @@ class ChoiceRecipe(Recipe[Question]):
 
     def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`. "choice" is the index of a row's choice; "label" is the index of the correct one."""
-        pairs = [pair for row in rows for pair in _pairs(row, self.tokenizer)]
+        pairs = [pair for row in rows for pair in pairs_of(row, self.tokenizer)]
         fields = text_fields(pairs, self.tokenizer, self.config.seq_len)
         truncated = sum(is_too_long(pair, self.tokenizer, self.config.seq_len) for pair in pairs)
         choice = [number for row in rows for number in range(len(row.choices))]
@@ -88,12 +88,7 @@ class ChoiceRecipe(Recipe[Question]):
         return Question(*values)
 
 
-def rows_of(question: Question, tokenizer: Tokenizer, seq_len: int) -> list[dict[str, np.ndarray]]:
-    """Returns the `input_ids` and `token_type_ids` of the text with each choice; see `text_row`."""
-    return [text_row(pair, tokenizer, seq_len) for pair in _pairs(question, tokenizer)]
-
-
-def _pairs(question: Question, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
+def pairs_of(question: Question, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
     """Returns the word pieces of the text paired with those of each choice."""
     context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
     return [(context, choice) for choice in choices]

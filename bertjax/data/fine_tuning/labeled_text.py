@@ -15,7 +15,7 @@ from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
 from bertjax.data.rows.stored import Numbering
-from bertjax.data.rows.text_rows import is_too_long, text_fields, text_row
+from bertjax.data.rows.text_rows import is_too_long, text_fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
@@ -114,7 +114,7 @@ class LabeledRows(Recipe[LabeledText]):
 
     def encode(self, rows: Sequence[LabeledText]) -> Encoded:
         """See `Recipe.encode`. The "labels" are numbers to predict, or stand for names of classes."""
-        segments = self._segments(rows)
+        segments = self.segments(rows)
         fields = text_fields(segments, self.tokenizer, self.seq_len)
         truncated = sum(is_too_long(each, self.tokenizer, self.seq_len) for each in segments)
         counts, labels = {"truncated": truncated}, [row.label for row in rows]
@@ -128,11 +128,7 @@ class LabeledRows(Recipe[LabeledText]):
         """See `Recipe.named`. The "labels" of classes become indices in the training classes of `facts`."""
         return {} if self.is_numeric else {"labels": ("labels", tuple(facts["classes"][TRAIN]))}
 
-    def inputs(self, rows: Sequence[LabeledText]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the fields of each row, without its label."""
-        return (text_row(each, self.tokenizer, self.seq_len) for each in self._segments(rows))
-
-    def _segments(self, rows: Sequence[LabeledText]) -> list[tuple[list[int], ...]]:
+    def segments(self, rows: Sequence[LabeledText]) -> list[tuple[list[int], ...]]:
         """Returns the word pieces of the text or the pair of each row."""
         texts = ([str(row[side]) for row in rows] for side in range(len(self.config.text_columns)))
         return list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))

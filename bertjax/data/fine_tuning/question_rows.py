@@ -48,17 +48,21 @@ class QuestionRows(Recipe[Question]):
     def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`. The fields include "start_positions" and "end_positions".
 
-        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are "windows"
-        and "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS].
+        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are
+        "windows"; "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS];
+        and "truncated", that of truncated questions.
         """
         encoded: list[Row] = []
-        lost = 0
+        lost = truncated = 0
         for question in rows:
             answer = question.answers[0] if question.answers else None
-            found = [with_positions(window, answer) for window in windows(question, self.tokenizer, self.spans)]
+            of_question = windows(question, self.tokenizer, self.spans)
+            truncated += of_question[0].is_cut
+            found = [with_positions(window, answer) for window in of_question]
             lost += answer is not None and not any(row["start_positions"] for row in found)
             encoded += found
-        return Encoded(fields_of(encoded), {"windows": len(encoded), "answers_in_no_window": lost})
+        counts = {"windows": len(encoded), "answers_in_no_window": lost, "truncated": truncated}
+        return Encoded(fields_of(encoded), counts)
 
     def restored(self, values: Any) -> Question:
         """See `Recipe.restored`."""

@@ -66,6 +66,7 @@ class Window(NamedTuple):
     part: range  # the pieces of the document in the row
     first: int  # the position in the row of the first piece of the part
     max_context: Bool[np.ndarray, " part"]  # whether each piece of the part has the most context in this window
+    is_cut: bool  # whether the question is truncated
 
 
 class Candidate(NamedTuple):
@@ -79,7 +80,8 @@ class Candidate(NamedTuple):
 
 def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> list[Window]:
     """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
-    query = tokenizer.encode_with_offsets(question.question).ids[: config.max_query_length].tolist()
+    query = tokenizer.encode_with_offsets(question.question).ids.tolist()
+    query, is_cut = query[: config.max_query_length], len(query) > config.max_query_length
     document = tokenizer.encode_with_offsets(question.context)
     template = tokenizer.template
     room = config.seq_len - len(query) - template.num_special(2)
@@ -90,7 +92,7 @@ def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> lis
     for number, part in enumerate(parts):
         row = text_row([query, document.ids[part.start : part.stop].tolist()], tokenizer)
         max_context = owners[part.start : part.stop] == number
-        found.append(Window(row, document, part, first, max_context))
+        found.append(Window(row, document, part, first, max_context, is_cut))
     return found
 
 

@@ -166,7 +166,8 @@ class TaggedRows(Recipe[Sentence]):
         "labels" and "as_written" [S] int32 stand for the tags in BIO and as written, at the first piece of each word
         that the row owns; other pieces have no name. "label_weights" [S] float32 are 1 at these pieces, else 0.
         """
-        windows = [sentence_rows(row.words, self.tokenizer, self.seq_len) for row in rows]
+        found = [sentence_rows(row.words, self.tokenizer, self.seq_len) for row in rows]
+        windows = [of_sentence for of_sentence, _ in found]
         fields = fields_of(row for of_sentence in windows for row in of_sentence)
         ids, starts = cast(Ragged, fields["input_ids"]), cast(Ragged, fields.pop("unit_starts"))
         del fields["unit_lengths"]
@@ -179,7 +180,8 @@ class TaggedRows(Recipe[Sentence]):
         weights = np.zeros(len(ids.values), np.float32)
         weights[positions] = 1
         fields["label_weights"] = Ragged(weights, ids.lengths)
-        counts = {"long_sentences": sum(len(of_sentence) > 1 for of_sentence in windows)}
+        long_sentences = sum(len(of_sentence) > 1 for of_sentence in windows)
+        counts = {"long_sentences": long_sentences, "truncated": sum(is_cut for _, is_cut in found)}
         return Encoded(fields, counts, {name: list(number) for name, number in names.items()})
 
     def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
@@ -326,8 +328,10 @@ def _check_length(group: list[Line]) -> None:
         )
 
 
-def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> list[dict[str, np.ndarray]]:
-    """Returns the rows that together own each word of a sentence once; one row if the sentence fits. See `unit_rows`.
+def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[dict[str, np.ndarray]], bool]:
+    """Returns the rows that together own each word of a sentence once, and whether a word was truncated.
+
+    It is one row if the sentence fits. See `unit_rows`.
 
     A word that normalizes to nothing is [UNK].
 
@@ -343,7 +347,7 @@ def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> l
             "config key data.seq_len", got=seq_len, expected="at least 3: [CLS], a piece, [SEP]", fix="use 128"
         )
     pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_parts(words)]
-    return list(unit_rows([pieces], tokenizer, seq_len))
+    return unit_rows([pieces], tokenizer, seq_len)
 
 
 def in_scheme(tags: Sequence[str], target: str) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Reads and writes feature vectors of texts: safetensors shards, each with a file of the texts' units, one per line.
 
 >>> files = FeatureFiles("vectors")
->>> units, features, _ = files[0]  # the words (or word pieces) of the first text, and a vector for each: [3, 768]
+>>> units, features, *_ = files[0]  # the words (or word pieces) of the first text, and a vector for each: [3, 768]
 >>> units
 ['the', 'cat', 'sees']
 """
@@ -32,6 +32,7 @@ class TextFeatures(NamedTuple):
     features: Float[np.ndarray, "n D"]
     second: int | None  # for a pair, the index of the first unit of its second text
     error: str | None = None  # the error of a bad input, which has no units
+    truncated: bool = False  # whether the model did not read all of the text
 
 
 class FeatureWriter:
@@ -51,7 +52,7 @@ class FeatureWriter:
         self._shards: list[dict[str, Any]] = []
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Adds a text: its `units`, their `features` [n, D], and optionally `second` and `error`; see `TextFeatures`.
+        """Adds a text: its `units`, their `features` [n, D], and optionally other fields of `TextFeatures`.
 
         Raises:
           UserError: if a number is not finite.
@@ -176,7 +177,8 @@ class _Shard:
     def text(self, number: int) -> TextFeatures:
         record = self._records[number]
         start, stop = self._offsets[number : number + 2]
-        return TextFeatures(record["units"], self._features[start:stop], record.get("second"), record.get("error"))
+        rest = record.get("second"), record.get("error"), record.get("truncated", False)
+        return TextFeatures(record["units"], self._features[start:stop], *rest)
 
 
 def _read_index(path: Path) -> dict[str, Any]:

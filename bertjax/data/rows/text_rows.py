@@ -1,6 +1,6 @@
 """Converts texts and pairs of texts to rows with special tokens, [CLS] a [SEP] b [SEP] in BERT (section 3)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -77,8 +77,8 @@ def truncate(segments: Sequence[Sequence[int]], room: int) -> list[Sequence[int]
 
 def unit_rows(
     texts: Sequence[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yields rows that together own each unit of a text or a pair once and in order; one row if everything fits.
+) -> tuple[list[dict[str, np.ndarray]], bool]:
+    """Returns rows that together own each unit of a text or a pair once and in order; one row if everything fits.
 
     A row of a long pair may have no pieces of one of the texts; both separators remain.
 
@@ -87,11 +87,13 @@ def unit_rows(
       tokenizer: has the template of rows.
       seq_len: the maximum number of tokens of a row. A unit longer than a row is truncated. Neighboring rows share up
         to half of their pieces.
-    Yields:
-      the fields of `text_row`, and `unit_starts` and `unit_lengths` [U] int32: the units that the row owns.
+    Returns:
+      The rows: the fields of `text_row`, and `unit_starts` and `unit_lengths` [U] int32: the units that the row owns.
+      Whether a unit was truncated.
     """
     limit, template = _room(len(texts), tokenizer, seq_len), tokenizer.template
-    units = [pieces[:limit] for text in texts for pieces in text]
+    whole = [pieces for text in texts for pieces in text]
+    units, rows = [pieces[:limit] for pieces in whole], []
     for window in cover(list(map(len, units)), limit, limit // 2):
         covered = units[window.covers.start : window.covers.stop]
         split = max(len(texts[0]) - window.covers.start, 0)  # the number of the second text's first unit
@@ -101,4 +103,5 @@ def unit_rows(
         starts[split:] += len(template.between)
         owned = slice(window.owns.start - window.covers.start, window.owns.stop - window.covers.start)
         row = text_row([[piece for unit in part for piece in unit] for part in parts], tokenizer)
-        yield {**row, "unit_starts": starts[owned], "unit_lengths": lengths[owned]}
+        rows.append({**row, "unit_starts": starts[owned], "unit_lengths": lengths[owned]})
+    return rows, max(map(len, whole), default=0) > limit

@@ -15,6 +15,7 @@ from bertjax.data.readers.lines import BadRows, Line, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES, split_name
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
+from bertjax.progress import log_once
 
 _TFDS = "tfds:NAME[:SPLIT]"
 _HIGHLIGHT = "@highlight"
@@ -32,7 +33,9 @@ class ArticleFormat(Constrained, prefix="data"):
       layout: the layout of plain text: "file" for one article per file, "line" for one article per line.
       article_field: the field of a row or record that holds the article: a text with lines separated by "\\n", or a
         list of sentences, each a text or a list of words.
-      summary_field: the field that holds the summary, in the same form.
+      summary_field: the field that holds the summary, in the same form, or several reference summaries.
+      summary_as: the content of a list in `summary_field`: "sentences" of one summary; or "references", several
+        summaries, each in the form of an article. The first is learned, and ROUGE uses all.
       gold_field: the field of a row that lists the sentences which annotators selected for the summary; "" for none.
       gold_as: the content of `gold_field`: "numbers" of sentences, from 0, or "labels", 0 or 1 for each sentence.
     """
@@ -42,6 +45,7 @@ class ArticleFormat(Constrained, prefix="data"):
     summary_field: str
     gold_field: str
     gold_as: Annotated[str, one_of("numbers", "labels")]
+    summary_as: Annotated[str, one_of("sentences", "references")] = dataclasses.field(default="sentences", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +67,7 @@ class Stored(NamedTuple):
     gold: tuple[int, ...] | None  # numbers of the selected sentences, ascending; None if the source has none
     where: str  # its position for messages, such as "file:line"
     fields: tuple[str, ...] = ()  # the fields of its row; () if it is not from a row
+    references: tuple[tuple[str, ...], ...] = ()  # the sentences of further reference summaries
 
 
 def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
@@ -253,16 +258,32 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
     body = _parts(row, article_field, "article_field", where)
     if not any(body):
         raise RowError(where, f"an empty article in field {article_field!r}", "text", "add the text or delete the row")
-    summary = None
+    summary, references = None, list[tuple[str, ...]]()
     if needs_summary or row.get(summary_field) is not None:
-        summary = tuple(filter(None, _parts(row, summary_field, "summary_field", where)))
-        if needs_summary and not summary:
+        summary, *references = _summaries(row, summary_field, style, where)
+        if not all((summary, *references) if needs_summary else references):
             fix = "add the summary or delete the row"
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", fix)
     gold = _gold(row, style, body, where) if row.get(style.gold_field) is not None else None
     is_split = isinstance(row[article_field], list)
     stored = filter(None, body) if is_split else body
-    return Stored(_id(row, where), tuple(stored), is_split, summary, gold, where, tuple(row))
+    return Stored(_id(row, where), tuple(stored), is_split, summary, gold, where, tuple(row), tuple(references))
+
+
+def _summaries(row: Mapping[str, Any], field: str, style: ArticleFormat, where: str) -> list[tuple[str, ...]]:
+    """Returns the sentences of each summary in a field, at least one; see `ArticleFormat.summary_as`."""
+    value = row.get(field)
+    values = value if isinstance(value, list) else []
+    if values and style.summary_as == "references":
+        rows: list[Mapping[str, Any]] = [{field: each} for each in values]
+    else:
+        rows = [row]
+        if len(values) > 1 and all(isinstance(each, str) for each in values):
+            log_once(
+                f"field {field!r} has lists: each text in a list is a sentence of one summary; if it is a summary, "
+                "set data.summary_as=references"
+            )
+    return [tuple(filter(None, _parts(each, field, "summary_field", where))) for each in rows]
 
 
 def _id(row: Mapping[str, Any], where: str) -> str:

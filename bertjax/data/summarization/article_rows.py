@@ -58,7 +58,7 @@ class ArticleRow(NamedTuple):
     inputs: dict[str, np.ndarray]
     shows: range  # the sentences in the row
     owns: range  # the sentences whose scores come from this row; no other row of the article owns them
-    is_cut: bool = False  # whether some tokens of the article are in no row
+    is_cut: bool = False  # whether some tokens of the article, or of a sentence in the row, are in no row
 
 
 def rows(
@@ -84,7 +84,11 @@ def _rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsCon
     pieces = [ids[: limit - specials] for ids in whole]
     sizes = [len(ids) + specials for ids in pieces]
     if config.long_articles == "windows":
-        return [_row(pieces, part, tokenizer, config) for part in cover(sizes, limit, config.window_overlap)]
+        is_cut = [len(ids) > limit - specials for ids in whole]
+        return [
+            _row(pieces, part, tokenizer, config)._replace(is_cut=any(is_cut[part.covers.start : part.covers.stop]))
+            for part in cover(sizes, limit, config.window_overlap)
+        ]
     firsts = np.cumsum(sizes) - sizes
     last = limit - 1 - specials * (config.long_articles == "cut")  # "cut" leaves room for [CLS], a piece and [SEP]
     kept = int(np.searchsorted(firsts, last, side="right"))

@@ -73,6 +73,7 @@ class Article(NamedTuple):
     summary: tuple[str, ...] | None  # the sentences of the summary; None if the source has none
     gold: tuple[int, ...] | None  # numbers of the sentences that annotators selected, ascending; None if not annotated
     where: str  # its position for messages, such as "file:line"
+    references: tuple[tuple[str, ...], ...] = ()  # the sentences of further reference summaries, for scoring only
 
 
 class Articles:
@@ -126,7 +127,9 @@ class Articles:
         """Returns a JSON-serializable description of the articles, independent of their folder and time."""
         is_documentation = self._source == _DOCUMENTATION
         text = documentation.fingerprint() if is_documentation else article_formats.fingerprint(self._source, self._key)
-        read = [field.name for field in dataclasses.fields(ArticleFormat)]
+        # A default that older runs did not have keeps their fingerprint.
+        is_new = self._config.summary_as == "sentences"
+        read = [each.name for each in dataclasses.fields(ArticleFormat) if each.name != "summary_as" or not is_new]
         return {
             "split": [self._split, self._config.valid_fraction, self._seed] if self._is_divided else [self._split],
             "text": text,
@@ -237,7 +240,7 @@ def _split(stored: Stored, splitter: str) -> Article:
         expected = "an article whose sentences are split already, so that the numbers refer to them"
         fix = "set --config.data.splitter=lines, or set data.gold_field to ''"
         raise RowError(stored.where, "sentence numbers, but the article is not split into sentences", expected, fix)
-    return Article(stored.id, found, stored.summary, stored.gold, stored.where)
+    return Article(stored.id, found, stored.summary, stored.gold, stored.where, stored.references)
 
 
 def _sentences(body: Sequence[str], splitter: str) -> tuple[str, ...]:

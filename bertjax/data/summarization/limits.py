@@ -53,6 +53,7 @@ class LimitedArticle(NamedTuple):
     sentences: tuple[str, ...]  # the truncated texts of the used sentences
     labels: tuple[int, ...]  # for each used sentence, 1 if the oracle selected it, else 0
     summary: tuple[str, ...] | None  # the truncated summary
+    is_cut: bool  # whether sentences of sufficient length, or words of them, are missing
 
 
 def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, drops: bool) -> LimitedArticle | str:
@@ -74,11 +75,13 @@ def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, dro
     is_short = summary is not None and sum(len(words.split(s)) for s in summary) < limits.min_summary_words
     if drops and (is_short or len(numbers) < limits.min_sentences):
         return f"data.limits.{'min_summary_words' if is_short else 'min_sentences'}"
-    numbers = (numbers or list(range(len(sizes))))[: limits.max_sentences]
+    numbers = numbers or list(range(len(sizes)))
+    is_cut = len(numbers) > limits.max_sentences or max(sizes) > limits.max_words
+    numbers = numbers[: limits.max_sentences]
     sentences = tuple(_cut(article.sentences[number], sizes[number], limits.max_words) for number in numbers)
     chosen = set(oracle)
     labels = tuple(int(number in chosen) for number in numbers)
-    return LimitedArticle(article, tuple(numbers), sentences, labels, summary)
+    return LimitedArticle(article, tuple(numbers), sentences, labels, summary, is_cut)
 
 
 def _cut(text: str, size: int, max_words: int) -> str:

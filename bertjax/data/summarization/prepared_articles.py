@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from bertjax import words
 from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.rows.stored import Fields, Row, fields_of
@@ -86,13 +88,17 @@ class ArticleRecipe(Recipe[Article]):
     def encode(self, rows: Sequence[Article]) -> Encoded:
         """See `Recipe.encode`."""
         limited = [limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows]
-        found = [each for each in limited if isinstance(each, LimitedArticle)]
-        left_out = Counter(each for each in limited if isinstance(each, str))
-        return Encoded(self.fields(found), self.counts(found), left_out=left_out)
+        pairs = [(each, self._rows(each)) for each in limited if isinstance(each, LimitedArticle)]
+        truncated = sum(article.is_cut or any(row.is_cut for row in of_article) for article, of_article in pairs)
+        counts = {"articles_truncated": truncated, **self.counts([article for article, _ in pairs])}
+        return Encoded(self._fields(pairs), counts, left_out=Counter(each for each in limited if isinstance(each, str)))
 
     def fields(self, articles: Iterable[LimitedArticle]) -> Fields:
         """Returns the fields of the rows of articles, with their targets."""
-        return fields_of(self.with_targets(article, row) for article in articles for row in self._rows(article))
+        return self._fields((article, self._rows(article)) for article in articles)
+
+    def _fields(self, pairs: Iterable[tuple[LimitedArticle, Sequence[ArticleRow]]]) -> Fields:
+        return fields_of(self.with_targets(article, row) for article, of_article in pairs for row in of_article)
 
     def _rows(self, article: LimitedArticle) -> list[ArticleRow]:
         return article_rows.rows(article.sentences, self.tokenizer, self.rows, self.inputs)
@@ -121,9 +127,9 @@ class ArticleRecipe(Recipe[Article]):
 
     def restored(self, values: Any) -> Article:
         """See `Recipe.restored`."""
-        id_, sentences, summary, gold, where = values
+        id_, sentences, summary, gold, where, *references = values  # rows of earlier versions have no references
         summary, gold = (None if each is None else tuple(each) for each in (summary, gold))
-        return Article(id_, tuple(sentences), summary, gold, where)
+        return Article(id_, tuple(sentences), summary, gold, where, tuple(map(tuple, *references)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +195,18 @@ class AbstractiveRows(ArticleRecipe):
 
     def with_targets(self, article: LimitedArticle, row: ArticleRow) -> Row:
         """See `ArticleRecipe.with_targets`. `labels` are int32 of the summary's length."""
-        ids = summary_rows.target(article.summary or (), self.tokenizer, self.rows.words, self.target_len)
+        ids, _ = self._target(article)
         return {**row.inputs, "labels": ids}
+
+    def counts(self, articles: Iterable[LimitedArticle]) -> Mapping[str, int]:
+        """See `ArticleRecipe.counts`. "summaries_truncated" counts summaries that are longer than a limit."""
+        return {"summaries_truncated": sum(self._target(each)[1] for each in articles)}
+
+    def _target(self, article: LimitedArticle) -> tuple[np.ndarray, bool]:
+        """Returns the tokens of the summary, and whether it was truncated."""
+        ids = summary_rows.target(article.summary or (), self.tokenizer, self.rows.words)
+        kept = np.append(ids[:-1][: self.target_len - 1], ids[-1:])
+        return kept, len(kept) < len(ids) or article.summary != article.article.summary
 
 
 class ArticleSurvey(Survey[Article]):

@@ -33,20 +33,19 @@ def target_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     return ids[START], ids[END], ids[BETWEEN]
 
 
-def target(summary: Sequence[str], tokenizer: Tokenizer, words: str, limit: int) -> np.ndarray:
-    """Returns the target sequence, int32 [T]: the sentences' pieces separated by `BETWEEN`, truncated, and `END`.
+def target(summary: Sequence[str], tokenizer: Tokenizer, words: str) -> np.ndarray:
+    """Returns the target sequence, int32 [T]: the sentences' pieces separated by `BETWEEN`, and `END`.
 
     Args:
       summary: the sentences of the summary.
       tokenizer: the tokenizer, with `TARGET_TOKENS` in its vocabulary.
       words: the kind of words; see `ArticleRowsConfig.words`.
-      limit: the maximum T.
     """
     _, end, between = target_ids(tokenizer)
     ids: list[int] = []
     for sentence in encode(summary, tokenizer, words):
         ids += [between, *sentence] if ids else sentence
-    return np.array([*ids[: limit - 1], end], np.int32)
+    return np.array([*ids, end], np.int32)
 
 
 def sentences(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:

@@ -48,4 +48,5 @@ class PairRecipe(Recipe[Pair]):
 
     def restored(self, values: Any) -> Pair:
         """See `Recipe.restored`."""
-        return Pair(*values)
+        source, target, where, *references = values  # rows of earlier versions have no references
+        return Pair(source, target, where, tuple(*references))

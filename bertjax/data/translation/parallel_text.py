@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from bertjax.config import Constrained
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.kinds import find_files
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
-from bertjax.data.readers.tables import Row, text_of
+from bertjax.data.readers.tables import Row, text_of, value_of
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.errors import UserError
 
@@ -38,7 +38,9 @@ class ParallelTextConfig(Constrained, prefix="data"):
     Attributes:
       source, target: the training pairs.
       valid_source, valid_target: the validation pairs; empty to split them off the training pairs.
-      test_source, test_target: the test pairs; empty for none.
+      test_source, test_target: the test pairs; empty for none. `valid_target` and `test_target` may name several
+        references of one source: files aligned by line with it, such as `a.de,b.de`, or a column with lists of texts.
+        The loss is that of the first.
       source_column, target_column: the columns of tables; empty for aligned files. Prediction needs only the first.
       header, separator: the form of tables, see `tables.read_rows`.
       valid_fraction: the fraction of the different source texts that is split off if `valid_source` is empty. With
@@ -110,15 +112,17 @@ class Pair(NamedTuple):
     source: str
     target: str
     where: str  # the position of both for messages, such as "file:line"
+    references: tuple[str, ...] = ()  # further translations, for scoring only, without prefixes
 
 
 class _Part(NamedTuple):
-    """A name between the commas of each side, and the prefixes of its texts."""
+    """A name between the commas of each side, the prefixes of its texts, and the names of further references."""
 
     source: str
     target: str
     source_prefix: str
     target_prefix: str
+    references: tuple[str, ...] = ()
 
 
 class ParallelText:
@@ -139,6 +143,7 @@ class ParallelText:
         if self._is_divided:
             check_split(config.valid_source, config.valid_fraction)
         self._keys = _KEYS["train" if self._is_divided else split]
+        self._is_for_training = self._keys == _KEYS["train"]
         self._source, self._target = (getattr(config, key) for key in self._keys)
         self._check_sides()
         self._parts = self._make_parts()
@@ -158,7 +163,8 @@ class ParallelText:
             total += 1
             if not self._is_divided or self._is_of_split(pair):
                 count += 1
-                yield Pair(part.source_prefix + pair.source, part.target_prefix + pair.target, pair.where)
+                source, target = part.source_prefix + pair.source, part.target_prefix + pair.target
+                yield pair._replace(source=source, target=target)
         if not count:
             among, rule = (f" among {total}", "; pairs with the same source share a split") if total else ("", "")
             raise UserError(
@@ -214,6 +220,9 @@ class ParallelText:
 
     def _make_parts(self) -> list[_Part]:
         sources, targets = _split_names(self._source), _split_names(self._target)
+        references: tuple[str, ...] = ()
+        if len(sources) == 1 and not self._is_for_training:
+            targets, references = targets[:1], tuple(targets[1:])
         if not self._config.source_column and len(sources) != len(targets):
             raise UserError(
                 f"config keys data.{self._keys[0]} and data.{self._keys[1]}",
@@ -224,7 +233,8 @@ class ParallelText:
         targets = [""] * len(sources) if self._config.source_column else targets
         prefixes = [self._prefixes(key, len(sources)) for key in ("source_prefix", "target_prefix")]
         self._check_chosen()
-        return [_Part(*values) for values in zip(sources, targets, *prefixes, strict=True)]
+        parts = itertools.starmap(_Part, zip(sources, targets, *prefixes, strict=True))
+        return [part._replace(references=references) for part in parts]
 
     def _prefixes(self, key: str, number: int) -> tuple[str, ...]:
         prefixes: tuple[str, ...] = getattr(self._config, key)
@@ -248,39 +258,42 @@ class ParallelText:
                 "already, for example in language",
             )
 
-    def _aligned_files(self) -> list[tuple[Path, Path, _Part]]:
-        """Returns the files of both sides in aligned order."""
+    def _aligned_files(self) -> list[tuple[tuple[Path, ...], _Part]]:
+        """Returns the files of both sides, and those of further references, in aligned order."""
         found = []
         for part in self._parts:
+            source, target = (f"data.{key}" for key in self._keys)
+            targets = (part.target, *part.references)
             plain = "a text on each line, unless data.source_column and data.target_column name columns of a table"
-            named = zip(self._keys, part[:2], strict=True)
-            sides = [find_files(name, f"data.{key}", (), plain) for key, name in named]
-            if len(sides[0]) != len(sides[1]):
+            names = [(part.source, source), *((name, target) for name in targets)]
+            sides = [find_files(name, key, (), plain) for name, key in names]
+            if len({*map(len, sides)}) > 1:
                 raise UserError(
-                    f"config keys data.{self._keys[0]}={part.source} and data.{self._keys[1]}={part.target}",
-                    got=f"{len(sides[0])} and {len(sides[1])} files",
+                    f"config keys {source}={part.source} and {target}={','.join(targets)}",
+                    got=" and ".join(str(len(side)) for side in sides) + " files",
                     expected="the same number on both sides",
                     fix="correct the globs, or name each file",
                 )
-            found += [(source, target, part) for source, target in zip(*sides, strict=True)]
-        seen: set[tuple[Path, Path]] = set()
-        for source, target, _ in found:
-            if (source, target) in seen:
+            found += [(files, part) for files in zip(*sides, strict=True)]
+        seen: set[tuple[Path, ...]] = set()
+        for files, _ in found:
+            if files in seen or len({*files[1:]}) < len(files) - 1:
                 fix = "remove the repetition, or the glob that also matches it"
-                what = f"config key data.{self._keys[0]}={self._source}"
-                raise UserError(what, got=f"{source} with {target} twice", expected="each pair of files once", fix=fix)
-            seen.add((source, target))
+                what, got = f"config key data.{self._keys[0]}={self._source}", " with ".join(map(str, files))
+                raise UserError(what, got=f"{got} twice", expected="each pair of files once", fix=fix)
+            seen.add(files)
         return found
 
     def _all_pairs(self, bad_rows: BadRows) -> Iterator[tuple[Pair, _Part]]:
         """Yields the pairs, without prefixes."""
         config, key = self._config, f"data.{self._keys[0]}"
-        for source, target, part in self._files:
-            for pair in bad_rows.sift(map(_aligned_pair, _aligned(source, target))):
+        for files, part in self._files:
+            for pair in bad_rows.sift(map(_aligned_pair, _aligned(files))):
                 yield pair, part
         for part in self._parts if config.source_column else ():
             rows = tables.read_rows(part.source, key, config.header, config.separator, bad_rows)
-            for pair in bad_rows.sift(map(partial(_table_pair, config=config), rows)):
+            read = partial(_table_pair, config=config, several=not self._is_for_training)
+            for pair in bad_rows.sift(map(read, rows)):
                 yield pair, part
 
 
@@ -314,33 +327,37 @@ def _fingerprint(source: str, key: str) -> list[Any]:
     return [tables.fingerprint(name, key) for name in _split_names(source)]
 
 
-def _aligned(source: Path, target: Path) -> Iterator[tuple[Line, Line]]:
-    """Yields the lines of two files together. Raises UserError if one file ends before the other."""
-    sides = [lines.read_lines(path, MAX_LINE_BYTES) for path in (source, target)]
-    for count, (one, other) in enumerate(itertools.zip_longest(*sides)):
-        if one is None or other is None:
-            extra = other if one is None else one
-            longer = count + 1 + sum(1 for _ in sides[one is None])
-            numbers = (count, longer) if one is None else (longer, count)
+def _aligned(files: Sequence[Path]) -> Iterator[tuple[Line, ...]]:
+    """Yields the lines of several files together. Raises UserError if one file ends before another."""
+    sides = [lines.read_lines(path, MAX_LINE_BYTES) for path in files]
+    for count, found in enumerate(itertools.zip_longest(*sides)):
+        if None in found:
+            extra = next(line for line in found if line is not None)
+            lengths = (count + bool(line) + sum(1 for _ in side) for line, side in zip(found, sides, strict=True))
+            totals = " and ".join(f"{length:,}" for length in lengths)
             raise UserError(
-                f"{source} and {target}",
-                got=f"{numbers[0]:,} and {numbers[1]:,} lines; the first without a partner is {extra.where}",
-                expected="the same number of lines in both files, aligned line by line",
+                " and ".join(map(str, files)),
+                got=f"{totals} lines; the first without a partner is {extra.where}",
+                expected="the same number of lines in all files, aligned line by line",
                 fix="find where the files diverge, and correct them",
             )
-        yield one, other
+        yield found
 
 
-def _aligned_pair(sides: tuple[Line, Line]) -> Pair:
-    one, other = sides
+def _aligned_pair(sides: Sequence[Line]) -> Pair:
     texts = [lines.decode(line).strip() for line in sides]
     if not all(texts):
-        empty, partner = (other, one) if texts[0] else (one, other)
+        empty = texts.index("")
+        partner = sides[0 if empty else 1]
         expected = f"a text, the translation of {partner.where}"
-        raise RowError(empty.where, "a line without text", expected, "add the text or delete both lines")
-    return Pair(texts[0], texts[1], f"{one.where} and {other.where}")
+        raise RowError(sides[empty].where, "a line without text", expected, "add the text or delete these lines")
+    source, target, *references = texts
+    return Pair(source, target, " and ".join(line.where for line in sides), tuple(references))
 
 
-def _table_pair(row: Row, config: ParallelTextConfig) -> Pair:
-    texts = [text_of(row, getattr(config, key), f"data.{key}") for key in ("source_column", "target_column")]
-    return Pair(texts[0], texts[1], row.where)
+def _table_pair(row: Row, config: ParallelTextConfig, several: bool) -> Pair:
+    key, column = "data.target_column", config.target_column
+    source, found = text_of(row, config.source_column, "data.source_column"), value_of(row, column, key)
+    each = found if several and isinstance(found, list) and found else [found]
+    target, *references = (text_of(row._replace(values={column: text}), column, key) for text in each)
+    return Pair(source, target, row.where, tuple(references))

@@ -43,11 +43,12 @@ class TranslationRowsConfig(Constrained, prefix="data"):
 
     Attributes:
       seq_len: the maximum number of tokens of each side, including the end token; longer training pairs are skipped.
-        Default: 128, or the model's number of positions if it is smaller.
+        Default: 128, or the model's number of positions if it is smaller; without training pairs, that of the training
+        of `init_from` or, if it is unknown, the model's number of positions.
       packing: whether short pairs share a row of `seq_len` tokens in training.
-      on_long_line: what to do with a line to translate that is too long: that has more tokens than the model has
-        positions or, for a recurrent model, than `seq_len`. "split" divides it at ends of sentences or, if none is near
-        the middle, between words, and joins the translations of the parts (see `join_parts`); "refuse" raises an error.
+      on_long_line: what to do with a line to translate that has more than `seq_len` tokens. "split" divides it at ends
+        of sentences or, if none is near the middle, between words, and joins the translations of the parts (see
+        `join_parts`); "refuse" raises an error.
     """
 
     seq_len: Annotated[int, at_least(2)]
@@ -112,12 +113,11 @@ class TranslationRows:
                 fix="raise --config.data.seq_len",
             )
 
-    def source_rows(self, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
+    def source_rows(self, text: str, where: str, refuses: bool) -> list[Row]:
         """Converts a text to one row, to several if it is too long, or to none if it is empty; each has the prefix.
 
         Args:
           text: a stripped text.
-          limit: the maximum number of tokens of a row.
           where: the position of the text, for messages.
           refuses: whether a text that is too long is an error.
         Raises:
@@ -127,10 +127,10 @@ class TranslationRows:
         if not text:
             return []
         prefix, text = self.files.split_source_prefix(text, where)
-        return self._divided(prefix, text, limit, where, refuses) if text else []
+        return self._divided(prefix, text, where, refuses) if text else []
 
-    def _divided(self, prefix: str, text: str, limit: int, where: str, refuses: bool) -> list[Row]:
-        (ids,) = self._ids(0, [prefix + text])
+    def _divided(self, prefix: str, text: str, where: str, refuses: bool) -> list[Row]:
+        (ids,), limit = self._ids(0, [prefix + text]), self.config.seq_len
         if len(ids) <= limit:
             return [_with_segments({"input_ids": ids})]
         if refuses or len(text) == 1:
@@ -138,23 +138,20 @@ class TranslationRows:
             raise _too_long(where, len(ids) - 1, limit - 1, fix)
         cut = _middle(text)
         halves = text[:cut].rstrip(), text[cut:].lstrip()
-        return [row for half in halves for row in self._divided(prefix, half, limit, where, refuses)]
+        return [row for half in halves for row in self._divided(prefix, half, where, refuses)]
 
-    def scoring_row(self, pair: Pair, limit: int) -> Row:
+    def scoring_row(self, pair: Pair) -> Row:
         """Converts a source and its target to one row, with their prefixes.
 
-        Args:
-          pair: the source and the target.
-          limit: the maximum number of tokens of each side.
         Raises:
           RowError: if a side is too long, or if there are several prefixes and it has none.
         """
         where = pair.where
         sides = self.files.split_source_prefix(pair.source, where), self.files.split_target_prefix(pair.target, where)
         (row,) = self.encoded([Pair("".join(sides[0]), "".join(sides[1]), where)])
-        longest = max(map(len, row.values()))
+        longest, limit = max(map(len, row.values())), self.config.seq_len
         if longest > limit:
-            raise _too_long(where, longest - 1, limit - 1, "divide the source and the target")
+            raise _too_long(where, longest - 1, limit - 1, "divide the source and the target, or raise data.seq_len")
         return _with_segments(row)
 
     def translation(self, ids: Int32[np.ndarray, " n"]) -> str:

@@ -27,6 +27,7 @@ from bertjax.models.encoder_decoder import EncoderDecoderConfig
 _log = logging.getLogger(__name__)
 
 GENERATION_FILE = "generation_config.json"
+_SEQ_LEN = "bertjax_seq_len"
 # Fields of EncoderDecoderConfig, in the form of `json_files.SIZES`.
 _FIELDS: dict[str, tuple[str, type]] = {
     "hidden_size": ("d_model", int),
@@ -176,6 +177,7 @@ def save(
     config: EncoderDecoderConfig,
     special: SpecialIds,
     generation: Mapping[str, Any],
+    seq_len: int | None = None,
 ) -> None:
     """Writes config.json, generation_config.json and model.safetensors for `MarianMTModel.from_pretrained`.
 
@@ -187,6 +189,8 @@ def save(
       config: its configuration.
       special: the ids that generation needs. Padding must have an id, and is never generated.
       generation: additional keys of generation_config.json. The end token is forced only if they say so.
+      seq_len: the number of tokens above which texts are split; a key of config.json that transformers ignores; None to
+        omit it.
     Raises:
       UserError: for an option that Marian does not have.
     """
@@ -202,8 +206,9 @@ def save(
     tensors = marian_tensors.disassemble(params, config)
     huggingface.write_tensors(folder, tensors)
     # Without the key forced_eos_token_id, MarianConfig forces its default end token.
+    limit = {} if seq_len is None else {_SEQ_LEN: seq_len}
     forced = {"forced_eos_token_id": generation.get("forced_eos_token_id")}
-    huggingface.write_json(Path(folder) / CONFIG_FILE, {**_config_json(config, special), **forced})
+    huggingface.write_json(Path(folder) / CONFIG_FILE, {**_config_json(config, special), **forced, **limit})
     values = {**_ids_json(special), "bad_words_ids": [[special.pad_id]], **generation}
     huggingface.write_json(Path(folder) / GENERATION_FILE, values)
 
@@ -258,6 +263,12 @@ class Folder(Published):
         unk_id, where = self.vocabularies.target.unk_id if forbids else None, str(self.path / GENERATION_FILE)
         found = generation.from_generation(values, unk_id=unk_id, where=where)
         return {f"decoding.{key}": value for key, value in found.items()}
+
+    @property
+    def rows(self) -> Mapping[str, Any]:
+        """See `Published.rows`; only exports of bertjax state it."""
+        path = self.path / CONFIG_FILE
+        return json_files.fields(self.config, {"seq_len": (_SEQ_LEN, int)}, path) if _SEQ_LEN in self.config else {}
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
         """See `Published.translation`."""

@@ -38,7 +38,7 @@ def test_spaces_are_no_answer():
 @pytest.mark.parametrize("words", [["the", "서울은", "cat", "."], ["👍🏽", "e\u0301", "中文", "singing"]])
 def test_a_word_is_tagged_at_its_first_token_of_the_running_text(words):
     tokenizer = byte_bpe.trained()
-    (row,) = sentence_rows(words, tokenizer, 64)
+    (row,), _ = sentence_rows(words, tokenizer, 64)
     ids = row["input_ids"][1:-1].tolist()
     assert ids == tokenizer.encode_batch([" ".join(words)])[0]
     _, starts, ends = tokenizer.encode_with_offsets(" ".join(words))

@@ -137,7 +137,7 @@ def test_a_file_without_blank_lines_is_an_error(tmp_path, monkeypatch):
 
 
 def test_rows_of_a_short_sentence():
-    (row,) = sentence_rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
+    (row,), _ = sentence_rows(["Ab,", "\u200b", "zz", "c"], TOKENIZER, 20)
     ids = [VOCAB[id_] for id_ in row["input_ids"]]
     assert ids == ["[CLS]", "a", "##b", ",", "[UNK]", "[UNK]", "c", "[SEP]"]
     assert row["unit_starts"].tolist() == [1, 4, 5, 6]
@@ -147,7 +147,8 @@ def test_rows_of_a_short_sentence():
 
 def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
     words = ["a", "ba", "c", "ab" * 9, "c", "a"]
-    found = sentence_rows(words, TOKENIZER, 7)
+    found, is_cut = sentence_rows(words, TOKENIZER, 7)
+    assert is_cut
     texts = ["".join(VOCAB[id_] for id_ in row["input_ids"]) for row in found]
     assert texts == ["[CLS]ab##ac[SEP]", "[CLS]a##b##a##b##a[SEP]", "[CLS]ca[SEP]"]
     assert [row["unit_starts"].tolist() for row in found] == [[1, 2, 4], [1], [1, 2]]
@@ -156,7 +157,7 @@ def test_rows_of_a_long_sentence_with_a_word_longer_than_a_row():
 @given(st.lists(st.text("abc,\u200b", min_size=1, max_size=9), min_size=1, max_size=40), st.integers(3, 20))
 def test_each_word_is_found_at_its_position(words, seq_len):
     first = [(*ids, TOKENIZER.unk_id)[0] for ids in TOKENIZER.encode_batch(words)]
-    found = sentence_rows(words, TOKENIZER, seq_len)
+    found, _ = sentence_rows(words, TOKENIZER, seq_len)
     owned = [id_ for row in found for id_ in row["input_ids"][row["unit_starts"]]]
     assert owned == first
     assert all(len(row["input_ids"]) <= seq_len for row in found)

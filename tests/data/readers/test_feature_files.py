@@ -29,6 +29,7 @@ def write(folder, records, shard_bytes=100):
 
 def check(found, expected):
     assert (found.units, found.second) == (expected["units"], expected.get("second"))
+    assert found.truncated == expected.get("truncated", False)
     assert found.features.dtype == expected["features"].dtype
     np.testing.assert_array_equal(found.features, expected["features"])
 
@@ -42,6 +43,7 @@ def check(found, expected):
 def test_reading_returns_what_was_written(tmp_path_factory, texts, shard_bytes, dtype):
     folder = tmp_path_factory.mktemp("features") / "out"
     records = [record(counts, dtype=dtype, seed=i) for i, counts in enumerate(texts)]
+    records[:1] = [{**each, "truncated": True} for each in records[:1]]
     files = write(folder, records, shard_bytes)
     assert files.made_with == MADE_WITH
     assert len(files) == len(records)

@@ -40,18 +40,18 @@ def test_rows():
 def test_units_of_a_pair():
     """A pair that does not fit into one row continues in a second row, which repeats the last unit of the first."""
     cls, sep = TOKENIZER.cls_id, TOKENIZER.sep_id
-    (row,) = unit_rows([[[10, 11], [12]], [[20]]], TOKENIZER, 8)
+    (row,), _ = unit_rows([[[10, 11], [12]], [[20]]], TOKENIZER, 8)
     assert row["input_ids"].tolist() == [cls, 10, 11, 12, sep, 20, sep]
     assert row["token_type_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1]
     assert (row["unit_starts"].tolist(), row["unit_lengths"].tolist()) == ([1, 3, 5], [2, 1, 1])
-    first, second = unit_rows([[[10, 11], [12]], [[20], [21]]], TOKENIZER, 7)
+    (first, second), _ = unit_rows([[[10, 11], [12]], [[20], [21]]], TOKENIZER, 7)
     assert first["input_ids"].tolist() == [cls, 10, 11, 12, sep, 20, sep]
     assert second["input_ids"].tolist() == [cls, 12, sep, 20, 21, sep]
     assert (first["unit_starts"].tolist(), second["unit_starts"].tolist()) == ([1, 3], [3, 4])
 
 
 def test_a_text_without_units_has_no_rows():
-    assert list(unit_rows([[]], TOKENIZER, 8)) == list(unit_rows([[], []], TOKENIZER, 8)) == []
+    assert unit_rows([[]], TOKENIZER, 8) == unit_rows([[], []], TOKENIZER, 8) == ([], False)
 
 
 @given(st.lists(st.lists(st.integers(1, 7), max_size=30), min_size=1, max_size=2), st.integers(8, 20))
@@ -60,7 +60,8 @@ def test_each_unit_is_owned_once_and_in_order(counts, seq_len):
     for of_text in counts:
         texts.append([[next(number) for _ in range(count)] for count in of_text])
     found = []
-    for row in unit_rows(texts, TOKENIZER, seq_len):
+    rows, is_cut = unit_rows(texts, TOKENIZER, seq_len)
+    for row in rows:
         assert len(row["input_ids"]) == len(row["token_type_ids"]) <= seq_len
         assert np.sum(row["input_ids"] == TOKENIZER.sep_id) == len(texts)
         for start, length in zip(row["unit_starts"], row["unit_lengths"], strict=True):
@@ -68,3 +69,4 @@ def test_each_unit_is_owned_once_and_in_order(counts, seq_len):
             found.append((kind, row["input_ids"][start : start + length].tolist()))
     limit = seq_len - 1 - len(texts)
     assert found == [(kind, unit[:limit]) for kind, text in enumerate(texts) for unit in text]
+    assert is_cut == any(len(unit) > limit for text in texts for unit in text)

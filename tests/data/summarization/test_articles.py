@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 import tensorflow_datasets as tfds
 
+from bertjax import progress
 from bertjax.data.readers import documentation
 from bertjax.data.readers.lines import BadRows, RowError
 from bertjax.data.summarization import articles
@@ -88,6 +89,21 @@ def test_json_lines():
         Article("a.jsonl.gz:2", ("One. Two.", "Th ree"), ("A. B.",), None, "a.jsonl.gz:2"),
     ]
     assert texts("a.jsonl.gz", splitter="lines")[0][0] == ("Dr. No left. She stayed.", "It rained")
+
+
+def test_a_list_has_sentences_or_several_references(caplog):
+    write("a.jsonl", rows({**ROW, "summary": ["He left. It rained.", "It rained\nall day."]}))
+    progress._logged.clear()
+    with caplog.at_level("INFO"):
+        (joined,) = read()
+    assert joined.summary == ("He left. It rained.", "It rained all day.") and not joined.references
+    assert "if it is a summary, set data.summary_as=references" in caplog.text
+    (several,) = read(summary_as="references")
+    assert (several.summary, several.references) == (("He left. It rained.",), (("It rained", "all day."),))
+    write("a.jsonl", rows({**ROW, "summary": [["He left.", "It rained."], ""]}))
+    with pytest.raises(UserError, match=r"a\.jsonl:1: got an empty summary in field 'summary'"):
+        read(summary_as="references")
+    assert "summary_as" not in open_().fingerprint(), "that of runs without the key"
 
 
 def test_other_fields():

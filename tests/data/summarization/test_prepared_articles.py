@@ -94,12 +94,15 @@ def test_extractive_rows_have_the_labels_of_the_oracle(tmp_path, sources):
 
 def test_abstractive_rows_have_targets_of_different_lengths(tmp_path, sources):
     rows = prepare(abstractive(sources), tmp_path / "kept")
-    expected = []
+    expected, cut = [], np.zeros(2, int)
     for each in limited(sources, "train"):
         (row,) = article_rows.rows(each.sentences, TOKENIZER, rows_config := abstractive(sources).rows)
-        target = summary_rows.target(each.summary, TOKENIZER, rows_config.words, 6)
-        expected.append({**{name: row.inputs[name] for name in INPUTS[:2]}, "labels": target})
+        *target, end = summary_rows.target(each.summary, TOKENIZER, rows_config.words).tolist()
+        labels = np.array([*target[:5], end], np.int32)
+        expected.append({**{name: row.inputs[name] for name in INPUTS[:2]}, "labels": labels})
+        cut += np.array([row.is_cut, len(target) > 5])
     same(rows.train, expected)
+    assert [rows.report[f"{name}_truncated"] for name in ("articles", "summaries")] == cut.tolist() and cut.min() > 0
     assert len(set(rows.train["labels"].lengths.tolist())) > 1
 
 

@@ -17,15 +17,14 @@ def shown(ids):
 
 def test_targets_have_marks_between_sentences_and_at_the_end():
     summary = ["The dog.", "Playing"]
-    assert shown(target(summary, TOKENIZER, "bert", 20)) == "the dog . [unused2] play ##ing [unused1]"
-    assert shown(target(summary, TOKENIZER, "bert", 6)) == "the dog . [unused2] play [unused1]"  # truncated
-    assert shown(target([], TOKENIZER, "bert", 6)) == "[unused1]"
-    assert shown(target(["The dog ."], TOKENIZER, "spaces", 6)) == "the dog . [unused1]"
-    assert shown(target(["The dog."], TOKENIZER, "spaces", 6)) == "the [UNK] [unused1]"  # "dog." is one word
+    assert shown(target(summary, TOKENIZER, "bert")) == "the dog . [unused2] play ##ing [unused1]"
+    assert shown(target([], TOKENIZER, "bert")) == "[unused1]"
+    assert shown(target(["The dog ."], TOKENIZER, "spaces")) == "the dog . [unused1]"
+    assert shown(target(["The dog."], TOKENIZER, "spaces")) == "the [UNK] [unused1]"  # "dog." is one word
 
 
 def test_generated_tokens_become_sentences():
-    ids = [*target(["The dog.", "Playing"], TOKENIZER, "bert", 20).tolist(), VOCAB.index("dog")]
+    ids = [*target(["The dog.", "Playing"], TOKENIZER, "bert").tolist(), VOCAB.index("dog")]
     assert sentences(ids, TOKENIZER) == ["the dog .", "playing"]
     _, end, between = target_ids(TOKENIZER)
     assert sentences([between, between, end], TOKENIZER) == []

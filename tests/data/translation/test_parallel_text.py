@@ -74,6 +74,19 @@ def test_globs_lists_and_gzip_keep_their_order(files):
     assert texts(text(test_source="b*.en*, a.en", test_target="b*.de*,a.de"))[:3] == expected
 
 
+def test_several_references_of_a_source(files):
+    write("b.de", "Katze\nzwei\nEnde\n")
+    first, *_ = text(test_target="a.de,b.de").pairs()
+    assert first == Pair("a cat", "eine Katze", "a.en:1 and a.de:1 and b.de:1", ("Katze",))
+    (pair,) = table(write("a.jsonl", '{"en": "a cat", "de": ["eine Katze", " Katze"]}\n')).pairs()
+    assert (pair.target, pair.references) == ("eine Katze", ("Katze",))
+    write("b.de", "Katze\n")
+    with pytest.raises(UserError, match=r"a\.en and a.de and b.de: got 3 and 3 and 1 lines; .* partner is a.en:2"):
+        list(text(test_target="a.de,b.de").pairs())
+    with pytest.raises(UserError, match="got 1 and 2 names separated by commas"):
+        text("train", target="a.de,b.de")
+
+
 def test_a_table():
     write("a.tsv", 'en\tid\tde\n "a cat\t1\teine Katze"\n')
     assert list(table("a.tsv").pairs()) == [Pair('"a cat', 'eine Katze"', "a.tsv:2")]
@@ -147,7 +160,7 @@ def test_validation_pairs_can_have_their_own_source(files):
 def test_files_of_different_lengths_are_an_error(english, german, got, on_bad_row):
     write("a.en", "x\n" * english)
     write("a.de", "y\n" * german)
-    expected = "expected the same number of lines in both files, aligned line by line. Fix: find where the"
+    expected = "expected the same number of lines in all files, aligned line by line. Fix: find where the"
     with pytest.raises(UserError, match=rf"a\.en and a\.de: got {got}; {expected}"):
         texts(text(on_bad_row=on_bad_row))
 
