@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.config import Constrained, one_of
 from bertjax.contract import Batch, Example, Output, Params
-from bertjax.data.fine_tuning.labeled_text import TextColumns, split_pair
+from bertjax.data.fine_tuning.labeled_text import TextColumns
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
@@ -149,12 +149,9 @@ class Task(BertPredictionTask[Config]):
             found, lambda each: isinstance(each.source, _Source) and each.source.is_cut, told, _log.warning
         )
 
-    def texts(self, line: str, where: str) -> Sequence[str]:
-        """See `BertPredictionTask.texts`: one, or two separated by a tab."""
-        return split_pair(line, where)
-
     def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`."""
+        """See `BertPredictionTask.example`; of one text or two."""
+        inputs.check_texts(texts, where, (1, 2))
         if len(texts) == 2:
             bert.check_two_segments(self._model_config)
         if self._config.pooling != "sentence":

@@ -271,7 +271,7 @@ def test_an_export_without_a_folder(home):
         (b"", r"0 \[MASK\]", r"at least one \[MASK\]"),
         (b"a [mask] in small letters", r"0 \[MASK\]", r"at least one \[MASK\]"),
         (b"the " * 60 + b"[MASK]", "63 word pieces", "at most 48 word pieces"),
-        (b"a\tb\tc [MASK]", r"3 tab-separated", "at most 2 segment"),
+        (b"a\tb\tc [MASK]", r"3 segment", "at most 2 segment"),
         (b"a \xff [MASK]", "byte 0xff", "UTF-8"),
     ],
 )

@@ -121,7 +121,7 @@ def test_mistakes_are_user_errors(encoder, folder, experiment, config, message):
         ("one text", r"inputs: got an object of type str.*\[text\]"),
         (["a", 3], r"input 2: got an object of type int"),
         (["a", ("b", None)], r"input 2: got an object of type tuple"),
-        (["a", ""], r"input line 2: got an empty text"),
+        (["a", ""], r"input 2: got an empty text"),
     ],
 )
 def test_bad_inputs_are_user_errors(encoder, inputs, message):

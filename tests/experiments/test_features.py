@@ -193,7 +193,7 @@ def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
     assert (files.made_with["size"], files.made_with["model"]["layers"]) == (32, [-1, -2])
     bad, texts = records.pop(2), list(files)
     assert texts.pop(2)[0] == [] and files[2].features.shape == (0, 32)
-    assert bad == {"error": files[2].error} and "line 3: got 3 texts separated by tabs" in bad["error"]
+    assert bad == {"error": files[2].error} and "line 3: got 3 texts;" in bad["error"]
     for text, record in zip(texts, records, strict=True):
         assert (text.units, text.second, text.error) == (record["units"], record.get("second"), None)
         assert text.features.dtype == np.float16
@@ -238,7 +238,7 @@ def test_bad_values_are_user_errors(folder, overrides, message):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("", "input line 2: got an empty text"), ("a\tb\tc", "line 2: got 3 texts separated by tabs")]
+    ("line", "message"), [("", "input line 2: got an empty text"), ("a\tb\tc", "line 2: got 3 texts;")]
 )
 def test_bad_lines_are_user_errors(folder, line, message):
     with pytest.raises(UserError, match=message):

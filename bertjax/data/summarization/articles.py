@@ -183,7 +183,7 @@ def parse_each(texts: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) 
     Raises:
       UserError: if an article is bad, with its number; or if there are no texts.
     """
-    return _parsed((text.splitlines() if isinstance(text, str) else text for text in texts), config, bad_rows)
+    return _parsed((text.split("\n") if isinstance(text, str) else text for text in texts), config, bad_rows)
 
 
 def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
