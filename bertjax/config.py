@@ -179,7 +179,8 @@ def _checked_fields(
     prefix = f"{where}." if where else ""
     for key in values:
         if key not in fields:
-            raise unknown_key(prefix + key, [prefix + name for name in (*fields, *dotted(values)) if name != key])
+            others = [name for name in (*fields, *dotted(values)) if name.partition(".")[0] != key]
+            raise unknown_key(prefix + key, [prefix + name for name in others])
     for key, hint in fields.items():
         if key not in values:
             raise UserError(

@@ -124,6 +124,8 @@ def test_prediction_reads_no_rows(run):
     tiny.check_message(published(run[0], "evaluate", **values).error, what="data.source=gone.tsv", **told)
     del values["data.source"]
     tiny.check_message(published(run[0], "evaluate", **values).error, what="data.valid_source=gone.tsv", **told)
+    other = published(run[0], "predict", **{"data.labels": "('a','b')"})
+    tiny.check_message(other.error, what="data.labels", got="a, b", expected="no, yes, the classes of", fix="omit it")
 
 
 def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
