@@ -19,7 +19,6 @@ from bertjax.progress import track
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference, Predictor
 
-
 _log = logging.getLogger(__name__)
 
 
@@ -160,7 +159,7 @@ def _features(
     from bertjax.experiments import features
 
     default = json.loads(get_config("sentence").to_json())
-    if config.get("pooling") == "sentence":
+    if config["experiment"] == "features" and config["pooling"] == "sentence":
         default = {key: config[key] for key in default}
     model = {key: config["model"].get(key, value) for key, value in default["model"].items()}
     data = {key: config["data"].get(key, default["data"][key]) for key in ("lowercase", "on_bad_row")}

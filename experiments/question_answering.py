@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -12,14 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import Count, part
-from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.question_rows import QuestionRows
 from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions, questions_of
 from bertjax.data.fine_tuning.spans import (
+    WITHOUT_OVERLAP,
     Candidate,
     SpanConfig,
     answer_text,
     best_answers,
+    leaves_no_overlap,
     null_score,
     windows,
 )
@@ -31,6 +34,8 @@ from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
 from bertjax.tasks import bert, completion, fine_tuning, inputs
+
+_log = logging.getLogger(__name__)
 
 FREE_AFTER_TRAINING = (
     *("data.null_threshold", "data.max_answer_length", "data.n_best", "data.doc_stride", "data.max_query_length"),
@@ -70,6 +75,10 @@ def _example(question: Question, tokenizer: Tokenizer, spans: SpanConfig) -> Exa
     """The example of a question, with one row per window of its context."""
     rows = windows(question, tokenizer, spans)
     return bert.to_example([row.inputs for row in rows], (question, rows))
+
+
+def _leaves_no_overlap(example: Example) -> bool:
+    return not isinstance(example.source, BadInput) and leaves_no_overlap(example.source[1])
 
 
 def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
@@ -164,7 +173,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def _examples(self, read: Callable[[BadRows], Iterator[Question]]) -> Iterator[Example]:
         bad_rows = BadRows(self._config.data.on_bad_row)
         make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
-        return inputs.examples(read(bad_rows), make, bad_rows)
+        found = inputs.examples(read(bad_rows), make, bad_rows)
+        return inputs.counted(found, _leaves_no_overlap, WITHOUT_OVERLAP, _log.warning)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The start and end logits of each token, [B, S]."""

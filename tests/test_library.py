@@ -53,7 +53,7 @@ def test_layers_and_pooling_are_options(encoder):
         with pytest.raises(UserError, match=r"sentence_pooling.*got 'sum'.*one of"):
             model.encode(TEXTS, pooling="sum")
         for options in ({"layer": [1, 2]}, {"pooling": ["cls"]}, {"prompt": 5}):
-            with pytest.raises(UserError, match="got .*; expected a"):
+            with pytest.raises(UserError, match=r"got .*; expected a"):
                 model.encode(TEXTS, **options)
         assert not np.allclose(bertjax.load(encoder, config={"normalize": False}).encode(TEXTS), model.encode(TEXTS))
         with pytest.raises(UserError, match=r"pickle: got a model.*Fix: call bertjax\.load"):

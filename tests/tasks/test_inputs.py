@@ -190,13 +190,15 @@ def test_each_question_of_a_bad_paragraph_is_an_example(home, monkeypatch):
     assert "paragraphs[0]: got an empty 'context'" in found[1].source.error
 
 
-def test_questions_are_dicts(home, monkeypatch):
+def test_questions_are_dicts(home, monkeypatch, caplog):
     monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
     task = make(home, "questions")
     asked = {"question": QUESTION["question"], "context": PARAGRAPH["context"]}
     first, second = task.examples_in([asked, {**asked, "id": "q"}])
     assert same([first], task.examples(iter([json.dumps({"data": [{"paragraphs": [PARAGRAPH]}]})])))
     assert [example.source[0].id for example in (first, second)] == ["1", "q"]
+    assert list(task.examples_in([asked, {**asked, "context": "a cat . " * 20}]))
+    assert "1 of 2 contexts have windows that do not overlap" in caplog.text
     for bad, got in (("a cat ?", "got an object of type str"), ({"question": "a cat ?"}, "got no 'context'")):
         with pytest.raises(UserError, match=f"input 2.*: {got}"):
             list(task.examples_in([asked, bad]))

@@ -1,16 +1,19 @@
 """Questions as training rows: windows of their contexts, with the positions of the answers."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.data.fine_tuning.questions import Answer, Question, QuestionsConfig, read_splits
-from bertjax.data.fine_tuning.spans import SpanConfig, windows, with_positions
-from bertjax.data.prepared import Encoded, Recipe, Survey
+from bertjax.data.fine_tuning.spans import WITHOUT_OVERLAP, SpanConfig, leaves_no_overlap, windows, with_positions
+from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.readers.tables import key_of
 from bertjax.data.rows.stored import Row, fields_of
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,17 +51,26 @@ class QuestionRows(Recipe[Question]):
     def encode(self, rows: Sequence[Question]) -> Encoded:
         """See `Recipe.encode`. The fields include "start_positions" and "end_positions".
 
-        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are "windows"
-        and "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS].
+        The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are "windows";
+        "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS]; and
+        "contexts_without_overlap", the number of questions whose windows share no pieces.
         """
         encoded: list[Row] = []
-        lost = 0
+        lost = without = 0
         for question in rows:
             answer = question.answers[0] if question.answers else None
-            found = [with_positions(window, answer) for window in windows(question, self.tokenizer, self.spans)]
+            parts = windows(question, self.tokenizer, self.spans)
+            found = [with_positions(window, answer) for window in parts]
             lost += answer is not None and not any(row["start_positions"] for row in found)
+            without += leaves_no_overlap(parts)
             encoded += found
-        return Encoded(fields_of(encoded), {"windows": len(encoded), "answers_in_no_window": lost})
+        counts = {"windows": len(encoded), "answers_in_no_window": lost, "contexts_without_overlap": without}
+        return Encoded(fields_of(encoded), counts)
+
+    def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """See `Recipe.check`. Warns of windows without overlap."""
+        if count := report["contexts_without_overlap"]:
+            _log.warning(WITHOUT_OVERLAP, count, report["rows"][TRAIN])
 
     def restored(self, values: Any) -> Question:
         """See `Recipe.restored`."""
