@@ -138,6 +138,12 @@ def test_a_sentence_without_tokens_or_with_too_many_is_bad(tmp_path, line):
         records(write_model(tmp_path), ["the cat", line])
 
 
+def test_a_pair_of_python_texts_is_no_sentence(tmp_path):
+    used, _ = inference(write_model(tmp_path))
+    with pytest.raises(UserError, match="input 1: got 2 texts; expected one text"):
+        list(used.task.examples_in([("the cat", "the dog")]))
+
+
 def check_chain_rule(run, direction):
     """Compares the scores of a causal run with its own predictions of each next token."""
     (record,) = records(run, ["the cat sees ."])

@@ -141,6 +141,12 @@ def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
         list(task.examples_in([objects[0], ("a", "[MASK]", "cat")]))
 
 
+def test_a_tab_in_a_choice_is_part_of_it(home, monkeypatch):
+    monkeypatch.setitem(TASKS, "choices", ("multiple_choice", {}))
+    (found,) = make(home, "choices").examples_in([("a cat", "the\tdog", "a dog")])
+    assert list(found.source.choices.values()) == ["the\tdog", "a dog"]
+
+
 def test_white_space_around_a_text_is_kept(home, tmp_path):
     text, tokenizer = "  a cat ", byte_bpe.trained(lowercase=True)
     task = make(home, "classes", tokenizer, **{"data.text_columns": ("a",)})
@@ -151,10 +157,10 @@ def test_white_space_around_a_text_is_kept(home, tmp_path):
 
 
 def test_a_text_of_several_lines_is_one_article(home):
-    text = "A cat.\nThe dog."
+    text = "A\u2028cat.\nThe dog."
     whole = make(home, "extracts", **{"data.layout": "file"})
     (found,) = make(home, "extracts").examples_in([text])
-    assert same([found], whole.examples(iter(text.splitlines())))
+    assert same([found], whole.examples(iter(text.split("\n"))))
     with pytest.raises(UserError, match="input line 1: got an object of type int"):
         list(whole.examples_in([3]))
 
