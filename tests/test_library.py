@@ -114,6 +114,8 @@ def test_a_checkpoint_of_google_fills_masks():
         ("ENCODER", "summaries", {}, r"experiment: got 'summaries'.*one of .*bertsum_ext"),
         ("ENCODER", "", {"poolling": "cls"}, r"poolling"),
         ("ENCODER", "", {"data.seq_len.x": 3}, r"data\.seq_len\.x: got a key below seq_len, which is a value"),
+        ("ENCODER", "", {"data": None}, r"key data: got None \(NoneType\); expected a value of type DataConfig"),
+        ("ENCODER", "", {"experiment": 5}, r"experiment: got 5; expected one of"),
         ("ENCODER", "", {"data": {"seq_len": 9}}, r"config: got 'data': \{.*expected values by dotted key"),
         ("ENCODER", "", {5: 1}, r"config: got 5: 1; expected values by dotted key"),
         ("ENCODER", "", ["poolling"], r"config: got an object of type list; expected a dict"),

@@ -253,6 +253,7 @@ def _of_run(request: Request, config: dict[str, Any], module: Any) -> dict[str, 
     values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
     if values and issubclass(module.Task, TrainingTask):
         config = override(config, values, module.FREE_AFTER_TRAINING)
+        build_part(InferenceConfig, config)  # `fit_to_devices` reads the mesh
     return config if request.mode == "plan" else fit_to_devices(config)
 
 

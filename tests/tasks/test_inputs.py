@@ -161,8 +161,9 @@ def test_a_text_of_several_lines_is_one_article(home):
     whole = make(home, "extracts", **{"data.layout": "file"})
     (found,) = make(home, "extracts").examples_in([text])
     assert same([found], whole.examples(iter(text.split("\n"))))
-    with pytest.raises(UserError, match="input line 1: got an object of type int"):
-        list(whole.examples_in([3]))
+    for value, kind in ((3, "int"), ([3], "list")):
+        with pytest.raises(UserError, match=f"input line 1: got an object of type {kind}"):
+            list(whole.examples_in([value]))
 
 
 QUESTION = {"id": "q", "question": "a cat ?"}
