@@ -77,7 +77,9 @@ def _check(folder: Any, experiment: Any, config: Any) -> None:
     }
     for name, (value, kind, expected) in kinds.items():
         if not isinstance(value, kind):
-            raise UserError(name, got=f"an object of type {type(value).__name__}", expected=expected, fix="pass it")
+            raise UserError(
+                name, got=f"an object of type {type(value).__name__}", expected=expected, fix=f"pass {expected}"
+            )
     for key, value in config.items():
         if not isinstance(key, str) or isinstance(value, Mapping):
             got, expected = f"{key!r}: {value!r}", "values by dotted key"

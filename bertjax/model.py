@@ -67,6 +67,11 @@ class Model(Inference):
         got, expected = "a model, whose programs belong to this process", "the name of its folder"
         raise UserError("pickle", got=got, expected=expected, fix="call bertjax.load in the other process")
 
+    def __copy__(self) -> "Model":
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
     @property
     def model(self) -> nn.Module:
         """The Linen module; `model.apply({"params": params}, ...)` runs it."""
