@@ -111,7 +111,6 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
         "batch_size": shape.rows,
         "data.seq_len": shape.length,
         "model.vocab_size": shape.vocab_size,
-        "masking.max_predictions": shape.predicted,
         # The same for all sizes: `tiny` has a recipe of its own.
         "data.stages": (),
         "data.packing": False,
@@ -193,6 +192,7 @@ class OurStep:
         """
         mesh, optimizer, init, _, shardings = steps.assemble(task, config, jax.devices()[:1])
         self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
+        self._numbers = steps.make_numbers(config)
         self.batches = batches
         self._on_device = [sharding.put_batch(batch, mesh) for batch in self.batches]
         self.state = jax.jit(init, out_shardings=shardings)(steps.seed_of(config))
@@ -209,7 +209,7 @@ class OurStep:
         """Makes `times` updates, and waits for the last."""
         for _ in range(times):
             batch = self._on_device[self._index % len(self._on_device)]
-            self.state, _ = self._step(self.state, batch, np.int32(self._index))
+            self.state, _ = self._step(self.state, batch, self._numbers(self._index, 1_000_000))
             self._index += 1
         jax.block_until_ready(self.state)
 

@@ -156,7 +156,6 @@ _PRETRAINED = {
     "data.lines": "sentence",
     "data.valid_fraction": 0.3,
     "data.workers": 1,
-    "masking.max_predictions": 5,
     "optimizer.warmup_steps": 1,
 }
 _TRANSLATION = {

@@ -40,7 +40,6 @@ CONFIG = {
     "data.seq_len": 32,
     "data.vocab_size": 500,
     "data.valid_fraction": 0.04,
-    "masking.max_predictions": 5,
     "optimizer.warmup_steps": 10,
     "checkpoint.save_every": SAVE_EVERY,
 }

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from bertjax.contract import TrainingTask
 from bertjax.training import step as steps
@@ -152,5 +151,5 @@ def compile_ahead(
     jax.jit(init, out_shardings=shardings).lower(steps.seed_of(settings)).compile()
     update = steps.jit_update(task, optimizer, mesh, shardings, settings)
     with jax.set_mesh(mesh):
-        update.lower(shapes, dict(spec or task.batch_specs()[0]), np.int32(0), steps.seed_of(settings)).compile()
+        update.lower(shapes, dict(spec or task.batch_specs()[0]), steps.make_numbers(settings)(0, 1)).compile()
     return time.perf_counter() - began

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from bertjax.errors import UserError, did_you_mean
 T = TypeVar("T")
 
 _TOO_LARGE = 2**63  # NumPy and JAX have integers of 64 bits
+_SEVERAL = re.compile(r"[(\[]\s*(['\"]).*\1\s*,?\s*[)\]]")  # a tuple or list of texts, given for a key with one text
 
 
 class Constraint(NamedTuple):
@@ -250,13 +252,13 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
         # Of several dataclasses, the one with the most keys of the subtree.
         cls = max(subtrees, key=lambda kind: sum(field.name in value for field in dataclasses.fields(kind)))
         return _checked_fields((cls,), value, where, is_open=True) if is_open else build(cls, value, where)
-    origin = typing.get_origin(hint) or hint
-    if origin is tuple and isinstance(value, (list, tuple)):
-        element = typing.get_args(hint)[0]  # tuple[element, ...]
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    allowed = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    if tuple in allowed and isinstance(value, (list, tuple)):
+        element = typing.get_args(kinds[allowed.index(tuple)])[0]  # tuple[element, ...]
         if element is Any:
             return tuple(value)
         return tuple(_checked(item, element, f"{where}[{i}]", is_open) for i, item in enumerate(value))
-    allowed = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (origin,)
     is_large = type(value) is int and abs(value) >= _TOO_LARGE
     if type(value) is int and float in allowed and int not in allowed and not is_large:
         return float(value)
@@ -268,6 +270,9 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
             expected=f"a value of type {_name(hint)}" + (", of 64 bits" if is_large else ""),
             fix=f"set --config.{where} to a value of that type",
         )
+    if isinstance(value, str) and _SEVERAL.fullmatch(value):
+        got, fix = f"{value}, several values", f"set --config.{where} to one of them"
+        raise UserError(f"config key {where}", got=got, expected="one value", fix=fix)
     return value
 
 

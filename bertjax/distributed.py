@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -26,8 +27,10 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 1
 _MESSAGE_BYTES = 1024
 _DONE = "done"
-# Time limits for: all processes to join, a missing heartbeat, and the other processes to exit. Each is below a minute.
-_START_SECONDS, _SILENT_SECONDS, _END_SECONDS = 40, 30, 30
+# Time limits for: a missing heartbeat, and the other processes to exit. Each is below a minute.
+_SILENT_SECONDS, _END_SECONDS = 30, 30
+# JAX aborts with a stack trace this long after a join has failed, if the process has not exited yet.
+_ABORT_SECONDS = 60
 # Parts of the messages of collectives and JAX's coordination service when another process is gone.
 _GONE = re.compile("Gloo|NCCL|[Cc]oordination|UNAVAILABLE|DEADLINE_EXCEEDED")
 # Environment variables with the number of processes, of launchers that JAX may not know.
@@ -63,27 +66,33 @@ class ExitMessage:
         self._shell.communicate("\n")
 
 
-def initialize(mode: str, coordinator_address: str, num_processes: int, process_id: int) -> None:
+def initialize(
+    mode: str, coordinator_address: str, num_processes: int, process_id: int, join_timeout: int = 300
+) -> None:
     """Joins the processes of a run. Must be called before anything uses a device.
 
-    If a process dies or cannot be reached, the others exit within a minute, with a message and a nonzero status.
+    A process that cannot join exits with a message and status 1. If a process dies or cannot be reached later, the
+    others exit within a minute, with a message and a nonzero status.
 
     Args:
       mode: "off"; "on"; or "auto", which joins a cluster that JAX detects (TPU pods, SLURM, Open MPI up to version 4),
         if there is one.
       coordinator_address, num_processes, process_id: needed with "on" outside such a cluster.
+      join_timeout: the seconds to wait for all processes.
     Raises:
       UserError: if flags contradict each other, or if several processes were started together but cannot be joined.
     """
     choice(mode, ("auto", "on", "off"), "--distributed")
+    _check_flags(coordinator_address, num_processes, process_id, join_timeout)
     if mode == "off":
         return
-    if coordinator_address:
-        _check_address(coordinator_address, num_processes, process_id)
-    message = ExitMessage(f"error: {_join_timeout(coordinator_address, num_processes)}")
+    message = ExitMessage(f"error: {_no_join(coordinator_address, num_processes, join_timeout)}")
+    timer = threading.Timer(join_timeout, os._exit, [1])
+    timer.daemon = True
+    timer.start()
     join = functools.partial(
         jax.distributed.initialize,
-        initialization_timeout=_START_SECONDS,
+        initialization_timeout=join_timeout + _ABORT_SECONDS,
         heartbeat_timeout_seconds=_SILENT_SECONDS,
         shutdown_timeout_seconds=_END_SECONDS,
     )
@@ -104,6 +113,8 @@ def initialize(mode: str, coordinator_address: str, num_processes: int, process_
         message.cancel()
         expected, fix = "process 0 to listen at its address", "choose a free port on the machine of process 0"
         raise UserError("--coordinator_address", got=str(error), expected=expected, fix=fix) from error
+    finally:
+        timer.cancel()
     name = f"process {process_id} of {num_processes}" if coordinator_address else "this process"
     message.change(f"error: {_process_lost(name)}")
     atexit.register(message.cancel)  # exit handlers run in reverse: before JAX waits for the other processes
@@ -121,8 +132,17 @@ def _check_alone() -> None:
             )
 
 
-def _check_address(address: str, num_processes: int, process_id: int) -> None:
-    """Raises UserError if the address is malformed or the process number is out of range."""
+def _check_flags(address: str, num_processes: int, process_id: int, join_timeout: int) -> None:
+    """Raises UserError for several processes without an address, or if one of the flags is out of range."""
+    if join_timeout < 1:
+        fix = "add --join_timeout=300"
+        raise UserError("--join_timeout", got=join_timeout, expected="a number of seconds, at least 1", fix=fix)
+    if not address and (num_processes, process_id) != (1, 0):
+        got = f"--num_processes={num_processes} --process_id={process_id}, and no address"
+        expected = "the address of process 0, or neither of these flags in a cluster that JAX detects"
+        raise UserError("--coordinator_address", got=got, expected=expected, fix=_GIVE_ADDRESS)
+    if not address:
+        return
     if not re.fullmatch(r".+:\d+", address):
         fix = "name the host of process 0 and a free port on it"
         raise UserError("--coordinator_address", got=repr(address), expected="HOST:PORT", fix=fix)
@@ -131,14 +151,14 @@ def _check_address(address: str, num_processes: int, process_id: int) -> None:
         raise UserError("--process_id", got=process_id, expected=expected, fix=fix)
 
 
-def _join_timeout(address: str, num_processes: int) -> UserError:
+def _no_join(address: str, num_processes: int, seconds: int) -> UserError:
     expected = f"{num_processes} processes that reach process 0 at {address}" if address else "all of the cluster's"
     return UserError(
         "joining the processes",
-        got=f"missing processes after {_START_SECONDS} s",
+        got=f"missing processes after {seconds} s",
         expected=expected,
-        fix="start all processes at about the same time, each with its own --process_id; check the address, and that "
-        "no firewall blocks it",
+        fix="start all processes, each with its own --process_id; check the address, and that no firewall blocks it; "
+        "raise --join_timeout if the hosts start slowly",
     )
 
 

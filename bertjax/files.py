@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +16,7 @@ from bertjax.errors import UserError
 
 _CACHED_ABOVE = 2**24  # bytes: digests of larger files are cached
 PARTS = "parts"  # a folder for intermediate results; see `made_once`
+MANIFEST = "manifest.json"  # the last file of a folder that `made_once` makes
 _MIN_AGE = 2.0  # seconds; a digest of a younger file is not cached: its time may not show another change
 
 
@@ -77,6 +78,45 @@ def _cached_digest(path: Path) -> Path:
     return cache_folder() / "digests" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
 
 
+class Fingerprint(str):
+    """A digest of a description of data. Of the names of files, only their suffixes count.
+
+    Attributes:
+      earlier: the digest of versions in which the base names counted; what they recorded stays valid.
+    """
+
+    earlier: str
+
+    @classmethod
+    def of(cls, content: Any, *, length: int | None = None, **options: Any) -> "Fingerprint":
+        """Returns the fingerprint of a JSON-serializable description.
+
+        Args:
+          content: the description. It may contain results of `lines.fingerprint`, with base name, size and SHA-256.
+          length: the number of characters; None for all.
+          options: those of `json.dumps`.
+        """
+        each = _without_names(content), content
+        now, earlier = (hashlib.sha256(json.dumps(one, **options).encode()).hexdigest()[:length] for one in each)
+        found = cls(now)
+        found.earlier = earlier
+        return found
+
+    def is_of(self, recorded: str) -> bool:
+        """Whether this version or an earlier one recorded the same data."""
+        return recorded in (self, self.earlier)
+
+
+def _without_names(content: Any) -> Any:
+    """Returns a description in which files have the suffix of their name without ".gz" in place of the name."""
+    if isinstance(content, Mapping):
+        parts = {key: _without_names(value) for key, value in content.items()}
+        if content.keys() == {"name", "bytes", "sha256"}:
+            parts["name"] = Path(content["name"].lower().removesuffix(".gz")).suffix
+        return parts
+    return [_without_names(value) for value in content] if isinstance(content, (list, tuple)) else content
+
+
 @contextlib.contextmanager
 def completed(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to. It is renamed to `path` on success and deleted on failure."""
@@ -117,31 +157,60 @@ def locked(path: Path, refusal: UserError | None = None, *, is_temporary: bool =
                 path.unlink(missing_ok=True)
 
 
-def made_once(folder: Path, last: str, write: Callable[[Path], None]) -> None:
+def made_once(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> None:
     """Makes a folder that appears under its name only when it is complete. A second process waits for the first.
 
     Args:
       folder: the folder.
-      last: the file that `write` writes last. If it exists, the folder is complete.
       write: writes the content to a temporary folder, FOLDER.partial, which keeps the files of an interrupted process.
-        Its subfolder `PARTS` is deleted at the end.
+        Its subfolder `PARTS` is deleted at the end. Returns the manifest, which is written last, with the size of each
+        file.
     Raises:
       UserError: if `write` raises it. FOLDER.partial is then deleted.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_suffix(".partial")
     with locked(folder.with_suffix(".lock")):
-        if (folder / last).exists():
+        if (folder / MANIFEST).exists():
             return
         partial.mkdir(exist_ok=True)
         try:
-            if not (partial / last).exists():
-                write(partial)
+            if not (partial / MANIFEST).exists():
+                _write_manifest(partial, write(partial))
         except UserError:
             shutil.rmtree(partial)
             raise
         shutil.rmtree(partial / PARTS, ignore_errors=True)
         partial.rename(folder)
+
+
+def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    paths = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    sizes = {str(path): (folder / path).stat().st_size for path in paths if path.parts[0] != PARTS}
+    with completed(folder / MANIFEST) as path:
+        path.write_text(json.dumps({**manifest, "files": sizes}, indent=1) + "\n")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a folder that `made_once` made.
+
+    Raises:
+      UserError: if the folder has lost a file or a part of one. Folders of earlier versions are not checked.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    except ValueError:
+        raise _damaged(folder, MANIFEST, "not JSON") from None
+    for name, size in manifest.get("files", {}).items():
+        found = (folder / name).stat().st_size if (folder / name).exists() else 0
+        if found != size:
+            raise _damaged(folder, name, f"{found:,} of {size:,} bytes")
+    return manifest
+
+
+def _damaged(folder: Path, name: str, got: str) -> UserError:
+    got, fix = f"a damaged file of prepared data ({got})", f"delete {folder}, so that it is prepared again"
+    return UserError(str(folder / name), got=got, expected="the whole file", fix=fix)
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:

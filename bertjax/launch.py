@@ -79,6 +79,7 @@ flags.DEFINE_bool("plan_search", False, "Search the mesh, micro-batches and rema
 _DISTRIBUTED = flags.DEFINE_string("distributed", "auto", "Join other processes: auto, on or off. Default: auto.")
 _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of process 0, outside of known clusters.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "Number of processes, with --coordinator_address.")
+_JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds to wait for all processes to join. Default: 300.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Number of this process, with --coordinator_address.")
 _KEY = "config.KEY=VALUE"
 GROUPS = {
@@ -86,7 +87,7 @@ GROUPS = {
     "Predict, evaluate and export": ("input", "output", "format", "checkpoint", "plot", "plot_layers", "plot_heads"),
     "Sweeps": ("sweep", "set", "backend", "workers", "slurm", "dry_run", "print_commands"),
     "Plan": ("topology", "plan_search"),
-    "Several processes": ("distributed", "coordinator_address", "num_processes", "process_id"),
+    "Several processes": ("distributed", "coordinator_address", "num_processes", "process_id", "join_timeout"),
     "Help": ("help", "helpfull"),
 }
 _OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
@@ -102,6 +103,7 @@ def main(argv: list[str]) -> None:
         choice(_FORMAT.value, FORMATS, "--format")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(130)  # the convention of shells
     except Exception as error:
         user_error = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
@@ -117,7 +119,8 @@ def _run(mode: str) -> int:
     platforms.leave_out_tpu()
     compilation.keep_programs()
     if _SWEEP.value is None or _BACKEND.value == "here":  # otherwise the sweep's processes join
-        distributed.initialize(_DISTRIBUTED.value, _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        address = _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
+        distributed.initialize(_DISTRIBUTED.value, *address, _JOIN_TIMEOUT.value)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     report = _write_report if _REPORT.value or mode == "report" else None
@@ -237,7 +240,8 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     if cause:
         return restored(f"--config: {cause}")
     if isinstance(error, flags.UnrecognizedFlagError):
-        fix = did_you_mean(error.flagname, flags.FLAGS, "see --help", form="--{}")
+        _, dot, key = error.flagname.partition(".")
+        fix = did_you_mean(error.flagname, [f"config.{key}"] if dot else flags.FLAGS, "see --help", form="--{}")
         return UserError(f"--{error.flagname}", got="an unknown flag", expected="a flag listed by --help", fix=fix)
     if isinstance(error, OSError):
         got = str(error).rpartition("] ")[2]
@@ -250,7 +254,10 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
     what, got = illegal.groups() if illegal else ("flags", message)
     where = "docs/reference/keys.md" if what.startswith("--config.") else "--help"
-    return UserError(what, got=got, expected=f"a value as documented in {where}", fix="correct the value")
+    expected = f"a value as documented in {where}"
+    if "Non-boolean argument" in got:
+        got, expected = repr(what.partition("=")[2]), "True or False"
+    return UserError(what, got=got, expected=expected, fix="correct the value")
 
 
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:

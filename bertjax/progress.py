@@ -13,7 +13,8 @@ from tqdm import tqdm
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_SECONDS_BETWEEN_LINES = 30
+_EARLY_SECONDS = 300
+_SECONDS_BETWEEN_LINES = {True: 10, False: 30}  # early on, and later
 
 
 class _LineHandler(logging.StreamHandler):
@@ -60,7 +61,9 @@ def log_once(message: str, level: int = logging.INFO) -> None:
 
 
 def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
-    """Yields `items` and shows progress: a bar on a terminal, otherwise a log line after 30 seconds without one.
+    """Yields `items` and shows progress: a bar on a terminal, otherwise a log line after 10 seconds without one.
+
+    After five minutes, it is a log line after 30 seconds.
 
     Args:
       items: the work.
@@ -71,11 +74,12 @@ def track(items: Iterable[T], what: str, unit: str, total: int | None = None) ->
     if sys.stderr.isatty():
         yield from tqdm(items, desc=what, unit=" " + unit, total=total, dynamic_ncols=True)
         return
-    began, before = time.monotonic(), 0
+    started = began = time.monotonic()
+    before = 0
     for count, item in enumerate(items, start=1):
         yield item
         now = time.monotonic()
-        if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES:
+        if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES[now - started < _EARLY_SECONDS]:
             left = (now - began) / (count - before) * (total - count) if total else 0.0
             of_total = f"/{total}, {tqdm.format_interval(left)} left" if total else ""
             _log.info("%s: %s %d%s", what, unit, count, of_total)

@@ -25,8 +25,6 @@ other sizes use BERT's recipe and take days on accelerators. In the paper, the a
 (base) and 82.1 (large).
 """
 
-import math
-
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -104,7 +102,7 @@ def _masking() -> ConfigDict:
     masking.rate = 0.15
     masking.final_rate = 0.0
     masking.valid_rate = 0.0
-    masking.max_predictions = 20
+    masking.max_predictions = placeholder(int)  # default: as many as the highest rate needs
     masking.mask_fraction = 0.8
     masking.random_fraction = 0.1
     masking.keep_fraction = 0.1
@@ -126,7 +124,6 @@ def _speed_up(config: ConfigDict, size: str) -> None:
     """Sets the training of the last row of `configs/sweeps/modern_encoder.py`."""
     config.masking.rate = 0.3
     config.masking.valid_rate = 0.15  # as BERT
-    config.masking.max_predictions = 2 * config.masking.max_predictions
     config.optimizer.name = "muon"
     config.optimizer.learning_rate = {"tiny": 1e-2, "mini": 5e-3}.get(size, 1e-3)
     config.optimizer.bias_correction = True
@@ -140,7 +137,6 @@ def _use_long_rows(config: ConfigDict) -> None:
     config.data.packing = True
     config.data.vocab_size = config.model.vocab_size
     config.masking.rate = 0.3
-    config.masking.max_predictions = 308  # 30 % of 1,024
 
 
 def _lengthen(config: ConfigDict) -> None:
@@ -149,7 +145,6 @@ def _lengthen(config: ConfigDict) -> None:
     config.num_steps = 100_000
     config.data.seq_len = 512
     config.data.stages = ()
-    config.masking.max_predictions = math.ceil(512 * config.masking.rate)
 
 
 def _enlarge_batches(config: ConfigDict, second_phase: bool) -> None:
@@ -177,7 +172,6 @@ def _shorten(config: ConfigDict) -> None:
     config.data.packing = True
     config.data.vocab_size = 4_096
     config.data.valid_fraction = 0.05
-    config.masking.max_predictions = 10
     config.optimizer.learning_rate = 1e-3
     config.optimizer.bias_correction = True
     config.optimizer.warmup_steps = 100

@@ -13,7 +13,7 @@
   2023).
 - Causal language models: the log-likelihood.
 
-Accuracies of all pairs, of each phenomenon and of each paradigm have 95 % bootstrap intervals. On all of BLiMP, Salazar
+Accuracies of all pairs, of each phenomenon and of each paradigm have Wilson's 95 % intervals. On all of BLiMP, Salazar
 et al. (2020) report 82.6 % for GPT-2 (345M) and 86.5 % for RoBERTa (large); people have 88.6 %.
 """
 

@@ -204,6 +204,7 @@ def rows(size: str) -> ConfigDict:
     data.valid_fraction = 0.1
     data.on_bad_row = "stop"
     data.seq_len = placeholder(int)  # default: the experiment's, or all positions of a model with fewer
+    data.row_lengths = placeholder(tuple)  # default: from the training rows
     data.vocab_file = ""
     data.lowercase = True if size else placeholder(bool)
     data.workers = 0  # default: one per core
@@ -278,6 +279,7 @@ def articles(size: str) -> ConfigDict:
         "letters": "ascii",
     }
     data.seq_len = placeholder(int)  # default: 512, or all positions of a model with fewer
+    data.row_lengths = placeholder(tuple)  # default: from the training rows
     data.long_articles = "windows"
     data.window_overlap = placeholder(int)  # default: 128, or a quarter of data.seq_len if that is at most 128
     data.interval_segments = True if size else placeholder(bool)  # default: init_from's, or True

@@ -175,6 +175,7 @@ def _data() -> ConfigDict:
     data.vocab_file = ""
     data.target_vocab_file = ""
     data.seq_len = placeholder(int)  # default: 128, or all positions of a model with fewer
+    data.row_lengths = placeholder(tuple)  # default: from the training rows
     data.packing = False
     data.on_long_line = "split"
     data.workers = 0  # default: one per core

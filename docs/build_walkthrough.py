@@ -147,8 +147,9 @@ def draw_schedule(figure: Any) -> None:
     }
     for schedule, warmup in (("inverse_sqrt", 4000), ("inverse_sqrt", 2000), ("linear", 2000)):
         config = OptimizerConfig(**values, schedule=schedule, warmup_steps=warmup)
-        rates = jax.vmap(make_schedule(config, 20_000))(jnp.asarray(steps))
-        panel.plot(steps, np.asarray(rates), label=f"{schedule}, {warmup:,} steps of warm-up")
+        panel.plot(
+            steps, [*map(make_schedule(config, 20_000), steps)], label=f"{schedule}, {warmup:,} steps of warm-up"
+        )
     panel.set(xlabel="step", ylabel="learning rate, of its peak")
     panel.legend(frameon=False)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Size, build_part, one_of, part
+from bertjax.config import Size, build, build_part, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, StagedTask, Sums
 from bertjax.data.fine_tuning.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
@@ -105,11 +105,13 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     """Fills in the sizes, casing and vocabulary that `init_from` determines.
 
     Raises:
-      UserError: if a size is missing, or a key contradicts the folder.
+      UserError: if a size is missing, a key contradicts the folder, or `masking.max_predictions` cuts the rate.
     """
     if published:
         minimal_pairs.check_objective(config["objective"], published)
-    return completion.bert(config, published, seq_len=128)
+    resolved = completion.bert(config, published, seq_len=128)
+    build(MaskingConfig, resolved["masking"], "masking").check_room(resolved["data"]["seq_len"])
+    return resolved
 
 
 open_vocabulary = bert.open_vocabulary
@@ -196,9 +198,28 @@ class Data(contract.Data):
         return read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
 
     def baselines(self) -> Mapping[str, float]:
-        """The loss of predicting validation tokens by their frequency in the training text."""
+        """The loss of predicting tokens by their frequency in the training text; the accuracy of the majority class.
+
+        Classes are those of next-sentence prediction. In short rows and documents most second segments are random,
+        because a chunk of one sentence always gets a random one.
+        """
+        costs, found = self._costs(), np.zeros(4)
+        for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
+            words, pairs = batch["masked_weights"], batch.get("next_sentence_weights", np.zeros(1))
+            losses = 0.0 if costs is None else costs[batch["masked_labels"]]
+            random = batch.get("next_sentence_labels", 0)
+            found += [np.sum(losses * words), words.sum(), np.sum(random * pairs), pairs.sum()]
+        loss, words, random, pairs = found.tolist()
+        objective = self._config.objective
+        return {
+            **({f"valid/{objective}_unigram_loss": loss / words} if costs is not None else {}),
+            **({"valid/next_sentence_majority_accuracy": max(random, pairs - random) / pairs} if pairs else {}),
+        }
+
+    def _costs(self) -> np.ndarray | None:
+        """The loss of predicting each token by its frequency in the training text; None without training text."""
         if self._corpus.unigrams is None:
-            return {}
+            return None
         # Add-one smoothing, so that a token unseen in training has a finite loss.
         tokenizer = self._corpus.tokenizer
         counts = np.zeros(self._config.model.vocab_size or tokenizer.vocab_size) + 1
@@ -207,12 +228,7 @@ class Data(contract.Data):
             # Each instance also predicts its final special token: [SEP] or [CLS].
             batches = self._of("train", self._batch_config.valid)
             counts[[tokenizer.sep_id, tokenizer.cls_id]] += batches.instances_per_epoch
-        costs = -np.log(counts / counts.sum())
-        total, count = 0.0, 0.0
-        for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
-            total += float((costs[batch["masked_labels"]] * batch["masked_weights"]).sum())
-            count += float(batch["masked_weights"].sum())
-        return {f"valid/{self._config.objective}_unigram_loss": total / count}
+        return -np.log(counts / counts.sum())
 
 
 class Task(BertTask[Config], StagedTask):
@@ -323,7 +339,7 @@ class Task(BertTask[Config], StagedTask):
         def make(texts: Sequence[str], where: str) -> Example:
             return self.example(texts[0].split("\t"), where)
 
-        return inputs.of_table(path, "data.text_field", [data.text_field], make, data.on_bad_row)
+        return inputs.of_table(path, "data.text_field", [data.text_field], make, data.on_bad_row, tabs=True)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""

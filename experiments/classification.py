@@ -189,6 +189,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
         if data.labels or self._config.is_numeric or not data.source:
             return data.labels
         known = published.labels if published and not published.is_multi_label else ()
+        labeled_text.check_hidden(self.read.facts, known)
         return _class_names(self.read.facts, data, known)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +241,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
         self._numeric = config.is_numeric
         self.term = config.objective
-        self.labels = config.data.labels
+        self.labels, self.tabs = config.data.labels, config.has_pairs
         self.of_examples = {"labels": np.float32 if self._numeric else np.int32}
         config.check_labels()
         super().__init__(config, vocabulary)

@@ -157,7 +157,7 @@ open_vocabulary = bert.open_vocabulary
 class Task(BertPredictionTask[Config]):
     """See `bertjax.contract.PredictionTask`."""
 
-    columns_key = "text_columns"
+    columns_key, tabs = "text_columns", True
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""

@@ -121,7 +121,11 @@ class Task(fine_tuning.FineTuningTask[Config]):
         data = self._config.data
         columns = (data.context_column, data.start_column, *data.choice_columns)
         first = [name.split(".")[0] for name in columns if name]
-        return inputs.of_rows(path, _KEY, first, lambda row: self._example(row, data), data.on_bad_row, data.header)
+
+        def make(row: tables.Row) -> Example:
+            return self._example(row, data)
+
+        return inputs.of_rows(path, _KEY, first, make, data.on_bad_row, data.header, tabs=True)
 
     def _example(self, row: tables.Row, config: DataConfig) -> Example:
         return _example(read_question(row, config), self._tokenizer, self._seq_len)

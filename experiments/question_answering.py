@@ -5,6 +5,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +16,13 @@ import numpy as np
 from bertjax.config import Count, part
 from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.question_rows import QuestionRows
-from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, parse_questions, questions_of
+from bertjax.data.fine_tuning.questions import (
+    Question,
+    QuestionsConfig,
+    check_kind,
+    parse_questions,
+    questions_of,
+)
 from bertjax.data.fine_tuning.spans import (
     WITHOUT_OVERLAP,
     Candidate,
@@ -162,6 +169,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An example for each question of a SQuAD file. Answers in the file are ignored."""
         return self._examples(lambda bad_rows: parse_questions("\n".join(lines), bad_rows))
+
+    def examples_of(self, path: str) -> None:
+        """See `PredictionTask.examples_of`. Raises UserError for a file that is not a SQuAD file by its name."""
+        check_kind(Path(path), "--input")
 
     def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
         """An example for each {"question": ..., "context": ...}, optionally with "id".

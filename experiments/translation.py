@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -21,21 +20,21 @@ from bertjax.config import Count, Size, build_part, each, one_of, part
 from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig
 from bertjax.data.readers.sources import DATES
-from bertjax.data.rows.buckets import BucketedBatches, bucket_lengths, budget_sizes
+from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import Subwords
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
-from bertjax.data.translation.pair_recipe import LEFT_OUT, PairRecipe
+from bertjax.data.translation.pair_recipe import PairRecipe
 from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
 from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import Fingerprint, completed
 from bertjax.interop.families import marian
 from bertjax.interop.families.marian import SpecialIds
 from bertjax.interop.published import Published
@@ -54,7 +53,15 @@ _EXAMPLES = 10  # the number of unknown characters in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(ParallelTextConfig, DatesConfig, DateCounts, SubwordConfig, TranslationRowsConfig, PreparationConfig):
+class DataConfig(
+    ParallelTextConfig,
+    DatesConfig,
+    DateCounts,
+    SubwordConfig,
+    TranslationRowsConfig,
+    PreparationConfig,
+    BucketsConfig,
+):
     """The keys of `data`."""
 
 
@@ -196,19 +203,19 @@ class Data(PreparedData[Config, Pair]):
         return TRAIN in self._text.texts
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> Fingerprint:
         """See `Data.fingerprint`."""
         if self._published or self._subwords.vocab_file:
             vocabularies: Any = self._make_vocabularies().fingerprint
         else:
             vocabularies = dataclasses.asdict(self._subwords)
-        return hashlib.sha256(json.dumps([self._text.fingerprint(), vocabularies]).encode()).hexdigest()
+        return Fingerprint.of([self._text.fingerprint(), vocabularies])
 
     @property
     def has_vocabulary(self) -> bool:
         """See `PreparedData.has_vocabulary`."""
         done = self._folder / _DONE
-        return done.exists() and bool(json.loads(done.read_text())["fingerprint"] == self.fingerprint)
+        return done.exists() and self.fingerprint.is_of(json.loads(done.read_text())["fingerprint"])
 
     def write_vocabulary(self) -> None:
         """Writes the vocabularies of `init_from`, given ones, or ones trained on the training pairs."""
@@ -243,7 +250,12 @@ class Data(PreparedData[Config, Pair]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
-        return dict(config)
+        return super().complete(config)
+
+    @functools.cached_property
+    def rows(self) -> PairRows:
+        """See `PreparedData.rows`."""
+        return PairRows(self.prepared.train)
 
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
@@ -264,11 +276,11 @@ class Data(PreparedData[Config, Pair]):
         if self._text.is_dates:
             return StreamBatches(lambda start: encoder.encoded(self._text.dates(start)), length, config.batch_size)
         report = self.prepared.report
-        encoder.report_too_long(report[LEFT_OUT], report["rows"][TRAIN], TRAIN)
-        pairs = PairRows(self.prepared.train)
+        left_out = sum(report.get("left_out", {}).values())  # rows that were prepared by an earlier version lack it
+        encoder.report_too_long(left_out, report["rows"][TRAIN] + left_out, TRAIN)
         if config.data.packing:
-            return PackedBatches(pairs, row_capacity(length, length // 2), config.batch_size, config.seed)
-        return self.bucketed(pairs)
+            return PackedBatches(self.rows, row_capacity(length, length // 2), config.batch_size, config.seed)
+        return self.bucketed(self.rows)
 
     def examples(self, split: str) -> Iterator[Example]:
         """See `PreparedData.examples`; the first `num_scored` validation pairs and all test pairs, to be translated."""
@@ -318,7 +330,8 @@ class Task(Seq2SeqTask):
         size, rows = self._config.batch_size, self._encoder.config
         length, is_dates = rows.seq_len, self._encoder.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
-        shapes = list(zip(budget_sizes(bucket_lengths(length), size), bucket_lengths(length), strict=True))
+        lengths = bucket_lengths(length, self._config.data.row_lengths)
+        shapes = list(zip(budget_sizes(lengths, size), lengths, strict=True))
         if rows.packing and not is_dates:
             names += ["position_ids", "target_position_ids"]
         if rows.packing or is_dates:
@@ -367,7 +380,7 @@ class Task(Seq2SeqTask):
         files, is_forced = self._encoder.files, self._is_forced
         key = "data.{source_column,target_column}" if is_forced else "data.source_column"
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
-        found = inputs.of_table(path, key, columns, self._example, files.on_bad_row, files.header)
+        found = inputs.of_table(path, key, columns, self._example, files.on_bad_row, files.header, tabs=is_forced)
         return found and self._counted(found)
 
     def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:

@@ -5,7 +5,7 @@ from bertjax import progress
 
 
 def test_a_line_names_the_item_and_the_total(monkeypatch, caplog):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", {True: -1})
     with caplog.at_level(logging.INFO, "bertjax.progress"):
         assert list(progress.track("a", "counting words", "block")) == ["a"]
         assert list(progress.track("ab", "training", "step", 2)) == ["a", "b"]
@@ -22,10 +22,11 @@ def test_the_time_left_follows_the_pace_since_the_last_line(monkeypatch, caplog)
     monkeypatch.setattr(progress._LineHandler, "last", 0.0)
 
     def items():
-        for seconds in (100, 20, 11, 10):  # the first item compiles
+        for seconds in (100, 9, 2, 189, 20, 11):  # the first item compiles
             clock.now += seconds
             yield seconds
 
     with caplog.at_level(logging.INFO, "bertjax.progress"):
-        assert list(progress.track(items(), "training", "step", 10)) == [100, 20, 11, 10]
-    assert caplog.messages == ["training: step 1/10, 15:00 left", "training: step 3/10, 01:48 left"]
+        assert list(progress.track(items(), "training", "step", 10)) == [100, 9, 2, 189, 20, 11]
+    steps = [(1, "15:00"), (3, "00:38"), (4, "18:54"), (6, "01:02")]  # at first after 10 seconds, later after 30
+    assert caplog.messages == [f"training: step {step}/10, {left} left" for step, left in steps]

@@ -111,12 +111,6 @@ def test_the_wheel_is_the_package_and_nothing_else(site):
     assert "py.typed" in files(site / "bertjax")
 
 
-def test_experiments_are_a_part_of_it(site, tmp_path):
-    code = "import importlib; print(importlib.import_module('bertjax.experiments.classification').__file__)"
-    printed = execute(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site))
-    assert Path(printed.strip()) == site / "bertjax" / "experiments" / "classification.py"
-
-
 def test_the_console_command_trains_and_predicts_as_the_library(site, bertjax, tmp_path):
     run = tmp_path / "run"
     bertjax(*tiny.arguments(tiny.write_text(tmp_path / "text.txt"), run, num_steps=2))

@@ -222,7 +222,6 @@ def values(text: Path, **overrides: object) -> dict[str, object]:
         "data__stages": (),
         "data__packing": False,
         "data__prepared_dir": str(text.parent / "prepared"),
-        "masking__max_predictions": 6,
         "optimizer__warmup_steps": 2,
         "optimizer__schedule": "linear",
         "optimizer__bias_correction": False,

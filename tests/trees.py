@@ -6,6 +6,11 @@ import jax
 import numpy as np
 
 
+def assert_equal(tree: Any, reference: Any) -> None:
+    """Checks that two trees have the same structure and the same arrays."""
+    jax.tree.map(np.testing.assert_array_equal, tree, reference)
+
+
 def distance(tree: Any, reference: Any) -> float:
     """The norm of the difference of two trees, divided by the norm of the second."""
 

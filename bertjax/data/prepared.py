@@ -13,7 +13,6 @@ import abc
 import array
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import logging
@@ -33,7 +32,7 @@ from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.errors import UserError, restored
-from bertjax.files import PARTS, completed, made_once
+from bertjax.files import MANIFEST, PARTS, Fingerprint, completed, made_once, read_manifest
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ R = TypeVar("R", bound=tuple[Any, ...])  # a NamedTuple of JSON-serializable val
 TRAIN, VALID = "train", "valid"
 # Part of every digest. Raise it when the same rows would be prepared to different bytes.
 _FORMAT = 1
-_MANIFEST = "manifest.json"
 _NO_BEAM = BeamConfig()
 _BLOCK_CHARACTERS = 1 << 18
 # Below this number of characters, encoding takes less time than starting worker processes.
@@ -73,11 +71,13 @@ class Encoded(NamedTuple):
       counts: numbers that are added up for the report, such as the number of truncated rows.
       names: for each int32 field that stands for names, such as classes, the names. Number n stands for name n - 1, and
         0 for no name.
+      left_out: the number of rows without fields, by the config key of the limit that they do not satisfy.
     """
 
     fields: Fields
     counts: Mapping[str, int]
     names: Mapping[str, Sequence[str]] = {}
+    left_out: Mapping[str, int] = {}
 
 
 class Survey(Generic[R]):
@@ -151,31 +151,34 @@ class PreparedRows(Generic[R]):
         """
         self._recipe = recipe
         self._num_workers, self._beam = config.workers, config.beam
-        home = Path(config.prepared_dir or default_dir)
+        home = Path(config.prepared_dir or default_dir).absolute()
         self._digest = _digest(recipe)
-        self.folder = home.absolute() / self._digest
+        is_earlier = (home / self._digest.earlier / MANIFEST).exists()
+        self.folder = home / (self._digest.earlier if is_earlier else self._digest)
 
     @property
     def is_finished(self) -> bool:
         """Whether the rows are prepared already."""
-        return (self.folder / _MANIFEST).exists()
+        return (self.folder / MANIFEST).exists()
 
     def run(self) -> None:
         """Prepares the rows, unless they are prepared already. A second process waits for the first.
 
         Raises:
-          UserError: if a row is bad. Nothing is kept in this case.
+          UserError: if a row is bad, in which case nothing is kept; or if files of prepared rows are damaged.
         """
-        if not self.is_finished:
+        is_new = not self.is_finished
+        if is_new:
             if self._beam.runner:
                 beam.check(self._beam)
-            made_once(self.folder, _MANIFEST, self._write)
-            _log_report(self.report)
+            made_once(self.folder, self._write)
+        report = self.report  # checks the files
+        if is_new:
+            _log_report(report)
 
     @functools.cached_property
     def _manifest(self) -> Mapping[str, Any]:
-        manifest: Mapping[str, Any] = json.loads((self.folder / _MANIFEST).read_text())
-        return manifest
+        return read_manifest(self.folder)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -200,7 +203,7 @@ class PreparedRows(Generic[R]):
             for line in lines:
                 yield self._recipe.restored(json.loads(line))
 
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path) -> Mapping[str, Any]:
         for path in folder.iterdir():  # files of an interrupted preparation
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         census = _Census()
@@ -221,8 +224,7 @@ class PreparedRows(Generic[R]):
                 expected="files that do not change",
                 fix="run the same command again",
             )
-        with completed(folder / _MANIFEST) as path:
-            path.write_text(json.dumps(manifest, indent=1) + "\n")
+        return manifest
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
         """Reads all rows. Yields the training rows, and appends the others to the files of their splits."""
@@ -265,9 +267,9 @@ def _encode(recipe: Recipe[R], rows: Iterable[Any]) -> Encoded:
     return recipe.encode(list(map(recipe.restored, rows)))
 
 
-def _digest(recipe: Recipe[Any]) -> str:
+def _digest(recipe: Recipe[Any]) -> Fingerprint:
     key = [_FORMAT, type(recipe).__name__, unicodedata.unidata_version, recipe.key()]
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return Fingerprint.of(key, length=16, sort_keys=True)
 
 
 class ValidRows(Generic[R]):
@@ -353,7 +355,7 @@ class _Census:
     def __init__(self) -> None:
         self.characters = 0
         self._hashes = {split: array.array("q") for split in (TRAIN, VALID)}
-        self._counts: Counter[str] = Counter()
+        self._counts, self._left_out = Counter[str](), Counter[str]()
         self._lengths = np.zeros(len(_LENGTHS), np.int64)
 
     def note(self, split: str, text: str) -> None:
@@ -366,6 +368,7 @@ class _Census:
     def add(self, encoded: Encoded) -> None:
         """Adds the lengths and counts of encoded training rows."""
         self._counts.update(encoded.counts)
+        self._left_out.update(encoded.left_out)
         if encoded.fields:
             buckets = np.searchsorted(_LENGTHS[:-1], cast(Ragged, encoded.fields["input_ids"]).lengths)
             self._lengths += np.bincount(buckets, minlength=len(_LENGTHS))
@@ -373,14 +376,17 @@ class _Census:
     def report(self) -> dict[str, Any]:
         """Returns rows by split, duplicates, row lengths, and the counts of the encoder.
 
-        "duplicates" is the number of training rows with the text of an earlier one. "leaked" is the number of
-        validation rows with the text of a training row. "lengths" is the number of training rows by length: a key is
-        an upper bound in tokens, and the next lower key is an exclusive lower bound.
+        "rows" excludes training rows that are left out; "left_out" is their number by config key. "duplicates" is the
+        number of training rows with the text of an earlier one. "leaked" is the number of validation rows with the text
+        of a training row. Both numbers include rows that are left out. "lengths" is the number of training rows by
+        length: a key is an upper bound in tokens, and the next lower key is an exclusive lower bound.
         """
         train, valid = (np.frombuffer(self._hashes[split], np.int64) for split in (TRAIN, VALID))
         distinct = np.unique(train)
+        rows = {split: len(hashes) for split, hashes in self._hashes.items()}
         return {
-            "rows": {split: len(hashes) for split, hashes in self._hashes.items()},
+            "rows": {**rows, TRAIN: rows[TRAIN] - self._left_out.total()},
+            "left_out": {key: count for key, count in self._left_out.items() if count},
             "duplicates": len(train) - len(distinct),
             "leaked": int(np.isin(valid, distinct).sum()),
             "lengths": {str(length): int(n) for length, n in zip(_LENGTHS, self._lengths, strict=True) if n},
@@ -391,7 +397,8 @@ class _Census:
 def _log_report(report: Mapping[str, Any]) -> None:
     """Logs a report, with a warning if validation rows are also training rows."""
     rows = report["rows"]
-    others = [
+    others = [f", {count} left out by {key}" for key, count in report["left_out"].items()]
+    others += [
         f", {value} {name.replace('_', ' ')}" for name, value in report.items() if isinstance(value, int) and value
     ]
     _log.info("prepared %d training and %d validation rows%s", rows[TRAIN], rows[VALID], "".join(others))

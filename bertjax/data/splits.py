@@ -41,6 +41,7 @@ def read_splits(
     read: Callable[[str, str], Iterator[T]],
     seed: int,
     group: Callable[[T, int], int] = lambda row, number: number,
+    of_groups: str = "rows",
 ) -> Iterator[tuple[str, T]]:
     """Yields each row with its split, "train" or "valid". Yields training rows only if `config.source` is set.
 
@@ -48,8 +49,9 @@ def read_splits(
       config: the sources.
       read: reads a source; takes the source and the config key that names it.
       seed: draws the validation rows if they have no source.
-      group: returns the group number of a row, from the row and its number. A group is never divided. By default each
-        row is a group.
+      group: returns the group number of a row, from the row and its number: 0, 1, ... in the order of the first rows. A
+        group is never divided. By default each row is a group.
+      of_groups: what the groups are, for messages.
     Raises:
       UserError: if `read` raises it, or if the training or the validation split would be empty.
     """
@@ -60,17 +62,19 @@ def read_splits(
         for row in read(config.valid_source, "data.valid_source"):
             yield "valid", row
         return
-    count = count_held_out = 0
+    count = count_held_out = num_groups = 0
     rows = read(config.source, "data.source")
     while part := list(itertools.islice(rows, _SPLIT_AT_ONCE)):
         groups = np.array([group(row, number) for number, row in enumerate(part, start=count)])
         out = held_out(groups, config.valid_fraction, seed)
         yield from (("valid" if is_out else "train", row) for is_out, row in zip(out.tolist(), part, strict=True))
         count, count_held_out = count + len(part), count_held_out + int(out.sum())
+        num_groups = max(num_groups, int(groups.max()) + 1)
     if not 0 < count_held_out < count:
+        groups_of = f" with {num_groups} {of_groups}, which are not divided," if num_groups < count else ""
         raise UserError(
             f"config key data.valid_fraction={config.valid_fraction}",
-            got=f"{count_held_out} of {count} rows of {config.source} in the validation split",
+            got=f"{count_held_out} of {count} rows{groups_of} of {config.source} in the validation split",
             expected="at least one row in the training split and one in the validation split",
             fix="change the fraction, add rows, or set data.valid_source to a file of validation rows",
         )

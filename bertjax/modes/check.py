@@ -45,7 +45,6 @@ Values = Mapping[str, float]
 def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
     """Prepares the data in `workdir` and returns the record of `overfit_one_batch`."""
     data, complete = prepare(resolved, workdir)
-    complete = complete or resolved.complete(data)
     return overfit_one_batch(complete.task, data, complete.settings, resolved.published)
 
 

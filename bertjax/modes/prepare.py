@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from bertjax import distributed
 from bertjax.contract import Data
 from bertjax.modes.stages import Complete, Resolved
@@ -9,10 +11,21 @@ from bertjax.runs import run_folder
 from bertjax.training import loop
 
 
-def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | None]:
-    """Checks and prepares the data of a new run; see `checked_data` and `prepare_data`."""
+def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
+    """Prepares the data of a new run and writes `rows.json`, unless a run has begun in the folder.
+
+    Raises:
+      UserError: for every error that training finds before its first update; see `checked_data` and `prepare_data`.
+    """
     data, complete = checked_data(resolved, workdir)
     prepare_data(data, workdir, is_of_run=False)
+    complete = complete or resolved.complete(data)
+    complete.settings.check_final()
+    rows = np.arange(resolved.config["batch_size"])
+    for first in (*(data.batches(split, 0, rows) for split in ("train", "valid")), data.test_examples()):
+        next(iter(first), None)
+    if not run_folder.has_begun(workdir):  # the run in the folder may have other rows
+        distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
     return data, complete
 
 

@@ -19,7 +19,7 @@ class Outcome(enum.Enum):
 
     DONE = 0
     FAILED = 1  # a check or a plan with a negative result
-    STOPPED = 75  # by SIGTERM; the same command resumes. EX_TEMPFAIL of sysexits.h
+    STOPPED = 75  # by SIGTERM or Ctrl-C; the same command resumes. EX_TEMPFAIL of sysexits.h
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

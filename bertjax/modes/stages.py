@@ -170,7 +170,7 @@ class Resolved(NamedTuple):
         example, _ = self.module.example_config(self.config)
         ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, example))
         is_open = {key for key, value in ours.items() if value != whole[key]}
-        return frozenset(is_open | {key for key in ("num_steps",) if ours[key] is None})
+        return frozenset(is_open | {key for key in ("num_steps", "data.row_lengths") if ours.get(key, 0) is None})
 
     def check_folder(self, workdir: Path) -> None:
         """Raises UserError if the folder holds a run that this config can neither resume nor extend."""
@@ -209,6 +209,8 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
             resolved = _by_experiment(request, module, config, published)
             record = _record(config, resolved, request.overrides) if published else None
             config = resolved
+        if run:
+            config = run_folder.with_recorded(config, run_folder.load_config(run))
     return Resolved(module, _for_plan(config) if request.mode == "plan" else config, run, published, record)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from bertjax.contract import TrainingTask
 from bertjax.errors import UserError
@@ -117,7 +116,7 @@ def _compile(
     began = time.monotonic()
     try:
         with jax.set_mesh(mesh):
-            lowered = update.lower(shapes, dict(spec), np.int32(0), steps.seed_of(settings))
+            lowered = update.lower(shapes, dict(spec), steps.make_numbers(settings)(0, 1))
             program = lowered.compile(compiler_options=dict(options))
     except jax.errors.JaxRuntimeError as error:
         temporary = _temporary(str(error), known)

@@ -14,7 +14,7 @@ def table(
     rows: Mapping[str, Mapping[str, float | None]],
     reference: Mapping[str, float | None],
     *,
-    main: str = "",
+    main: str | None = None,
     links: Mapping[str, str],
     deviations: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def table(
     cells = [] if deviations is None else [_means(names, reference, deviations)]
     for run, row in rows.items():
         first = {"text": run, "href": links.get(run)}
-        cells.append([first, *(_cell(name, row.get(name), reference.get(name), best[name]) for name in names)])
+        cells.append([first, *(_cell(row.get(name), reference.get(name), best[name]) for name in names)])
     return {"header": [{"title": "run"}, *map(titles.of, names)], "rows": [{"cells": each} for each in cells]}
 
 
-def _columns(rows: Mapping[str, Mapping[str, float | None]], main: str) -> list[str]:
+def _columns(rows: Mapping[str, Mapping[str, float | None]], main: str | None) -> list[str]:
     """Returns the metrics of the table: `main` first, then those of the validation split."""
     names = dict.fromkeys(name for row in rows.values() for name in row)
     shown = [name for name in names if panels.is_primary(name)]
@@ -49,18 +49,13 @@ def _best(name: str, values: Sequence[float | None]) -> float | None:
     return (min if direction == "lower" else max)(known) if direction and len(known) > 1 else None
 
 
-def _cell(name: str, value: float | None, reference: float | None, best: float | None) -> dict[str, Any]:
+def _cell(value: float | None, reference: float | None, best: float | None) -> dict[str, Any]:
     if value is None or not math.isfinite(value):
         return {"text": _NOTHING, "value": ""}
     cell = {"text": number(value), "value": value, "best": value == best}
     if reference is None or not math.isfinite(reference) or value == reference:
         return cell
-    gain = (value - reference) * {"lower": -1, "higher": 1, "": 0}[titles.direction(name)]
-    return {
-        **cell,
-        "detail": difference(value, reference),
-        "tone": "right" if gain > 0 else "wrong" if gain else "soft",
-    }
+    return {**cell, "detail": difference(value, reference)}
 
 
 def _means(

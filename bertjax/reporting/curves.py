@@ -30,6 +30,11 @@ _PANELS = {
     "accuracy on target tokens": "token_accuracy",
     "BLEU": "bleu",
 }
+# The style and the name of the baseline of a panel's metric.
+_BASELINES = {
+    "{objective}_loss": ("unigram", "{objective}_unigram_loss"),
+    "next_sentence_accuracy": ("majority", "next_sentence_majority_accuracy"),
+}
 # The panels of runs without these metrics.
 _OTHERS = {
     "loss": "loss",
@@ -50,6 +55,7 @@ _STYLES = {
     "valid": {"linestyle": "-", "linewidth": 1.6, "marker": ".", "label": "validation"},
     "train": {"linestyle": "-", "linewidth": 0.8, "alpha": 0.45, "marker": ".", "markersize": 2, "label": "training"},
     "unigram": {"linestyle": "--", "linewidth": 1.0, "label": "unigram"},
+    "majority": {"linestyle": ":", "linewidth": 1.0, "label": "majority class"},
 }
 
 
@@ -57,9 +63,9 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
     """Returns the learning curves of runs as an SVG document.
 
     For pretraining, the panels are the loss and accuracy of predicted tokens, with the unigram baseline, and the
-    next-sentence accuracy, with chance level. For translation they are loss, accuracy and BLEU, and for other tasks
-    the loss and the scores. A panel without data is omitted. The id of a line is `RUN/METRIC`. If the run starts from
-    another run, the number of its phase follows: `RUN/METRIC/1`, `RUN/METRIC/2`.
+    next-sentence accuracy, with the majority class. For translation they are loss, accuracy and BLEU, and for other
+    tasks the loss and the scores. A panel without data is omitted. The id of a line is `RUN/METRIC`. If the run starts
+    from another run, the number of its phase follows: `RUN/METRIC/1`, `RUN/METRIC/2`.
 
     Args:
       runs: the folders of the runs, by their names in the figure.
@@ -92,11 +98,8 @@ def learning_curves(runs: Mapping[str, Path], against: str) -> str:
             panel.set_ylabel(label)
             for number, (name, chain) in enumerate(chains.items()):
                 _draw(panel, name, chain, metric, against, f"C{number % 10}")
-            if metric == "next_sentence_accuracy":
-                panel.axhline(0.5, color="black", linewidth=0.8, linestyle=":", gid="chance")
-                panel.annotate("50 %", (1, 0.5), xycoords=("axes fraction", "data"), ha="right", va="bottom")
         axes[-1].set_xlabel(AXES[against])
-        _add_legend(figure, axes[0], chains)
+        _add_legend(figure, axes, chains)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     # Matplotlib writes spaces at line ends, which Git reports as errors.
@@ -139,9 +142,9 @@ def _draw(panel: Any, name: str, chain: Sequence[Run], metric: str, against: str
                 gid = f"{name}/{split}/{metric.format(objective=run.objective)}{suffix}"
                 panel.plot(x, [value for _, value in points], color=color, gid=gid, **_STYLES[split])
         end = start + positions[-1]
-        for _, level in run.series(f"valid/{run.objective}_unigram_loss") if metric.endswith("}_loss") else ():
-            gid = f"{name}/unigram{suffix}"
-            panel.plot([start, end], [level, level], color=color, gid=gid, **_STYLES["unigram"])
+        style, baseline = _BASELINES.get(metric, ("", ""))
+        for _, level in run.series(f"valid/{baseline.format(objective=run.objective)}"):
+            panel.plot([start, end], [level, level], color=color, gid=f"{name}/{style}{suffix}", **_STYLES[style])
         start = end
 
 
@@ -160,13 +163,13 @@ def _axis(run: Run, against: str) -> tuple[list[int], list[float]]:
     return [step for step, _ in seen], [tokens for _, tokens in seen]
 
 
-def _add_legend(figure: Any, panel: Any, chains: Mapping[str, Sequence[Run]]) -> None:
+def _add_legend(figure: Any, panels: Sequence[Any], chains: Mapping[str, Sequence[Run]]) -> None:
     """Adds a legend above the panels: a color for each run, and a line style for each split."""
-    drawn = {line.get_label(): line for line in panel.get_lines()}
-    handles = [panel.plot([], [], color=f"C{n % 10}", label=name)[0] for n, name in enumerate(chains)]
+    drawn = {line.get_label() for panel in panels for line in panel.get_lines()}
+    handles = [panels[0].plot([], [], color=f"C{n % 10}", label=name)[0] for n, name in enumerate(chains)]
     for style in _STYLES.values():
         if style["label"] in drawn:
-            handles += panel.plot([], [], **{**style, "color": "black"})
+            handles += panels[0].plot([], [], **{**style, "color": "black"})
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 4), frameon=False)
 
 

@@ -155,9 +155,7 @@ def _compared(
 def _of_seeds(runs: Mapping[str, Run], summary: results.Summary, links: Mapping[str, str]) -> dict[str, Any]:
     """Returns the final metrics of seeds, with differences to their mean."""
     main = verdict.main_metric(next(iter(runs.values())))
-    found = comparison.table(
-        summary.seeds, summary.means, main=main.name if main else "", links=links, deviations=summary.deviations
-    )
+    found = comparison.table(summary.seeds, summary.means, main=main, links=links, deviations=summary.deviations)
     return {**found, "id": "final-0", "note": f"Differences are to the mean. {summary.note}"}
 
 
@@ -170,9 +168,9 @@ def _of_stages(
         stages.setdefault(places[name].stage if name in places else "", {})[name] = run
     for number, (stage, members) in enumerate(stages.items()):
         first, rows = next(iter(members)), {name: run.final_metrics() for name, run in members.items()}
-        main = verdict.main_metric(members[first])
-        found = comparison.table(rows, rows[first], main=main.name if main else "", links=links)
-        note = f"Differences are to {first}." if len(members) > 1 else ""
+        found = comparison.table(rows, rows[first], main=verdict.main_metric(members[first]), links=links)
+        note = f"Differences are to {first}. Those of single runs include the variation between seeds."
+        note = note if len(members) > 1 else ""
         yield {**found, "id": f"final-{number}", "stage": stage, "note": note}
 
 

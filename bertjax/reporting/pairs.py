@@ -19,6 +19,9 @@ def is_detail(metric: str) -> bool:
 def bars(metrics: Mapping[str, float]) -> dict[str, Any] | None:
     """Returns the bars of all pairs and of each phenomenon, in percent; None without minimal pairs.
 
+    Each has the interval of its accuracy. Runs of earlier versions lack the number of pairs and the accuracy of the
+    shorter sentences.
+
     Args:
       metrics: the metrics of a run, as "valid/NAME".
     """
@@ -27,6 +30,8 @@ def bars(metrics: Mapping[str, float]) -> dict[str, Any] | None:
         if found := _ACCURACY.fullmatch(name):
             title = (found["group"] or "all pairs").replace("_", " ")
             low, high = (100 * metrics.get(f"{name}_{end}", value) for end in ("low", "high"))
-            text = f"{100 * value:.1f} % ({low:.1f} to {high:.1f})"
-            rows.append({"title": title, "split": titles.SPLITS[found["split"]], "value": 100 * value, "text": text})
+            total, shorter = (metrics.get(name.removesuffix("accuracy") + end) for end in ("total", "shorter_accuracy"))
+            text = f"{100 * value:.1f} % ({low:.1f} to {high:.1f})" + (f", n = {total:,.0f}" if total else "")
+            row = {"title": title, "split": titles.SPLITS[found["split"]], "value": 100 * value, "text": text}
+            rows.append({**row, "low": low, "width": high - low, "shorter": shorter and 100 * shorter})
     return {"rows": rows} if rows else None

@@ -14,6 +14,8 @@ _TITLES = {
     "next_sentence_accuracy": "Next-sentence accuracy",
     "pairs/accuracy": "Minimal pairs, accuracy",
     "pairs/per_token_accuracy": "Minimal pairs, accuracy per token",
+    "pairs/shorter_accuracy": "Minimal pairs, accuracy of the shorter sentences",
+    "pairs/total": "Minimal pairs, number",
     "f1": "F1",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",

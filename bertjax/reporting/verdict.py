@@ -16,30 +16,30 @@ _USED = "train/used_"
 _REPEATED = re.compile(r"^(.+) \(\1\)$")
 
 
-class _Main(NamedTuple):
-    """The main metric of a run, with its baseline if there is one."""
-
-    name: str
-    baseline: tuple[str, float] | None
+class _Baseline(NamedTuple):
+    title: str
+    value: float
 
 
-def main_metric(run: Run) -> _Main | None:
-    """Returns the main metric of a run; None if it has no metrics.
+def main_metric(run: Run) -> str | None:
+    """Returns the name of the main metric of a run; None if it has no metrics.
 
-    Metrics with a baseline come first, and among these `checkpoint.best_metric`.
+    It is `checkpoint.best_metric`, or else the first metric with a baseline, or else the first metric.
     """
-    metrics = [name for name in run.final_metrics() if panels.is_primary(name)]
-    if not metrics:
-        return None
-    names = {name.removeprefix("valid/") for name in metrics}
-    found: dict[str, tuple[str, float]] = {}
+    metrics, compared = list(filter(panels.is_primary, run.final_metrics())), _baselines(run)
+    best = (run.config.get("checkpoint") or {}).get("best_metric")
+    return min(metrics, key=lambda name: (name != best, name not in compared), default=None)
+
+
+def _baselines(run: Run) -> dict[str, _Baseline]:
+    """Returns the baseline of each final metric that has one."""
+    names = {name.removeprefix("valid/") for name in filter(panels.is_primary, run.final_metrics())}
+    found: dict[str, _Baseline] = {}
     for level, value in run.levels().items():
         place = titles.baseline(level, names)
         if place and place[1] != titles.BOUND:
-            found.setdefault(f"valid/{place[0]}", (place[1], value))
-    best = (run.config.get("checkpoint") or {}).get("best_metric")
-    name = min(metrics, key=lambda name: (name not in found, name != best))
-    return _Main(name, found.get(name))
+            found.setdefault(f"valid/{place[0]}", _Baseline(place[1], value))
+    return found
 
 
 def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,12 +48,13 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     spent = goodput.breakdown(run)
     total = "" if (run.config.get("budget") or {}).get("hours") else f" of {planned:,}"
     status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
-    metrics, main = run.final_metrics(), main_metric(run)
+    metrics, main, baselines = run.final_metrics(), main_metric(run), _baselines(run)
+    others = [name for name in filter(panels.is_primary, metrics) if name != main]
     return {
         "status": status,
         "is_finished": run.is_finished,
-        "main": main and _described(main, metrics[main.name]),
-        "tiles": _tiles(metrics, main),
+        "main": main and _described(main, metrics[main], baselines.get(main)),
+        "tiles": [_described(name, metrics[name], baselines.get(name)) for name in others[:_TILES]],
         "facts": [*_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
     }
 
@@ -81,33 +82,30 @@ def of_runs(
     }
 
 
-def _of_several(main: _Main, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
-    if summary and (mean := summary.means.get(main.name)) is not None:
-        return {**_described(main, mean), "of": f"mean of {len(summary.seeds)} seeds"}
-    values = {name: run.final_metrics().get(main.name, math.nan) for name, run in runs.items()}
+def _of_several(main: str, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
+    """Returns the main metric of several runs, compared with the baselines of the runs that it is of."""
+    if summary and (mean := summary.means.get(main)) is not None:
+        found = [each[main] for each in map(_baselines, runs.values()) if main in each]
+        level = sum(each.value for each in found) / max(len(found), 1)
+        baseline = _Baseline(found[0].title, level) if len(found) == len(runs) else None
+        return {**_described(main, mean, baseline), "of": f"mean of {len(summary.seeds)} seeds"}
+    values = {name: run.final_metrics().get(main, math.nan) for name, run in runs.items()}
     gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
     best = max(gains or values, key=lambda name: gains.get(name, 0.0))
-    return {**_described(main, values[best]), "of": f"best run: {best}"}
+    return {**_described(main, values[best], _baselines(runs[best]).get(main)), "of": f"best run: {best}"}
 
 
-def _described(main: _Main, value: float) -> dict[str, Any]:
-    """Returns the title and value of the main metric, compared with its baseline if there is one."""
-    described = {**titles.of(main.name), "value": number(value)}
-    if main.baseline is None or not math.isfinite(value):
+def _described(name: str, value: float, baseline: _Baseline | None) -> dict[str, Any]:
+    """Returns the title and value of a metric, compared with its baseline if there is one."""
+    described = {**titles.of(name), "value": number(value)}
+    if baseline is None or not math.isfinite(value):
         return described
-    name, level = main.baseline
-    against = f"{difference(value, level)} against the {name} ({number(level)})"
-    return {**described, "against": against, "is_better": _sign(main) * (value - level) > 0}
+    against = f"{difference(value, baseline.value)} against the {baseline.title} ({number(baseline.value)})"
+    return {**described, "against": against, "is_better": _sign(name) * (value - baseline.value) > 0}
 
 
-def _sign(main: _Main) -> int:
-    return -1 if titles.direction(main.name) == "lower" else 1
-
-
-def _tiles(metrics: Mapping[str, float], main: _Main | None) -> list[dict[str, str]]:
-    """Returns the final metrics other than the main metric."""
-    names = [name for name in metrics if panels.is_primary(name) and not (main and name == main.name)]
-    return [{**titles.of(name), "value": number(metrics[name])} for name in names[:_TILES]]
+def _sign(metric: str) -> int:
+    return -1 if titles.direction(metric) == "lower" else 1
 
 
 def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -63,9 +63,16 @@ _ADDED_LATER = {
     "model.head": "pooler",
     "model.pooling": "cls",
     "data.tokenizer": "wordpiece",
+    "data.row_lengths": (),
 }
 # Those that an experiment always had.
 _NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
+# Keys that once had a default. Now they follow from other keys or from the rows unless they are set.
+_NOW_UNSET = ("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions")
+_COMPARED_BY_CONTENT = tuple(
+    f"data.{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target")
+)
+_FINGERPRINT = "text_fingerprint"
 # Packages that results may depend on.
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint", "tokenizers")
 
@@ -110,6 +117,8 @@ def _discard(workdir: Path, kind: type[BaseException] | None, *_: object) -> Non
 def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection[str] = ()) -> None:
     """Raises UserError with the keys that differ if a run with another config has begun in the folder.
 
+    Paths of rows may differ, because `check_text` compares their content.
+
     Args:
       workdir: the folder.
       config: the config of the run to start or resume.
@@ -117,7 +126,8 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
     """
     if has_begun(workdir):
         flat = (traverse_util.flatten_dict(each, sep=".") for each in (load_config(workdir), config))
-        old, new = ({key: value for key, value in each.items() if key not in open_keys} for each in flat)
+        free = {*open_keys, *(_COMPARED_BY_CONTENT if (workdir / _FINGERPRINT).exists() else ())}
+        old, new = ({key: value for key, value in each.items() if key not in free} for each in flat)
         differing = differences(old, json.loads(json.dumps(new)))
         if differing:
             raise UserError(
@@ -141,6 +151,17 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
         if not any((key + ".").startswith(free + ".") for free in _MAY_CHANGE)
         and not (key in added and value in (None, added[key]))
     }
+
+
+def with_recorded(config: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config whose keys of `_NOW_UNSET` that are not set have the values of an earlier config, if any."""
+    if not before:
+        return dict(config)
+    # True keeps empty subtrees.
+    values, earlier = (traverse_util.flatten_dict(dict(each), True, sep=".") for each in (config, before))
+    earlier = {**_ADDED_LATER, **earlier}
+    recorded = {key: earlier[key] for key in _NOW_UNSET if values.get(key, "") is None and key in earlier}
+    return dict(traverse_util.unflatten_dict({**values, **recorded}, sep=".")) if recorded else dict(config)
 
 
 def without_off(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,9 +257,9 @@ def check_text(workdir: Path, fingerprint: str) -> None:
     Raises:
       UserError: if the files of `data.source` have changed, and with them the vocabulary and the rows.
     """
-    path = workdir / "text_fingerprint"
+    path = workdir / _FINGERPRINT
     before = path.read_text().strip() if path.exists() and _has_begun(workdir) else fingerprint
-    if before != fingerprint:
+    if before not in (fingerprint, getattr(fingerprint, "earlier", "")):
         raise UserError(
             f"the text of --workdir={workdir}",
             got=f"prepared text {fingerprint}",

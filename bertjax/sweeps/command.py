@@ -70,7 +70,7 @@ def run(
       load: makes a config from arguments of `launch.py`.
       find: returns the experiment of a name.
     Returns:
-      DONE, FAILED if a run failed or the table is incomplete, or STOPPED after SIGTERM.
+      DONE, FAILED if a run failed or the table is incomplete, or STOPPED after SIGTERM or Ctrl-C.
     Raises:
       UserError: for an invalid sweep or config, before the first run starts.
     """

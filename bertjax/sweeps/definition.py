@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from bertjax.config import Constrained, build, one_of
 from bertjax.errors import UserError, did_you_mean
 from bertjax.files import with_packaged
+from bertjax.reporting import titles
 
 FORMS = ("plain", "percent", "exponential")
 
@@ -66,7 +67,7 @@ class Metric(Constrained, prefix="metrics"):
       figure: the metric in `metrics.jsonl`: "valid/..." at the best checkpoint, or at the last evaluation if no metric
         selects the best; "test/..." at the end of the run; "train/..." the median over the log lines of the run.
       form: "plain"; "percent" for a metric between 0 and 1; "exponential" for a loss, to show a perplexity.
-      direction: "max" if higher is better, "min" if lower is better.
+      direction: "max" if higher is better, "min" if lower is better; "" to infer it from the metric's name.
       digits: the number of decimals.
     """
 
@@ -74,8 +75,13 @@ class Metric(Constrained, prefix="metrics"):
     stage: str
     figure: str
     form: Annotated[str, one_of(*FORMS)]
-    direction: Annotated[str, one_of("max", "min")]
+    direction: Annotated[str, one_of("max", "min", "")]
     digits: int
+
+    @property
+    def is_lower_better(self) -> bool:
+        """Whether the lowest value of the column is the best."""
+        return (self.direction or titles.direction(self.figure)) in ("min", "lower")
 
 
 @dataclasses.dataclass(frozen=True)

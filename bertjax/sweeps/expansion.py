@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bertjax.errors import UserError, did_you_mean
-from bertjax.runs.run_folder import without_off
+from bertjax.runs.run_folder import with_recorded, without_off
 from bertjax.sweeps.definition import Row, Stage, Sweep
 
 # Makes the config from arguments of `launch.py`.
@@ -19,8 +19,6 @@ Load = Callable[[Sequence[str]], dict[str, Any]]
 _WORKDIR = "{workdir}"
 _DIGEST_LENGTH = 8  # the number of its characters in a folder name
 _NONE: Mapping[Any, Any] = MappingProxyType({})
-# Keys of `data` that once had a default in the config files. Now they depend on the model unless they are set.
-_NOW_UNSET = ("seq_len", "window_overlap")
 
 
 class Key(NamedTuple):
@@ -104,7 +102,7 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NON
             arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
             recorded, earlier = before.get((row.name, stage.name), ("", _NONE))
             try:
-                made = _with_recorded(load(arguments), earlier)
+                made = with_recorded(load(arguments), earlier)
             except UserError as error:
                 raise error.within(f"row {row.name!r}, stage {stage.name}") from error
             needed = found[row.name, stage.init_from].digest if stage.init_from else ""
@@ -267,13 +265,6 @@ def _text(value: Any, where: str) -> str:
         expected = "a value that can be written as a flag"
         raise UserError(where, got=repr(value), expected=expected, fix="set its keys one by one, or use another config")
     return value if isinstance(value, str) else repr(tuple(value) if isinstance(value, list) else value)
-
-
-def _with_recorded(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with the recorded values of the keys of `_NOW_UNSET` that are not set."""
-    data, earlier = config.get("data", _NONE), before.get("data", _NONE)
-    values = {key: earlier[key] for key in _NOW_UNSET if key in earlier and key in data and data[key] is None}
-    return {**config, "data": {**data, **values}} if values else config
 
 
 def _digest_of(stage: str, config: Mapping[str, Any], before: str, lengths: Mapping[str, Any]) -> str:

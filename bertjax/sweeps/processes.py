@@ -54,7 +54,7 @@ def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
       start: starts a run in a slot.
       slots: the maximum number of jobs at a time.
     Raises:
-      StoppedError: after SIGTERM, when all jobs have been stopped and have ended.
+      StoppedError: after SIGTERM or Ctrl-C, when all jobs have been stopped and have ended.
     """
     waiting, going = list(runs), dict[int, tuple[Run, Job]]()
     done, failed = set[Path](), set[Path]()

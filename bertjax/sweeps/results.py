@@ -171,7 +171,7 @@ def _lines(
 def _best(metric: Metric, sweep: Sweep, metrics: Mapping[tuple[str, str], Statistics]) -> float | None:
     found = [metrics[row.name, metric.name].mean for row in sweep.rows if (row.name, metric.name) in metrics]
     known = [mean for mean in found if not math.isnan(mean)]
-    return (max if metric.direction == "max" else min)(known) if known else None
+    return (min if metric.is_lower_better else max)(known) if known else None
 
 
 def _difference(score: Statistics | None, base: Mapping[int, float]) -> Difference | None:

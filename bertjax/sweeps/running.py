@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 class StoppedError(Exception):
-    """SIGTERM stopped the sweep; repeating the command resumes it."""
+    """SIGTERM or Ctrl-C stopped the sweep; repeating the command resumes it."""
 
 
 def log_failures(ended: Sequence[Ended]) -> bool:
@@ -80,7 +80,7 @@ def in_this_process(
       request: the request, in mode train.
       find: returns the experiment of a name.
     Raises:
-      StoppedError: after SIGTERM.
+      StoppedError: after SIGTERM or Ctrl-C.
     """
     finished = [run.name for run in runs if is_finished(run)]
     distributed.agree(hashlib.sha256(json.dumps(finished).encode()).hexdigest(), "the runs that are finished")

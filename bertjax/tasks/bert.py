@@ -111,11 +111,11 @@ class BertPredictionTask(PredictionTask, Generic[C]):
 
     Attributes:
       columns_key: the key of `data` with the columns of the texts in a table to predict on; "" to read no tables.
-      splits_tabs: whether a line to predict on has several texts, with tabs between them.
+      tabs: whether a line may have several texts with tabs between them.
+      splits_tabs: whether tabs in a line separate texts, of which the task may refuse several.
     """
 
-    columns_key = ""
-    splits_tabs = True
+    columns_key, tabs, splits_tabs = "", False, True
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
@@ -184,7 +184,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
             return None
         columns, has_header = getattr(data, key), getattr(data, "header", True)
         columns = [columns] if isinstance(columns, str) else columns
-        return inputs.of_table(path, f"data.{key}", columns, self.example, data.on_bad_row, has_header)
+        return inputs.of_table(path, f"data.{key}", columns, self.example, data.on_bad_row, has_header, tabs=self.tabs)
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
         """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""

@@ -3,8 +3,8 @@
 import abc
 import dataclasses
 import functools
-import hashlib
-import json
+import itertools
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,20 +20,32 @@ from bertjax.config import Count, DropoutRate, above, at_least
 from bertjax.contract import Batch, Example, Metrics
 from bertjax.data.prepared import VALID, PreparationConfig
 from bertjax.data.readers import tables
-from bertjax.data.rows.buckets import BucketedBatches, Padded, Rows, bucket_lengths, check_seq_len, max_examples
+from bertjax.data.rows.buckets import (
+    BucketedBatches,
+    BucketsConfig,
+    Padded,
+    Rows,
+    bucket_lengths,
+    check_seq_len,
+    max_examples,
+)
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
+from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 
+_log = logging.getLogger(__name__)
+
 # Keys of `model` for modules that do not support packed rows.
 _NOT_PACKED = ("lstm_size", "feature_layers")
+_LOGGED_CLASSES = 20  # of each split; rows.json has all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +75,7 @@ class EpochsConfig(WarmStartConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(SplitConfig, VocabularyConfig, PreparationConfig):
+class DataConfig(SplitConfig, VocabularyConfig, PreparationConfig, BucketsConfig):
     """The keys of `data` of all fine-tuning.
 
     Attributes:
@@ -127,7 +139,7 @@ class FineTuningData(PreparedData[C, R]):
         self._check_source()
         named = {f"data.{key}": getattr(self._config.data, key) for key in ("source", "valid_source")}
         sources = {key: tables.fingerprint(source, key) for key, source in named.items() if source}
-        return hashlib.sha256(json.dumps([sources, *self._given().content]).encode()).hexdigest()
+        return Fingerprint.of([sources, *self._given().content])
 
     def write_vocabulary(self) -> None:
         """Copies the vocabulary into the folder, unless the folder has the same tokens and casing already.
@@ -137,6 +149,15 @@ class FineTuningData(PreparedData[C, R]):
         self._check_source()
         if self._kept() is None:
             self._given().save(self._folder)
+
+    def prepare(self) -> None:
+        """See `PreparedData.prepare`. Logs the number of rows of each class when the rows are prepared."""
+        is_new = not self.is_prepared
+        super().prepare()
+        for split, counts in self.class_counts.items() if is_new else ():
+            first = [f"{name} {count:,}" for name, count in itertools.islice(counts.items(), _LOGGED_CLASSES)]
+            more = f" and {len(counts) - len(first):,} more classes" if len(counts) > len(first) else ""
+            _log.info("%s split by class: %s%s", split, ", ".join(first), more)
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
@@ -174,8 +195,8 @@ class FineTuningData(PreparedData[C, R]):
         return iter(self.valid if split == VALID else ())
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; fills in the classes and, with training rows, the lengths in updates."""
-        config = completion.classes(config, self.labels)
+        """See `Data.complete`; also fills in the classes and, with training rows, the lengths in updates."""
+        config = completion.classes(super().complete(config), self.labels)
         return completion.lengths(config, self._count_rows) if self._trains else config
 
     @property
@@ -198,7 +219,7 @@ class FineTuningData(PreparedData[C, R]):
 
     @functools.cached_property
     def rows(self) -> Padded:
-        """The training rows."""
+        """See `PreparedData.rows`."""
         return Rows(self.fields())
 
     def _count_rows(self) -> int:
@@ -209,7 +230,8 @@ class FineTuningData(PreparedData[C, R]):
     def train(self) -> BucketedBatches | PackedBatches:
         """See `PreparedData.train`."""
         config, data = self._config, self._config.data
-        return training_batches(self.rows, data.seq_len, data.packing, config.batch_size, config.seed)
+        lengths = bucket_lengths(data.seq_len, self.row_lengths)
+        return training_batches(self.rows, lengths, data.packing, config.batch_size, config.seed)
 
 
 class FineTuningTask(BertTask[C]):
@@ -232,6 +254,10 @@ class FineTuningTask(BertTask[C]):
         encoder = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, encoder, self.with_head(encoder, config), config.data.seq_len)
 
+    def predict_lengths(self) -> Sequence[int]:
+        """See `PredictionTask.predict_lengths`."""
+        return bucket_lengths(self._seq_len, self._config.data.row_lengths)
+
     @abc.abstractmethod
     def with_head(self, encoder: HeadConfig, config: C) -> nn.Module:
         """Returns the whole model."""
@@ -252,7 +278,7 @@ class FineTuningTask(BertTask[C]):
             of_tokens, of_examples = ({name: np.int32} for name in ("position_ids", "cls_positions"))
             fields = {**of_tokens, **self.of_tokens}, {**of_examples, **self.of_examples}
             return bert.batch_specs([(size, length)], *fields, (size, max_examples(length)))
-        shapes = [(size, *self.example_shape, each) for each in bucket_lengths(length)]
+        shapes = [(size, *self.example_shape, each) for each in self.predict_lengths()]
         return bert.batch_specs(shapes, self.of_tokens, self.of_examples)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:

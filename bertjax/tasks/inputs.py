@@ -91,29 +91,43 @@ def _counted(number: int) -> str:
 
 
 def of_rows(
-    path: str, key: str, columns: Sequence[str], make: Callable[[Row], Example], on_bad_row: str, header: bool = True
+    path: str,
+    key: str,
+    columns: Sequence[str],
+    make: Callable[[Row], Example],
+    on_bad_row: str,
+    header: bool = True,
+    *,
+    tabs: bool = False,
 ) -> Iterator[Example] | None:
     """Makes an example from each row of a table. Returns None for a file that is not a table.
 
     Args:
-      path, key, columns, header: see `tables.read_input`.
+      path, key, columns, header, tabs: see `tables.read_input`.
       make: makes an example from a row; raises RowError for a bad row.
       on_bad_row: see `BadRows`.
     """
     bad_rows = BadRows(on_bad_row)
-    rows = tables.read_input(path, key, columns, header, bad_rows)
+    rows = tables.read_input(path, key, columns, header, bad_rows, tabs=tabs)
     return None if rows is None else examples(rows, make, bad_rows)
 
 
 def of_table(
-    path: str, key: str, columns: Sequence[str], make: Make, on_bad_row: str, header: bool = True
+    path: str,
+    key: str,
+    columns: Sequence[str],
+    make: Make,
+    on_bad_row: str,
+    header: bool = True,
+    *,
+    tabs: bool = False,
 ) -> Iterator[Example] | None:
     """Makes an example from each row of a table, with a text per column; see `of_rows`."""
 
     def made(row: Row) -> Example:
         return make([tables.text_of(row, column, key) for column in columns], row.where)
 
-    return of_rows(path, key, columns, made, on_bad_row, header)
+    return of_rows(path, key, columns, made, on_bad_row, header, tabs=tabs)
 
 
 def counted(

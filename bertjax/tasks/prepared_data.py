@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from bertjax.config import Constrained, Seed, Size, part
 from bertjax.contract import Batch, Data, Example, RowIndices
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows, Recipe, ValidRows
-from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes
+from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, choose_lengths
 from bertjax.interop.published import Published
 
 
@@ -100,6 +100,23 @@ class PreparedData(Data, Generic[C, R]):
         """See `Data.report`."""
         return self.prepared.report if self.prepares else {}
 
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`; fills in `data.row_lengths`."""
+        return {**config, "data": {**config["data"], "row_lengths": self.row_lengths}}
+
+    @functools.cached_property
+    def row_lengths(self) -> tuple[int, ...]:
+        """See `BucketsConfig`; () for many, for packed rows, and without prepared rows."""
+        data = self._config.data
+        if data.row_lengths is not None or getattr(data, "packing", False) or not self.prepares:
+            return data.row_lengths or ()
+        return choose_lengths(self.rows.lengths, data.seq_len)
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def rows(self) -> Padded:
+        """The prepared training rows."""
+
     @functools.cached_property
     @abc.abstractmethod
     def train(self) -> Batches:
@@ -112,7 +129,7 @@ class PreparedData(Data, Generic[C, R]):
 
     def bucketed(self, rows: Padded) -> BucketedBatches:
         """Returns batches of rows of about the same length, with about as many tokens each."""
-        lengths = bucket_lengths(self._config.data.seq_len)
+        lengths = bucket_lengths(self._config.data.seq_len, self.row_lengths)
         return BucketedBatches(rows, lengths, budget_sizes(lengths, self._config.batch_size), self._config.seed)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:

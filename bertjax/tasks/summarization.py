@@ -17,7 +17,14 @@ from bertjax.config import one_of, part
 from bertjax.contract import Example, Params
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.rows.buckets import BucketedBatches, Padded, budget_sizes, check_seq_len
+from bertjax.data.rows.buckets import (
+    BucketedBatches,
+    BucketsConfig,
+    Padded,
+    bucket_lengths,
+    budget_sizes,
+    check_seq_len,
+)
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows, article_text, articles
 from bertjax.data.summarization.article_rows import ArticleRow, ArticleRowsConfig
@@ -60,7 +67,9 @@ Scores = Float[np.ndarray, " E"]
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig, PreparationConfig):
+class DataConfig(
+    ArticlesConfig, LabelsConfig, ArticleRowsConfig, TrainedVocabularyConfig, PreparationConfig, BucketsConfig
+):
     """The keys of `data`."""
 
 
@@ -204,7 +213,7 @@ class SummarizationData(PreparedData[C, Article]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Reads the validation and test articles, so that bad ones raise UserError early."""
         _ = self.scored
-        return dict(config)
+        return super().complete(config)
 
     @functools.cached_property
     def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
@@ -218,9 +227,14 @@ class SummarizationData(PreparedData[C, Article]):
         return self.scored
 
     @functools.cached_property
+    def rows(self) -> Padded:
+        """See `PreparedData.rows`."""
+        return self.padded(self.prepared.train)
+
+    @functools.cached_property
     def train(self) -> BucketedBatches:
         """See `PreparedData.train`."""
-        return self.bucketed(self.padded(self.prepared.train))
+        return self.bucketed(self.rows)
 
     def examples(self, split: str) -> Iterator[Example]:
         """See `PreparedData.examples`; an example is an article."""
@@ -253,6 +267,10 @@ class SummarizationTask(BertTask[C]):
         """See `PredictionTask.warm_start`. `config.positions` selects how positions without weights are initialized."""
         return pretrained.warm_start(params, published, positions=self._config.positions)
 
+    def predict_lengths(self) -> Sequence[int]:
+        """See `PredictionTask.predict_lengths`."""
+        return bucket_lengths(self._seq_len, self._config.data.row_lengths)
+
     def shapes(self) -> list[tuple[int, int]]:
         """(rows, length) of each possible batch."""
         lengths = self.predict_lengths()
@@ -283,7 +301,7 @@ class SummarizationTask(BertTask[C]):
 
     def _example(self, article: Article) -> Example:
         found = limit(article, article.gold or (), self.limits, drops=False)
-        assert found is not None
+        assert isinstance(found, LimitedArticle)
         return self._encoding.example(found)
 
     def line(self, record: Mapping[str, Any]) -> str:

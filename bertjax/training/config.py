@@ -50,9 +50,10 @@ class BudgetConfig(Constrained, prefix="budget"):
     Attributes:
       tokens: positions of all training rows, padding included.
       flops: operations of the matrix products of all updates, without those that rematerialization repeats.
-      hours: time of updates, over all starts of the run. It includes waiting for batches, but not start, compilation,
-        evaluation, saving, and updates that a killed run makes again. Schedules decay over the number of updates that
-        fit at the mean speed so far, renewed at each line of the log. Such a run cannot be repeated bit for bit.
+      hours: time of updates, over all starts of the run; at least one update is made. It includes waiting for batches,
+        but not start, compilation, evaluation, saving, and updates that a killed run makes again. Schedules decay over
+        the number of updates that fit at the mean speed so far, renewed at each line of the log. Such a run cannot be
+        repeated bit for bit.
     """
 
     tokens: Annotated[float, at_least(0, below=math.inf)] = 0.0

@@ -35,8 +35,8 @@ class Spikes:
 
     A value is a spike if it exceeds the median of the previous 128 values by more than 8 standard deviations, and by
     more than a fraction of the median. The standard deviation is estimated from the median absolute deviation, which is
-    robust against spikes. The fraction prevents false alarms in very smooth runs. The first 64 values after a start or
-    a resumption are never spikes.
+    robust against spikes. The fraction prevents false alarms in very smooth runs. The first 64 values of a stage, and
+    those after a start or a resumption, are never spikes.
     """
 
     def __init__(self, name: str, least: float, log_scale: bool = False) -> None:
@@ -51,9 +51,13 @@ class Spikes:
         self._name, self._least, self._log_scale = name, least, log_scale
         self._values: collections.deque[float] = collections.deque(maxlen=_WINDOW)
         self._count, self._message = 0, ""
+        self._stage = 0
 
-    def add(self, step: int, value: float) -> None:
-        """Adds the value of a step."""
+    def add(self, step: int, value: float, stage: int = 0) -> None:
+        """Adds the value of a step. Values of different stages are not compared."""
+        if stage != self._stage:
+            self._stage = stage
+            self._values.clear()
         scaled = math.log(max(value, sys.float_info.min)) if self._log_scale else value
         if len(self._values) >= _MIN_VALUES:
             center = statistics.median(self._values)

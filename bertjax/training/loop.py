@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, RowIndices, TrainingTask
+from bertjax.contract import Batch, Data, RowIndices, StagedTask, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
 from bertjax.runs.checkpoints import Checkpoints
@@ -45,7 +44,7 @@ def train(
     meter: Callable[[int], dict[str, float]] | None = None,
     published: Any = None,
 ) -> bool:
-    """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step or SIGTERM.
+    """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step, SIGTERM or Ctrl-C.
 
     The next update begins only after a checkpoint is durable, so a killed run loses at most the updates of one save
     interval. A checkpoint is written during the evaluation of the same step.
@@ -59,7 +58,7 @@ def train(
       meter: returns what the first updates of a run with a budget cost, by name, to log it.
       published: the weights in `init_from`, a `Published`; None to start from random parameters.
     Returns:
-      whether SIGTERM was received, possibly after the last update.
+      whether it was stopped, possibly after the last update.
     """
     with (
         Compilations() as compiled,
@@ -119,10 +118,10 @@ class _Run:
                 self._finish(begun, scores)
 
     def is_last(self, done: int) -> bool:
-        """Returns whether the run ends after `done` updates."""
+        """Returns whether the run ends after `done` updates. With `budget.hours`, it ends after at least one."""
         if done == self._config.num_steps or not self._config.budget.hours:
             return done == self._config.num_steps
-        return bool(distributed.of_first_process(self._seconds_left() <= 0))
+        return done > 0 and bool(distributed.of_first_process(self._seconds_left() <= 0))
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""
@@ -245,6 +244,7 @@ class Trainer:
             self._shardings = jax.tree.map(lambda _: NamedSharding(own_mesh, PartitionSpec()), self._shardings)
         else:
             self._step = steps.jit_step(task, optimizer, self._mesh, self._shardings, config)
+        self._numbers = steps.make_numbers(config)
         self._abstract_state = sharding.with_shardings(shapes, self._shardings)
         self._evaluate = Evaluation(task, Predictor(task, self._mesh), config.batch_size, config.accumulation_steps)
         self._last: tuple[Any, steps.StepReport, int] | None = None
@@ -282,22 +282,19 @@ class Trainer:
           compiled: counts the programs that are compiled.
         """
         begun = int(state.step)
-        num_steps, hours = self._config.num_steps, self._config.budget.hours
+        num_steps = self._config.num_steps
         indices, total = (
             (itertools.count(begun), None) if num_steps is None else (range(begun, num_steps), num_steps - begun)
         )
         with Prefetch(batches("train", begun, self._rows), self.put) as prefetch:
             for index in track(indices, "training", "step", total):
-                if hours:
-                    opt_state = state.opt_state._replace(num_steps=self._length())
-                    state = state._replace(opt_state=opt_state)
                 batch, waited = prefetch.take(self._last and self._last[1])
                 if self._recompilations.expects(batch):
                     if self._last:
                         self.settle(state)  # the devices must be idle to time the compilation
                     _log.info("compiling for batches of %s%s", size_of(batch), self._recompilations.progress())
                 before, began = len(compiled.programs), time.perf_counter()
-                state, report = self._step(state, batch, np.int32(index))
+                state, report = self._step(state, batch, self._numbers(index, self.length))
                 if index == begun:
                     seconds, hits = compiled.seconds, compiled.cache_hits
                     _log.info("compiled in %.1f s (%d of %d programs cached)", seconds, hits, len(compiled.programs))
@@ -311,9 +308,6 @@ class Trainer:
         """Sets the number of updates over which the learning rate of a run with `budget.hours` decays."""
         self.length = num_steps
 
-    def _length(self) -> jax.Array:
-        return jax.device_put(np.float32(self.length), self._shardings.opt_state.num_steps)
-
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """Puts this process's rows of a global batch on its devices."""
         return sharding.put_batch(batch, self._mesh)
@@ -324,8 +318,10 @@ class Trainer:
             batch, report, index = self._last
             health.check(self._task, state, batch, report, index, self._config)
             loss, norm = jax.device_get((report.metrics["loss"][0], report.gradient_norm))
-            self._loss_spikes.add(index + 1, float(loss))
-            self._gradient_spikes.add(index + 1, float(norm))
+            num_steps, task = self._config.num_steps, self._task
+            stage = task.stage(index, num_steps) if num_steps and isinstance(task, StagedTask) else 0
+            self._loss_spikes.add(index + 1, float(loss), stage)
+            self._gradient_spikes.add(index + 1, float(norm), stage)
             self._last = None
 
     def notices(self) -> dict[str, float]:

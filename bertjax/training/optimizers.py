@@ -18,7 +18,7 @@ from bertjax.config import Constrained, Count, Size, above, at_least, one_of
 from bertjax.contract import Params
 from bertjax.errors import UserError
 
-Schedule = Callable[[Any], jax.Array]
+Schedule = Callable[[float], float]
 
 # The schedules whose decay depends on the number of updates.
 _DECAYING = ("linear", "sqrt_decay", "cosine", "trapezoidal")
@@ -111,50 +111,63 @@ def _check_pattern(pattern: Any, where: str) -> None:
         ) from error
 
 
+class Rates(NamedTuple):
+    """The numbers of a parameter group in an update. Runs that differ in them share a compiled program."""
+
+    learning_rate: np.float32
+    weight_decay: np.float32
+
+
+def make_rates(config: OptimizerConfig) -> Callable[[int, float], dict[str, Rates]]:
+    """Returns a function of (index of the update, updates of the run) that computes the rates of each group."""
+    rules = {label: rule for label, rule in _rules(config).items() if rule}
+
+    def rates(index: int, num_steps: float) -> dict[str, Rates]:
+        return {
+            label: Rates(np.float32(make_schedule(rule, num_steps)(index)), np.float32(rule.weight_decay))
+            for label, rule in rules.items()
+        }
+
+    return rates
+
+
 class TimedState(NamedTuple):
-    """The state of an optimizer whose number of updates is not known in advance.
+    """The state of `timed`."""
 
-    Attributes:
-      num_steps: the expected number of updates, float32. The host renews it.
-      inner: the state of `make_optimizer`.
-    """
-
-    num_steps: jax.Array
-    inner: Any
+    num_steps: jax.Array  # float32, not used
+    inner: Any  # the state of the optimizer
 
 
-def make_timed_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
-    """Returns `make_optimizer` with the number of updates in its state, at first infinite: then no rate decays."""
+def timed(optimizer: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimizer with the state that checkpoints of runs with `budget.hours` have."""
 
     def init(params: Params) -> TimedState:
-        return TimedState(jnp.float32(math.inf), make_optimizer(config, params, 1).init(params))
+        return TimedState(jnp.float32(math.inf), optimizer.init(params))
 
     def update(updates: Params, state: TimedState, params: Params | None = None, **others: Any) -> tuple[Params, Any]:
-        inner = optax.with_extra_args_support(make_optimizer(config, shapes, state.num_steps))
-        updates, inner_state = inner.update(updates, state.inner, params, **others)
-        return updates, TimedState(state.num_steps, inner_state)
+        updates, inner = optimizer.update(updates, state.inner, params, **others)
+        return updates, TimedState(state.num_steps, inner)
 
-    shapes = params
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def make_optimizer(config: OptimizerConfig, params: Params, num_steps: Any) -> optax.GradientTransformation:
-    """Returns the optimizer of a run.
+def make_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformationExtraArgs:
+    """Returns the optimizer of a run. Its update takes the result of `make_rates` as the argument `rates`.
 
     Args:
       config: the settings.
       params: the parameters or their shapes. Group patterns are matched with their paths.
-      num_steps: updates of the run, a number or a scalar array, over which the schedule decays unless `schedule_steps`
-        is set.
     Raises:
       UserError: if a group matches no parameter or has an invalid override, if `frozen_layers` exceeds the number of
         layers, or if the optimizer is "muon" and the model has no matrices for it.
     """
     if config.name == "muon":
         _check_has_matrices(jax.tree.leaves(path_names(params)), "optimizer.name")
-    labels, optimizers = _labels(config, params), {"default": _update_rule(config, num_steps)}
+    labels = _labels(config, params)
+    optimizers = {
+        label: _update_rule(rule, label) if rule else optax.set_to_zero() for label, rule in _rules(config).items()
+    }
     for i, (_, overrides) in enumerate(config.groups):
-        optimizers[f"group {i}"] = _group_rule(config, dict(overrides), i, num_steps)
         if overrides.get("name") == "muon":
             pairs = zip(*map(jax.tree.leaves, (path_names(params), labels)), strict=True)
             names = [name for name, label in pairs if label == f"group {i}"]
@@ -165,7 +178,7 @@ def make_optimizer(config: OptimizerConfig, params: Params, num_steps: Any) -> o
     chain = [clip, optax.partition(optimizers, labels)]
     if config.layer_decay != 1 or config.frozen_layers:
         chain.append(optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, factors)))
-    return optax.chain(*chain)
+    return optax.with_extra_args_support(optax.chain(*chain))
 
 
 def _depth_factors(config: OptimizerConfig, params: Params) -> Params:
@@ -206,35 +219,37 @@ def _is_encoder_layer(name: str) -> bool:
     return "encoder/layers/" in name
 
 
-def make_schedule(config: OptimizerConfig, num_steps: Any) -> Schedule:
-    """Returns the learning rate as a function of the number of previous updates.
+def make_schedule(config: OptimizerConfig, num_steps: float) -> Schedule:
+    """Returns the learning rate as a function of the number of previous updates, in a run of `num_steps` updates.
 
     "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, including the warm-up, so
     the rate drops slightly when the warm-up ends. The first update has rate 0. "sqrt_decay" is `PolyWarmUpScheduler` of
     NVIDIA's BERT (degree 0.5), which also spans all steps. "inverse_sqrt" is the schedule of Vaswani et al. 2017,
     section 5.3, with `learning_rate` as its peak, which is d_model**-0.5 * warmup_steps**-0.5 in the paper.
-    "trapezoidal" is constant until `decay_fraction` of all steps are left, and then falls linearly to 0.
+    "trapezoidal" is constant until `decay_fraction` of all steps are left, or until the warm-up ends if that is later,
+    and then falls linearly to 0.
     """
     warmup, peak = config.warmup_steps, config.learning_rate
     num_steps = config.schedule_steps or num_steps
 
-    def schedule(count: Any) -> jax.Array:
-        step = jnp.asarray(count, jnp.float32)
+    def schedule(step: float) -> float:
+        left = max(1 - step / num_steps, 0)
+        if config.schedule == "inverse_sqrt":
+            step += 1  # the paper counts updates from 1
+        if step < warmup:
+            return peak * step / warmup
         if config.schedule == "linear":
-            after = 1 - step / num_steps
-        elif config.schedule == "sqrt_decay":
-            after = jnp.sqrt(jnp.maximum(1 - step / num_steps, 0))
-        elif config.schedule == "cosine":
-            after = 0.5 * (1 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / jnp.maximum(num_steps - warmup, 1), 0, 1)))
-        elif config.schedule == "trapezoidal":
-            after = jnp.minimum((1 - step / num_steps) / config.decay_fraction, 1)
-        elif config.schedule == "inverse_sqrt":
-            # The paper counts updates from 1.
-            step = step + 1
-            after = jnp.sqrt(max(warmup, 1) / step)
-        else:
-            after = jnp.ones(())
-        return peak * jnp.where(step < warmup, step / max(warmup, 1), jnp.maximum(after, 0))
+            return peak * left
+        if config.schedule == "sqrt_decay":
+            return peak * math.sqrt(left)
+        if config.schedule == "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * min((step - warmup) / max(num_steps - warmup, 1), 1)))
+        if config.schedule == "trapezoidal":
+            after_warmup = max(1 - warmup / num_steps, 1e-38)
+            return peak * min(left / min(config.decay_fraction, after_warmup), 1)
+        if config.schedule == "inverse_sqrt":
+            return peak * math.sqrt(max(warmup, 1) / step)
+        return peak
 
     return schedule
 
@@ -298,11 +313,15 @@ def _labels(config: OptimizerConfig, params: Params) -> Params:
     return labels
 
 
-def _group_rule(
-    config: OptimizerConfig, overrides: dict[str, Any], index: int, num_steps: Any
-) -> optax.GradientTransformation:
+def _rules(config: OptimizerConfig) -> dict[str, OptimizerConfig | None]:
+    """The settings of each group, by its label; None if it is frozen."""
+    groups = {f"group {i}": _group_rule(config, dict(group), i) for i, (_, group) in enumerate(config.groups)}
+    return {"default": config, **groups}
+
+
+def _group_rule(config: OptimizerConfig, overrides: dict[str, Any], index: int) -> OptimizerConfig | None:
     if overrides == {"frozen": True}:
-        return optax.set_to_zero()
+        return None
     allowed = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
     for key in ("groups", "clip_norm", "layer_decay", "frozen_layers", "schedule_steps"):
         del allowed[key]
@@ -315,10 +334,10 @@ def _group_rule(
                 + ", ".join(f"{k} ({t.__name__})" for k, t in allowed.items()),
                 fix="correct the name or the value",
             )
-    return _update_rule(dataclasses.replace(config, **overrides), num_steps)
+    return dataclasses.replace(config, **overrides)
 
 
-def _update_rule(config: OptimizerConfig, num_steps: Any) -> optax.GradientTransformation:
+def _update_rule(config: OptimizerConfig, label: str) -> optax.GradientTransformation:
     def decays(params: Params) -> Params:
         return jax.tree.map(lambda name: not re.search(config.no_decay, name), path_names(params))
 
@@ -328,11 +347,35 @@ def _update_rule(config: OptimizerConfig, num_steps: Any) -> optax.GradientTrans
         rule = optax.partition({"muon": muon, "adamw": rule}, _muon_labels)
     return optax.chain(
         rule,
-        optax.add_decayed_weights(config.weight_decay, mask=decays),
+        optax.masked(_add_decayed_weights(label) if config.weight_decay else optax.identity(), decays),
         # As in Google's code, parameters without decay are not scaled either: a bias initialized at 0 would stay at 0.
         optax.masked(scale_by_layer_trust_ratio(), decays) if config.name == "lamb" else optax.identity(),
-        optax.scale_by_learning_rate(make_schedule(config, num_steps)),
+        _scale_by_learning_rate(label),
     )
+
+
+def _add_decayed_weights(label: str) -> optax.GradientTransformationExtraArgs:
+    def update(
+        updates: Params, state: optax.EmptyState, params: Params | None = None, *, rates: Any, **others: Any
+    ) -> tuple[Params, optax.EmptyState]:
+        del others
+        return jax.tree.map(lambda u, p: u + rates[label].weight_decay * p, updates, params), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def _scale_by_learning_rate(label: str) -> optax.GradientTransformationExtraArgs:
+    """Multiplies by the negative learning rate. Its state is that of `optax.scale_by_learning_rate`."""
+
+    def update(
+        updates: Params, state: optax.ScaleByScheduleState, params: Params | None = None, *, rates: Any, **others: Any
+    ) -> tuple[Params, optax.ScaleByScheduleState]:
+        del params, others
+        scaled = jax.tree.map(lambda u: -rates[label].learning_rate * u, updates)
+        return scaled, optax.ScaleByScheduleState(state.count + 1)
+
+    count = jnp.zeros((), jnp.int32)
+    return optax.GradientTransformationExtraArgs(lambda params: optax.ScaleByScheduleState(count), update)
 
 
 def _muon_labels(params: Params) -> Params:

@@ -1,4 +1,4 @@
-"""Preemption: after SIGTERM, a run saves a checkpoint and stops."""
+"""Preemption: after SIGTERM or Ctrl-C, a run saves a checkpoint and stops."""
 
 import itertools
 import logging
@@ -12,10 +12,10 @@ _log = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Detects SIGTERM. With several processes, all of them detect it at the same poll.
+    """Detects SIGTERM and the first Ctrl-C; a second Ctrl-C raises KeyboardInterrupt.
 
-    If `jax.distributed` is initialized, JAX's handler forwards a signal of any process to all processes. Otherwise a
-    handler of this class is installed.
+    With several processes, all of them detect it at the same poll: if `jax.distributed` is initialized, JAX's handler
+    forwards a SIGTERM of any process to all processes.
     """
 
     # The processes agree on a poll number at which to stop, so numbers continue from one run to the next.
@@ -24,17 +24,17 @@ class Preemption:
     def __init__(self) -> None:
         self._distributed = jax.distributed.is_initialized()
         self._noticed = False
+        self._signals = (signal.SIGINT,) if self._distributed else (signal.SIGINT, signal.SIGTERM)
 
     def __enter__(self) -> "Preemption":
-        if not self._distributed:
-            self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+        self._previous = {number: signal.signal(number, self._on_signal) for number in self._signals}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._distributed:
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def __call__(self) -> bool:
         """Returns whether to stop. All processes must call this equally often."""
@@ -43,5 +43,10 @@ class Preemption:
         return self._noticed
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        _log.warning("got SIGTERM: saving a checkpoint, then stopping")
-        self._noticed = True
+        told = "got %s: saving a checkpoint, then stopping; Ctrl-C stops at once"
+        _log.warning(told, signal.Signals(number).name)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._distributed:
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            self._noticed = True

@@ -1,4 +1,4 @@
-"""The training step: a pure function of (state, batch, index, seed), compiled over the mesh or mapped by pmap."""
+"""The training step: a pure function of (state, batch, numbers), compiled over the mesh or mapped by pmap."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from bertjax.contract import Metrics, Params, StagedTask, TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
-from bertjax.training.optimizers import make_optimizer, make_timed_optimizer
+from bertjax.training.optimizers import Rates, make_optimizer, make_rates, timed
 
 Tree = Any
 
@@ -36,8 +36,21 @@ class StepReport(NamedTuple):
     finite: jax.Array  # bool: whether loss and gradient are finite; if not, the update was skipped
 
 
-# (state, batch, index of the update) -> (state, report)
-StepFunction = Callable[[TrainState, Tree, Any], tuple[TrainState, StepReport]]
+class Numbers(NamedTuple):
+    """The numbers of an update. They are arguments of the compiled program, so runs that differ in them share it."""
+
+    index: Any  # int32: the number of previous updates
+    seed: Any  # uint32
+    rates: dict[str, Rates]  # by parameter group
+
+
+StepFunction = Callable[[TrainState, Tree, Numbers], tuple[TrainState, StepReport]]
+
+
+def make_numbers(config: TrainingConfig) -> Callable[[int, float], Numbers]:
+    """Returns a function of (index of the update, updates of the run) that computes the numbers of the update."""
+    rates, seed = make_rates(config.optimizer), seed_of(config)
+    return lambda index, num_steps: Numbers(np.int32(index), seed, rates(index, num_steps))
 
 
 def init_state(task: TrainingTask, optimizer: optax.GradientTransformation, seed: jax.Array | int) -> TrainState:
@@ -98,20 +111,22 @@ def make_gradient(
 
 def make_step(
     task: TrainingTask, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _GLOBAL
-) -> Callable[[TrainState, Tree, Any, Any], tuple[TrainState, StepReport]]:
-    """Returns a function of (state, batch, index, seed) that makes one update; see `make_gradient`."""
+) -> StepFunction:
+    """Returns a function that makes one update; see `make_gradient`."""
     gradient, optimizer = make_gradient(task, config, parts), optax.with_extra_args_support(optimizer)
 
-    def step(state: TrainState, batch: Tree, index: jax.Array, seed: jax.Array) -> tuple[TrainState, StepReport]:
-        (value, metrics), grads = gradient(state.params, batch, index, seed)
+    def step(state: TrainState, batch: Tree, numbers: Numbers) -> tuple[TrainState, StepReport]:
+        (value, metrics), grads = gradient(state.params, batch, numbers.index, numbers.seed)
         metrics["loss"] = (value, jnp.ones(()))
 
         gradient_norm = jax.named_scope("optimizer")(optax.global_norm)(grads)
         # After a skipped update, later updates are skipped too, so the state stays as it was before the bad step.
-        finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == index)
+        finite = jnp.isfinite(value) & jnp.isfinite(gradient_norm) & (state.step == numbers.index)
 
         def updated() -> TrainState:
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params, gradient_norm=gradient_norm)
+            updates, opt_state = optimizer.update(
+                grads, state.opt_state, state.params, gradient_norm=gradient_norm, rates=numbers.rates
+            )
             params = optax.apply_updates(state.params, updates)
             if isinstance(task, StagedTask):
                 params, opt_state = task.after_update((params, opt_state), batch)
@@ -166,10 +181,9 @@ def assemble(task: TrainingTask, config: TrainingConfig, devices: Sequence[jax.D
     sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # models may depend on the kind of device
         params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
+        optimizer = make_optimizer(config.optimizer, params)
         if config.budget.hours:
-            optimizer = make_timed_optimizer(config.optimizer, params)
-        else:
-            optimizer = make_optimizer(config.optimizer, params, config.num_steps)
+            optimizer = timed(optimizer)
         init = partial(init_state, task, optimizer)
         shapes = jax.eval_shape(init, seed_of(config))
     shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
@@ -190,7 +204,7 @@ def jit_update(
     replicated = NamedSharding(mesh, PartitionSpec())
     return jax.jit(
         make_step(task, optimizer, config),
-        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated, replicated),
+        in_shardings=(state_shardings, sharding.batch_sharding(mesh), replicated),
         out_shardings=(state_shardings, replicated),
         donate_argnums=0,
     )
@@ -206,9 +220,9 @@ def jit_step(
     """Returns the update, compiled over the mesh; see `jit_update`."""
     compiled = jit_update(task, optimizer, mesh, state_shardings, config)
 
-    def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
+    def call(state: TrainState, batch: Tree, numbers: Numbers) -> tuple[TrainState, StepReport]:
         with jax.set_mesh(mesh):
-            return compiled(state, batch, index, seed_of(config))
+            return compiled(state, batch, numbers)
 
     return call
 
@@ -235,11 +249,11 @@ def pmap_step(
     )
     step = make_step(task, optimizer, config, parts)
     mapped = jax.pmap(
-        step, axis_name="data", in_axes=(None, 0, None, None), out_axes=None, devices=list(mesh.devices.ravel())
+        step, axis_name="data", in_axes=(None, 0, None), out_axes=None, devices=list(mesh.devices.ravel())
     )
 
-    def call(state: TrainState, batch: Tree, index: jax.Array | np.int32) -> tuple[TrainState, StepReport]:
+    def call(state: TrainState, batch: Tree, numbers: Numbers) -> tuple[TrainState, StepReport]:
         rows = jax.tree.map(lambda x: x.reshape(mesh.size, -1, *x.shape[1:]), batch)
-        return mapped(state, rows, index, seed_of(config))
+        return mapped(state, rows, numbers)
 
     return call

@@ -32,7 +32,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     """Returns the sweep at the paper's scale, or `tiny`."""
     tiny = parts.is_tiny(variant)
     last = "pretrain128" if tiny else "pretrain512"
-    perplexity = parts.metric("perplexity", last, "valid/masked_lm_loss", "exponential", "min")
+    perplexity = parts.metric("perplexity", last, "valid/masked_lm_loss", "exponential")
     tasks = parts.TINY_TASKS if tiny else _TASKS
     headings = ["perplexity", *_TASKS.values()]
     return {

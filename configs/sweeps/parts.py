@@ -91,9 +91,9 @@ def row(
 
 
 def metric(
-    name: str, stage: str, figure: str, form: str = "plain", direction: str = "max", digits: int = 2
+    name: str, stage: str, figure: str, form: str = "plain", direction: str = "", digits: int = 2
 ) -> dict[str, Any]:
-    """Returns a column of the table."""
+    """Returns a column of the table. By default, the direction is inferred from the name of the metric."""
     of = {"stage": stage, "figure": figure, "form": form, "direction": direction}
     return {"name": name, "digits": digits, **of}
 
@@ -151,7 +151,6 @@ def tiny() -> list[dict[str, Any]]:
         "evaluate_every": 1000,
         "checkpoint.save_every": 1000,
         "data.seq_len": _SHORT_LENGTH,
-        "masking.max_predictions": 5,
         "optimizer.schedule": "constant",
         "optimizer.warmup_steps": 400,
     }

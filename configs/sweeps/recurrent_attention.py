@@ -51,7 +51,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         "metrics": [
             parts.metric(score[0], "train", score[1], digits=1),
             parts.metric("chrF", "train", "valid/chrf" if dates else "test/chrf", digits=1),
-            parts.metric("perplexity", "train", "valid/perplexity", direction="min"),
+            parts.metric("perplexity", "train", "valid/perplexity"),
         ],
         "source": "No paper has this setting. Revisit-MMT has 41.02 BLEU for this Transformer on Multi30k's test2016, "
         "lower-cased and tokenized; it is not comparable with sacreBLEU.",

@@ -32,7 +32,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
         "base": "base",
         "seeds": (0, 1, 2) if tiny else (0,),
         "metrics": [
-            parts.metric("perplexity", "train", "valid/perplexity", direction="min"),
+            parts.metric("perplexity", "train", "valid/perplexity"),
             parts.metric("exact match", "train", "valid/exact_match", digits=1)
             if scale == "dates"
             else parts.metric("BLEU", "train", "test/bleu", digits=1),

@@ -20,6 +20,9 @@ def test_an_empty_split_is_an_error(fraction, count):
     message = rf"data.valid_fraction={fraction}: got {count} of 3 rows of a.tsv in the validation split; .*at least"
     with pytest.raises(UserError, match=message):
         list(read_splits(SplitConfig("a.tsv", "", fraction), lambda source, key: iter("abc"), 0))
+    message = message.replace("rows of", "rows with 1 texts, which are not divided, of")
+    with pytest.raises(UserError, match=message):
+        list(read_splits(SplitConfig("a.tsv", "", fraction), lambda *_: iter("aaa"), 0, lambda *_: 0, "texts"))
 
 
 def test_rows_come_in_order_with_their_splits(monkeypatch):

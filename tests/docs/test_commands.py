@@ -26,6 +26,7 @@ _BLOCK = re.compile(
 # A command with its continued lines or its here-document.
 _COMMAND = re.compile(r"^.*<<'END'(?: .*)?\n(?:.*\n)*?END$|^(?:.*(?:\\|\|)\n)*.+$", re.MULTILINE)
 _LAUNCH = re.compile(r"(?:(?P<input>.+?)\s*\|\s*)?python launch\.py (?P<arguments>.+)", re.DOTALL)
+_ROWS = 200  # of a table
 # What makes the training of a config small, and its model unless `init_from` gives one.
 _SMALL = "num_steps=2 batch_size=4 data.workers=1"
 _SMALL_MODEL = "model.num_layers=1 model.hidden_size=16 model.num_heads=2 model.intermediate_size=32"
@@ -105,6 +106,8 @@ def _run(command: str, flags: list[str]) -> None:
     launched = _LAUNCH.fullmatch(command)
     if not launched:
         subprocess.run(["bash", "-ec", command], check=True, stdout=subprocess.DEVNULL)
+        for table in Path().glob("*.tsv"):  # a command may have made a long one
+            table.write_text("".join(table.read_text().splitlines(keepends=True)[:_ROWS]))
         return
     text = subprocess.run(["bash", "-ec", launched["input"] or ""], check=True, capture_output=True).stdout
     arguments = [os.path.expandvars(argument) for argument in shlex.split(launched["arguments"])]

@@ -21,7 +21,6 @@ STAGES: dict[str, Any] = {
     "data__stages": ((0.4, 8), (0.45, 16)),
     "masking__rate": 0.3,
     "masking__final_rate": 0.15,
-    "masking__max_predictions": 10,
     "model__num_layers": 1,
 }
 
@@ -47,6 +46,14 @@ def test_is_next_probability_is_that_of_label_0(tmp_path, label):
     outputs = {name: np.asarray(value)[0] for name, value in task.infer(params, rows).items()}
     probability = task.record(example, [outputs])["is_next_probability"]
     assert probability == pytest.approx(1 - label, abs=0.01)
+
+
+def test_the_baseline_of_next_sentence_prediction_is_the_majority_class(tmp_path):
+    """A document of one sentence has no next sentence, so all labels are random."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"the dog sees {count} cats" for count in range(40)))
+    _, data, *_ = tiny.pretraining(tiny.config(text, data__vocab_size=30))
+    assert data.baselines()["valid/next_sentence_majority_accuracy"] == 1.0
 
 
 ALL = np.arange(BATCH)

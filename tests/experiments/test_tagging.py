@@ -336,9 +336,10 @@ def test_wrong_configs(tmp_path, overrides, message):
         ready(tmp_path, **values)
 
 
-def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path):
-    source = columns(tmp_path / "text", *["Ann/B-PER Bell/L-PER sees/O"] * 30)
-    with pytest.raises(UserError, match=r"data\.scheme=auto: got entity tags together with L-PER; .*=plain"):
+@pytest.mark.parametrize(("tags", "got"), [("B-PER L-PER", "L-PER"), ("b-per O", "b-per"), ("B_X O", "B_X")])
+def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path, tags, got):
+    source = columns(tmp_path / "text", *["Ann/{} Bell/{} sees/O".format(*tags.split())] * 30)
+    with pytest.raises(UserError, match=rf"scheme=auto: got entity tags in an unknown form: {got}; .*=plain"):
         ready(tmp_path, **{"data.source": source})
     task, *_, config = ready(tmp_path, **{"data.source": source, "data.scheme": "plain"})
     assert task.score_names() == ("accuracy", "loss")

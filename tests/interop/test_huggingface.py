@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from tests.random_params import random_params
+from tests.trees import assert_equal
 
 # Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
@@ -56,10 +56,6 @@ def write_config(folder, remove=(), **changes):
     text = json.dumps({key: value for key, value in values.items() if key not in remove})
     (folder / "config.json").write_text(text)
     return folder
-
-
-def assert_equal(tree, reference):
-    jax.tree.map(np.testing.assert_array_equal, tree, reference)
 
 
 def test_read_config():
@@ -130,38 +126,8 @@ def test_no_such_folder(tmp_path):
         huggingface.load(tmp_path / "none", SHAPES)
 
 
-@pytest.mark.parametrize("predicts_next", [True, False])
-def test_loaded_parameters_have_the_tree_of_the_model(predicts_next):
-    params, report = huggingface.load(GOLDEN, shapes(CONFIG, predicts_next))
-    assert report.missing == ()
-    assert bool(report.unused) == (not predicts_next)
-    assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, shapes(CONFIG, predicts_next))
-
-
 def without(tensors, *prefixes):
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(prefixes)}
-
-
-def test_missing_heads_are_reported(tmp_path, tensors, params):
-    loaded, report = huggingface.load(write(tmp_path, without(tensors, "bert.pooler", "cls.seq")), SHAPES)
-    assert report == (("bert/pooler", "next_sentence"), ())
-    assert loaded.keys() == {"bert", "masked_lm"}
-    assert_equal(loaded["bert"]["encoder"], params["bert"]["encoder"])
-
-
-def test_folder_of_bert_model_has_no_prefix_and_no_heads(tmp_path, tensors, params):
-    bare = {name.removeprefix("bert."): tensor for name, tensor in without(tensors, "cls.").items()}
-    loaded, report = huggingface.load(write(tmp_path, bare), SHAPES)
-    assert report == (("masked_lm", "next_sentence"), ())
-    assert_equal(loaded, {"bert": params["bert"]})
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_becomes_float32(tmp_path, tensors, params, dtype):
-    loaded, _ = huggingface.load(
-        write(tmp_path, {name: tensor.astype(dtype) for name, tensor in tensors.items()}), SHAPES
-    )
-    assert_equal(loaded, jax.tree.map(lambda leaf: leaf.astype(dtype).astype(np.float32), params))
 
 
 def write_shards(folder, tensors):
@@ -332,11 +298,8 @@ def test_a_bare_model_is_written_without_prefix(tmp_path, params, tensors):
     assert_equal(huggingface.load(tmp_path, params["bert"])[0], params["bert"])
 
 
-def test_models_without_a_classifier_have_no_labels():
-    assert open_weights(GOLDEN).labels == ()
-
-
 def test_default_labels_that_transformers_omits(tmp_path):
+    assert open_weights(GOLDEN).labels == ()  # without a classifier
     assert open_weights(write_config(tmp_path, architectures=["BertForSequenceClassification"])).labels == (
         "LABEL_0",
         "LABEL_1",
@@ -402,7 +365,7 @@ MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weig
 
 def write_pooling(folder, *modes, modules=("Transformer", "Pooling", "Normalize"), **values):
     flags = {f"pooling_mode_{mode}": mode in modes for mode in MODES} if modes else {}
-    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling").mkdir(parents=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **flags, **values}))
     found = [{"idx": i, "path": "", "type": f"sentence_transformers.models.{name}"} for i, name in enumerate(modules)]
     (folder / "modules.json").write_text(json.dumps(found))
@@ -411,7 +374,10 @@ def write_pooling(folder, *modes, modules=("Transformer", "Pooling", "Normalize"
 
 @pytest.mark.parametrize(("mode", "pooling"), [("cls_token", "cls"), ("mean_tokens", "mean"), ("max_tokens", "max")])
 def test_pooling_of_sentence_transformers(tmp_path, mode, pooling):
+    assert huggingface.read_pooling(tmp_path) is None
     assert huggingface.read_pooling(write_pooling(tmp_path, mode)) == pooling
+    named = write_pooling(tmp_path / "named", pooling_mode=pooling, include_prompt=True)
+    assert huggingface.read_pooling(named) == pooling
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -430,14 +396,6 @@ def test_length_of_sentence_transformers(tmp_path):
     path.write_text('{"max_seq_length": "256"}')
     with pytest.raises(UserError, match=r"config\.json: max_seq_length: got '256'; expected a value of type int"):
         huggingface.read_sentence_length(tmp_path)
-
-
-def test_pooling_written_as_a_name(tmp_path):
-    assert huggingface.read_pooling(write_pooling(tmp_path, pooling_mode="mean", include_prompt=True)) == "mean"
-
-
-def test_a_transformers_folder_has_no_pooling():
-    assert huggingface.read_pooling(GOLDEN) is None
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from bertjax.models import dot_product
 from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
 from bertjax.models.dot_product import Mask, Tokens
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
-from bertjax.models.layers import Dense
 from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
 
@@ -93,21 +91,6 @@ def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size, c
     np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 
 
-def test_attend_with_projected_keys_and_values_equals_one_call():
-    (x, source, mask), module = inputs(), attention()
-
-    @jax.jit
-    def in_two_steps(variables):
-        key, value = module.apply(variables, source, method="project")
-        options = {"deterministic": True, "return_attention": True}
-        return key, value, module.apply(variables, x, key, value, Mask(mask), method="attend", **options)
-
-    key, value, parts = in_two_steps(init(module))
-    assert key.shape == value.shape == (2, 7, 3, 4)
-    for found, expected in zip(parts, run(module, *inputs()), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def loss(module, variables, x, source, mask):
     rngs, deterministic = {"dropout": jax.random.key(2)}, not module.config.attention_dropout
     options = {"deterministic": deterministic, "return_attention": False}
@@ -120,13 +103,6 @@ def test_attention_is_chunked_only_on_one_cpu(monkeypatch, devices, chunked):
     output = functools.partial(loss, attention())
     with jax.set_mesh(jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])):
         assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == chunked
-
-
-def test_masked_keys_take_no_weight_and_the_rest_sum_to_one():
-    x, source, mask = inputs()
-    _, weights = run(attention(), x, source, mask)
-    assert (weights[~np.broadcast_to(mask, weights.shape)] == 0).all()
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
 
 
 def test_row_without_keys_has_finite_output_and_gradient():
@@ -213,15 +189,6 @@ def test_a_mask_has_segments_and_positions_of_its_tokens():
     jax.tree.map(np.testing.assert_array_equal, some.queries, Tokens(np.array([[2, 1]]), np.array([[1, 0]])))
     np.testing.assert_array_equal(some.allowed[0, 0], [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]])
     np.testing.assert_array_equal(make_mask(segments, "both").queries.positions, [[0, 1, 2, 3, 4]])
-
-
-@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 1, 3, 4)])
-def test_dense_maps_the_last_axis(shape):
-    rng = np.random.default_rng(0)
-    x, kernel, bias = (rng.standard_normal(size).astype(np.float32) for size in (shape, (4, 6), 6))
-    dense = Dense(6, nn.initializers.zeros, "float32")
-    y = jax.jit(dense.apply)({"params": {"kernel": kernel, "bias": bias}}, x)
-    np.testing.assert_allclose(y, x @ kernel + bias, atol=1e-5)
 
 
 def test_dropout_of_the_weights_differs_between_rows_and_heads():

@@ -2,25 +2,14 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bertjax.errors import UserError
 from bertjax.models.embeddings import BertEmbeddings
-from bertjax.models.transformer_config import TransformerConfig
+from tests.models.test_heads import CONFIG as BERT
 
-CONFIG = TransformerConfig(
-    hidden_size=8,
-    num_layers=1,
-    num_heads=2,
-    intermediate_size=16,
-    dropout=0.5,
-    attention_dropout=0.0,
-    activation="gelu",
-    norm_eps=1e-12,
-    initializer_range=0.02,
-)
+CONFIG = dataclasses.replace(BERT, hidden_size=8, num_heads=2, dropout=0.5, initializer_range=0.02)
 IDS = np.array([[3, 0, 10, 3], [1, 2, 3, 4]])
 TYPES = np.array([[0, 0, 1, 1], [0, 1, 1, 1]])
 
@@ -44,16 +33,6 @@ def apply(module, variables, ids, types, key):
 
 def run(variables, ids=IDS, types=TYPES, key=None, **changes):
     return np.asarray(apply(embeddings(**changes), variables, ids, types, key))
-
-
-def test_tables():
-    assert jax.tree.map(jnp.shape, initial()["params"]) == {
-        "word_embeddings": (11, 8),
-        "position_embeddings": (5, 8),
-        "token_type_embeddings": (2, 8),
-        "norm": {"scale": (8,), "bias": (8,)},
-    }
-    assert 0 < np.abs(initial()["params"]["word_embeddings"]).max() <= 0.04
 
 
 def test_embeddings_are_the_normalized_sum_of_three_tables():
@@ -94,9 +73,3 @@ def test_a_sequence_that_is_too_long_is_a_user_error():
     ids = np.zeros((1, 6), np.int32)
     with pytest.raises(UserError, match=r"sequence length: got 6; expected at most model\.max_positions=5"):
         run(initial(), ids, ids)
-
-
-def test_bfloat16():
-    expected, output = run(initial()), run(initial(), dtype="bfloat16")
-    assert output.dtype == jnp.bfloat16
-    np.testing.assert_allclose(output.astype(np.float32), expected, rtol=1e-2)

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +35,6 @@ CONFIG = EncoderDecoderConfig(
 )
 SHARED = {"share_embeddings": True, "tie_output": True, "logits_bias": False, "target_vocab_size": 11}
 PRE = {"norm": "pre", "positions": "learned"}
-FLASH = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16}
 # The ids of padding and of the last two target tokens occur nowhere else.
 SOURCE = np.array([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
@@ -84,12 +82,6 @@ def loss_and_gradient(config, params, segments, weights, key=None):
         return jnp.sum(run(config, params, segments=segments, key=key).logits ** 2 * weights[..., None])
 
     return jax.value_and_grad(loss)(params)
-
-
-def test_inputs_are_taken_from_the_fields_of_a_batch():
-    fields = dict(zip(Seq2SeqInputs._fields, "abcdefg", strict=True))
-    assert Seq2SeqInputs.of({**fields, "labels": "h"})._asdict() == fields
-    assert Seq2SeqInputs.of({"input_ids": "a", "segment_ids": "b"}) == ("a", "b", None, None, None, None, None)
 
 
 @pytest.mark.parametrize("changes", [{}, PRE, {"scan_layers": False, **SHARED}])
@@ -152,19 +144,6 @@ def test_steps_equal_the_whole(changes):
     check_steps(EncoderDecoder(config), make(config), SOURCE, SOURCE_SEGMENTS, config.target_vocab_size, num_beams=3)
 
 
-@pytest.mark.slow
-def test_scanned_unrolled_and_rematerialized_agree():
-    base = config_of(norm="pre", dropout=0.2, attention_dropout=0.2, activation_dropout=0.2)
-    key, weights = jax.random.key(3, impl="rbg"), np.ones((2, 5), np.float32)
-    (value, reference), *others = (
-        loss_and_gradient(dataclasses.replace(base, scan_layers=scan, remat=remat), make(base), SEGMENTS, weights, key)
-        for scan, remat in ((True, "none"), (False, "none"), (True, "full"), (False, "norms"))
-    )
-    for other, found in others:
-        np.testing.assert_allclose(other, value, rtol=1e-5)
-        assert distance(found, reference) < 1e-5
-
-
 def test_the_embeddings_are_scaled_and_then_added_to_the_positions():
     config = config_of(**PRE)
     params = make(config)
@@ -175,33 +154,11 @@ def test_the_embeddings_are_scaled_and_then_added_to_the_positions():
     assert not np.allclose(run(config, plain).logits, expected, atol=1e-2)
 
 
-def test_parameters():
-    def names(**changes):
-        params = jax.eval_shape(functools.partial(init, config_of(**changes)), jax.random.key(0))
-        return {name: leaf.shape for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
-
-    own, shared = names(norm="pre"), names(**SHARED, positions="learned", key_size=2)
-    top = {name: shape for name, shape in own.items() if not name.startswith(("encoder/", "decoder/"))}
-    assert top == {
-        "source_embeddings": (11, 12),
-        "target_embeddings": (13, 12),
-        "output": (12, 13),
-        "bias": (13,),
-    }
-    assert {name: shape for name, shape in shared.items() if not name.startswith(("encoder/", "decoder/"))} == {
-        "embeddings": (11, 12),
-        "source_positions": (6, 12),
-        "target_positions": (6, 12),
-    }
-    assert own["decoder/layers/cross_attention/key/kernel"] == (2, 12, 12)
-    assert shared["decoder/layers/cross_attention/key/kernel"] == (2, 12, 4)
-    assert shared["encoder/layers/attention/query/bias"] == (1, 4)
-    assert shared["encoder/layers/attention/value/kernel"] == (1, 12, 12)
-    assert own["decoder/layers/cross_attention_norm/scale"] == (2, 12)
-    assert own["encoder/layers/intermediate/kernel"] == (1, 12, 20)
-    assert {"encoder/final_norm/scale", "decoder/final_norm/scale"} <= own.keys()
-    assert not any("cross" in name for name in own if name.startswith("encoder/"))
-    assert not any("final_norm" in name for name in shared)
+def test_parameters_of_learned_positions_and_small_keys():
+    shapes = jax.tree.map(jnp.shape, make(config_of(**SHARED, positions="learned", key_size=2)))
+    assert shapes.keys() == {"embeddings", "source_positions", "target_positions", "encoder", "decoder"}
+    layer = shapes["decoder"]["layers"]["cross_attention"]
+    assert (layer["key"]["kernel"], layer["value"]["kernel"]) == ((2, 12, 4), (2, 12, 12))
 
 
 def test_bfloat16_gives_float32_logits_close_to_float32():
@@ -226,21 +183,3 @@ def test_sequences_longer_than_the_positions_are_user_errors():
     memory = jax.eval_shape(encode, variables, Seq2SeqInputs(SOURCE[:, :5], SOURCE_SEGMENTS[:, :5]))
     with pytest.raises(UserError, match=r"sequence length: got 7; expected at most model\.max_positions=5"):
         jax.eval_shape(lambda memory: model.apply(variables, memory, 2, 7, method="start"), memory)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_decoder_layers": 0}, r"model\.num_decoder_layers: got 0; expected at least 1"),
-        ({"source_vocab_size": 0}, r"model\.source_vocab_size: got 0; expected at least 1"),
-        ({"positions": "rotary"}, r"model\.positions: got 'rotary'; expected one of sinusoidal, learned"),
-        ({"sinusoid_layout": "x"}, r"model\.sinusoid_layout: got 'x'; expected one of interleaved, half_split"),
-        ({"share_embeddings": True}, r"model\.target_vocab_size: got 13; expected model\.source_vocab_size=11 with"),
-        ({"key_size": -1}, r"model\.key_size: got -1; expected at least 0"),
-        ({**FLASH, "key_size": 16}, r"model\.key_size: got 16; expected 0 with model\.attention_backend=cudnn"),
-        ({"hidden_size": 9, "num_heads": 3}, r"model\.hidden_size: got 9; expected an even number"),
-    ],
-)
-def test_invalid_values_are_user_errors(changes, message):
-    with pytest.raises(UserError, match=message):
-        config_of(**changes)

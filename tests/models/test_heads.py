@@ -94,35 +94,6 @@ def abstract(model):
     return jax.eval_shape(init, jax.random.key(0), *arguments(model))["params"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "lstm_size", "bert", "head"),
-    [
-        ("sequence", 0, {"embeddings", "encoder", "pooler"}, {"classifier": (12, 4)}),
-        ("sequence", 5, {"embeddings", "encoder"}, {"lstm": (12, 2, 4, 5), "classifier": (10, 4)}),
-        ("token", 0, {"embeddings", "encoder"}, {"classifier": (12, 4)}),
-        ("token", 5, {"embeddings", "encoder"}, {"lstm": (12, 2, 4, 5), "classifier": (10, 4)}),
-        ("question", 0, {"embeddings", "encoder"}, {"qa_outputs": (12, 2)}),
-        ("question", 5, {"embeddings", "encoder"}, {"lstm": (12, 2, 4, 5), "qa_outputs": (10, 2)}),
-    ],
-)
-def test_parameters(kind, lstm_size, bert, head):
-    params = abstract(make(kind, lstm_size))
-    assert params["bert"].keys() == bert
-    kernels = {name: leaf.get("kernel", leaf.get("input_kernel")) for name, leaf in params.items() if name != "bert"}
-    assert {name: kernel.shape for name, kernel in kernels.items()} == head
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
-
-
-def test_heads_are_initialized_as_truncated_normals():
-    model = BertForSequenceClassification(dataclasses.replace(CONFIG, hidden_size=300), 200, 0.1, 0)
-    init = functools.partial(model.init, deterministic=True)
-    head = jax.jit(lambda key: init(key, batch())["params"]["classifier"])(jax.random.key(0))
-    head = jax.tree.map(np.asarray, head)
-    assert not head["bias"].any()
-    assert 0.59 < np.abs(head["kernel"]).max() <= 0.6
-    np.testing.assert_allclose(np.std(head["kernel"]), 0.88 * 0.3, rtol=0.01)
-
-
 @pytest.mark.parametrize(("kind", "lstm_size"), CALLS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_shapes_and_dtypes(kind, lstm_size, dtype):

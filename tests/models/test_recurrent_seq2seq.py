@@ -147,18 +147,3 @@ def test_packed_rows_are_user_errors():
         UserError, match=r"recurrent model: got packed rows; expected one pair per row\. Fix: set --config"
     ):
         RecurrentSeq2Seq(CONFIG).apply({"params": make(CONFIG)}, inputs, **call)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_size": 7}, r"model\.hidden_size: got 7; expected an even number"),
-        ({"embedding_size": 0}, r"model\.embedding_size: got 0; expected at least 1"),
-        ({"dropout": 1.0}, r"model\.dropout: got 1\.0; expected at least 0 and below 1"),
-        ({"initializer_range": 0.0}, r"model\.initializer_range: got 0\.0; expected above 0"),
-        ({"attention": "local"}, r"model\.attention: got 'local'; expected one of none, additive, dot, general"),
-    ],
-)
-def test_invalid_values_are_user_errors(changes, message):
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(CONFIG, **changes)

@@ -2,33 +2,21 @@ import dataclasses
 import functools
 import math
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build
-from bertjax.errors import UserError
+from bertjax.config import part
 from bertjax.models.dot_product import Mask
 from bertjax.models.encoder import Encoder
 from bertjax.models.transformer import TransformerLayer
 from bertjax.models.transformer_config import TransformerConfig, dense, make_norm
+from tests.models.test_heads import CONFIG as BERT
 from tests.random_params import random_params
 from tests.trees import distance
 
-CONFIG = TransformerConfig(
-    hidden_size=12,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=20,
-    dropout=0.0,
-    attention_dropout=0.0,
-    activation="gelu",
-    norm_eps=1e-3,
-    initializer_range=0.3,
-    scan_layers=True,
-)
+CONFIG = dataclasses.replace(part(TransformerConfig, BERT), num_heads=2, norm_eps=1e-3)
 FORMS = [(scan, remat) for scan in (False, True) for remat in ("none", "dots", "norms", "full")]
 
 
@@ -184,19 +172,7 @@ def test_parameters_are_stacked_equally_with_all_options():
     other = dataclasses.replace(CONFIG, scan_layers=False, remat="full")
     params, reference = (make(config, jax.random.key(5)) for config in (other, CONFIG))
     jax.tree.map(np.testing.assert_array_equal, params, reference)
-    layers = flax.traverse_util.flatten_dict(params["params"]["layers"], sep="/")
-    assert {name: leaf.shape for name, leaf in layers.items() if "norm" not in name} == {
-        **{f"attention/{name}/kernel": (2, 12, 12) for name in ("query", "key", "value", "output")},
-        **{f"attention/{name}/bias": (2, 12) for name in ("query", "key", "value", "output")},
-        "intermediate/kernel": (2, 12, 20),
-        "intermediate/bias": (2, 20),
-        "output/kernel": (2, 20, 12),
-        "output/bias": (2, 12),
-    }
-    assert {name for name in layers if "norm" in name} == {
-        f"{norm}/{leaf}" for norm in ("attention_norm", "output_norm") for leaf in ("scale", "bias")
-    }
-    kernel = np.asarray(layers["attention/query/kernel"])
+    kernel = params["params"]["layers"]["attention"]["query"]["kernel"]
     assert not np.allclose(kernel[0], kernel[1])
 
 
@@ -256,33 +232,3 @@ def test_activation_dropout_drops_activations_of_the_feed_forward_network():
     kept = output[0, :, 0] / 2
     np.testing.assert_allclose(kept, np.round(kept), atol=1e-5)
     assert (len(np.unique(kept)) > 3, 8 < kept.mean() < 12, output[0, :, 1:].any()) == (True, True, False)
-
-
-INVALID = {
-    **{"hidden_size": (0, 13), "num_layers": (0,), "num_heads": (-1, 5), "intermediate_size": (0,)},
-    **{"dropout": (1.0, -0.1, math.nan), "attention_dropout": (1.5,), "activation_dropout": (1.0,)},
-    **{"activation": ("exact",), "initializer": ("zeros",), "norm": ("sandwich",), "norm_eps": (0.0,)},
-    **{"initializer_range": (-0.02,), "dtype": ("float16",), "remat": ("some", True)},
-}
-
-
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in INVALID.items() for value in values])
-def test_invalid_values_are_user_errors(key, value):
-    with pytest.raises(UserError, match=r"model\.\w+: got .*expected"):
-        dataclasses.replace(CONFIG, **{key: value})
-
-
-@pytest.mark.parametrize(("earlier", "present"), [(False, "none"), (True, "full"), ("true", "full"), ("dots", "dots")])
-def test_configs_of_earlier_versions(earlier, present):
-    values = {**dataclasses.asdict(CONFIG), "remat": earlier}
-    assert build(TransformerConfig, values, "model").remat == present
-
-
-def test_unsupported_options_of_the_flash_backend():
-    able = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16, "attention_dropout": 0.0}
-    dataclasses.replace(CONFIG, **able)  # heads of 8
-    for key, value in (("attention_dropout", 0.1), ("dtype", "float32"), ("hidden_size", 12)):
-        with pytest.raises(UserError, match=r"expected .* with model\.attention_backend=cudnn"):
-            dataclasses.replace(CONFIG, **{**able, key: value})
-    with pytest.raises(UserError, match=r"got 0.1; expected 0 with model\.attention_backend=splash"):
-        dataclasses.replace(CONFIG, attention_backend="splash", attention_dropout=0.1)

@@ -46,8 +46,11 @@ def test_ids_and_text_equal_ours(tmp_path, kind, number):
     tokenizer = decoder = transformers.AutoTokenizer.from_pretrained(folder)
     if number and kind not in ("sentencepiece", "marian"):
         decoder = transformers.AutoTokenizer.from_pretrained(folder / "target")
-    for text, ids in zip(TEXTS, source.encode_batch(TEXTS), strict=True):
+    texts = [*TEXTS, *([">>deu<< A dog runs", ">>xyz<<Zwei", "unknown: qxz"] if kind == "marian" else [])]
+    for text, ids, of_target in zip(texts, source.encode_batch(texts), target.encode_batch(texts), strict=True):
         assert tokenizer(text).input_ids == [*ids.tolist(), source.eos_id], text
+        if kind == "marian":
+            assert tokenizer(text_target=text).input_ids == [*of_target.tolist(), target.eos_id], text
     assert tokenizer.eos_token_id == source.eos_id
     assert tokenizer.pad_token_id == (target if kind == "sentencepiece" else source).pad_id
     for ids in target.encode_batch(TEXTS):

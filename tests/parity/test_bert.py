@@ -1,6 +1,5 @@
 """Our BERT compared with transformers, from golden files and live (slow)."""
 
-import dataclasses
 import functools
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
+from tests.trees import distance
 
 GOLDEN = Path(__file__).with_name("golden")
 CASES = ("erf", "tanh", "deep")
@@ -71,15 +71,6 @@ def cross_entropy(logits, labels):
     return -jnp.mean(log_probability)
 
 
-def distance(tree, reference):
-    """The norm of the difference over the norm of the whole tree."""
-
-    def norm(tree):
-        return np.sqrt(sum(np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(tree)))
-
-    return norm(jax.tree.map(lambda a, b: a - b, tree, reference)) / norm(reference)
-
-
 def check(config, params, batch, expected, gradient, tolerance=2e-5):
     output, our_gradient = run(config, params, int32(batch))
     for name, value in expected.items():
@@ -98,22 +89,3 @@ def test_golden(case):
     config, params = read(folder)
     gradient, _ = huggingface.load(folder / "gradient", shapes(config))
     check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
-
-
-@pytest.mark.slow
-def test_golden_unrolled_and_rematerialized():
-    folder = GOLDEN / "bert_deep"
-    config, params = read(folder, scan_layers=False, remat="full")
-    gradient, _ = huggingface.load(folder / "gradient", shapes(config))
-    check(config, params, np.load(folder / "batch.npz"), np.load(folder / "expected.npz"), gradient)
-
-
-def test_golden_distinguishes_both_gelus():
-    """A tolerance that is too wide to distinguish activations would make parity meaningless."""
-    folder = GOLDEN / "bert_tanh"
-    config, params = read(folder)
-    batch, expected = np.load(folder / "batch.npz"), np.load(folder / "expected.npz")
-    other = dataclasses.replace(config, activation="gelu")
-    output = jax.jit(apply, static_argnums=0)(other, params, int32(batch))
-    logits = np.asarray(output.masked_lm_logits)[:, -expected["masked_lm_logits"].shape[1] :]
-    assert np.abs(logits - expected["masked_lm_logits"]).max() > 1e-4

@@ -1,22 +1,90 @@
-"""Small folders of families without mathematics of their own, compared with transformers in both directions."""
+"""Families of encoders compared with transformers: outputs of padded and packed rows, gradients, and folders."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax.config import build
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
+from tests import tiny
+from tests.trees import distance
 
 pytestmark = pytest.mark.slow
 
 VOCAB, CLASSES = 61, 5
-SIZES = {"vocab_size": VOCAB, "max_position_embeddings": 20}
+# Special tokens are within the vocabulary; 0 is the padding.
+TOKENS = {
+    **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
+    **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+}
+# For each name, the family and sizes, no two of which are equal. All windows are smaller than the texts.
 CONFIGS = {
-    "distilbert": {"dim": 24, "n_heads": 3, "n_layers": 2, "hidden_dim": 28, "activation": "gelu"},
+    "bert": (
+        "bert",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 50,
+            "hidden_act": "gelu_new",
+        },
+    ),
+    "distilbert": ("distilbert", {"dim": 24, "n_heads": 3, "n_layers": 2, "hidden_dim": 28, "activation": "gelu"}),
+    # Like the published models, with an odd width.
+    "modernbert": (
+        "modernbert",
+        {
+            "hidden_size": 24,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 4,
+            "intermediate_size": 20,
+            "local_attention": 5,
+            "global_attn_every_n_layers": 3,
+            **TOKENS,
+        },
+    ),
+    "modernbert with biases": (
+        "modernbert",
+        {
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 3,
+            "intermediate_size": 18,
+            "local_attention": 6,
+            "global_attn_every_n_layers": 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            },
+            **dict.fromkeys(("hidden_activation", "classifier_activation"), "gelu_new"),
+            "classifier_pooling": "mean",
+            "tie_word_embeddings": False,
+            "norm_eps": 1e-3,
+            **dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
+            **TOKENS,
+        },
+    ),
+    "modernbert of local layers": (
+        "modernbert",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "intermediate_size": 26,
+            "local_attention": 4,
+            "layer_types": ["sliding_attention"] * 3,
+            **dict.fromkeys(("hidden_activation", "classifier_activation"), "silu"),
+            "classifier_pooling": "mean",
+            **TOKENS,
+        },
+    ),
 }
 CLASSES_OF = {
     "model": "BertModel",
@@ -25,9 +93,84 @@ CLASSES_OF = {
     "tokens": "BertForTokenClassification",
     "spans": "BertForQuestionAnswering",
 }
-IDS = np.random.default_rng(3).integers(5, VOCAB, (2, 9))
-IDS[1, 6:] = 0
-MASK = (IDS != 0).astype(np.int32)
+CASES = [(name, head) for name in ("bert", "distilbert", "modernbert") for head in CLASSES_OF]
+CASES.remove(("bert", "model"))  # test_bert.py has it, with its pooler
+CASES += [("modernbert with biases", head) for head in ("words", "classes", "spans")]
+CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
+# Keys of config.json that describe the classes or the file.
+NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
+
+# Instances in two packed rows, by length. The rest of a row is padding.
+LENGTHS, LENGTH = ((11, 7), (13, 9, 4)), 27
+TEXTS = [np.random.default_rng(7).integers(5, VOCAB, n) for row in LENGTHS for n in row]
+
+
+def types_of(positions):
+    """The token types of all rows, which only BERT reads."""
+    return np.asarray(positions) // 4 % 2
+
+
+def padded():
+    """Each text in its own row."""
+    ids = np.zeros((len(TEXTS), LENGTH), np.int32)
+    for row, text in zip(ids, TEXTS, strict=True):
+        row[: len(text)] = text
+    return BertInputs(ids, np.broadcast_to(types_of(np.arange(LENGTH)), ids.shape), (ids != 0).astype(np.int32))
+
+
+def packed():
+    """The texts of each row of `LENGTHS` one after another."""
+    segments, positions = np.zeros((2, len(LENGTHS), LENGTH), np.int32)
+    ids, starts = np.zeros_like(segments), np.zeros((len(LENGTHS), 3), np.int32)
+    texts = iter(TEXTS)
+    for row, lengths in enumerate(LENGTHS):
+        for number, length in enumerate(lengths):
+            start = sum(lengths[:number])
+            ids[row, start : start + length] = next(texts)
+            segments[row, start : start + length] = number + 1
+            positions[row, start : start + length] = np.arange(length)
+            starts[row, number] = start
+    return BertInputs(ids, types_of(positions), segments, positions, starts)
+
+
+def unpacked(rows, is_per_text):
+    """The results of `packed`, one for each text."""
+    found = []
+    for row, lengths in zip(np.asarray(rows), LENGTHS, strict=True):
+        for number, length in enumerate(lengths):
+            start = sum(lengths[:number])
+            found.append(row[number] if is_per_text else row[start : start + length])
+    return found
+
+
+def their_model(name, head, **changes):
+    """A model in which no bias is 0, no norm is 1 and no attention is uniform."""
+    import torch
+    import transformers
+
+    family, values = CONFIGS[name]
+    labels = {"num_labels": CLASSES} if head in ("classes", "tokens") else {}
+    values = {"vocab_size": VOCAB, "max_position_embeddings": 40, "pad_token_id": 0, **values, **labels, **changes}
+    config = transformers.AutoConfig.for_model(family, **values, attn_implementation="eager")
+    model = getattr(transformers, families.find(family).class_name(CLASSES_OF[head]))(config).eval()
+    rng = np.random.default_rng(3)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            noise = torch.from_numpy(rng.standard_normal(parameter.shape, np.float32))
+            is_scale = "norm" in key.lower() and key.endswith("weight")
+            parameter.copy_(0.2 * noise + (1.0 if is_scale else 0.0))
+    return model
+
+
+def their_outputs(model, inputs):
+    """A result of shape [rows, ..., size]: hidden vectors or logits."""
+    import torch
+
+    ids, types, mask = (torch.tensor(np.array(each)).long() for each in inputs[:3])
+    more = {"token_type_ids": types} if model.config.model_type == "bert" else {}
+    output = model(input_ids=ids, attention_mask=mask, **more)
+    spans = ("start_logits", "end_logits")
+    return torch.stack([output[key] for key in spans], -1) if spans[0] in output else output[0]
 
 
 def our_model(head, config):
@@ -40,58 +183,118 @@ def our_model(head, config):
     }[head]()
 
 
-def call(head, config, method, *variables):
-    """Calls a method of our model, "init" or "apply"."""
-    ids, options = jnp.asarray(IDS), {"deterministic": True}
-    inputs = (BertInputs(ids, jnp.zeros_like(ids), jnp.asarray(MASK)),)
-    if head == "words":
-        inputs += (jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape),)
-    if head in ("model", "words"):
-        options["return_attention"] = False
-    return getattr(our_model(head, config), method)(*variables, *inputs, **options)
-
-
-def our_output(folder, head):
-    weights = open_weights(folder)
-    config = build(HeadConfig, {"dropout": 0.0, "attention_dropout": 0.0, **weights.fields}, "model")
-    shapes = jax.eval_shape(lambda: call(head, config, "init", jax.random.key(0)))["params"]
-    params, missing = weights.load(shapes)
-    assert not missing
-    output = call(head, config, "apply", {"params": params})
+def call(head, config, method, first, inputs):
+    """Calls `init` or `apply` of our model; returns the parameters, or the result with the shape of theirs."""
+    inputs = jax.tree.map(jnp.asarray, inputs)
+    places = jnp.broadcast_to(jnp.arange(LENGTH), inputs.input_ids.shape)
+    arguments = (inputs, places) if head == "words" else (inputs,)
+    options = {"return_attention": False} if head in ("model", "words") else {}
+    output = getattr(our_model(head, config), method)(first, *arguments, deterministic=True, **options)
+    if method == "init":
+        return output["params"]
     found = {"model": lambda: output.hidden, "words": lambda: output.masked_lm_logits}
-    found |= {"spans": lambda: jnp.stack(output, -1)}
-    return config, params, np.asarray(found.get(head, lambda: output)())
+    return {**found, "spans": lambda: jnp.stack(output, -1)}.get(head, lambda: output)()
 
 
-def their_output(model):
-    import torch
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def our_results(head, config, params, of_outputs):
+    """Outputs of padded rows and of packed rows, and the gradient of a weighted sum of the first."""
 
-    with torch.no_grad():
-        output = model(torch.tensor(IDS), attention_mask=torch.tensor(MASK))
-    spans = ("start_logits", "end_logits")
-    return (torch.stack([output[key] for key in spans], -1) if spans[0] in output else output[0]).numpy()
+    def loss(params):
+        output = call(head, config, "apply", {"params": params}, padded())
+        return jnp.sum(output * of_outputs), output
+
+    gradient, output = jax.grad(loss, has_aux=True)(params)
+    return output, call(head, config, "apply", {"params": params}, packed()), gradient
 
 
-@pytest.mark.parametrize("family", CONFIGS)
-@pytest.mark.parametrize("head", CLASSES_OF)
-def test_a_folder_in_both_directions(family, head, tmp_path):
-    import torch
+def check(head, config, params, model, folder):
+    """Compares outputs and gradients."""
+    theirs, mask = their_outputs(model, padded()), padded().segment_ids
+    of_outputs = np.random.default_rng(5).standard_normal(theirs.shape).astype(np.float32)
+    of_outputs = of_outputs * mask[..., None] if theirs.ndim == 3 else of_outputs
+    rows, in_packed, ours = our_results(head, config, params, of_outputs)
+    theirs.backward(type(theirs)(of_outputs))
+    real = mask.astype(bool) if theirs.ndim == 3 else slice(None)
+    np.testing.assert_allclose(np.asarray(rows)[real], theirs.detach().numpy()[real], atol=2e-5)
+    for one, text in zip(unpacked(in_packed, head == "classes"), TEXTS, strict=True):
+        alone = BertInputs(text[None], types_of(np.arange(len(text)))[None], np.ones((1, len(text))))
+        np.testing.assert_allclose(one, their_outputs(model, alone).detach().numpy()[0], atol=2e-5)
+    huggingface.write_tensors(folder, {name: each.grad.numpy() for name, each in model.named_parameters()})
+    family = model.config.model_type
+    expected, report = huggingface.load(folder, params, type(model).__name__, family=family)
+    assert report == ((), ())
+    if family == "modernbert":  # transformers has no norm before the first attention, and ours is not used
+        expected.get("bert", expected)["encoder"]["layers"]["attention_norm"]["scale"][0] = 0.0
+    assert distance(ours, expected) <= 1e-5
+
+
+@pytest.mark.parametrize(("name", "head"), CASES)
+def test_a_folder_in_both_directions(name, head, tmp_path):
+    """transformers opens ours without missing or unexpected keys, and writes an equal config."""
     import transformers
 
-    torch.manual_seed(0)
-    labels = {"num_labels": CLASSES} if head in ("classes", "tokens") else {}
-    config = transformers.AutoConfig.for_model(family, **SIZES, **CONFIGS[family], **labels)
-    name = families.find(family).class_name(CLASSES_OF[head])
-    model = getattr(transformers, name)(config).eval()
-    for parameter in model.parameters():
-        parameter.data.normal_(std=0.2)
+    model, family = their_model(name, head), CONFIGS[name][0]
     model.save_pretrained(tmp_path / "theirs")
-    ours, params, output = our_output(tmp_path / "theirs", head)
-    real = MASK.astype(bool) if output.ndim == 3 else slice(None)
-    np.testing.assert_allclose(output[real], their_output(model)[real], atol=2e-5)
-    huggingface.save(tmp_path / "ours", params, ours, CLASSES_OF[head], family=family)
-    again, info = getattr(transformers, name).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    config = build(HeadConfig, {**open_weights(tmp_path / "theirs").fields, "scan_layers": True}, "model")
+    shapes = jax.eval_shape(lambda: call(head, config, "init", jax.random.key(0), padded()))
+    params, report = huggingface.load(tmp_path / "theirs", shapes, type(model).__name__, family=family)
+    assert report == ((), ())
+    check(head, config, params, model, tmp_path / "gradient")
+    labels = [f"name {i}" for i in range(CLASSES)] if head in ("classes", "tokens") else None
+    special = {"pad": 0, "cls": 1, "sep": 2}
+    huggingface.save(tmp_path / "ours", params, config, CLASSES_OF[head], labels, special=special, family=family)
+    again, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True, attn_implementation="eager")
+    assert type(transformers.AutoConfig.from_pretrained(tmp_path / "ours")) is type(model.config)
     assert not any(info.values()), info
-    np.testing.assert_allclose(their_output(again.eval())[real], their_output(model)[real], atol=1e-6)
-    same = config.to_dict().keys() - {"_name_or_path", "architectures", "dtype", "problem_type"}
-    assert {key: again.config.to_dict()[key] for key in same} == {key: config.to_dict()[key] for key in same}
+    for (key, one), (_, other) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        np.testing.assert_array_equal(one.detach(), other.detach(), err_msg=key)
+    before, after = model.config.to_dict(), again.config.to_dict()
+    same = before.keys() - NOT_OF_THE_ENCODER
+    assert {key: after[key] for key in same} == {key: before[key] for key in same}
+    assert not labels or again.config.id2label == dict(enumerate(labels))
+
+
+MASKED = ["The [MASK] sees two dogs.", "It didn't rain; [MASK] slept in Köln, 12 km away."]
+PLAIN = [text.replace("[MASK]", "bird") for text in MASKED]
+
+
+def write_tokenizer(folder):
+    """Writes a small byte-level BPE in the form of ModernBERT's tokenizer, and returns transformers' tokenizer."""
+    import tokenizers
+    import transformers
+
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.normalizer = tokenizers.normalizers.NFC()
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(PLAIN * 3, trainer)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    tokens = [tokenizers.AddedToken(each, special=True, lstrip=each == "[MASK]") for each in special.values()]
+    tokenizer.add_special_tokens(tokens)
+    pairs = [(each, tokenizer.token_to_id(each)) for each in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=pairs
+    )
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=40, **special)
+    theirs.model_input_names = ["input_ids", "attention_mask"]
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def test_a_whole_folder_fills_masks_as_the_pipeline(tmp_path):
+    import transformers
+
+    tokenizer = write_tokenizer(tmp_path)
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
+    model = their_model("modernbert", "words", vocab_size=len(tokenizer), **ids)
+    model.save_pretrained(tmp_path)
+    fill = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer)
+    with tiny.few_devices(1):
+        ours = bertjax.load(tmp_path)
+        for record, expected in zip(ours.predict(MASKED), fill(MASKED), strict=True):
+            (mask,) = record["masks"]
+            assert mask["tokens"] == ours.tokenizer.names([each["token"] for each in expected])
+            np.testing.assert_allclose(mask["probabilities"], [each["score"] for each in expected], atol=2e-6)

@@ -10,11 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from bertjax.config import build
-from bertjax.interop import marian_subwords
 from bertjax.interop.families import marian
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
-from tests.interop.test_marian import CHOICES, TEXTS, load, read_config, write_vocabularies
-from tests.parity.test_bert import distance
+from tests.interop.test_marian import CHOICES, load, read_config, shapes
+from tests.trees import distance
 
 # Whether embeddings are shared, whether the output is tied, and the activation.
 CASES = [(True, True, "swish"), (False, True, "gelu"), (False, False, "relu"), (True, False, "gelu_new")]
@@ -112,12 +111,6 @@ def read(folder):
     return config, load(folder, shapes(config))
 
 
-def shapes(config):
-    ids = jnp.zeros((1, 1), jnp.int32)
-    init = functools.partial(EncoderDecoder(config).init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
-
-
 def check(output, expected, batch):
     """Compares outputs and gradients at tokens. At padding they differ without consequences."""
     source, target = batch["segment_ids"] == 1, batch["target_segment_ids"] == 1
@@ -192,24 +185,3 @@ def test_live_export(tmp_path, share, tie, activation):
     with torch.no_grad():
         words = opened.generate(torch.tensor(batch["input_ids"][:1, :5]).long(), max_new_tokens=6, num_beams=2)
     assert words[0, 0] == PAD and words.shape[1] <= 7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("separate", [False, True])
-def test_live_subwords(tmp_path, separate):
-    """Pieces and ids equal those of MarianTokenizer, for OPUS files and for files that we save."""
-    import transformers
-
-    for side in marian_subwords.read_subwords(write_vocabularies(tmp_path, separate)):
-        side.save(tmp_path / "new")
-    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path / "new")
-    source, target = marian_subwords.read_subwords(tmp_path / "new")
-    texts = [*TEXTS, ">>deu<< A dog runs", ">>xyz<<Zwei", "unknown: qxz", "", "  two   spaces "]
-    for text in texts:
-        encodings = theirs(text)["input_ids"], theirs(text_target=text)["input_ids"]
-        for subwords, expected in zip((source, target), encodings, strict=True):
-            (ids,) = subwords.encode_batch([text])
-            assert [*ids.tolist(), subwords.eos_id] == expected, text
-        (ids,) = target.encode_batch([text])
-        if target.unk_id not in ids and not text.startswith(">>"):
-            assert target.decode(ids) == theirs.decode(encodings[1], skip_special_tokens=True)

@@ -20,7 +20,7 @@ from bertjax.experiments.bertsum_ext import ModelConfig
 from bertjax.interop.families import presumm
 from bertjax.models.bert import BertInputs, HeadConfig
 from bertjax.models.bertsum import BertSum, BertSumConfig
-from tests.parity.test_bert import distance
+from tests.trees import distance
 
 GOLDEN = Path(__file__).with_name("golden") / "presumm"
 SCORERS = ("transformer", "classifier", "rnn")

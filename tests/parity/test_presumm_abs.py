@@ -29,8 +29,8 @@ from bertjax.models.losses import cross_entropy
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds
 from tests import tiny
-from tests.parity.test_bert import distance
 from tests.parity.test_presumm import CHOICES
+from tests.trees import distance
 
 GOLDEN = Path(__file__).with_name("golden") / "presumm_abs"
 FIRST_WORD, FIRST_PIECE, VOCAB = 8, 26, 37

@@ -1,6 +1,5 @@
 """Clusters of GPUs: shapes, links, memory, the plugin; and a small cluster if the plugin is installed."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -69,12 +68,6 @@ def test_published_specifications_are_consistent():
     # Peaks follow from the units of the matrix cores: cores x operations in a cycle x cycles per second.
     assert gpus.GPUS["h100"].peak_flops == pytest.approx(132 * 4096 * 1.83e9, rel=0.001)
     assert gpus.GPUS["a100"].peak_flops == pytest.approx(108 * 2048 * 1.41e9, rel=0.001)
-
-
-def test_descriptions_have_the_same_fields():
-    fields = {name: set(re.findall(r"(\w+):", gpus.describe(gpu))) for name, gpu in gpus.GPUS.items()}
-    assert len({frozenset(each) for each in fields.values()}) == 1
-    assert "{ major: 9 }" in gpus.describe(gpus.GPUS["h100"])
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def test_the_command_without_a_topology():
 
 def test_values_that_are_not_set_yet():
     tree = config_file.get_config("tiny,phase2")
-    tree.update_from_flattened_dict({**VALUES, "data.seq_len": 48})
+    tree.update_from_flattened_dict({**VALUES, "data.seq_len": 48, "masking.max_predictions": 8})
     resolved = bert_pretraining.resolve(json.loads(tree.to_json()), None)
     assert (resolved["init_from"], resolved["model"]["vocab_size"]) == (None, None)
     completed = stages._for_plan(resolved)

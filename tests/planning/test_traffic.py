@@ -41,30 +41,6 @@ ENTRY %main (a: f32[24,64], n: s32[]) -> f32[24,64] {
     assert step_costs(text, 1).hbm_bytes == fetched + (row + 4)
 
 
-def test_a_value_that_a_nested_fusion_returns_unchanged_is_read_by_its_user():
-    text = """HloModule a
-
-%same (p: bf16[8,16]) -> bf16[8,16] {
-  %p = bf16[8,16]{1,0:T(8,128)S(1)} parameter(0)
-  ROOT %b = bf16[8,16]{1,0} bitcast(%p)
-}
-
-%product (q: bf16[8,16], r: bf16[16,4]) -> f32[8,4] {
-  %q = bf16[8,16]{1,0} parameter(0)
-  %r = bf16[16,4]{1,0} parameter(1)
-  %q.1 = bf16[8,16]{1,0} fusion(%q), kind=kLoop, calls=%same
-  ROOT %dot = f32[8,4]{1,0} dot(%q.1, %r), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-
-ENTRY %main (a: bf16[8,16], b: bf16[16,4]) -> f32[8,4] {
-  %a = bf16[8,16]{1,0} parameter(0)
-  %b = bf16[16,4]{1,0} parameter(1)
-  ROOT %c = f32[8,4]{1,0} fusion(%a, %b), kind=kOutput, calls=%product
-}
-"""
-    assert step_costs(text, 1).hbm_bytes == 2 * 8 * 16 + 2 * 16 * 4 + 4 * 8 * 4
-
-
 def test_a_product_of_slices_has_no_traffic_of_its_workspace():
     axes = '{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}'
     call = 'custom_call_target="__cublas$gemm"'
@@ -96,26 +72,6 @@ ENTRY %main (a: bf16[3,8,16], b: bf16[3,16,4], n: s32[]) -> bf16[8,4] {{
     costs = step_costs(text, 1)
     assert costs.hbm_bytes == 2 * (8 * 16 + 16 * 4 + 8 * 4) + 4
     assert costs.flops == 2 * 8 * 16 * 4
-
-
-def test_constants_that_a_fusion_makes_are_written():
-    text = """HloModule a
-
-%zeros () -> f32[64] {
-  %zero = f32[] constant(0)
-  ROOT %b = f32[64]{0} broadcast(%zero), dimensions={}
-}
-
-%numbers () -> s32[64] {
-  ROOT %i = s32[64]{0} iota(), iota_dimension=0
-}
-
-ENTRY %main () -> f32[64] {
-  %n = s32[64]{0} fusion(), kind=kLoop, calls=%numbers
-  ROOT %z = f32[64]{0} fusion(), kind=kLoop, calls=%zeros
-}
-"""
-    assert step_costs(text, 1).hbm_bytes == 2 * 4 * 64
 
 
 def test_an_asynchronous_collective_of_several_arrays():

@@ -14,8 +14,9 @@ collect_ignore = (
 
 
 def lines(steps: list[int], *, next_sentence: bool = True, objective: str = "masked_lm") -> list[dict]:
-    """A log with a unigram line of 6, a held-out loss of 7 - step / 100 and 1,000 tokens a step."""
-    found: list[dict] = [{"step": 0, f"valid/{objective}_unigram_loss": 6.0}]
+    """A log with baselines of 6 and 0.6, a validation loss of 7 - step / 100 and 1,000 tokens a step."""
+    majority = {"valid/next_sentence_majority_accuracy": 0.6} if next_sentence else {}
+    found: list[dict] = [{"step": 0, f"valid/{objective}_unigram_loss": 6.0, **majority}]
     for step in steps:
         train = {"step": step, "train/tokens_per_second": 500.0, "train/step_seconds": 2.0}
         valid = {"step": step}

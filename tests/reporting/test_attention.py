@@ -3,10 +3,7 @@
 import base64
 import io
 import logging
-import re
-import sys
 import types
-import xml.etree.ElementTree as ET
 
 import matplotlib.image
 import numpy as np
@@ -15,8 +12,8 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.reporting import attention, drawing
 from bertjax.reporting.attention import Attention, draw_attention, drawer
+from tests.reporting import svg
 
-SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
 SOURCE, TARGET = ["a", "$big$", "<dog>", "runs"], ["ein", "großer", "Hund"]
 
@@ -31,13 +28,13 @@ def cross(layers=2, heads=3):
 
 
 def texts(path):
-    return ["".join(text.itertext()) for text in ET.parse(path).iter(f"{SVG}text")]
+    return svg.texts(path.read_text())
 
 
 def images(path):
     """The cells of each panel, as gray values. The last image of the file is the color bar."""
     found = []
-    for image in ET.parse(path).iter(f"{SVG}image"):
+    for image in svg.elements(path.read_text(), "image"):
         pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(image.get(HREF).split(",")[1])))
         found.append(pixels[..., :3].mean(-1))
     return found[:-1]
@@ -169,9 +166,3 @@ def test_mistakes_are_told(tmp_path, name, kind, options, message):
     with pytest.raises(UserError, match=message):
         draw_attention(tmp_path / name, {"cross": kind}, **{"layers": None, "heads": None, **options})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_the_drawing_library_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=re.escape("pip install -e '.[report]'")):
-        draw_attention(tmp_path / "a.png", {"cross": cross()}, layers=None, heads=None)

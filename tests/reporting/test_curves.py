@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,21 @@ from bertjax.errors import UserError
 from bertjax.reporting.curves import learning_curves, main
 from bertjax.reporting.runs import read_run
 from tests.reporting.conftest import lines
+from tests.reporting.svg import SVG, elements, texts
 
-SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[2]
 
 
 def drawn(svg: str) -> dict[str, list[tuple[float, float]]]:
     """The points, in the picture's own units, of each line that has an id of ours; y grows downwards."""
     found = {}
-    for group in ET.fromstring(svg).iter(f"{SVG}g"):
+    for group in elements(svg, "g"):
         name = group.get("id", "")
-        if "/" in name or name == "chance":
+        if "/" in name:
             path = group.find(f"{SVG}path")
             numbers = re.findall(r"[ML] (\S+) (\S+)", path.get("d"))
             found[name] = [(float(x), float(y)) for x, y in numbers]
     return found
-
-
-def texts(svg: str) -> list[str]:
-    return ["".join(text.itertext()) for text in ET.fromstring(svg).iter(f"{SVG}text")]
 
 
 def test_all_lines_of_a_run_are_drawn(make_run):
@@ -40,10 +35,10 @@ def test_all_lines_of_a_run_are_drawn(make_run):
     assert {name: len(points) for name, points in drawn(svg).items()} == {
         **expected,
         "a/unigram": 2,
-        "chance": 2,
+        "a/majority": 2,
     }
     found = texts(svg)
-    assert {"a", "validation", "training", "unigram", "step", "50 %", "next-sentence accuracy"} <= set(found)
+    assert {"a", "validation", "training", "unigram", "majority class", "step", "next-sentence accuracy"} <= set(found)
 
 
 def test_points_lie_where_the_figures_are(make_run):
@@ -60,9 +55,9 @@ def test_points_lie_where_the_figures_are(make_run):
     assert train[0][1] == pytest.approx(y1 - nat / 2, rel=1e-3)  # half a nat higher
 
 
-def test_chance_is_one_half(make_run):
-    found = drawn(learning_curves({"a": make_run("r", lines([0, 100]))}, "step"))
-    assert found["chance"][0][1] == pytest.approx(found["a/valid/next_sentence_accuracy"][0][1], rel=1e-4)
+def test_next_sentence_accuracy_is_drawn_with_the_majority_class(make_run):
+    found = drawn(learning_curves({"a": make_run("r", lines([100, 200]))}, "step"))
+    assert found["a/majority"][0][1] == pytest.approx(found["a/valid/next_sentence_accuracy"][1][1], rel=1e-4)
 
 
 def test_runs_with_and_without_next_sentences_share_a_picture(make_run):

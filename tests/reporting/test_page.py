@@ -5,7 +5,6 @@ import math
 import re
 import runpy
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.reporting import libraries, page
 from tests.reporting.conftest import lines
-
-VOID = ("meta", "link", "br", "img", "input")
+from tests.reporting.pages import Page
 
 
 @pytest.fixture
@@ -27,48 +25,6 @@ def _without_vega(monkeypatch, request):
     """What brings Vega takes a second, and most tests look at the rest."""
     if "with_vega" not in request.fixturenames:
         monkeypatch.setattr(libraries, "vega", lambda: libraries.trusted("0;"))
-
-
-class Page(HTMLParser):
-    """Tables by their ids, texts by section, data of the script, and whatever would be loaded from elsewhere."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loads, self.open, self.tables, self.data, self.ids = [], [], {}, {}, set()
-        self.sections = {}
-        self.directed = ""  # the text within elements that are laid out in the direction of their text
-        self._section = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.ids.add(found.get("id"))
-        self.loads += [found[name] for name in ("src", "href") if found.get(name) and found[name][0] != "#"]
-        if tag == "section" and "id" in found:
-            self._section = found["id"]
-        if tag == "tr" and self.open and any(name == "table" for name, _ in self.open):
-            self.tables.setdefault(self._table(), []).append([])
-        if tag in ("td", "th"):
-            self.tables[self._table()][-1].append("")
-        if tag not in VOID:
-            self.open.append((tag, found))
-
-    def handle_endtag(self, tag):
-        while self.open and self.open.pop()[0] != tag:
-            pass
-
-    def handle_data(self, data):
-        if self.open and self.open[-1][0] == "script" and self.open[-1][1].get("type") == "application/json":
-            self.data[self.open[-1][1]["id"].removeprefix("data-")] = json.loads(data)
-        elif any(tag in ("td", "th") for tag, _ in self.open):
-            self.tables[self._table()][-1][-1] += data
-        self.sections[self._section] = self.sections.get(self._section, "") + data
-        if any(found.get("dir") == "auto" for _, found in self.open):
-            self.directed += data
-
-    def _table(self) -> str:
-        return next(found.get("id", "") for tag, found in reversed(self.open) if tag == "table")
 
 
 def read(path: Path) -> Page:
@@ -124,11 +80,32 @@ def test_the_verdict_is_of_the_final_checkpoint(make_run, final, value):
     assert f"higher is better {value} against the majority class (0.5)" in found
 
 
-def test_a_metric_with_a_baseline_comes_before_one_without(make_run):
+@pytest.mark.parametrize(
+    ("best", "main"), [("", "ROUGE-1 F1 validation, higher is better 3 +2 against"), ("valid/rouge2", "ROUGE-2 F1")]
+)
+def test_the_main_metric_selects_checkpoints_or_else_has_a_baseline(make_run, best, main):
     log = [{"step": 0, "valid/oracle_rouge2": 9.0, "valid/lead_rouge1": 1.0}]
     log += [{"step": 300, "valid/loss": 0.5, "valid/rouge2": 2.0, "valid/rouge1": 3.0}]
-    found = verdict(page.write(make_run("r", log, checkpoint={"best_metric": "valid/loss"})))
-    assert "ROUGE-1 F1 validation, higher is better 3 +2 against the lead sentences (1)" in found
+    found = verdict(page.write(make_run("r", log, checkpoint={"best_metric": best})))
+    assert f"Finished: 300 steps {main}" in found and "+2 against the lead sentences (1)" in found
+
+
+def test_the_best_run_is_compared_with_its_own_baseline(make_run, tmp_path):
+    logs = {"a": (5.0, 4.0), "b": (3.0, 4.5)}  # the baseline and the loss
+    runs = {}
+    for name, (level, loss) in logs.items():
+        records = [{"step": 0, "valid/unigram_loss": level}, {"step": 300, "valid/loss": loss}]
+        runs[name] = make_run(name, records)
+    (tmp_path / "page.html").write_text(page.of_runs(runs))
+    assert "4 best run: a −1 against the unigram baseline (5)" in verdict(tmp_path / "page.html")
+
+
+def test_minimal_pairs_have_their_interval_and_their_number(make_run):
+    names = {"accuracy": 0.9, "accuracy_low": 0.6, "accuracy_high": 0.98, "shorter_accuracy": 0.7, "total": 10.0}
+    folder = make_run("r", [{"step": 300, **{f"valid/pairs/{name}": value for name, value in names.items()}}])
+    text = page.write(folder).read_text()
+    assert "90.0 % (60.0 to 98.0), n = 10" in text
+    assert '<i style="left: 60.0%; width: 38.0%"></i><b style="left: 70.0%"></b>' in text
 
 
 def test_prepared_rows_are_counted_on_the_page(make_run):
@@ -154,7 +131,7 @@ def test_the_curves_have_their_points_and_levels(make_run):
     assert points == {"train": [[100, 6.5], [200, 5.5]], "valid": [[100, 6.0], [200, 5.0]]}
     assert loss["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0, "is_bound": False}]
     assert panels["Next-sentence accuracy"]["lines"] == [
-        {"run": None, "name": "chance", "value": 0.5, "is_bound": False}
+        {"run": None, "name": "majority class", "value": 0.6, "is_bound": False}
     ]
     assert not any("unigram" in title for title in panels)
     assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]
@@ -259,7 +236,7 @@ def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
     assert [row[:2] for row in rows] == [["long", "4"], ["short", "6 +2"], ["equal", "4"]]
     text = (tmp_path / "page.html").read_text()
     assert text.count('number best" data-value="4.0"') == 2  # a tie
-    assert '<small class="wrong">+2</small>' in text and "Differences are to long." in found.sections["comparison"]
+    assert "<small>+2</small>" in text and "Differences are to long." in found.sections["comparison"]
     assert "2 of 3 runs finished" in found.sections["verdict"] and "best run: long" in found.sections["verdict"]
 
 

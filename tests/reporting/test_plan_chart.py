@@ -1,14 +1,13 @@
 """The picture of a plan, read back: which parts there are, and where they lie."""
 
 import re
-import xml.etree.ElementTree as ET
 
 import pytest
 
 from bertjax.errors import UserError
 from bertjax.reporting.plan_chart import draw_plan, drawer
+from tests.reporting import svg
 
-SVG = "{http://www.w3.org/2000/svg}"
 GIB = 2**30
 RECORD = {
     "topology": "v5e:4x4",
@@ -34,13 +33,13 @@ def drawn(path, record=RECORD):
     """Draws a plan. Returns the corners of each part with an id of ours: (left, right, top, bottom), in its units."""
     draw_plan(path, record)
     found = {}
-    for group in ET.parse(path).iter(f"{SVG}g"):
+    for group in svg.elements(path.read_text(), "g"):
         name = group.get("id", "")
         if "/" in name or name in ("roof", "step"):
-            data = group.find(f".//{SVG}path").get("d")
+            data = group.find(f".//{svg.SVG}path").get("d")
             places = [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", data)]
             if name == "step":
-                use = group.find(f".//{SVG}use")
+                use = group.find(f".//{svg.SVG}use")
                 places = [(float(use.get("x")), float(use.get("y")))]
             xs, ys = zip(*places, strict=True)
             found[name] = (min(xs), max(xs), min(ys), max(ys))
@@ -48,7 +47,7 @@ def drawn(path, record=RECORD):
 
 
 def texts(path):
-    return ["".join(text.itertext()) for text in ET.parse(path).iter(f"{SVG}text")]
+    return svg.texts(path.read_text())
 
 
 def test_parts_lie_beside_each_other_up_to_what_is_there(tmp_path):

@@ -2,13 +2,12 @@
 
 import itertools
 import re
-import sys
-from html.parser import HTMLParser
 
 import pytest
 
 from bertjax.errors import UserError
 from bertjax.reporting.summaries import page
+from tests.reporting.pages import Page
 
 EVIL = "<script>alert(\"x\")</script> & 'more'"
 RECORD = {
@@ -23,32 +22,6 @@ RECORD = {
         {"position": 3, "reason": "word_budget", "blocked_by": None, "ngram": ""},
     ],
 }
-VOID = ("meta", "link", "br", "img")
-
-
-class Page(HTMLParser):
-    """Text by element, and the spans of sentences with their attributes; checks that every element is closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.found, self.sentences = [], {}, []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in VOID:
-            self.open.append(tag)
-            self.found.setdefault(tag, []).append("")
-        if tag == "span" and dict(attrs).get("class", "").startswith("sentence"):
-            self.sentences.append(dict(attrs))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        for tag in set(self.open):
-            self.found[tag][-1] += data
 
 
 def read(*records):
@@ -57,10 +30,10 @@ def read(*records):
 
 def test_an_article_with_its_sentences():
     found = read(RECORD)
-    assert found.found["h3"] == ["a<b>.txt"]
-    assert found.found["blockquote"] == ["Third. " + EVIL]
-    assert found.found["span"][-5:] == [EVIL + "2", "Second & last.", "Third.1", "Short.", "Fifth."]
-    assert found.found["sup"][-2:] == ["2", "1"]
+    assert found.texts["h3"] == ["a<b>.txt"]
+    assert found.texts["blockquote"] == ["Third. " + EVIL]
+    assert found.texts["span"][-5:] == [EVIL + "2", "Second & last.", "Third.1", "Short.", "Fifth."]
+    assert found.texts["sup"][-2:] == ["2", "1"]
     assert [span["class"] for span in found.sentences] == [
         "sentence chosen",
         "sentence refused",
@@ -69,7 +42,7 @@ def test_an_article_with_its_sentences():
         "sentence refused",
     ]
     assert [span["style"] for span in found.sentences] == [f"--score: {score}" for score in (0.75, 0.5, 1.0, 0, 0)]
-    cells = found.found["td"]
+    cells = found.texts["td"]
     assert [tuple(cells[row : row + 3]) for row in range(0, len(cells), 3)] == [
         ("1", "0.750", "in the summary, place 2"),
         ("2", "0.500", 'skipped: repeats “<a> "b" c” of sentence 3'),
@@ -77,13 +50,13 @@ def test_an_article_with_its_sentences():
         ("4", "–", "skipped: the summary would be too long"),
         ("5", "0.000", "skipped: its score is too low"),
     ]
-    assert found.found["summary"] == ["Scores of 5 sentences"]
+    assert found.texts["summary"] == ["Scores of 5 sentences"]
 
 
 def test_a_reference_is_shown_if_the_article_has_one():
     found = read({**RECORD, "reference": ["One & two.", "Three."]}, {**RECORD, "reference": []}, RECORD)
-    assert [text for text in found.found["details"] if "Scores" not in text] == ["ReferenceOne & two. Three."]
-    assert len(found.found["section"]) == 3
+    assert [text for text in found.texts["details"] if "Scores" not in text] == ["ReferenceOne & two. Three."]
+    assert len(found.texts["section"]) == 3
 
 
 def test_what_is_written_is_text_alone():
@@ -93,18 +66,12 @@ def test_what_is_written_is_text_alone():
     assert '<meta charset="utf-8">' in text
 
 
-def test_without_jinja_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(UserError, match=re.escape("pip install -e '.[report]'")):
-        next(page([RECORD]))
-
-
 def test_a_bad_input_is_its_error():
-    assert "of wrong <kind>" in read(RECORD, {"error": "of wrong <kind>"}).found["section"][1]
+    assert "of wrong <kind>" in read(RECORD, {"error": "of wrong <kind>"}).texts["section"][1]
 
 
 def test_no_articles_are_a_page_without_any():
-    assert "section" not in read().found
+    assert "section" not in read().texts
 
 
 def test_articles_are_written_as_they_come():

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import importlib
 import json
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from flax import traverse_util
 
 from bertjax.errors import UserError
+from bertjax.files import Fingerprint
 from bertjax.runs import run_folder
 from bertjax.runs.run_folder import (
     check_text,
@@ -49,6 +51,19 @@ def test_the_text_of_a_run_must_not_change(tmp_path):
     with pytest.raises(UserError, match="got prepared text three; expected two, which the run started with"):
         check_text(tmp_path, "three")
     assert (tmp_path / "text_fingerprint").read_text() == "two\n"
+
+
+def test_renamed_files_are_the_text_of_a_run_and_earlier_fingerprints_match(tmp_path):
+    def text(name):
+        return Fingerprint.of([[{"name": name, "bytes": 4, "sha256": "ab"}], True])
+
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "train/loss": 1.0}\n')
+    by_name = '[[{"name": "a.tsv.gz", "bytes": 4, "sha256": "ab"}], true]'
+    (tmp_path / "text_fingerprint").write_text(hashlib.sha256(by_name.encode()).hexdigest())
+    check_text(tmp_path, text("a.tsv.gz"))
+    check_text(tmp_path, text("b.TSV.gz"))
+    with pytest.raises(UserError, match="got prepared text"):
+        check_text(tmp_path, text("a.csv.gz"))  # the suffix determines how a file is read
 
 
 def test_the_environment_of_the_first_start_is_kept(tmp_path):
@@ -106,8 +121,16 @@ def test_a_key_added_later_has_its_earlier_value_in_older_runs():
     for name, variant in (("bert_pretraining", "base"), ("bertsum_abs", "tiny")):
         tree = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
         values = traverse_util.flatten_dict(tree, sep=".")
-        assert run_folder._ADDED_LATER.items() <= values.items()
+        added = {key: value for key, value in run_folder._ADDED_LATER.items() if key != "data.row_lengths"}  # unset
+        assert added.items() <= values.items()
         assert not lasting(tree).keys() & run_folder._ADDED_LATER.keys()
+
+
+def test_older_runs_have_many_row_lengths():
+    unset, new = {"data": {"row_lengths": None}}, {"data": {"row_lengths": (16, 64)}}
+    assert run_folder.with_recorded(unset, {}) == unset
+    assert run_folder.with_recorded(unset, {"data": {"seq_len": 64}}) == {"data": {"row_lengths": ()}}
+    assert run_folder.with_recorded(unset, new) == run_folder.with_recorded(new, {"data": {}}) == new
 
 
 def test_translation_always_had_positions_and_tied_output():

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.scoring.bootstrap import interval, resampled_means
-from bertjax.scoring.minimal_pairs import METRICS, ScoredPair, accuracies, outcomes
+from bertjax.scoring.minimal_pairs import METRICS, ScoredPair, accuracies, outcomes, wilson
 
 
 def test_a_tie_counts_half_and_rounding_does_not_break_it():
@@ -28,7 +27,14 @@ def test_sums_and_means_rank_differently():
     assert [found[name] for name in METRICS] == [0, 1]
 
 
-def test_every_group_has_its_accuracy_with_the_bootstrap_interval():
+def test_the_interval_of_two_right_pairs_is_wide():
+    pairs = [ScoredPair(("", ""), (-8.0, -9.0), (4, 5)), ScoredPair(("", ""), (-8.0, -9.0), (5, 4))]
+    found = accuracies(pairs)
+    assert [found[f"pairs/accuracy{end}"] for end in ("_low", "", "_high")] == pytest.approx([0.342, 1, 1], abs=1e-3)
+    assert (found["pairs/total"], found["pairs/shorter_accuracy"]) == (2, 0.5)
+
+
+def test_every_group_has_its_accuracy_with_its_interval():
     rng = np.random.default_rng(0)
     groups = [("islands", "adjunct"), ("islands", "wh"), ("ellipsis", "n_bar"), ("", "")]
     pairs = [ScoredPair(groups[i % 4], tuple(rng.normal(size=2) - 9), (5, 5)) for i in range(90)]
@@ -37,7 +43,7 @@ def test_every_group_has_its_accuracy_with_the_bootstrap_interval():
     members["pairs/islands/wh"] = [p for p in pairs if p.groups[1] == "wh"]
     for name, of_group in members.items():
         right = np.array([float(pair.sums[0] > pair.sums[1]) for pair in of_group])
-        low, high, _ = interval(resampled_means(right[:, None])[:, 0])
+        low, high = wilson(right.mean(), len(right))
         expected = [right.mean(), low, high]
         assert [found[f"{name}/accuracy{end}"] for end in ("", "_low", "_high")] == pytest.approx(expected)
         assert low < right.mean() < high

@@ -68,8 +68,6 @@ ROWS = made.values()["rows"]
         ({"seeds": (1, 1)}, "sweep: seeds", r"\(1, 1\)"),
         ({"seeds": ()}, "sweep: seeds", r"\(\)"),
         ({"sauce": ""}, "config key sweep.sauce", "an unknown key"),
-        ({"metrics": [parts.metric("m", "task", "valid/f1", "cubic")]}, "metrics.form", "'cubic'"),
-        ({"metrics": [parts.metric("m", "task", "valid/f1", direction="up")]}, "metrics.direction", "'up'"),
     ],
 )
 def test_contradictory_values(tmp_path, changed, what, got):

@@ -85,9 +85,10 @@ def test_costs_are_those_of_all_stages(collected):
     assert dataclasses.astuple(collected[2].lines[0].cost) == (pytest.approx(4.0), pytest.approx(2 * 4 * 300.0), None)
 
 
-def test_lower_is_better_with_direction_min(tmp_path):
-    metric = parts.metric("ppl", "task", "valid/loss", "exponential", "min")
-    _, found = results_of(tmp_path, lambda run: {"valid/loss": 1.0 if "b-task" in run.name else 2.0}, metrics=[metric])
+@pytest.mark.parametrize(("name", "direction"), [("valid/loss", ""), ("valid/size", "min")])
+def test_lower_is_better_for_losses_and_with_direction_min(tmp_path, name, direction):
+    metric = parts.metric("ppl", "task", name, "exponential", direction)
+    _, found = results_of(tmp_path, lambda run: {name: 1.0 if "b-task" in run.name else 2.0}, metrics=[metric])
     assert [line.cells[0].score.mean for line in found.lines] == pytest.approx([math.exp(2), math.e])
     assert [line.cells[0].is_best for line in found.lines] == [False, True]
 

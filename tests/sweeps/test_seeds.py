@@ -214,18 +214,3 @@ def test_a_nonfinite_number_makes_the_mean_nonfinite():
 
 def test_docstring_examples():
     assert doctest.testmod(evaluations) == doctest.TestResults(failed=0, attempted=1)
-
-
-@pytest.mark.slow
-def test_finished_seeds_are_skipped_and_seeds_can_be_added(flags, sweep, tmp_path):
-    folder = shutil.copytree(sweep[0], tmp_path / "sweep")
-    kept = [folder / f"seed{seed}" / "metrics.jsonl" for seed in (3, 0)]
-    before = [path.read_bytes() for path in kept]
-    outcome = run_on_one(*flags, f"--workdir={folder}", "--seeds=0,1,3", f"--output={tmp_path / 'table'}")
-    assert outcome.status is None, outcome.status
-    assert [path.read_bytes() for path in kept] == before
-    assert outcome.stdout == ""
-    assert [line.split()[0] for line in (tmp_path / "table").read_text().splitlines()][1:4] == ["0", "1", "3"]
-    old, new = (json.loads((path / "seeds.json").read_text())["metrics"]["valid/loss"] for path in (sweep[0], folder))
-    assert new["n"] == 3
-    assert old["seeds"].items() < new["seeds"].items()

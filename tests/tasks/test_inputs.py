@@ -271,8 +271,24 @@ def test_a_table_is_refused_if_the_config_names_no_column(home, tmp_path, name, 
 def test_other_files_are_read_by_line(home, tmp_path, name):
     (tmp_path / "in.tsv").write_text("\n".join(TASKS[name][2]) + "\n")
     task = make(home, name, **COLUMNS[name])
-    assert task.examples_of(str(tmp_path / "in.tsv")) is None
     assert task.examples_of(str(tmp_path / "in.txt")) is None
+    if name in ("masks", "pairs", "features", "scores"):  # tabs separate the texts of a line
+        assert task.examples_of(str(tmp_path / "in.tsv")) is None
+        return
+    with pytest.raises(UserError, match=r"a row without column 'a'.*rename a file of plain lines to \.txt"):
+        list(task.examples_of(str(tmp_path / "in.tsv")))
+
+
+@pytest.mark.parametrize("name", [*TASKS, "questions"])
+def test_files_of_other_kinds_are_refused(home, tmp_path, monkeypatch, name):
+    monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
+    task = make(home, name)
+    others = [".jsonl", ".csv.gz", ".tsv", ".parquet"] if name == "questions" else []
+    others += [] if name in ("extracts", "summaries", "questions") else [".json"]
+    for suffix in (*others, ".xml", ".tmx", ".sgm", ".xlf.gz", ".docx", ".PDF", ".html"):
+        (tmp_path / f"in{suffix}").write_text("text\n")
+        with pytest.raises(UserError, match=rf"^--input=.*: got a \{suffix.lower().removesuffix('.gz')} file"):
+            list(task.examples_of(str(tmp_path / f"in{suffix}")))
 
 
 @pytest.mark.parametrize("file", ["in.csv", "in.tsv"])

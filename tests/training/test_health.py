@@ -48,6 +48,14 @@ def test_a_new_level_is_no_spike_after_a_while():
     assert 40 <= counted(values) <= 64  # at most half of the window
 
 
+def test_a_new_stage_has_a_level_of_its_own():
+    values = np.concatenate([noisy(200), noisy(200, level=9.0)])
+    spikes = Spikes("loss", 0.05)
+    for step, value in enumerate(values):
+        spikes.add(step, value, stage=step // 200)
+    assert spikes.take() == {}
+
+
 def test_an_excess_below_a_fraction_of_the_median_is_no_spike():
     values = noisy(200, deviation=1e-4)
     values[100] *= 1.04

@@ -3,11 +3,9 @@
 import functools
 import json
 import pickle
-from unittest import mock
 
 import pytest
 
-from bertjax.models import backends
 from tests import processes
 from tests.training import invariance
 from tests.trees import distance
@@ -80,13 +78,13 @@ MODERN = {
     "data.seq_len": 256,
     "data.packing": True,
     "data.next_sentence": False,
-    "masking.max_predictions": 40,
+    "optimizer.name": "muon",
 }
 
 
 @pytest.mark.slow
 def test_updates_of_a_modern_encoder_do_not_depend_on_the_mesh(data, folder):
-    """With all axes, micro-batches and rematerialization, against one device."""
+    """With all axes, micro-batches, rematerialization and Muon, against one device."""
     values = {**data["bert_pretraining"], **MODERN}
     expected = invariance.train("bert_pretraining", values, folder / "modern", (1, 1, 1), 1)
     halved = {**values, "accumulation_steps": 2, "model.remat": "full"}
@@ -95,36 +93,7 @@ def test_updates_of_a_modern_encoder_do_not_depend_on_the_mesh(data, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "sizes"), [("splash", {}), ("rows", {"model.hidden_size": 256, "model.num_heads": 4})]
-)
-def test_updates_do_not_depend_on_the_attention_backend(monkeypatch, data, folder, name, sizes):
-    """A kernel, interpreted, on all axes and with micro-batches, against plain attention on one device."""
-    long = {**data["bert_pretraining"], "data.seq_len": 128, "model.max_positions": 128, **sizes}
-    expected = invariance.train("bert_pretraining", long, folder / "long", (1, 1, 1), 1)
-    monkeypatch.setattr(backends, "_PREFERRED", {"cpu": (name,)})
-    monkeypatch.setattr(backends, "_obstacles_of_kernels", lambda request, platform: iter(()))
-    attend = mock.Mock(wraps=backends.BACKENDS[name].attend)
-    monkeypatch.setitem(backends.BACKENDS, name, backends.BACKENDS[name]._replace(attend=attend))
-    halved = {**long, "accumulation_steps": 2}
-    result = invariance.train("bert_pretraining", halved, folder / "long", (2, 2, 2), 8)
-    assert attend.called
-    check(name, result, expected)
-
-
-@pytest.mark.slow
-def test_updates_with_muon_do_not_depend_on_the_mesh(data, folder):
-    """With all axes and micro-batches, against one device."""
-    values = {**data["bert_pretraining"], "optimizer.name": "muon"}
-    expected = invariance.train("bert_pretraining", values, folder / "muon", (1, 1, 1), 1)
-    halved = {**values, "accumulation_steps": 2}
-    result = invariance.train("bert_pretraining", halved, folder / "muon", (2, 2, 2), 8)
-    check("muon", result, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["bert_pretraining", "translation"])
-def test_updates_do_not_depend_on_the_mesh(alone, data, folder, task):
+def test_updates_do_not_depend_on_the_mesh(alone, data, folder, task="translation"):
     """With parameters split over 8 devices. All axes together are tested with two processes."""
     expected = alone(task)
     result = invariance.train(task, data[task], folder / task, (1, 8, 1), 8)

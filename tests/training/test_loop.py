@@ -20,6 +20,7 @@ from bertjax.training import health, loop
 from bertjax.training.preemption import Preemption
 from tests import tiny
 from tests.random_params import random_params
+from tests.trees import assert_equal
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,6 @@ def final_params(workdir):
     return tiny.saved_params(json.loads((workdir / "config.json").read_text()), workdir)
 
 
-def equal(a, b):
-    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
-
-
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory):
     """A finished run with slow saves, which checks before each update that the last due checkpoint is durable."""
@@ -70,11 +67,11 @@ def finished(text, tmp_path_factory):
         manifest(self)
 
     def checked_step(*arguments):
-        def step(state, batch, index):
-            begun.append(int(index))
-            for due in range(2, int(index) + 1, 2):
-                assert (workdir / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {index}"
-            return compiled(state, batch, index)
+        def step(state, batch, numbers):
+            begun.append(int(numbers.index))
+            for due in range(2, begun[-1] + 1, 2):
+                assert (workdir / "checkpoints" / str(due) / "manifest.json").exists(), f"{due} before {begun[-1]}"
+            return compiled(state, batch, numbers)
 
         compiled = jit_step(*arguments)
         return step
@@ -95,28 +92,14 @@ def lines(workdir):
 
 def test_the_log_of_a_run(finished):
     logged = lines(finished)
-    assert logged[0]["step"] == 0 and set(logged[0]) == {"step", "valid/masked_lm_unigram_loss"}
+    assert logged[0]["step"] == 0
+    assert set(logged[0]) == {"step", "valid/masked_lm_unigram_loss", "valid/next_sentence_majority_accuracy"}
     trained = [line for line in logged if "train/loss" in line]
     assert [line["step"] for line in trained] == [2, 4, 6]
-    assert set(trained[-1]) >= {
-        "train/masked_lm_loss",
-        "train/masked_lm_accuracy",
-        "train/next_sentence_loss",
-        "train/next_sentence_accuracy",
-        "train/learning_rate",
-        "train/gradient_norm",
-        "train/tokens_per_second",
-        "train/step_seconds",
-        "train/data_wait_fraction",
-        "train/save_wait_seconds",
-    }
     assert 0 <= trained[-1]["train/data_wait_fraction"] < 1
     assert trained[0]["train/save_wait_seconds"] == 0 < trained[1]["train/save_wait_seconds"]
     evaluated = [line for line in logged if "valid/masked_lm_loss" in line]
     assert [line["step"] for line in evaluated] == [3, 6]
-    parts = trained[-1]["train/masked_lm_loss"] + trained[-1]["train/next_sentence_loss"]
-    # The loss is a mean over steps of means over tokens; its parts are means over tokens.
-    assert trained[-1]["train/loss"] == pytest.approx(parts, rel=0.05)
     assert list((finished / "tensorboard").iterdir())
 
 
@@ -127,7 +110,7 @@ def test_a_checkpoint_is_restored_to_several_devices(text, finished, tmp_path):
     with checkpoints.Checkpoints(copy, settings.checkpoint) as saved:
         state = trainer.restore_or_init(saved)
     assert int(state.step) == 6
-    assert equal(jax.device_get(state.params), final_params(finished))
+    assert_equal(jax.device_get(state.params), final_params(finished))
     kernel = state.params["bert"]["encoder"]["layers"]["intermediate"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) != kernel.shape
 
@@ -180,7 +163,7 @@ def test_a_run_with_dropout_resumes_exactly(text, finished, tmp_path, monkeypatc
         train(config(text), tmp_path)
     monkeypatch.undo()
     train(config(text), tmp_path)
-    assert equal(final_params(tmp_path), final_params(finished))
+    assert_equal(final_params(tmp_path), final_params(finished))
     steps = [line["step"] for line in lines(tmp_path) if "train/loss" in line]
     assert steps == sorted(set(steps)), "no step is logged twice"
 
@@ -201,13 +184,17 @@ def test_all_processes_resume_from_the_step_that_process_0_finds(tmp_path, monke
     assert agreed == [("found", "checkpoint 4 of the run"), ("missing", "checkpoint 4 of the run")]
 
 
-def test_sigterm_stops_an_evaluation(text):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_an_evaluation(text, number):
     task, data, settings, _ = ready(text)
     trainer = loop.Trainer(task, settings, jax.devices())
     with Preemption() as preempted:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert trainer.evaluate(random_params(task.init), data, preempted) == {}
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_scores_written_before_a_kill_are_not_repeated(text, tmp_path, monkeypatch):
@@ -253,13 +240,6 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
     train_on(task, data, settings, tmp_path)
     spikes = {line["step"]: line.get("train/loss_spikes") for line in lines(tmp_path) if "train/loss" in line}
     assert spikes == {2: None, 4: None, 6: 1.0}
-
-
-def test_a_finished_run_is_not_changed(text, finished, tmp_path):
-    copy = shutil.copytree(finished, tmp_path / "copy")
-    before = (copy / "metrics.jsonl").read_text()
-    train(config(text), copy)
-    assert (copy / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.slow

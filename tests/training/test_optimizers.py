@@ -13,9 +13,10 @@ from bertjax.errors import UserError
 from bertjax.training.optimizers import (
     OptimizerConfig,
     make_optimizer,
+    make_rates,
     make_schedule,
-    make_timed_optimizer,
     path_names,
+    timed,
 )
 from tests.tiny import check_message
 
@@ -46,17 +47,19 @@ def params():
     }
 
 
-def gradients(step):
+def gradients(step, like=None):
+    """Gradients that do not depend on the parameters."""
     rng = np.random.default_rng(100 + step)
-    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params())
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params() if like is None else like)
 
 
-def updated(config, steps=3):
-    tree = jax.tree.map(jnp.asarray, params())
-    optimizer = make_optimizer(config, tree, 10)
+def updated(config, steps=3, start=None):
+    """The parameters after some updates, from `params` unless `start` is given."""
+    tree = start = jax.tree.map(jnp.asarray, params() if start is None else start)
+    optimizer, rates = make_optimizer(config, tree), make_rates(config)
     state = optimizer.init(tree)
     for step in range(steps):
-        updates, state = optimizer.update(gradients(step), state, tree)
+        updates, state = optimizer.update(gradients(step, start), state, tree, rates=rates(step, 10))
         tree = optax.apply_updates(tree, updates)
     return jax.device_get(tree)
 
@@ -124,15 +127,9 @@ MUON = dataclasses.replace(BERT, name="muon", weight_decay=0.1)
 
 
 def test_muon_orthogonalizes_each_matrix_alone():
-    tree, steps = hidden_params(), 5
-    rng = np.random.default_rng(3)
-    grads = [jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), tree) for _ in range(steps)]
-    optimizer, got = make_optimizer(MUON, tree, 10), tree
-    state = optimizer.init(tree)
-    for gradient in grads:
-        updates, state = jax.jit(optimizer.update)(gradient, state, got)
-        got = optax.apply_updates(got, updates)
-    got, start, of_step = by_path(jax.device_get(got)), by_path(tree), [by_path(gradient) for gradient in grads]
+    tree = hidden_params()
+    got, start = by_path(updated(MUON, 5, tree)), by_path(tree)
+    of_step = [by_path(gradients(step, tree)) for step in range(5)]
     matrices = {"encoder/layers/gate/kernel", "encoder/layers/output/kernel", "pooler/kernel", "transform/kernel"}
     for name, before in start.items():
         stacked = name in matrices and before.ndim == 3
@@ -166,7 +163,7 @@ def hidden_params():
 
 def test_muon_keeps_one_moment_of_its_matrices():
     tree = hidden_params()
-    state = by_path(make_optimizer(MUON, tree, 10).init(tree))
+    state = by_path(make_optimizer(MUON, tree).init(tree))
     moments = {name: sum(path.endswith("/" + name) for path in state) for name in by_path(tree)}
     assert {name for name, count in moments.items() if count == 1} == {
         *(f"encoder/layers/{name}/kernel" for name in ("gate", "output")),
@@ -200,7 +197,7 @@ def test_muon_in_a_group_and_a_group_without_muon():
 def test_muon_without_matrices_is_an_error(config, params, key):
     embeddings = {"word_embeddings": np.zeros((5, 3)), "layers": {"output": {"kernel": np.zeros((1, 3, 3))}}}
     with pytest.raises(UserError) as error:
-        make_optimizer(config, params or embeddings, 10)
+        make_optimizer(config, params or embeddings)
     check_message(
         f"error: {error.value}",
         f"config key {key}",
@@ -230,7 +227,7 @@ def test_clipping_uses_the_global_norm(limit):
 )
 def test_invalid_overrides(overrides, got):
     with pytest.raises(UserError, match=rf"groups\[0\]: got {got}; expected frozen=True alone, or overrides of name"):
-        make_optimizer(dataclasses.replace(BERT, groups=(("head", overrides),)), params(), 10)
+        make_optimizer(dataclasses.replace(BERT, groups=(("head", overrides),)), params())
 
 
 def test_the_first_matching_group_overrides_or_freezes():
@@ -274,35 +271,40 @@ def test_a_group_without_parameters_is_an_error():
 def test_schedules(schedule, warmup, num_steps, rates):
     config = dataclasses.replace(BERT, schedule=schedule, learning_rate=2.0, warmup_steps=warmup)
     found = make_schedule(config, num_steps)
-    np.testing.assert_allclose([float(found(step)) / 2 for step in rates], [*rates.values()], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose([found(step) / 2 for step in rates], [*rates.values()], rtol=1e-5, atol=1e-7)
 
 
 def test_trapezoidal_schedule():
     config = dataclasses.replace(BERT, schedule="trapezoidal", learning_rate=2.0, warmup_steps=10, decay_fraction=0.25)
     schedule = make_schedule(config, 200)
-    rates = [float(schedule(step)) for step in (0, 5, 10, 100, 150, 175, 199, 200, 300)]
+    rates = [schedule(step) for step in (0, 5, 10, 100, 150, 175, 199, 200, 300)]
     np.testing.assert_allclose(rates, [0.0, 1.0, 2.0, 2.0, 2.0, 1.0, 0.04, 0.0, 0.0], atol=1e-6)
     longer = make_schedule(dataclasses.replace(config, schedule_steps=400), 200)
-    np.testing.assert_allclose([float(longer(step)) for step in (200, 300, 350, 400)], [2.0, 2.0, 1.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose([longer(step) for step in (200, 300, 350, 400)], [2.0, 2.0, 1.0, 0.0], atol=1e-6)
     only_decay = make_schedule(dataclasses.replace(config, warmup_steps=0, decay_fraction=1.0), 100)
-    np.testing.assert_allclose([float(only_decay(step)) for step in (0, 50, 100)], [2.0, 1.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose([only_decay(step) for step in (0, 50, 100)], [2.0, 1.0, 0.0], atol=1e-6)
+    overlapping = make_schedule(dataclasses.replace(config, warmup_steps=60, decay_fraction=0.8), 100)
+    np.testing.assert_allclose([overlapping(step) for step in (30, 60, 80, 100)], [1, 2, 1, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("schedule", ["linear", "sqrt_decay", "cosine", "trapezoidal"])
-def test_a_number_of_updates_in_the_state(schedule):
-    config = dataclasses.replace(MUON, schedule=schedule, groups=(("classifier", {"learning_rate": 0.5}),))
-    tree = jax.tree.map(jnp.asarray, deep_params())
-    timed = make_timed_optimizer(config, tree)
-    state = timed.init(tree)
-    for num_steps in (math.inf, 7):
-        known = make_optimizer(config, tree, num_steps)
-        inner = state.inner
-        state = state._replace(num_steps=jnp.float32(num_steps))
-        for _ in range(3):
-            expected, inner = known.update(tree, inner, tree)
-            updates, state = jax.jit(timed.update)(tree, state, tree)
-            for one, other in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
+def test_runs_that_differ_in_rates_share_a_program():
+    """Schedules, their lengths, and the rates and weight decays of groups are arguments of the update."""
+    groups = (("classifier", {"learning_rate": 0.5, "schedule": "cosine"}), ("pooler", {"frozen": True}))
+    one = dataclasses.replace(MUON, schedule="linear", groups=groups)
+    other = dataclasses.replace(
+        MUON,
+        learning_rate=0.1,
+        schedule="constant",
+        warmup_steps=3,
+        weight_decay=0.01,
+        groups=(("classifier", {}), groups[1]),
+    )
+    tree, programs = jax.tree.map(jnp.asarray, deep_params()), []
+    for config, num_steps in ((one, 7), (other, math.inf)):
+        optimizer, rates = make_optimizer(config, tree), make_rates(config)(2, num_steps)
+        programs.append(jax.jit(optimizer.update).lower(tree, optimizer.init(tree), tree, rates=rates).as_text())
+        assert jax.eval_shape(timed(optimizer).init, tree).num_steps.dtype == "float32"  # in checkpoints
+    assert programs[0] == programs[1]
 
 
 def test_path_names():
@@ -330,16 +332,9 @@ def deep_params(num_layers=3):
 
 
 def change(config, steps=3):
-    """The change of each parameter. Gradients do not depend on the parameters."""
-    start, tree = deep_params(), jax.tree.map(jnp.asarray, deep_params())
-    optimizer = make_optimizer(config, tree, 10)
-    state = optimizer.init(tree)
-    for step in range(steps):
-        rng = np.random.default_rng(200 + step)
-        grads = jax.tree.map(lambda x, rng=rng: rng.normal(size=x.shape).astype(np.float32), start)
-        updates, state = optimizer.update(grads, state, tree)
-        tree = optax.apply_updates(tree, updates)
-    return jax.tree.map(lambda end, begin: np.asarray(end, np.float64) - begin, tree, start)
+    """The change of each of `deep_params`."""
+    start = deep_params()
+    return jax.tree.map(lambda end, begin: np.float64(end) - begin, updated(config, steps, start), start)
 
 
 # No weight decay, since it depends on the parameters. Clipping applies to the gradients before scaling.
@@ -399,8 +394,9 @@ def test_frozen_layers_and_embeddings_do_not_change(name, frozen):
 )
 def test_the_clipped_norm_excludes_frozen_parameters(changes, trained):
     config = dataclasses.replace(DEEP, clip_norm=0.5, eps=1.0, **changes)  # a large eps shows the gradient's scale
-    optimizer, grads = make_optimizer(config, deep_params(), 10), deep_params()
-    updates, _ = jax.jit(optimizer.update)(grads, optimizer.init(deep_params()), deep_params())
+    optimizer, grads = make_optimizer(config, deep_params()), deep_params()
+    rates = make_rates(config)(0, 10)
+    updates, _ = jax.jit(optimizer.update)(grads, optimizer.init(deep_params()), deep_params(), rates=rates)
     clipped = grads["classifier"]["bias"] * 0.5 / optax.tree.norm((trained(grads["bert"]), grads["classifier"]))
     expected = -1e-2 * 0.1 * clipped / (np.sqrt(0.001) * abs(clipped) + 1.0)
     np.testing.assert_allclose(updates["classifier"]["bias"], expected, rtol=1e-5)
@@ -433,8 +429,8 @@ def test_source_embeddings_count_as_the_lowest_layer():
     above = dict.fromkeys(("target_embeddings", "target_positions", "output"), jnp.ones(3))
     tree = {"encoder": {"layers": layers}, "decoder": {"layers": layers}, **tables, **above}
     config = dataclasses.replace(DEEP, clip_norm=0.0, weight_decay=0.0, frozen_layers=1)
-    optimizer = make_optimizer(config, tree, 10)
-    updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
+    optimizer = make_optimizer(config, tree)
+    updates, _ = optimizer.update(tree, optimizer.init(tree), tree, rates=make_rates(config)(0, 10))
     assert not updates["encoder"]["layers"]["kernel"][0].any() and updates["encoder"]["layers"]["kernel"][1].all()
     assert {name: bool(updates[name].any()) for name in (*tables, *above)} == {
         **dict.fromkeys(tables, False),
@@ -447,7 +443,7 @@ def test_source_embeddings_count_as_the_lowest_layer():
 def test_more_frozen_layers_than_layers(changes, number):
     tree = deep_params() if number else {"classifier": deep_params()["classifier"]}
     with pytest.raises(UserError) as error:
-        make_optimizer(dataclasses.replace(BERT, **changes), tree, 10)
+        make_optimizer(dataclasses.replace(BERT, **changes), tree)
     check_message(
         f"error: {error.value}",
         "optimizer.frozen_layers",
@@ -460,16 +456,7 @@ def test_more_frozen_layers_than_layers(changes, number):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("name", "sgd", "one of adamw, lamb, muon"),
-        ("schedule", "step", "one of .*linear"),
-        ("learning_rate", -1.0, "at least 0"),
-        ("decay_fraction", 0.0, "above 0 and at most 1"),
-        ("layer_decay", -0.5, "at least 0"),
-        ("frozen_layers", -1, "at least 0"),
-        ("muon_beta", 1.0, "at least 0 and below 1"),
-        ("muon_ns_steps", 0, "at least 1"),
-        ("beta2", 1.5, "at least 0 and below 1"),
-        ("eps", -1.0, "at least 0 and finite"),
+        ("schedule_steps", 0, "at least 1, or None"),
         ("no_decay", "(", "regular expression"),
         ("groups", ("kernel",), "a pair"),
         ("groups", (("(", {}),), "regular expression"),

@@ -29,11 +29,11 @@ def keep_gradient(optimizer):
 
 
 def compiled(tree, devices):
-    """The task and data of a config, its mesh, the update step, and a function that returns the initial state."""
+    """The data of a config, its mesh, the update step, and a function that returns the initial state."""
     task, data, settings, _ = tiny.pretraining(tree)
     mesh = sharding.make_mesh(settings.mesh, devices)
     params = random_params(task.init)
-    optimizer = keep_gradient(make_optimizer(settings.optimizer, params, 100))
+    optimizer = keep_gradient(make_optimizer(settings.optimizer, params))
     state = jax.eval_shape(lambda: steps.init_state(task, optimizer, seed=1))
     shardings = sharding.tree_shardings(state, mesh, task.partition_rules())
     opt_state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state.opt_state)
@@ -41,16 +41,17 @@ def compiled(tree, devices):
         step = steps.pmap_step(task, optimizer, mesh, settings)
     else:
         step = steps.jit_step(task, optimizer, mesh, shardings, settings)
-    return task, data, mesh, step, lambda: jax.device_put(steps.TrainState(np.int32(0), params, opt_state), shardings)
+    numbers, whole = steps.make_numbers(settings), steps.TrainState(np.int32(0), params, opt_state)
+    return data, mesh, lambda *args, index: step(*args, numbers(index, 100)), lambda: jax.device_put(whole, shardings)
 
 
 def run(program, updates=UPDATES):
     """The gradient of the first update, and the state after some updates."""
-    _, data, mesh, step, first = program
+    data, mesh, step, first = program
     state, gradient = first(), None
     batches = data.batches("train", 0, sharding.local_rows(mesh, 32))
     for index, batch in zip(range(updates), batches, strict=False):
-        state, report = step(state, sharding.put_batch(batch, mesh), np.int32(index))
+        state, report = step(state, sharding.put_batch(batch, mesh), index=index)
         assert report.finite
         gradient = jax.device_get(state.opt_state[0].trace) if gradient is None else gradient
     return gradient, jax.device_get(state)
@@ -71,7 +72,7 @@ def on_one_device(text):
 @pytest.fixture(scope="module")
 def whole(on_one_device):
     # Rows with unequal numbers of predicted tokens: a mean of per-micro-batch means would differ.
-    batch = next(on_one_device[1].batches("train", 0, np.arange(32)))
+    batch = next(on_one_device[0].batches("train", 0, np.arange(32)))
     assert len(set(batch["masked_weights"].sum(axis=1).tolist())) > 1
     return run(on_one_device)
 
@@ -87,12 +88,12 @@ def test_gradient_and_updates_do_not_depend_on_how_the_batch_is_divided(text, wh
 
 
 def test_an_update_that_is_not_finite_and_all_later_ones_are_skipped(on_one_device):
-    _, data, mesh, step, first = on_one_device
+    data, mesh, step, first = on_one_device
     batches = [dict(batch) for batch, _ in zip(data.batches("train", 0, np.arange(32)), range(3), strict=False)]
     batches[1]["masked_weights"] = batches[1]["masked_weights"] * np.nan
     state, states, finite = first(), [], []
     for index, batch in enumerate(batches):
-        state, report = step(state, sharding.put_batch(batch, mesh), np.int32(index))
+        state, report = step(state, sharding.put_batch(batch, mesh), index=index)
         states.append(jax.device_get(state))
         finite.append(bool(report.finite))
     assert finite == [True, False, False]
@@ -113,7 +114,7 @@ def test_all_seeds_share_one_program(text):
         assembled = steps.assemble(task, settings, jax.devices()[:1])
         update = steps.jit_update(task, assembled.optimizer, assembled.mesh, assembled.shardings, settings)
         with jax.set_mesh(assembled.mesh):
-            lowered = update.lower(assembled.shapes, task.batch_specs()[0], np.int32(0), steps.seed_of(settings))
+            lowered = update.lower(assembled.shapes, task.batch_specs()[0], steps.make_numbers(settings)(0, 1))
         programs.append(lowered.as_text())
         words.append(np.asarray(jax.jit(word_embeddings, static_argnums=0)(assembled.init, steps.seed_of(settings))))
         key = jax.jit(steps.dropout_key, static_argnums=0)(settings.rng, steps.seed_of(settings), 3)

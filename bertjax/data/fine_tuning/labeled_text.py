@@ -201,6 +201,25 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
     return tuple(name for name in known if name in counts) if counts.keys() <= set(known) else tuple(counts)
 
 
+def check_hidden(facts: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises UserError if -1 is a class together with 0, 1, 2, ... In the test rows of GLUE, it marks hidden labels.
+
+    Args:
+      facts: the facts of `LabelSurvey`.
+      known: the classes of the model in `init_from`, which may include -1.
+    """
+    counts = facts["classes"][TRAIN]
+    others = [name for name in counts if name != "-1"]
+    if "-1" not in counts or "-1" in known or others == ["1"] or not all(map(str.isdecimal, others)):
+        return
+    raise UserError(
+        facts["first"][TRAIN]["-1"],
+        got=f"the label -1 in {counts['-1']:,} of {sum(counts.values()):,} rows",
+        expected="classes; test files of GLUE mark hidden labels by -1",
+        fix=f'delete these rows or, if -1 is a class, set --config.data.labels="{tuple(counts)}"',
+    )
+
+
 def with_default_name(name: str, labels: Sequence[str]) -> str:
     """Returns LABEL_0 for the class "0", and so on, if the classes of the model have these names.
 
@@ -241,10 +260,16 @@ def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:
 def _class(row: Row, column: str) -> str:
     value = value_of(row, column, "data.label_column")
     name = json.dumps(value) if isinstance(value, int) else value  # in JSON lines 1 and true keep their spelling
+    expected = "the name or number of a class"
+    if isinstance(value, float):
+        fix = f"write {value:.0f} instead, or " if value.is_integer() else ""
+        fix += "set --config.objective=regression to predict numbers"
+        raise RowError(row.where, f"{value} in column {column!r}", f"{expected}, which has no fraction", fix)
     if not isinstance(name, str):
-        raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "the name or number of a class")
+        got = "no label" if value is None else type(value).__name__
+        raise RowError(row.where, f"{got} in column {column!r}", expected)
     if not (name := name.strip()):
-        raise RowError(row.where, f"an empty label in column {column!r}", "the name or number of a class")
+        raise RowError(row.where, f"an empty label in column {column!r}", expected)
     return name
 
 

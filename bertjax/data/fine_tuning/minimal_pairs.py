@@ -14,6 +14,7 @@ import numpy as np
 
 from bertjax.config import Constrained, Count, one_of
 from bertjax.data.readers import tables
+from bertjax.data.readers.kinds import TABLES, kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.data.rows.text_rows import segmented, text_row
 from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
@@ -166,11 +167,9 @@ def read(
 
 def _rows(path: Path, key: str, known: Sequence[Sequence[str]], bad_rows: BadRows) -> Iterator[tables.Row]:
     """The rows of a table; those of a file of lines have the columns of the sentences."""
-    is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
-    if not is_tsv or any(set(names[:2]) <= set(tables.first_fields(path)) for names in known):
-        found = tables.read_input(str(path), key, (), True, bad_rows)
-        if found is not None:
-            return found
+    kind = kind_of(path, key, TABLES, "a good and a bad sentence per line, separated by a tab")
+    if kind and (kind != ".tsv" or any(set(names[:2]) <= set(tables.first_fields(path)) for names in known)):
+        return tables.read_file(path, True, bad_rows)
     lines = (line for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
 
     def row(line: Line) -> tables.Row:

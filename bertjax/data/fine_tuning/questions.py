@@ -6,10 +6,12 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
-from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, find_files, parse_json, read_json
+from bertjax.data.readers.kinds import find_files, kind_of
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, parse_json, read_json
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
 
@@ -18,6 +20,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 # The validation split depends only on the order of contexts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
+_KINDS = ((".json",), "SQuAD's JSON")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,7 @@ def read_splits(config: QuestionsConfig) -> Iterator[tuple[str, Question]]:
     def read(source: str, key: str) -> Iterator[Question]:
         return _read(config, source, key, aligned=key == "data.source")
 
-    return splits.read_splits(config, read, _SPLIT_SEED, _ContextNumbers())
+    return splits.read_splits(config, read, _SPLIT_SEED, _ContextNumbers(), "contexts")
 
 
 class _ContextNumbers:
@@ -99,7 +102,7 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
     """
     seen: dict[str, str] = {}
     parse = _aligned_answer if aligned else _answer
-    for path in find_files(source, key):
+    for path in find_files(source, key, *_KINDS):
         yield from _questions(read_json(path), str(path), bad_rows, parse, seen)
     if not seen:
         raise UserError(
@@ -108,6 +111,11 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
             expected="at least one question",
             fix="check the source",
         )
+
+
+def check_kind(path: Path, key: str) -> None:
+    """Raises UserError if a file that config key or --flag `key` names is not a SQuAD file by its name."""
+    kind_of(path, key, *_KINDS)
 
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:

@@ -20,7 +20,8 @@ from bertjax.data.fine_tuning import tag_schemes
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers import lines
-from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, find_files, read_lines
+from bertjax.data.readers.kinds import find_files
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, read_lines
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import SplitConfig
@@ -40,6 +41,7 @@ _COMMENT = b"# "  # comments may contain tabs
 _CONLLU_NAMES = (".conllu", ".conllu.gz")
 # Rows of CoNLL-U that are not words: a comment, a token of several words (8-9), an omitted word (8.1).
 _NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+_LIKE_ENTITY = re.compile("[BI][-_]", re.IGNORECASE)
 _CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
@@ -135,7 +137,7 @@ class TaggedRows(Recipe[Sentence]):
     def key(self) -> Any:
         """See `Recipe.key`."""
         sources = {"data.source": self.config.source, "data.valid_source": self.config.valid_source}
-        files = {key: find_files(source, key) for key, source in sources.items() if source}
+        files = {key: _find_files(source, key) for key, source in sources.items() if source}
         digests = {key: [lines.fingerprint(path) for path in paths] for key, paths in files.items()}
         settings = dataclasses.asdict(dataclasses.replace(self.config, source="", valid_source=""))
         return [digests, settings, dataclasses.asdict(self.columns), self.tokenizer.key, self.seq_len]
@@ -220,7 +222,7 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
       UserError: if a row is bad, a sentence has more than `MAX_WORDS` words, a file has no sentences, or its word
         column has ids.
     """
-    for path in find_files(source, key):
+    for path in _find_files(source, key):
         is_empty = True
         layout = _format(path)
         parse = partial(_sentence, columns=columns, layout=layout)
@@ -236,6 +238,10 @@ def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -
                 expected="a word and its tag on each line, and a blank line after each sentence",
                 fix=f"remove the file from {key}, or restore it",
             )
+
+
+def _find_files(source: str, key: str) -> list[Path]:
+    return find_files(source, key, (".tsv",), "a word and its tag on each line")
 
 
 def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
@@ -413,15 +419,15 @@ def check_labels(labels: Sequence[str]) -> None:
 
 
 def detected_scheme(facts: Mapping[str, Any]) -> str:
-    """Returns the detected scheme. Raises UserError if only some of the tags look like entity tags."""
+    """Returns the detected scheme. Raises UserError if tags look like entity tags in an unknown form."""
     found: str = facts["scheme"]
     names = facts["detected_from"]
     strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
-    if found == PLAIN and strange and any(tag[:2] in ("B-", "I-") for tag in names):
+    if found == PLAIN and strange and any(map(_LIKE_ENTITY.match, names)):
         raise UserError(
             "config key data.scheme=auto",
-            got=f"entity tags together with {', '.join(strange[:5])}",
-            expected="O, and B, I, E and S with a hyphen and a type; or no tags with B- and I-",
+            got=f"entity tags in an unknown form: {', '.join(strange[:5])}",
+            expected="O, and B, I, E and S with a hyphen and a type, such as B-PER; or no tags like B-, b- and B_",
             fix="correct data.tag_column, convert the tags to BIO, or set --config.data.scheme=plain",
         )
     _log.info("detected tag scheme %s from the tags %s", found, ", ".join(names))

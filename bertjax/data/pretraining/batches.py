@@ -104,17 +104,8 @@ class BatchConfig:
                     expected=f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter",
                     fix="change --config.data.stages or --config.data.seq_len",
                 )
-        changing = self.masking.highest_rate if self.masking.final_rate else 0.0
-        highest = max(changing, self.masking.valid_rate)
-        needed = round(highest * self.pairs.seq_len)
-        if self.masking.max_predictions < needed:
-            raise UserError(
-                "config key masking.max_predictions",
-                got=self.masking.max_predictions,
-                expected=f"at least {needed}, a fraction {highest} of {self.pairs.seq_len} tokens, because the masking "
-                "rate changes",
-                fix=f"set --config.masking.max_predictions={needed}",
-            )
+        if self.masking.valid_rate:  # `resolve` of the experiment checks the rates of training: older runs cut theirs
+            self.masking.valid.check_room(self.pairs.seq_len)
 
     @property
     def stages(self) -> tuple["BatchConfig", ...]:
@@ -125,14 +116,12 @@ class BatchConfig:
         found: list[BatchConfig] = []
         fraction = 0.0
         for share, length in (*self.rows.stages, (0.0, self.pairs.seq_len)):
-            times = self.pairs.seq_len // length
+            times, most = self.pairs.seq_len // length, self.masking.max_predictions
             found.append(
                 dataclasses.replace(
                     self,
                     pairs=dataclasses.replace(self.pairs, seq_len=length),
-                    masking=dataclasses.replace(
-                        self.masking, max_predictions=math.ceil(self.masking.max_predictions / times)
-                    ),
+                    masking=dataclasses.replace(self.masking, max_predictions=most and math.ceil(most / times)),
                     rows=dataclasses.replace(self.rows, stages=()),
                     seed=(self.seed + len(found) * _SEED_STEP) % 2**32,
                     batch_size=times * self.batch_size,
@@ -170,7 +159,7 @@ class BatchConfig:
             predictions, per_instance = length - 1, np.maximum(lengths - 1, 1)
         else:
             packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.highest_rate * length)
-            predictions = packed if packing else self.masking.max_predictions
+            predictions = packed if packing else self.masking.most_predictions(length)
             per_instance = self.masking.num_predictions(lengths)
         segments = -(-length // _TOKENS_PER_PAIR) if self.pairs.next_sentence else length
         return Packing(length, predictions, segments if packing else 1, tuple(per_instance.tolist()))

@@ -16,7 +16,6 @@ work, from which an interrupted preparation resumes.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import logging
 import shutil
@@ -49,7 +48,7 @@ from bertjax.data.text.vocabulary_config import (
     saved_file,
 )
 from bertjax.errors import UserError
-from bertjax.files import PARTS, completed, made_once
+from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once, read_manifest
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +57,6 @@ T = TypeVar("T")
 SPLITS = ("train", "valid")
 # Part of every fingerprint. Raise it when the same text would be prepared to different bytes.
 _FORMAT = 3
-_MANIFEST = "manifest.json"
 _NO_BEAM = BeamConfig()
 # Fractions above which duplicates cause a warning. Short sentences such as "Yes." recur in any text.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
@@ -156,7 +154,8 @@ class Corpus:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Opens the folder of a finished `Preparation`."""
+        """Opens the folder of a finished `Preparation`. Raises UserError if its files are damaged."""
+        read_manifest(folder)
         self.folder = folder
         self.tokenizer = load_saved(folder)
         counted = folder / "unigrams.npy"
@@ -206,37 +205,37 @@ class Preparation:
             return
         if self._config.beam.runner:
             beam.check(self._config.beam)
-        made_once(self.folder, _MANIFEST, self._write)
+        made_once(self.folder, self._write)
         _report(self.folder)
 
-    def _write(self, folder: Path) -> None:
-        """Writes all files, the manifest last."""
+    def _write(self, folder: Path) -> Mapping[str, Any]:
+        """Writes all files, and returns the manifest."""
         counts, duplicates = _write(self._config, folder)
-        manifest = {
+        return {
             "fingerprint": self.fingerprint,
             "parts": self._parts,
             "counts": counts,
             "duplicate_fractions": duplicates,
         }
-        with completed(folder / _MANIFEST) as path:
-            path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 def _is_finished(folder: Path) -> bool:
-    return (folder / _MANIFEST).exists()
+    return (folder / MANIFEST).exists()
 
 
-def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[str, Path]:
+def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[Fingerprint, Path]:
     """Returns the fingerprint and the folder of a text.
 
-    If the config names a vocabulary, the folder may be a finished one of the same text that trained this vocabulary.
+    The folder may be a finished one of the same text in files of other names. If the config names a vocabulary, it may
+    be one that trained this vocabulary.
     """
     fingerprint, ours = _digest(parts), parts["vocabulary"]
-    if is_given and not _is_finished(home / fingerprint):
-        for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{_MANIFEST}")):
-            is_same = _digest({**json.loads(path.read_text())["parts"], "vocabulary": ours}) == fingerprint
-            if is_same and load_saved(path.parent).key[0] == ours:
-                return fingerprint, path.parent
+    if not _is_finished(home / fingerprint):
+        for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{MANIFEST}")):
+            theirs = json.loads(path.read_text())["parts"]
+            found = _digest({**theirs, "vocabulary": ours} if is_given else theirs)
+            if found == fingerprint and (not is_given or load_saved(path.parent).key[0] == ours):
+                return found, path.parent
     return fingerprint, home / fingerprint
 
 
@@ -263,8 +262,8 @@ def _splitters(lines: str) -> list[str]:
     return [f"{nltk}, quotations within sentences", nltk] if lines == "paragraph" else ["none"]
 
 
-def _digest(parts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(parts: Mapping[str, Any]) -> Fingerprint:
+    return Fingerprint.of(parts, length=16, sort_keys=True)
 
 
 def _open(config: CorpusConfig, source: str) -> TextSource:
@@ -373,7 +372,7 @@ class _Documents:
 
 def _report(folder: Path) -> None:
     """Logs the counts of a finished preparation."""
-    manifest = json.loads((folder / _MANIFEST).read_text())
+    manifest = json.loads((folder / MANIFEST).read_text())
     for name, counts in manifest["counts"].items():
         parts = [f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items() if value]
         _log.info("prepared %s split: %s", name, ", ".join(parts))
@@ -397,7 +396,7 @@ def _no_documents(config: CorpusConfig, split: str) -> UserError:
     return UserError(
         f"the {split} split of {_source_of(config, split)!r}",
         got="no document with text",
-        expected="documents in both the training and the validation split",
+        expected="documents in both the training and the validation split; copies of a document share a split",
         fix="add documents (a blank line ends one), change data.valid_fraction, or set data.valid_source",
     )
 

@@ -5,6 +5,7 @@ those of SpanBERT (Joshi et al. 2020, section 3.1).
 """
 
 import dataclasses
+import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ class MaskingConfig(Constrained, prefix="masking"):
       final_rate: the rate of the last update, to which the rate changes linearly from `rate` (Ankner et al. 2024: 0.3
         to 0.15); 0 for a constant rate. Only in dynamic masking.
       valid_rate: the rate of evaluations; 0 for the rate of the last update. Losses at different rates do not compare.
-      max_predictions: the maximum number of predicted tokens in an instance (20 at length 128, 77 at 512).
+      max_predictions: the maximum number of predicted tokens in an instance, at least the highest rate of its length.
+        Default: that rate of `data.seq_len`, rounded up (BERT's 20 at length 128, 77 at 512).
       mask_fraction: the fraction of predicted tokens replaced by [MASK] (0.8).
       random_fraction: the fraction of predicted tokens replaced by a random token of the whole vocabulary (0.1).
       keep_fraction: the fraction of predicted tokens left unchanged (0.1). The three fractions add up to 1.
@@ -39,7 +41,7 @@ class MaskingConfig(Constrained, prefix="masking"):
     """
 
     rate: Annotated[float, above(0, at_most=1)]
-    max_predictions: Size
+    max_predictions: Size | None
     mask_fraction: Annotated[float, at_least(0)]
     random_fraction: Annotated[float, at_least(0)]
     keep_fraction: Annotated[float, at_least(0)]
@@ -87,6 +89,17 @@ class MaskingConfig(Constrained, prefix="masking"):
     def num_predictions(self, lengths: Int[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
         """Returns the number of tokens to predict at the highest rate in instances of the given lengths."""
         return np.clip(np.rint(lengths * self.highest_rate), 1, self.max_predictions).astype(np.int64)
+
+    def most_predictions(self, length: int) -> int:
+        """Returns the maximum number of predicted tokens in an instance of at most `length` tokens."""
+        return self.max_predictions or math.ceil(length * self.highest_rate)
+
+    def check_room(self, seq_len: int) -> None:
+        """Raises UserError if `max_predictions` cuts the highest rate of an instance of `seq_len` tokens."""
+        needed = round(self.highest_rate * seq_len)
+        expected = f"at least {needed}, a fraction {self.highest_rate} of {seq_len} tokens, or no value"
+        fix = "omit it, so that it follows the masking rate"
+        self.check(self.most_predictions(seq_len) >= needed, "max_predictions", expected, fix=fix)
 
 
 class Predictions(NamedTuple):
@@ -142,11 +155,12 @@ def mask_tokens(
         spans = _choose_spans(candidates, begins, order_words, span_lengths, counts)
         candidates = spans > 0
         counts = candidates.sum(axis=1)
-    positions = _first_by(order_words, candidates, counts, config.max_predictions)
-    is_real = np.arange(config.max_predictions) < counts[:, None]
+    most = config.most_predictions(input_ids.shape[1])
+    positions = _first_by(order_words, candidates, counts, most)
+    is_real = np.arange(most) < counts[:, None]
 
     labels = np.where(is_real, np.take_along_axis(input_ids, positions, axis=1), 0)
-    words = draw.words(random.Stream.REPLACEMENT, 2 * config.max_predictions)
+    words = draw.words(random.Stream.REPLACEMENT, 2 * most)
     fate, token = random.uniform(words[:, 0::2]), random.below(words[:, 1::2], len(is_continuation))
     if spans is not None and config.max_span:
         fate = _of_first(fate, np.take_along_axis(spans, positions, axis=1))

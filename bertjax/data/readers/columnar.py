@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.readers import lines
+from bertjax.data.readers.kinds import COLUMNAR, suffix_of
 from bertjax.data.readers.lines import RowError
 from bertjax.errors import UserError
 
-SUFFIXES = (".parquet", ".arrow")
 DATASET = "hf:"  # prefix of a source that is a folder written by `save_to_disk`
 _STATE_FILE = "state.json"
 _BATCH_ROWS = 1024
@@ -34,7 +34,7 @@ class Rows:
         """Opens a file.
 
         Args:
-          path: a file with one of `SUFFIXES`.
+          path: a file with one of the suffixes `kinds.COLUMNAR`.
         Raises:
           UserError: if the file cannot be read.
         """
@@ -89,10 +89,11 @@ def _are_texts(values: list[Any]) -> bool:
 
 def is_columnar(path: Path) -> bool:
     """Returns whether a file is Parquet or Arrow, by its suffix. Raises UserError if it is also gzipped."""
-    if path.suffix == ".gz" and Path(path.stem).suffix in SUFFIXES:
+    is_columnar = suffix_of(path) in COLUMNAR
+    if is_columnar and path.suffix == ".gz":
         got, expected = "a gzipped Parquet or Arrow file", "an uncompressed one; these formats compress their content"
         raise UserError(str(path), got=got, expected=expected, fix="unpack it with gunzip")
-    return path.suffix in SUFFIXES
+    return is_columnar
 
 
 def find_files(source: str, key: str) -> list[Path]:
@@ -132,7 +133,7 @@ def _schema(path: Path) -> Any:
     from pyarrow import OSFile, parquet
 
     with _reading(path):
-        if path.suffix == ".parquet":
+        if suffix_of(path) == ".parquet":
             schema = parquet.read_schema(path)
         else:
             with OSFile(str(path)) as file:
@@ -179,7 +180,7 @@ def _value(scalar: Any) -> Any:
 def _batches(path: Path) -> Iterator[Any]:
     from pyarrow import OSFile, RecordBatchFileReader, parquet
 
-    if path.suffix == ".parquet":
+    if suffix_of(path) == ".parquet":
         with parquet.ParquetFile(path) as table:
             yield from table.iter_batches(_BATCH_ROWS)
         return
@@ -224,6 +225,6 @@ def _reading(path: Path) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise lines.unreadable(path, OSError(error.errno, os.strerror(error.errno))) from error
-        kind = "Parquet" if path.suffix == ".parquet" else "Arrow"
+        kind = "Parquet" if suffix_of(path) == ".parquet" else "Arrow"
         got, fix = f"a damaged or incomplete {kind} file ({error})", "make or copy the file again"
         raise UserError(str(path), got=got, expected="a complete file", fix=fix) from error

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import itertools
 import json
+import re
 import stat
 import zlib
 from collections.abc import Generator, Iterator
@@ -24,6 +25,7 @@ MAX_LINE_BYTES = 2**20
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")  # not blanks, line ends, form feed and escape
 _JSON = "one JSON value in UTF-8 text"
 
 
@@ -182,11 +184,6 @@ def too_long(where: str, limit: int) -> RowError:
     return RowError(where, "a line that is too long", f'at most {limit:,} bytes before its "\\n"', "divide the line")
 
 
-def is_json_lines(path: Path) -> bool:
-    """Returns whether a file's name is that of JSON lines."""
-    return path.name.endswith((".jsonl", ".jsonl.gz"))
-
-
 def read_json(path: Path) -> Any:
     """Returns the value in a JSON file, `.gz` or not.
 
@@ -275,7 +272,7 @@ def _open(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
             is_gzip = raw.read(2) == _GZIP_MAGIC
         _check_name(path, is_gzip)
         with gzip.open(path, "rb") if is_gzip else path.open("rb") as stream:
-            if b"\0" in stream.peek(1):
+            if _is_binary(stream.peek(1)):
                 raise UserError(
                     str(path),
                     got="a binary file (it has NUL bytes)",
@@ -292,6 +289,14 @@ def _open(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _is_binary(start: bytes) -> bool:
+    """Returns whether the start of a file has NUL and other control characters, or many NULs, as UTF-16 has.
+
+    A few NULs in text are errors of their lines.
+    """
+    return b"\0" in start and (start.count(b"\0") * 10 > len(start) or bool(_CONTROL.search(start)))
 
 
 def _check_name(path: Path, is_gzip: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertjax.data.readers import documentation, lines
+from bertjax.data.readers.kinds import find_files, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
 from bertjax.errors import UserError
 
@@ -22,6 +23,7 @@ MAX_DOCUMENT_BYTES = 2**26
 _SHARE_BYTES = 2**28
 _SHARE_RECORDS = 2**16
 
+_ROWS = ".jsonl"
 _TFDS_SOURCE = re.compile(r"tfds:(?P<name>[^:]+(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
 
 
@@ -38,9 +40,9 @@ class TextSource:
     `source` is one of:
     - `documentation`: the embedded default, see `bertjax.data.readers.documentation`;
     - paths or globs (`**` too), separated by commas; the files of a glob are sorted. A file named `.jsonl` or
-      `.jsonl.gz` has one document per row, in field `text_field`, with lines separated by "\\n". Any other file is
-      UTF-8 text, `.gz` or not, with one sentence or paragraph per line; a document ends at a blank line or at the end
-      of the file;
+      `.jsonl.gz` has one document per row, in field `text_field`, with lines separated by "\\n". Any other file that
+      `kinds.kind_of` accepts is UTF-8 text, `.gz` or not, with one sentence or paragraph per line; a document ends at a
+      blank line or at the end of the file;
     - `tfds:NAME[/CONFIG][:VERSION][:SPLIT]` (default split: `train`): one document per record, in field `text_field`.
 
     Only "\\n" ends a line. Lines are stripped. A line has at most `MAX_LINE_BYTES`, a document at most
@@ -65,7 +67,8 @@ class TextSource:
         if source.startswith("tfds:"):
             self._records = _open_records(source, text_field)
         elif source != "documentation":
-            self._paths = _find_files(source)
+            also = "documentation or tfds:NAME[:SPLIT]"
+            self._paths = find_files(source, "data.source", (_ROWS,), "lines of text", also)
         self._is_share = False
         self.counts: dict[str, int] = {}
 
@@ -138,7 +141,7 @@ class TextSource:
             return {**self._records.fingerprint(), "text_field": self._text_field}
         if not self._paths:
             return documentation.fingerprint()
-        fields = {"text_field": self._text_field} if any(map(lines.is_json_lines, self._paths)) else {}
+        fields = {"text_field": self._text_field} if any(map(_has_rows, self._paths)) else {}
         return {"kind": "files", "files": [lines.fingerprint(path) for path in self._paths], **fields}
 
     def _all_documents(self) -> Iterator[Document]:
@@ -148,7 +151,7 @@ class TextSource:
         elif not self._paths:
             yield from (Document(text, where) for where, text in documentation.documents())
         for path in self._paths:
-            yield from self._row_documents(path) if lines.is_json_lines(path) else self._plain_documents(path)
+            yield from self._row_documents(path) if _has_rows(path) else self._plain_documents(path)
 
     def _plain_documents(self, path: Path) -> Iterator[Document]:
         good = self._bad_rows.sift(map(_with_text, lines.read_lines(path, MAX_LINE_BYTES)))
@@ -232,17 +235,8 @@ def _text_document(text: str, where: str) -> Document:
     return Document([line for line in stripped if line], where)
 
 
-def _find_files(source: str) -> list[Path]:
-    paths = lines.find_files(source, "data.source", also="documentation or tfds:NAME[:SPLIT]")
-    for path in paths:
-        if path.name.endswith((".json", ".json.gz")):
-            raise UserError(
-                f"config key data.source={path}",
-                got="a .json file",
-                expected="plain text, or JSON lines in a file named .jsonl (or .jsonl.gz)",
-                fix="rename it if it has one JSON object per line; otherwise convert it",
-            )
-    return paths
+def _has_rows(path: Path) -> bool:
+    return suffix_of(path) == _ROWS
 
 
 def _open_records(source: str, text_field: str) -> "TextRecords":

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
 from bertjax.data.readers import columnar, lines
+from bertjax.data.readers.kinds import COLUMNAR, TABLES, kind_of, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.sources import split_name
 from bertjax.data.splits import SplitConfig
@@ -110,11 +111,12 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
         yield from _read(path, header, kind, bad_rows)
 
 
-def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows) -> Iterator[Row] | None:
+def read_input(
+    path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows, *, tabs: bool = False
+) -> Iterator[Row] | None:
     """Returns the rows of an input file for prediction, or None if it has lines of text instead of a table.
 
-    Files that end in `.jsonl`, `.csv`, `.parquet` or `.arrow` are tables. A `.tsv` file is a table if its first line
-    has the names of the columns. Text files may be gzipped (`.gz`).
+    Files that end in `.jsonl`, `.csv`, `.tsv`, `.parquet` or `.arrow` are tables. Text files may be gzipped (`.gz`).
 
     Args:
       path: the file.
@@ -122,25 +124,32 @@ def read_input(path: str, key: str, columns: Sequence[str], header: bool, bad_ro
       columns: the columns to read; "" for a column that the config does not set.
       header: whether the first row of TSV and CSV files has the names of the columns.
       bad_rows: how to treat bad rows.
+      tabs: whether a line has texts with tabs between them. A `.tsv` file then has such lines, unless its first line
+        has the names of the columns.
     Raises:
-      UserError: if `read_rows` raises it, or the table lacks one of the columns.
+      UserError: if `read_rows` raises it, the table lacks one of the columns, or the file is of another kind.
     """
-    file, kind = Path(path), Path(path.removesuffix(".gz")).suffix
-    if kind == ".tsv":
+    file = Path(path)
+    kind = kind_of(file, "--input", TABLES, "lines of text")
+    is_table = bool(kind)
+    if kind == ".tsv" and tabs:
         is_table = header and all(columns) and file.is_file() and set(columns) <= set(first_fields(file))
-    else:
-        is_table = kind in (".jsonl", ".csv", *columnar.SUFFIXES)
     if not is_table:
         return None
-    rows = _read(file, header, _SEPARATORS.get(kind, ""), bad_rows)
-    return rows if kind == ".jsonl" and all(columns) else _with_columns(rows, key, columns)
+    rows = read_file(file, header, bad_rows)
+    return rows if kind == ".jsonl" and all(columns) else with_columns(rows, key, columns)
+
+
+def read_file(path: Path, header: bool, bad_rows: BadRows) -> Iterator[Row]:
+    """Yields the rows of a file with one of the suffixes `kinds.TABLES`; see `read_rows`."""
+    return _read(path, header, _SEPARATORS.get(suffix_of(path), ""), bad_rows)
 
 
 def first_fields(path: Path) -> list[str]:
     """Returns the fields of the first non-empty line of a TSV or CSV file. Accepts malformed lines."""
     first = next(_lines_with_fields(path), None)
     text = first.content.decode("utf-8", "replace").removesuffix("\r") if first else ""
-    if path.name.removesuffix(".gz").endswith(".tsv"):
+    if suffix_of(path) == ".tsv":
         return text.split("\t")
     try:
         return next(csv.reader([text]), [])
@@ -148,13 +157,13 @@ def first_fields(path: Path) -> list[str]:
         return []
 
 
-def _with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
+def with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
     """Yields the rows. If one lacks a column, raises UserError instead of RowError, because the whole file lacks it."""
     for row in rows:
         for column in columns:
             if column not in row.values:
                 error = _without(row, column, key)
-                fix = f"set --config.{key} to the columns of the text"
+                fix = f"set --config.{key} to the columns of the text; rename a file of plain lines to .txt"
                 raise UserError(error.where, got=error.got, expected=error.expected, fix=fix)
         yield row
 
@@ -237,11 +246,11 @@ def key_of(config: SplitConfig) -> dict[str, Any]:
 
 
 def _separator(path: Path, key: str, separator: str) -> str:
-    """Returns the separator of a file; "" for JSON lines."""
-    if columnar.is_columnar(path) or separator or lines.is_json_lines(path):
-        return separator
-    ending = Path(path.name.removesuffix(".gz")).suffix
-    if ending not in _SEPARATORS:
+    """Returns the separator of a file; "" for JSON lines, Parquet and Arrow."""
+    kind = kind_of(path, key, TABLES, "lines of fields")
+    if kind in (".jsonl", *COLUMNAR):
+        return ""
+    if not separator and not kind:
         raise UserError(
             f"config key {key}={path}",
             got="a file whose name does not determine the separator of its fields",
@@ -249,7 +258,7 @@ def _separator(path: Path, key: str, separator: str) -> str:
             "separator",
             fix="set --config.data.separator to the separator of the fields, or rename the file",
         )
-    return _SEPARATORS[ending]
+    return separator or _SEPARATORS[kind]
 
 
 def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:

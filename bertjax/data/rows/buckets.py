@@ -8,26 +8,66 @@ from typing import Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Int64
 
+from bertjax.config import Constrained
 from bertjax.data.random import permutation
 from bertjax.data.rows.layout import Layout
 from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
 from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
-# Each length that occurs costs seconds of compilation. Fewer lengths would mean more padding.
 _LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+# The tokens of padding that an epoch must save for a further length, whose program takes some seconds to compile. Two
+# CPU cores update a small encoder on about 3,000 tokens a second, and BERT-Base on a tenth of that.
+_TOKENS_PER_LENGTH = 40_000
 _SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
 # Tokens of a packed row per example that it has room for. Few data sets have shorter examples on average.
 _TOKENS_PER_EXAMPLE = 4
 
 
-def bucket_lengths(limit: int) -> tuple[int, ...]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BucketsConfig(Constrained, prefix="data"):
+    """The lengths of rows.
+
+    Attributes:
+      row_lengths: the lengths to which rows are padded, beside `seq_len`; () for many. Each is a compiled program.
+        Default: the few that are worth it for the training rows; see `choose_lengths`.
+    """
+
+    row_lengths: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lengths = self.row_lengths or ()
+        ok = all(length >= 1 for length in lengths) and list(lengths) == sorted(set(lengths))
+        self.check(ok, "row_lengths", "ascending positive numbers", fix="write them as (32, 64, 128)")
+
+
+def bucket_lengths(limit: int, chosen: Sequence[int] | None = ()) -> tuple[int, ...]:
     """Returns the lengths to which rows of up to `limit` tokens are padded. Each length is a compiled program.
 
-    >>> bucket_lengths(100)
-    (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 100)
+    >>> bucket_lengths(100), bucket_lengths(100, (32, 64))
+    ((8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 100), (32, 64, 100))
     """
-    return (*(length for length in _LENGTHS if length < limit), limit)
+    return (*(length for length in chosen or _LENGTHS if length < limit), limit)
+
+
+def choose_lengths(lengths: Indices, limit: int) -> tuple[int, ...]:
+    """Returns the lengths to which the rows of a data set are best padded, up to that of the longest row.
+
+    They minimize the tokens of an epoch, where each length costs as much as `_TOKENS_PER_LENGTH` tokens.
+
+    >>> choose_lengths(np.repeat([10, 50, 60], [3_000, 1_000, 1_000]), limit=128)
+    (12, 64)
+    """
+    bounds = bucket_lengths(limit)
+    bucket = np.searchsorted(bounds, lengths)
+    counts = np.bincount(bucket, minlength=len(bounds))
+    best: list[tuple[int, tuple[int, ...]]] = [(0, ())]  # of the rows up to each bound: the cost, and the lengths
+    for end, bound in enumerate(bounds, start=1):
+        options = ((cost + bound * int(counts[i:end].sum()), chosen) for i, (cost, chosen) in enumerate(best))
+        cost, chosen = min(options)
+        best.append((cost + _TOKENS_PER_LENGTH, (*chosen, bound)))
+    return best[1 + bucket.max(initial=0)][1]
 
 
 def budget_sizes(lengths: Sequence[int], batch_size: int) -> tuple[int, ...]:

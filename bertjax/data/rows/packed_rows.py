@@ -2,13 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, max_examples
+from bertjax.data.rows.buckets import BucketedBatches, Padded, max_examples
 from bertjax.data.rows.layout import positions_in_groups
 from bertjax.data.rows.packing import Packing, make_recipes, pack
 
@@ -100,15 +100,16 @@ class PackedBatches:
 
 
 def training_batches(
-    rows: Padded, length: int, packing: bool, batch_size: int, seed: int
+    rows: Padded, lengths: Sequence[int], packing: bool, batch_size: int, seed: int
 ) -> BucketedBatches | PackedBatches:
-    """Returns fine-tuning batches of rows of up to `length` tokens, with one example per row or, packed, several.
+    """Returns fine-tuning batches of rows with one example or, packed, several; `lengths` are those of the buckets.
 
-    Every bucket has `batch_size` rows per batch. With `packing`, `rows` must also be `Packable`, as `Rows` are.
+    Every bucket has `batch_size` rows per batch. With `packing`, all rows have the last length, and `rows` must also be
+    `Packable`, as `Rows` are.
     """
     if packing:
-        return PackedBatches(cast(Packable, rows), row_capacity(length, max_examples(length)), batch_size, seed)
-    lengths = bucket_lengths(length)
+        capacity = row_capacity(lengths[-1], max_examples(lengths[-1]))
+        return PackedBatches(cast(Packable, rows), capacity, batch_size, seed)
     return BucketedBatches(rows, lengths, [batch_size] * len(lengths), seed)
 
 

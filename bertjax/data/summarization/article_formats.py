@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
-from bertjax.data.readers import lines, tables
+from bertjax.data.readers import kinds, lines, tables
+from bertjax.data.readers.kinds import COLUMNAR, TABLES, suffix_of
 from bertjax.data.readers.lines import BadRows, Line, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES, split_name
 from bertjax.data.readers.tables import Row
@@ -19,6 +20,8 @@ _TFDS = "tfds:NAME[:SPLIT]"
 _HIGHLIGHT = "@highlight"
 _BERTSUM_FIELDS = ("src", "tgt")
 _TEXT_FIELD = "text"
+_KINDS = (".story", ".json", *TABLES)
+_PLAIN = "plain text"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +70,9 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
 
     The name of a file, with or without `.gz`, determines its format:
     - `.story`: CNN and Daily Mail: the paragraphs of an article, then its highlights, each after `@highlight`;
-    - `.jsonl`: one article per row;
-    - `.csv`, and `.tsv` if its first line has the article's field: rows as in `.jsonl`;
+    - `.jsonl`, `.csv`, `.tsv`, `.parquet` and `.arrow`: one article per row;
     - `.json`: a list of such rows, or rows as in `.jsonl`;
-    - others: plain text without summaries.
+    - others that `kinds.kind_of` accepts: plain text without summaries.
     Rows without the article's field that have `src` and `tgt` are rows of BertSum and PreSumm (`format_to_lines`):
     lists of sentences that are lists of words. Other rows without it have the article in `text`. If no summary is
     needed, `tgt` may be missing. A null value counts as missing.
@@ -89,12 +91,13 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
         yield from bad_rows.sift(map(read_row, *_numbered(source, key)))
         return
     for path in find_files(source, key):
-        kind = _kind(path)
+        kind = suffix_of(path)
         if kind == ".story":
             yield from bad_rows.sift(map(partial(_story, needs_summary=needs_summary), [path]))
         elif kind in (".jsonl", ".json"):
             yield from _rows(path, style, needs_summary, bad_rows)
-        elif (rows := _table(path, style, bad_rows)) is not None:
+        elif kind in TABLES:
+            rows = _table(path, style, bad_rows)
             yield from bad_rows.sift(map(partial(_from_table, style=style, needs_summary=needs_summary), rows))
         elif style.layout == "file":
             yield from bad_rows.sift(map(_text_file, [path]))
@@ -111,16 +114,7 @@ def find_files(source: str, key: str) -> list[Path]:
     parts = [part.strip() for part in source.split(",")]
     parts = [str(Path(escape(part)) / "*") if part and Path(part).is_dir() else part for part in parts]
     also = _TFDS if key.startswith("--") else f"documentation or {_TFDS}"  # only training reads the documentation
-    paths = lines.find_files(",".join(parts), key, also)
-    for path in paths:
-        if _kind(path) in (".pt", ".tar", ".tgz", ".zip"):
-            raise UserError(
-                f"{lines.named(key)}={path}",
-                got="a file of tensors or an archive",
-                expected="text: .txt, .story, .jsonl, .json or .csv",
-                fix="name the text files that it was made from, or unpack it",
-            )
-    return paths
+    return kinds.find_files(",".join(parts), key, _KINDS, _PLAIN, also)
 
 
 def fingerprint(source: str, key: str) -> Any:
@@ -153,12 +147,7 @@ def has_summaries(source: str, key: str) -> bool:
     """Returns whether all files of a source have formats with summaries, that is, are not plain text."""
     if source.startswith("tfds:"):
         return True
-    return all(_kind(path) in (".story", ".jsonl", ".json", ".csv") for path in find_files(source, key))
-
-
-def _kind(path: Path) -> str:
-    """Returns the suffix of a file's name, without .gz."""
-    return Path(path.name.removesuffix(".gz")).suffix
+    return all(suffix_of(path) in _KINDS for path in find_files(source, key))
 
 
 def _lines_with_text(path: Path) -> Iterator[Line]:
@@ -217,13 +206,13 @@ def _rows(path: Path, style: ArticleFormat, needs_summary: bool, bad_rows: BadRo
     return bad_rows.sift(map(partial(_from_row, style=style, needs_summary=needs_summary), wheres, rows))
 
 
-def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row] | None:
-    """Returns the rows of a CSV file, or of a TSV file with the article's column; None for other files."""
-    if _kind(path) not in (".csv", ".tsv"):
-        return None
+def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row]:
+    """Returns the rows of a table. A CSV or TSV file without the article's column is an error of the whole file."""
+    if suffix_of(path) in COLUMNAR:
+        return tables.read_file(path, True, bad_rows)
     fields = (style.article_field, _TEXT_FIELD)
     column = next((field for field in fields if field in tables.first_fields(path)), style.article_field)
-    return tables.read_input(str(path), "data.article_field", (column,), True, bad_rows)
+    return tables.with_columns(tables.read_file(path, True, bad_rows), "data.article_field", (column,))
 
 
 def _from_table(row: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
@@ -233,7 +222,7 @@ def _from_table(row: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
 def _is_list(path: Path) -> bool:
     """Returns whether a .json file is a list; otherwise it has rows."""
     first = next(_lines_with_text(path), None)
-    return _kind(path) == ".json" and first is not None and first.content.lstrip().startswith(b"[")
+    return suffix_of(path) == ".json" and first is not None and first.content.lstrip().startswith(b"[")
 
 
 def _from_line(line: Line, style: ArticleFormat, needs_summary: bool) -> Stored:

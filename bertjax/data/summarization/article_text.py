@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -24,7 +22,7 @@ from bertjax.data.text.vocabulary_config import (
     check_vocab_size,
     load_tokenizer,
 )
-from bertjax.files import completed
+from bertjax.files import Fingerprint, completed
 
 _log = logging.getLogger(__name__)
 
@@ -99,18 +97,18 @@ class ArticleText:
     more: tuple[str, ...]
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> Fingerprint:
         """A digest of everything that rows and their encoding depend on. Raises UserError for missing sources."""
         config = self.vocabulary
         kind = [config.tokenizer] * (config.tokenizer != WORDPIECE)
         trained = [[config.vocab_size, self.words, *kind], config.lowercase]
         vocabulary = named_vocabulary(config).content if config.vocab_file else trained
-        return hashlib.sha256(json.dumps([fingerprints(self.articles), *vocabulary]).encode()).hexdigest()
+        return Fingerprint.of([fingerprints(self.articles), *vocabulary])
 
     def is_finished(self) -> bool:
         """Returns whether the folder has the vocabulary."""
         done = self.folder / _DONE
-        return done.exists() and done.read_text() == self.fingerprint
+        return done.exists() and self.fingerprint.is_of(done.read_text())
 
     def run(self) -> None:
         """Writes the vocabulary to the folder, unless it is there already."""

@@ -105,16 +105,18 @@ class Articles:
             addition to the errors of `article_formats.read`, an article without letters is bad.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count, fraction = 0, self._config.valid_fraction
+        count, total, fraction = 0, 0, self._config.valid_fraction
         for group, article in self._all_articles(bad_rows):
+            total += 1
             if not self._is_divided or is_held_out(group, fraction, self._seed) == (self._split == "valid"):
                 count += 1
                 yield article
         if not count:
+            among, rule = (f" among {total}", "; articles with the same text share a split") if total else ("", "")
             raise UserError(
                 f"config key {self._key}={self._source}",
-                got=f"no articles for the split {self._split}{bad_rows.skipped('bad articles')}",
-                expected="at least one",
+                got=f"no articles for the split {self._split}{among}{bad_rows.skipped('bad articles')}",
+                expected=f"at least one{rule}",
                 fix="check the source, add articles, or change data.valid_fraction; "
                 "config.data.on_bad_row=stop reports the first bad article",
             )

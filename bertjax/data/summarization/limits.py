@@ -55,8 +55,8 @@ class LimitedArticle(NamedTuple):
     summary: tuple[str, ...] | None  # the truncated summary
 
 
-def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, drops: bool) -> LimitedArticle | None:
-    """Returns the part of an article within the limits, or None if the article is dropped.
+def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, drops: bool) -> LimitedArticle | str:
+    """Returns the part of an article within the limits, or the config key of the limit by which it is dropped.
 
     The order of steps is PreSumm's: the oracle reads the whole article; then short sentences are removed, the others
     are truncated, and the first are used.
@@ -73,7 +73,7 @@ def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, dro
     numbers = [number for number, size in enumerate(sizes) if size > limits.min_words]
     is_short = summary is not None and sum(len(words.split(s)) for s in summary) < limits.min_summary_words
     if drops and (is_short or len(numbers) < limits.min_sentences):
-        return None
+        return f"data.limits.{'min_summary_words' if is_short else 'min_sentences'}"
     numbers = (numbers or list(range(len(sizes))))[: limits.max_sentences]
     sentences = tuple(_cut(article.sentences[number], sizes[number], limits.max_words) for number in numbers)
     chosen = set(oracle)

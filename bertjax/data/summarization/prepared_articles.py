@@ -80,14 +80,15 @@ class ArticleRecipe(Recipe[Article]):
     def limited(self, article: Article) -> LimitedArticle:
         """Returns the part within the limits of a validation or test article from `scored`."""
         found = limit(article, article.gold or (), self.labels.limits, drops=False)
-        assert found is not None
+        assert isinstance(found, LimitedArticle)
         return found
 
     def encode(self, rows: Sequence[Article]) -> Encoded:
         """See `Recipe.encode`."""
-        limited = (limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows)
-        found = [article for article in limited if article is not None]
-        return Encoded(self.fields(found), {"articles_left_out": len(rows) - len(found), **self.counts(found)})
+        limited = [limit(row, self.targets(row), self.labels.limits, drops=True) for row in rows]
+        found = [each for each in limited if isinstance(each, LimitedArticle)]
+        left_out = Counter(each for each in limited if isinstance(each, str))
+        return Encoded(self.fields(found), self.counts(found), left_out=left_out)
 
     def fields(self, articles: Iterable[LimitedArticle]) -> Fields:
         """Returns the fields of the rows of articles, with their targets."""
@@ -110,7 +111,7 @@ class ArticleRecipe(Recipe[Article]):
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if the limits drop all training articles."""
-        if report["articles_left_out"] == report["rows"][TRAIN]:
+        if not report["rows"][TRAIN]:
             raise UserError(
                 "config keys data.limits",
                 got=f"limits that drop all articles of the split {TRAIN}",
@@ -147,7 +148,7 @@ class ExtractiveRows(ArticleRecipe):
         Logs a warning if most articles have none, or if the oracle ignores most letters.
         """
         super().check(facts, report)
-        config, number = self.labels.oracle, report["rows"][TRAIN] - report["articles_left_out"]
+        config, number = self.labels.oracle, report["rows"][TRAIN]
         count = number - report["articles_without_labels"]
         is_ascii = config.letters == "ascii" and config.method != "verbatim"  # "verbatim" compares no words
         seen = facts["ascii_share"] if is_ascii else 1.0
@@ -210,7 +211,8 @@ class ArticleSurvey(Survey[Article]):
         without = [article for article in rows if article.gold is None]
         self._without[split] += len(without)
         for article in without if split == TRAIN else ():
-            if len(self._seen) < _LOOKED_AT and limit(article, (), self._limits, drops=True):
+            limited = len(self._seen) < _LOOKED_AT and limit(article, (), self._limits, drops=True)
+            if isinstance(limited, LimitedArticle):
                 self._seen.append(article)
 
     def facts(self) -> dict[str, Any]:

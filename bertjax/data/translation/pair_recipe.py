@@ -11,7 +11,6 @@ from bertjax.data.rows.stored import Ragged, fields_of
 from bertjax.data.translation.parallel_text import Pair, ParallelText
 from bertjax.data.translation.rows import TranslationRows
 
-LEFT_OUT = "left_out_too_long"  # the report's count of skipped pairs
 _NO_ROWS = dict.fromkeys(("input_ids", "labels"), Ragged(np.zeros(0, np.int32), np.zeros(0, np.int32)))
 
 
@@ -42,9 +41,10 @@ class PairRecipe(Recipe[Pair]):
         return f"{row.source}\t{row.target}"
 
     def encode(self, rows: Sequence[Pair]) -> Encoded:
-        """See `Recipe.encode`. Pairs that are too long are skipped and counted as `LEFT_OUT`."""
+        """See `Recipe.encode`. Pairs that are too long are left out."""
         fitting = list(filter(self.encoder.fits, self.encoder.encoded(rows)))
-        return Encoded(fields_of(fitting) or _NO_ROWS, {LEFT_OUT: len(rows) - len(fitting)})
+        left_out = {"data.seq_len": len(rows) - len(fitting)}
+        return Encoded(fields_of(fitting) or _NO_ROWS, {}, left_out=left_out)
 
     def restored(self, values: Any) -> Pair:
         """See `Recipe.restored`."""

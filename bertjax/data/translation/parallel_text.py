@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bertjax.config import Constrained
 from bertjax.data.readers import lines, tables
+from bertjax.data.readers.kinds import find_files
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.readers.tables import Row, text_of
 from bertjax.data.splits import check_split, is_held_out
@@ -152,16 +153,18 @@ class ParallelText:
             lines that are too long or not UTF-8 and empty sides are bad.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count = 0
+        count = total = 0
         for pair, part in self._all_pairs(bad_rows):
+            total += 1
             if not self._is_divided or self._is_of_split(pair):
                 count += 1
                 yield Pair(part.source_prefix + pair.source, part.target_prefix + pair.target, pair.where)
         if not count:
+            among, rule = (f" among {total}", "; pairs with the same source share a split") if total else ("", "")
             raise UserError(
                 f"config key data.{self._keys[0]}={self._source}",
-                got=f"no pairs for the split {self._split}{bad_rows.skipped('bad pairs')}",
-                expected="at least one",
+                got=f"no pairs for the split {self._split}{among}{bad_rows.skipped('bad pairs')}",
+                expected=f"at least one{rule}",
                 fix="check the source, add pairs, or change data.valid_fraction; "
                 "config.data.on_bad_row=stop reports the first bad pair",
             )
@@ -249,7 +252,9 @@ class ParallelText:
         """Returns the files of both sides in aligned order."""
         found = []
         for part in self._parts:
-            sides = [lines.find_files(name, f"data.{key}") for key, name in zip(self._keys, part[:2], strict=True)]
+            plain = "a text on each line, unless data.source_column and data.target_column name columns of a table"
+            named = zip(self._keys, part[:2], strict=True)
+            sides = [find_files(name, f"data.{key}", (), plain) for key, name in named]
             if len(sides[0]) != len(sides[1]):
                 raise UserError(
                     f"config keys data.{self._keys[0]}={part.source} and data.{self._keys[1]}={part.target}",

@@ -16,6 +16,7 @@ from bertjax.data.fine_tuning.labeled_text import (
     LabeledRows,
     LabeledText,
     LabeledTextConfig,
+    check_hidden,
     check_labels,
     label_names,
 )
@@ -105,6 +106,11 @@ def test_rows_without_labels_can_be_read_but_not_trained_on():
         ('{"text": " ", "label": 1}', "an empty text in column 'text'; expected text. Fix: add the text"),
         ('{"text": 3, "label": 1}', "int in column 'text'; expected text"),
         ('{"text": "x", "label": ""}', "an empty label in column 'label'"),
+        ('{"text": "x", "label": null}', "no label in column 'label'; expected the name or number of a class"),
+        (
+            '{"text": "x", "label": 1.0}',
+            r"1\.0 in column 'label'; expected .*Fix: write 1 instead.*objective=regression",
+        ),
         (
             '{"label": 1, "body": "x"}',
             r"a row without column 'text'; its columns: 'label', 'body'; expected the "
@@ -188,6 +194,14 @@ def test_a_single_class_is_an_error():
         label_names(facts_of("yes", "yes"), ())
 
 
+@pytest.mark.parametrize(("labels", "known"), [(("-1", "1"), ()), (("-1", "0.5", "0"), ()), (("0", "-1"), ("0", "-1"))])
+def test_hidden_labels_are_not_a_class(labels, known):
+    check_hidden(facts_of(*labels), known)
+    message = r"a\.tsv:2: got the label -1 in 2 of 4 rows; expected .*--config\.data\.labels=\"\('-1', '0', '2'\)\""
+    with pytest.raises(UserError, match=message):
+        check_hidden(facts_of("0", "-1", "2", "-1"), ())
+
+
 def test_validation_labels_must_be_classes():
     check_labels(facts_of("b", "a", "b", split="valid"), ("a", "b", "c"))
     check_labels(facts_of("0", "1"), ("LABEL_0", "LABEL_1"))
@@ -200,7 +214,7 @@ def test_texts_are_encoded_with_the_number_of_their_class():
     write("a.tsv", "one\ttwo\tlabel\na b\tc\t10\nb\ta b c a b c\t9\n")
     write("b.tsv", "one\ttwo\tlabel\nc\tb\t9\n")
     rows = recipe(text_columns=("one", "two"), valid_source="b.tsv")
-    fields, counts, names = rows.encode([row for split, row in rows.read() if split == "train"])
+    fields, counts, names, _ = rows.encode([row for split, row in rows.read() if split == "train"])
     cls, sep, a, b, c = (rows.tokenizer.vocab.index(token) for token in ("[CLS]", "[SEP]", "a", "b", "c"))
     expected = [cls, a, b, sep, c, sep], [cls, b, sep, a, b, c, a, sep]
     assert fields["input_ids"].values.tolist() == [*expected[0], *expected[1]]

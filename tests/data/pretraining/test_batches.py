@@ -126,9 +126,17 @@ def test_the_masking_rate_changes_from_step_to_step_in_batches_of_one_shape(corp
         assert abs(batch["masked_weights"].sum() / (batch["segment_ids"] > 0).sum() - rate) < 0.03
 
 
-@pytest.mark.parametrize("rate", ["final_rate", "valid_rate"])
-def test_predictions_must_have_room_for_the_highest_masking_rate(corpus, rate):
-    masking = dataclasses.replace(MASKING, rate=0.1, max_predictions=9, **{rate: 0.3})
+@pytest.mark.parametrize("changes", [{"rate": 0.6}, {"rate": 0.2, "final_rate": 0.6}])
+@pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
+def test_unset_max_predictions_follows_the_highest_masking_rate(corpus, rows, changes):
+    masking = dataclasses.replace(MASKING, max_predictions=None, **changes)
+    batch = make_batches(corpus, masking=masking, rows=rows).training_batch(0, ALL)
+    share = batch["masked_weights"].sum() / (batch["segment_ids"] > 0).sum()
+    assert share == pytest.approx(changes["rate"], abs=0.04)
+
+
+def test_predictions_must_have_room_for_the_masking_rate_of_evaluations(corpus):
+    masking = dataclasses.replace(MASKING, rate=0.1, max_predictions=9, valid_rate=0.3)
     with pytest.raises(UserError, match=r"masking\.max_predictions: got 9; expected at least 10"):
         make_batches(corpus, masking=masking)
 

@@ -76,7 +76,7 @@ def test_documentation():
     [
         ("", r"data\.source: got '', with an empty name"),
         ("nothing.txt", r"source=nothing\.txt: got a path that does not exist; expected .*files relative to /"),
-        ("a.json", r"got a \.json file; .*JSON lines in a file named \.jsonl"),
+        ("a.json", r"source=a\.json: got a \.json file; expected lines of text, or a file named \.jsonl\."),
         ("a.txt,*.txt", r"got a\.txt twice"),
         ("pipe", "not a regular file"),
         ("x" * 5000, "unreadable file"),

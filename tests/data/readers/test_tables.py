@@ -118,13 +118,11 @@ def test_each_file_has_its_own_header():
 def test_bad_rows_are_errors(name, row, message):
     good = {"a.tsv": "1\tx", "a.csv": "1,x", "a.jsonl": '{"label": "1", "text": "x"}'}[name]
     header = {"a.tsv": "label\ttext\n", "a.csv": "label,text\n", "a.jsonl": "\n"}[name]
-    # The NUL must come late, because a file that begins with one is binary.
-    rows = [good] * (40_000 if "\0" in row else 1)
-    write(name, (header + "\n".join([*rows, row, good]) + "\n").encode("utf-8", "surrogateescape"))
-    with pytest.raises(UserError, match=rf"{name}:{len(rows) + 2}: got .*{message}") as error:
+    write(name, (header + "\n".join([good, row, good]) + "\n").encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=rf"{name}:3: got .*{message}") as error:
         read(name)
     assert "on_bad_row=skip" in str(error.value)
-    assert skipping(name) == ([{"label": "1", "text": "x"}] * (len(rows) + 1), 1)
+    assert skipping(name) == ([{"label": "1", "text": "x"}] * 2, 1)
 
 
 def test_fields_can_be_as_long_as_lines():

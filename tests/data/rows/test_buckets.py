@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.rows.buckets import BucketedBatches, Rows, bucket_lengths, budget_sizes, check_seq_len, max_examples
+from bertjax.data.rows import buckets
+from bertjax.data.rows.buckets import (
+    BucketedBatches,
+    Rows,
+    bucket_lengths,
+    budget_sizes,
+    check_seq_len,
+    choose_lengths,
+    max_examples,
+)
 from bertjax.data.rows.packed_rows import count_rows, training_batches
 from bertjax.errors import UserError
 
@@ -45,6 +54,21 @@ def test_a_worked_example():
     assert batch["weights"].dtype == np.float32 and batch["input_ids"].dtype == np.int32
 
 
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 300))
+def test_the_chosen_lengths_have_the_lowest_cost(lengths, of_a_length):
+    def cost(chosen):
+        return sum(min(each for each in chosen if each >= length) for length in lengths) + of_a_length * len(chosen)
+
+    longest = next(each for each in bucket_lengths(40) if each >= max(lengths))
+    shorter = [each for each in bucket_lengths(40) if each < longest]
+    subsets = ((*part, longest) for size in range(len(shorter) + 1) for part in itertools.combinations(shorter, size))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "_TOKENS_PER_LENGTH", of_a_length)
+        chosen = choose_lengths(np.array(lengths), 40)
+    assert chosen[-1] == longest
+    assert cost(chosen) == min(map(cost, subsets))
+
+
 def test_a_worked_example_of_packing():
     rows = Rows.of([row(0, 2), row(1, 3), row(2, 4)])
     batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)
@@ -64,7 +88,7 @@ def test_a_worked_example_of_packing():
 @settings(max_examples=25)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, seed):
-    batches = training_batches(Rows.of(row(i, n) for i, n in enumerate(lengths)), 40, True, batch_size, seed)
+    batches = training_batches(Rows.of(row(i, n) for i, n in enumerate(lengths)), (40,), True, batch_size, seed)
     assert batches.steps_per_epoch == -(-count_rows(np.array(lengths), 40, True) // batch_size)
     labels = []
     for batch in itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch):

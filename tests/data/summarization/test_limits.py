@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.summarization.articles import Article
-from bertjax.data.summarization.limits import ArticleLimits, limit
+from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
 from bertjax.errors import UserError
 
 
@@ -40,10 +40,10 @@ def test_short_sentences_are_removed_and_long_ones_truncated():
 
 def test_articles_are_dropped_only_in_training():
     few = article("a b", "c", "d")
-    assert limit(few, (0,), limits(), drops=True) is None
+    assert limit(few, (0,), limits(), drops=True) == "data.limits.min_sentences"
     assert limit(few, (0,), limits(), drops=False).numbers == (0,)
     short_summary = article("a b", "c d", summary=("x",))
-    assert limit(short_summary, (), limits(), drops=True) is None
+    assert limit(short_summary, (), limits(), drops=True) == "data.limits.min_summary_words"
     assert limit(short_summary, (), limits(), drops=False).summary == ("x",)
     without = article("a b", "c d", summary=None)
     assert limit(without, (), limits(), drops=True).summary is None
@@ -63,8 +63,8 @@ def test_limits_are_kept(sentences, summary):
     taken = limit(article(*sentences, summary=tuple(summary)), range(len(sentences)), given_, drops=True)
     counts = [len(sentence.split()) for sentence in sentences]
     is_long = sum(count > 1 for count in counts) >= 2 and sum(len(s.split()) for s in summary) >= 2
-    assert (taken is not None) == is_long
-    if taken is not None:
+    assert isinstance(taken, LimitedArticle) == is_long
+    if is_long:
         assert [sentences[number].split()[:4] for number in taken.numbers] == [s.split() for s in taken.sentences]
         assert 2 <= len(taken.numbers) == len(taken.labels) == sum(taken.labels) <= 3
         assert " ".join(taken.summary).split() == " ".join(summary).split()[:5]

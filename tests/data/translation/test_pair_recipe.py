@@ -61,8 +61,8 @@ def test_pairs_that_fit_are_stored_in_order_and_others_are_counted(tmp_path):
     assert [arrays(fields[name]) for name in ("input_ids", "labels")] == kept
     assert {field.values.dtype for field in fields.values()} == {np.dtype(np.int32)}
     assert 0 < len(kept[0]) < 300
-    assert rows.report["left_out_too_long"] == 300 - len(kept[0])
-    assert rows.report["rows"] == {"train": 300, "valid": 2} and rows.report["leaked"] == 1
+    assert rows.report["left_out"] == {"data.seq_len": 300 - len(kept[0])}
+    assert rows.report["rows"] == {"train": len(kept[0]), "valid": 2} and rows.report["leaked"] == 1
     assert [(pair.source, pair.target) for pair in rows.held_out("valid")] == [(sources[0], targets[0]), ("bad", "bad")]
 
 

@@ -1,7 +1,6 @@
 import shutil
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -251,7 +250,3 @@ def test_a_damaged_index_with_right_checksums_is_a_user_error_or_harmless(tmp_pa
         read_all(folder / prefix.name)
     except UserError as error:
         assert str(folder) in str(error)
-
-
-def test_bfloat16_is_what_jax_takes():
-    assert Checkpoint(TYPES).read("bfloat16").dtype == ml_dtypes.bfloat16

@@ -1,0 +1,42 @@
+"""`--mode=prepare` reports the rows, and refuses what training refuses."""
+
+import json
+
+from tests import tiny
+from tests.experiments.commands import SIZES, done, flags
+from tests.tiny import check_message as check
+
+
+def prepare(folder, name, **values):
+    sizes = {**SIZES, "data.seq_len": 16, "data.valid_fraction": 0.2, **values}
+    return ["--mode=prepare", f"--config=configs/{name}.py:tiny", f"--workdir={folder / 'run'}", *flags(sizes)]
+
+
+def test_class_counts_are_logged_and_written_to_rows_json(tmp_path):
+    command = prepare(tmp_path, "classification", **tiny.write_table(tmp_path))
+    told = done(*command).stderr
+    classes = json.loads((tmp_path / "run" / "rows.json").read_text())["classes"]
+    assert {*classes} == {"train", "valid"} and {*classes["train"]} == {"no", "yes"}
+    assert f"train split by class: no {classes['train']['no']}, yes {classes['train']['yes']}" in told
+    assert "by class" not in done(*command).stderr  # nothing was prepared
+
+
+def test_tags_of_an_unknown_scheme_are_refused(tmp_path):
+    values = tiny.write_sentences(tmp_path)
+    rows = "Ann\tB-PER\nBell\tL-PER\n\nold\tU-LOC\n\n" * 9
+    (tmp_path / "sentences.conll").write_text(rows)
+    message = tiny.run_on_one(*prepare(tmp_path, "tagging", **values)).error
+    check(message, "data.scheme=auto", "unknown form: L-PER, U-LOC", "O, and B, I, E and S", "scheme=plain")
+
+
+def test_damaged_rows_are_refused(tmp_path):
+    command = prepare(tmp_path, "classification", **tiny.write_table(tmp_path))
+    done(*command)
+    for name in ("train/labels", "train/input_ids.lengths", "valid.jsonl"):
+        (path,) = (tmp_path / "run" / "data").glob(f"*/{name}")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 8 * 4])
+        for mode in ("prepare", "train"):
+            message = tiny.run_on_one(*command, f"--mode={mode}").error
+            check(message, name, f"damaged file .* of {len(whole):,} bytes", "the whole file", "delete .*/data/")
+        path.write_bytes(whole)
