@@ -368,7 +368,7 @@ class Kept:
         weights = workdir or Path(config["init_from"])
         if weights == self._damaged:
             return self._make(task, settings, config, workdir, *others)
-        key = type(task).__name__, repr(vars(task).get("_decoding")), weights
+        key = type(task).__module__, repr(vars(task).get("_decoding")), weights
         if key not in self._made:
             self._made[key] = self._make(task, settings, config, workdir, *others)
         found = copy.copy(self._made[key])

@@ -181,7 +181,8 @@ def _checked_fields(
     prefix = f"{where}." if where else ""
     for key in values:
         if key not in fields:
-            raise unknown_key(prefix + key, [prefix + name for name in (*fields, *dotted(values)) if name != key])
+            others = [name for name in (*fields, *dotted(values)) if name.partition(".")[0] != key]
+            raise unknown_key(prefix + key, [prefix + name for name in others])
     for key, hint in fields.items():
         if key not in values:
             raise UserError(
@@ -233,7 +234,7 @@ def choice(value: str, choices: Sequence[str], where: str) -> str:
             where if where.startswith("--") else f"config key {where}",
             got=repr(value),
             expected=_listed(choices),
-            fix=did_you_mean(value, choices, "choose one of these"),
+            fix=did_you_mean(str(value), choices, "choose one of these"),
         )
     return value
 
@@ -244,9 +245,9 @@ def _listed(choices: Iterable[str]) -> str:
 
 def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
     """Returns `value` as the type `hint`. An int is converted to a float and a list to a tuple, and nothing else."""
-    if is_open and value is None:
-        return None
     subtrees = [kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)]
+    if is_open and value is None and not subtrees:
+        return None
     if subtrees and isinstance(value, Mapping):
         # Of several dataclasses, the one with the most keys of the subtree.
         cls = max(subtrees, key=lambda kind: sum(field.name in value for field in dataclasses.fields(kind)))

@@ -6,7 +6,6 @@ These packages depend on no specific task, and tasks do not depend on the mesh. 
 """
 
 import abc
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -131,15 +130,14 @@ class PredictionTask(abc.ABC):
         """Yields the examples of a table, other file format or folder; returns None for lines that `examples` reads."""
         return None
 
-    def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
-        """Yields an example for each Python object, for `bertjax.load`.
-
-        Default: texts, or tuples of texts that stand for lines with tabs; then as `examples`.
+    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
+        """Yields an example for each Python object, for `bertjax.load`. Default: the task reads only lines.
 
         Raises:
-          UserError: as `examples`; or for an object of another type.
+          UserError: for a bad object, naming its number, unless `data.on_bad_row=skip`.
         """
-        return self.examples(map(_line, inputs, itertools.count(1)))
+        got, expected = "Python objects", "a file, because the task has no `examples_in`"
+        raise UserError("inputs", got=got, expected=expected, fix="use --mode=predict --input=FILE")
 
     @abc.abstractmethod
     def predict_lengths(self) -> Sequence[int]:
@@ -169,14 +167,6 @@ class ScoringTask(PredictionTask):
     @abc.abstractmethod
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """Returns the metrics of a split, from its examples and the outputs of their rows, which are read once."""
-
-
-def _line(value: Any, number: int) -> str:
-    texts = [value] if isinstance(value, str) else value
-    if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
-        return "\t".join(texts)
-    got, expected = f"an object of type {type(value).__name__}", "a text (str), or a tuple of texts"
-    raise UserError(f"input {number}", got=got, expected=expected, fix="convert it to a str or a tuple of str")
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ def load(
     folder: str | os.PathLike[str],
     experiment: str = "",
     *,
-    checkpoint: str = "final",
+    checkpoint: str | int = "final",
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> "Model":
     """Loads a model.
@@ -36,8 +36,8 @@ def load(
         sentence-transformers or of Marian, a checkpoint of google-research/bert, or a .pt file of PreSumm.
       experiment: the task, a name in `experiments/` or one that an installed package registers. Default: the task that
         the run or the weights were trained for; "features" for an encoder without a head.
-      checkpoint: which checkpoint of a run, as the flag `--checkpoint`.
-      config: config keys and values that differ from those of the run, or from the defaults of
+      checkpoint: which checkpoint of a run, as the flag `--checkpoint`; or a step.
+      config: values by dotted config key that differ from those of the run, or from the defaults of
         `configs/<experiment>.py` for published weights. An installed package registers the file of its experiment in
         the entry-point group `bertjax.configs`.
     Raises:
@@ -50,6 +50,7 @@ def load(
     from bertjax.model import Model
     from bertjax.training import platforms
 
+    _check(folder, experiment, config)
     platforms.leave_out_tpu()
     path = Path(folder)
     published = open_weights(path)
@@ -58,10 +59,31 @@ def load(
     required = published.required if name == published.experiment else {}
     given = None if is_run else _config(name, {**required, **config, "init_from": str(path)})
     workdir = str(path) if is_run else ""
+    checkpoint = str(checkpoint)
     request = modes.Request(mode="predict", workdir=workdir, checkpoint=checkpoint, overrides=config)
     resolved = modes.resolve(request, given, find, published)
     used = resolved.to_predict()
     return Model(used.task, used.settings, used.config, path if is_run else None, checkpoint, published)
+
+
+def _check(folder: Any, experiment: Any, config: Any) -> None:
+    """Raises UserError for arguments of wrong types."""
+    from bertjax.errors import UserError
+
+    kinds: dict[str, tuple[Any, Any, str]] = {
+        "folder": (folder, (str, os.PathLike), "a path"),
+        "experiment": (experiment, str, "a name in experiments/"),
+        "config": (config, Mapping, 'a dict, such as {"data.seq_len": 64}'),
+    }
+    for name, (value, kind, expected) in kinds.items():
+        if not isinstance(value, kind):
+            raise UserError(
+                name, got=f"an object of type {type(value).__name__}", expected=expected, fix=f"pass {expected}"
+            )
+    for key, value in config.items():
+        if not isinstance(key, str) or isinstance(value, Mapping):
+            got, expected = f"{key!r}: {value!r}", "values by dotted key"
+            raise UserError("config", got=got, expected=expected, fix='write it as {"data.seq_len": 64}')
 
 
 def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,6 +94,7 @@ def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     from bertjax.errors import UserError
     from bertjax.experiments import built_in, find, registered
+    from bertjax.modes.stages import place
 
     find(experiment)
     if experiment in built_in():
@@ -83,9 +106,6 @@ def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"experiment {experiment}", got="no config file", expected=expected, fix="register it")
     config: dict[str, Any] = json.loads(file.get_config(_VARIANTS.get(experiment, "")).to_json())
     for key, value in values.items():
-        *path, last = key.split(".")
-        subtree = config
-        for part in path:
-            subtree = subtree.setdefault(part, {})
-        subtree[last] = value
+        subtree, name = place(config, key)
+        subtree[name] = value
     return config

@@ -1,10 +1,11 @@
 """A model that is ready to predict: what `bertjax.load` returns."""
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -17,6 +18,8 @@ from bertjax.interop.published import Published, open_weights
 from bertjax.progress import track
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference, Predictor, reported
+
+_log = logging.getLogger(__name__)
 
 
 class _Encoder(NamedTuple):
@@ -57,7 +60,17 @@ class Model(Inference):
         super().__init__(task, settings, workdir, checkpoint, published)
         self.config = config
         self._published, self._folder = published, workdir or Path(config["init_from"])
-        self._encoders: dict[tuple[Any, ...], _Encoder] = {}
+        self._encoders: dict[str, _Encoder] = {}
+
+    def __reduce__(self) -> NoReturn:
+        """Raises UserError, because programs and arrays on devices belong to a process."""
+        got, expected = "a model, whose programs belong to this process", "the name of its folder"
+        raise UserError("pickle", got=got, expected=expected, fix="call bertjax.load in the other process")
+
+    def __copy__(self) -> "Model":
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     @property
     def model(self) -> nn.Module:
@@ -81,27 +94,50 @@ class Model(Inference):
         return list(self.records(self._tracked(self.task.examples_in(_listed(inputs)), inputs)))
 
     def encode(
-        self, texts: Iterable[Any], *, layer: int = -1, pooling: str | None = None, normalize: bool | None = None
+        self,
+        texts: Iterable[Any],
+        *,
+        layer: int = -1,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> Float32[np.ndarray, "texts H"]:
         """Returns a vector for each text from the encoder, which must be a BERT.
 
         Longer texts are truncated to the positions of the model, or to the length that sentence-transformers states.
+        Defaults are the values of the config if its experiment is "features" with pooling "sentence", otherwise those
+        of a sentence-transformers folder.
 
         Args:
           texts: texts, or pairs of texts as tuples.
           layer: 0 for the embeddings, -1 for the last layer.
-          pooling: "mean", "cls" or "max" over the tokens of a text. Default: that of a sentence-transformers folder,
-            otherwise "mean".
-          normalize: whether vectors are scaled to length 1. Default: as in a sentence-transformers folder, otherwise
-            not.
+          pooling: "mean", "cls" or "max" over the tokens of a text. Default for other folders: "mean".
+          normalize: whether vectors are scaled to length 1. Default for other folders: False.
+          prompt_name: the name of a prompt of a sentence-transformers folder.
+          prompt: a text that precedes each text, or the first of each pair; instead of `prompt_name`.
+        Returns:
+          the vectors. With `data.on_bad_row="skip"`, the vector of a bad text is NaN, and the log has their number.
         Raises:
           UserError: for a bad text, an invalid option, or a model without a BERT.
         """
         encoder = self._encoder(layer, pooling, normalize)
-        examples = self._tracked(reported(encoder.task.examples_in(_listed(texts)), "texts"), texts)
-        rows = [outputs[0]["features"] for _, outputs in encoder.predictor(encoder.params, examples)]
-        size = encoder.task.model.config.hidden_size
-        return np.stack(rows) if rows else np.zeros((0, size), np.float32)
+        task: Any = encoder.task
+        if prompt_name is not None or prompt is not None:
+            from bertjax.experiments.features import chosen_prompt
+
+            task = task.prompted(chosen_prompt(self._folder, prompt_name, prompt))
+        examples, size = (
+            self._tracked(reported(task.examples_in(_listed(texts)), "texts"), texts),
+            task.model.config.hidden_size,
+        )
+        none = np.full(size, np.nan, np.float32)
+        found = [
+            outputs[0]["features"] if outputs else none for _, outputs in encoder.predictor(encoder.params, examples)
+        ]
+        if bad := sum(row is none for row in found):
+            _log.warning("%d of %d texts are bad: their vectors are NaN", bad, len(found))
+        return np.stack(found) if found else np.zeros((0, size), np.float32)
 
     def _tracked(self, examples: Iterable[Example], inputs: Any) -> Iterable[Example]:
         """Shows progress."""
@@ -111,14 +147,15 @@ class Model(Inference):
     def _encoder(self, layer: int, pooling: str | None, normalize: bool | None) -> _Encoder:
         """The task "features" on the parameters of this model."""
         options = (layer, pooling, normalize)
-        if options not in self._encoders:
+        key = repr(options)  # options of wrong types may not be hashable
+        if key not in self._encoders:
             if "bert" not in self.params:
                 got, expected = f"a model of the task {self.config['experiment']}", "a model with a BERT"
                 raise UserError("encode", got=got, expected=expected, fix="load another folder")
             task = _features(self.config, self._published or open_weights(self._folder), *options)
             shapes = jax.eval_shape(task.init, jax.random.key(0))
-            self._encoders[options] = _Encoder(task, _subtree(self.params, shapes), Predictor(task, self.mesh))
-        return self._encoders[options]
+            self._encoders[key] = _Encoder(task, _subtree(self.params, shapes), Predictor(task, self.mesh))
+        return self._encoders[key]
 
 
 def _features(
@@ -130,6 +167,8 @@ def _features(
     from bertjax.experiments import features
 
     default = json.loads(get_config("sentence").to_json())
+    if config["experiment"] == "features" and config["pooling"] == "sentence":
+        default = {key: config[key] for key in default}
     model = {key: config["model"].get(key, value) for key, value in default["model"].items()}
     data = {key: config["data"].get(key, default["data"][key]) for key in ("lowercase", "on_bad_row")}
     if not published.has_vocabulary:
@@ -139,8 +178,9 @@ def _features(
         "init_from": str(published.path),
         "model": {**model, "layers": (layer,)},
         "data": {**default["data"], **data},
-        "sentence_pooling": pooling,
-        "normalize": normalize,
+        "sentence_pooling": default["sentence_pooling"] if pooling is None else pooling,
+        "normalize": default["normalize"] if normalize is None else normalize,
+        "dtype_out": "float32",
     }
     settings = build_part(features.Config, features.resolve(given, published))
     return features.Task(settings, features.open_vocabulary(settings, published))
@@ -153,8 +193,8 @@ def _subtree(params: Params, like: Params) -> Params:
 
 
 def _listed(inputs: Any) -> Iterable[Any]:
-    """Refuses a single text, whose characters would be inputs."""
-    if isinstance(inputs, str | bytes | os.PathLike | Mapping):
+    """Refuses a single text, whose characters would be inputs, and what is no iterable."""
+    if isinstance(inputs, str | bytes | os.PathLike | Mapping) or not isinstance(inputs, Iterable):
         got, expected = f"an object of type {type(inputs).__name__}", "a list of inputs"
         raise UserError("inputs", got=got, expected=expected, fix="write [text] for a single text")
     return inputs

@@ -16,7 +16,8 @@ the columns to read (docs/reference/inputs.md).
   and none is omitted. A sentence vector covers only the beginning; the log reports how many texts were truncated.
 - Layers: 0 is the embeddings, -1 the last layer. BERT's best frozen features on CoNLL-2003 (section 5.3, table 7) are
   the last four layers concatenated, with 96.1 F1 on the development set; the second to last alone, `(-2,)`, has 95.6.
-- A sentence-transformers folder determines the pooling, and whether vectors are scaled to length 1.
+- A sentence-transformers folder determines the pooling, and whether vectors are scaled to length 1. Its default prompt
+  precedes each text; `prompt_name` chooses another of its prompts, and `prompt` gives the text.
 """
 
 from ml_collections import ConfigDict
@@ -38,6 +39,9 @@ def get_config(variant: str = "") -> ConfigDict:
     config.word_pooling = "first"  # the vector of the word's first piece; or "mean" of all its pieces
     config.sentence_pooling = placeholder(str)  # "mean", "cls" or "max"; default: init_from's, or "mean"
     config.normalize = placeholder(bool)  # whether to scale to length 1; default: init_from's for sentences
+    config.prompt_name = placeholder(str)  # a prompt of a sentence-transformers folder, such as "query"
+    config.prompt = placeholder(str)  # or the text that precedes each text; default: the folder's default prompt
+    config.include_prompt = placeholder(bool)  # whether vectors include the prompt's tokens; default: as in the folder
     config.dtype_out = "float32"  # or "float16", which halves the size
     config.mesh = parts.mesh()
     config.model = _model()

@@ -27,7 +27,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring.minimal_pairs import METRICS
-from bertjax.tasks import bert, completion, minimal_pairs, pretrained, samples
+from bertjax.tasks import bert, completion, inputs, minimal_pairs, pretrained, samples
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES
 from bertjax.tasks.prepared_data import ExperimentConfig
@@ -234,8 +234,6 @@ class Data(contract.Data):
 class Task(BertTask[Config], StagedTask):
     """See `bertjax.contract.TrainingTask`."""
 
-    columns_key, tabs = "text_field", True
-
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         self._text, self._batch_config = config.data, config.batches
@@ -248,8 +246,8 @@ class Task(BertTask[Config], StagedTask):
     def init(self, rng: jax.Array) -> Params:
         """See `TrainingTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        inputs = BertInputs(ids, ids, ids)
-        return self._model.init(rng, inputs, ids, deterministic=True, return_attention=False)["params"]
+        rows = BertInputs(ids, ids, ids)
+        return self._model.init(rng, rows, ids, deterministic=True, return_attention=False)["params"]
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `TrainingTask.warm_start`."""
@@ -317,9 +315,8 @@ class Task(BertTask[Config], StagedTask):
         return {name: value for name, value in scores.items() if name.count("/") < 3}  # without those of paradigms
 
     def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of a text with one or more [MASK], or two texts separated by a tab."""
-        (text,) = texts
-        segments = [self._tokenizer.encode_with_masks(segment) for segment in text.split("\t")]
+        """See `BertPredictionTask.example`; of one text or two, with one or more [MASK]."""
+        segments = [self._tokenizer.encode_with_masks(text) for text in texts]
         (row,) = segmented([text_row(segments, self._tokenizer)])
         ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
@@ -327,13 +324,22 @@ class Task(BertTask[Config], StagedTask):
         if not positions or len(segments) > types or len(ids) > limit:
             raise RowError(
                 where,
-                got=f"{len(positions)} [MASK], {len(segments)} tab-separated segment(s), {len(ids)} word pieces",
-                expected=f"at least one [MASK], at most {types} segment(s), and at most {limit} word pieces with "
-                "[CLS] and [SEP]",
-                fix="correct the line",
+                got=f"{len(positions)} [MASK], {len(segments)} segment(s), {len(ids)} word pieces",
+                expected=f"at least one [MASK], at most {types} segment(s) with a tab between them in a line, and at "
+                f"most {limit} word pieces with [CLS] and [SEP]",
+                fix="correct the text",
             )
         asked = np.array(positions, np.int32) + np.int32(self._shift)
-        return Example([{**row, "masked_positions": asked}], (text, positions))
+        return Example([{**row, "masked_positions": asked}], (texts, positions))
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """See `PredictionTask.examples_of`; a text of a table may have a tab between two segments, like a line."""
+        data = self._config.data
+
+        def make(texts: Sequence[str], where: str) -> Example:
+            return self.example(texts[0].split("\t"), where)
+
+        return inputs.of_table(path, "data.text_field", [data.text_field], make, data.on_bad_row, tabs=True)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""
@@ -360,7 +366,7 @@ class Task(BertTask[Config], StagedTask):
 
         `is_next_probability` is null without a second segment.
         """
-        (text, positions), (output,) = example.source, outputs
+        (texts, positions), (output,) = example.source, outputs
         masks = [
             {
                 "position": position,
@@ -371,8 +377,8 @@ class Task(BertTask[Config], StagedTask):
                 positions, output["tokens"].tolist(), output["probabilities"].tolist(), strict=False
             )
         ]
-        is_next = round(float(output["is_next"]), 6) if "\t" in text and "is_next" in output else None
-        return {"text": text, "masks": masks, "is_next_probability": is_next}
+        is_next = round(float(output["is_next"]), 6) if len(texts) > 1 and "is_next" in output else None
+        return {"text": "\t".join(texts), "masks": masks, "is_next_probability": is_next}
 
     def _name(self, token: int) -> str:
         # A published table may have a few more rows than its vocabulary has tokens.
@@ -389,8 +395,8 @@ class Task(BertTask[Config], StagedTask):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
-        (row,), (text, positions, labels, is_next) = example.rows, example.source
-        record = self.record(Example([row], (text, positions)), outputs)
+        (row,), (texts, positions, labels, is_next) = example.rows, example.source
+        record = self.record(Example([row], (texts, positions)), outputs)
         masks = [{**m, "label": self._name(label)} for m, label in zip(record["masks"], labels, strict=True)]
         words = self._tokenizer.names(row["input_ids"].tolist())
         follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
@@ -411,9 +417,10 @@ class Task(BertTask[Config], StagedTask):
                 chosen = chosen[3::6]
             if len(chosen):
                 is_pair = "next_sentence_labels" in batch and row["token_type_ids"].any()
-                text, is_next = ("\t", not batch["next_sentence_labels"][i, 0]) if is_pair else ("", None)
+                is_next = not batch["next_sentence_labels"][i, 0] if is_pair else None
                 positions = (asked[chosen] - self._shift).tolist()
-                source = text, positions, batch["masked_labels"][i, chosen].tolist(), is_next
+                texts = [""] * (1 + is_pair)  # the record has the words
+                source = texts, positions, batch["masked_labels"][i, chosen].tolist(), is_next
                 yield Example([{**row, "masked_positions": asked[chosen]}], source)
 
     def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> PreTrainingOutput:

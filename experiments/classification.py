@@ -23,7 +23,7 @@ from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
-from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
+from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained, samples
 from bertjax.tasks.bert import text_example
 
 _CORRELATIONS = ("pearson", "spearman")
@@ -288,12 +288,11 @@ class Task(fine_tuning.FineTuningTask[Config]):
             losses = -np.log(_softmax(logits)[np.arange(len(labels)), labels])
         return {**glue.score(self._config.metrics, predictions, labels), "loss": float(losses.mean())}
 
-    def texts(self, line: str, where: str) -> Sequence[str]:
-        """See `BertPredictionTask.texts`: one, or two separated by a tab if `data.text_columns` has two columns."""
-        return labeled_text.texts_of_line(line, where, self._config.data.text_columns)
-
     def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`."""
+        """See `BertPredictionTask.example`; of as many texts as `data.text_columns` has columns."""
+        count = len(self._config.data.text_columns)
+        fix = f"set --config.data.text_columns to {len(texts)} names instead of {count}"
+        inputs.check_texts(texts, where, (count,), fix)
         return text_example(self._tokenizer.encode_batch(texts), self._tokenizer, self._seq_len, None)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:

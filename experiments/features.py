@@ -1,6 +1,7 @@
 """Vectors of word pieces, words or texts from a frozen BERT (Devlin et al. 2019, section 5.3)."""
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,14 @@ import numpy as np
 
 from bertjax.config import Constrained, one_of
 from bertjax.contract import Batch, Example, Output, Params
-from bertjax.data.fine_tuning.labeled_text import TextColumns, split_pair
+from bertjax.data.fine_tuning.labeled_text import TextColumns
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.interop.published import Published
 from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
@@ -71,6 +73,10 @@ class Config(Constrained):
       word_pooling: the vector of a word: "first", that of its first piece, or "mean", over all its pieces.
       sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.heads.pool`.
       normalize: whether vectors are scaled to length 1.
+      prompt_name: the name of a prompt of a sentence-transformers folder. Default: the folder's default, if any.
+      prompt: a text that precedes each text, or the first text of each pair. Default: that of `prompt_name`, or "".
+      include_prompt: whether `sentence_pooling` includes the tokens of the prompt. Default: as in a
+        sentence-transformers folder, otherwise True. If not, [CLS] is excluded too, as there.
       dtype_out: "float32", or "float16", which halves the size.
       model: the encoder, and the layers to read.
       data: how texts are encoded.
@@ -82,6 +88,9 @@ class Config(Constrained):
     word_pooling: Annotated[str, one_of("first", "mean")]
     sentence_pooling: Annotated[str, one_of(*POOLINGS)]
     normalize: bool
+    prompt_name: str | None
+    prompt: str
+    include_prompt: bool
     dtype_out: Annotated[str, one_of("float16", "float32")]
     model: ModelConfig
     data: DataConfig
@@ -90,6 +99,8 @@ class Config(Constrained):
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
         check_layers(self.model.layers, self.model.num_layers, "model.layers")
+        got, fix = f"{self.prompt!r} with pooling={self.pooling}", "use configs/features.py:sentence, or omit it"
+        self.check(self.pooling == "sentence" or not self.prompt, "prompt", "pooling=sentence", got=got, fix=fix)
 
 
 class _Source(NamedTuple):
@@ -110,7 +121,30 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
         pooling = (huggingface.read_pooling(folder) if of_sentence else None) or "mean"
     if normalize is None:
         normalize = of_sentence and huggingface.normalizes(folder)
-    return {**config, "model": model, "sentence_pooling": pooling, "normalize": normalize}
+    name, prompt, includes = (config[key] for key in ("prompt_name", "prompt", "include_prompt"))
+    return {
+        **config,
+        "model": model,
+        "sentence_pooling": pooling,
+        "normalize": normalize,
+        "prompt_name": None,  # `prompt` has its text
+        "prompt": chosen_prompt(folder, name, prompt) if of_sentence or name else prompt or "",
+        "include_prompt": huggingface.includes_prompt(folder) if includes is None else includes,
+    }
+
+
+def chosen_prompt(folder: Path, name: str | None, prompt: str | None) -> str:
+    """Returns the prompt with a name, or the given one, or the default of a folder; see `Config`.
+
+    Raises:
+      UserError: if both are given, or the folder has no prompt of this name.
+    """
+    if prompt is None:
+        return huggingface.read_prompt(folder, name)
+    if name is not None or not isinstance(prompt, str):
+        got = f"{prompt!r}" if name is None else f"{prompt!r} with prompt_name={name!r}"
+        raise UserError("prompt", got=got, expected="a text (str), without prompt_name", fix="omit one of them")
+    return prompt
 
 
 open_vocabulary = bert.open_vocabulary
@@ -130,18 +164,27 @@ class Task(BertPredictionTask[Config]):
         joined = len(head.layers) if head.mixing == "concatenation" else 1
         self._size = encoder.hidden_size * joined
 
-    def texts(self, line: str, where: str) -> Sequence[str]:
-        """See `BertPredictionTask.texts`: one, or two separated by a tab."""
-        return split_pair(line, where)
+    def prompted(self, prompt: str) -> "Task":
+        """Returns the task with another prompt, and the same parameters and programs."""
+        task = copy.copy(self)
+        task._config = dataclasses.replace(self._config, prompt=prompt)
+        return task
 
     def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`."""
+        """See `BertPredictionTask.example`; of one text or two."""
+        inputs.check_texts(texts, where, (1, 2))
         if len(texts) == 2:
             bert.check_two_segments(self._model_config)
         if self._config.pooling != "sentence":
             return self._of_units(texts)
-        ids = self._tokenizer.encode_batch(texts)
-        return bert.text_example(ids, self._tokenizer, self._seq_len, _Source(["\t".join(texts)], None))
+        prompt, source = self._config.prompt, _Source(["\t".join(texts)], None)
+        *ids, of_prompt = self._tokenizer.encode_batch([prompt + texts[0], *texts[1:], prompt])
+        example = bert.text_example(ids, self._tokenizer, self._seq_len, source)
+        if self._config.include_prompt:
+            return example
+        (row,), first = example.rows, len(self._tokenizer.template.start) + len(of_prompt) if prompt else 0
+        pooled = (np.arange(len(row["input_ids"])) >= first).astype(np.int32)
+        return example._replace(rows=[{**row, "pooled": pooled}])
 
     def _of_units(self, texts: Sequence[str]) -> Example:
         """Returns the example of a text or a pair, with its pieces or words as units."""
@@ -165,7 +208,7 @@ class Task(BertPredictionTask[Config]):
         """The vectors of each row: [B, D], or [B, U, D] of its units."""
         x = self.apply(params, batch, None)
         if self._config.pooling == "sentence":
-            x = pool(x, batch["segment_ids"], self._config.sentence_pooling)
+            x = pool(x, batch.get("pooled", batch["segment_ids"]), self._config.sentence_pooling)
         else:
             x = pool_spans(x, batch["unit_starts"], batch["unit_lengths"])
         if self._config.normalize:

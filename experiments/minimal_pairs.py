@@ -20,7 +20,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM
-from bertjax.tasks import bert, completion, minimal_pairs
+from bertjax.tasks import bert, completion, inputs, minimal_pairs
 from bertjax.tasks.bert import BertPredictionTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES, check_objective
 
@@ -140,7 +140,7 @@ class Data(contract.Data):
 class Task(BertPredictionTask[Config], ScoringTask):
     """See `bertjax.contract.ScoringTask`."""
 
-    columns_key = "text_field"
+    columns_key, splits_tabs = "text_field", False
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
@@ -154,6 +154,7 @@ class Task(BertPredictionTask[Config], ScoringTask):
 
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`; of a sentence."""
+        inputs.check_texts(texts, where, (1,))
         (text,) = texts
         return Example(self._sentences.rows(self._sentences.encode(text, where)), text)
 

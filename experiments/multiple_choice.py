@@ -113,16 +113,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
         losses = [-np.log(each[label]) for each, label in found]
         return {"accuracy": float(np.mean(right)), "loss": float(np.mean(losses))}
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each line: a text and its choices, separated by tabs."""
-
-        def make(line: Sequence[str], where: str) -> Example:
-            context, *choices = line[0].split("\t")
-            return self._example(tables.Row({"context": context, "choices": choices}, where), plain)
-
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`; of a text and its choices."""
+        context, *choices = texts
         data = self._config.data
         plain = dataclasses.replace(data, context_column="context", start_column="", choice_columns=("choices",))
-        return inputs.of_lines(lines, make, data.on_bad_row)
+        return self._example(tables.Row({"context": context, "choices": choices}, where), plain)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """An example for each row of a table, read as in training but without labels."""

@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-import json
+import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,26 +14,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config import Count, part
-from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.question_rows import QuestionRows
-from bertjax.data.fine_tuning.questions import Question, QuestionsConfig, check_kind, parse_questions
+from bertjax.data.fine_tuning.questions import (
+    Question,
+    QuestionsConfig,
+    check_kind,
+    parse_questions,
+    questions_of,
+)
 from bertjax.data.fine_tuning.spans import (
+    WITHOUT_OVERLAP,
     Candidate,
     SpanConfig,
     answer_text,
     best_answers,
+    leaves_no_overlap,
     null_score,
     windows,
 )
 from bertjax.data.prepared import VALID
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.errors import UserError
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
 from bertjax.tasks import bert, completion, fine_tuning, inputs
+
+_log = logging.getLogger(__name__)
 
 FREE_AFTER_TRAINING = (
     *("data.null_threshold", "data.max_answer_length", "data.n_best", "data.doc_stride", "data.max_query_length"),
@@ -158,21 +167,28 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
         """An example for each question of a SQuAD file. Answers in the file are ignored."""
-        bad_rows = BadRows(self._config.data.on_bad_row)
-        make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
-        return inputs.examples(parse_questions("\n".join(lines), bad_rows), make, bad_rows)
+        return self._examples(lambda bad_rows: parse_questions("\n".join(lines), bad_rows))
 
     def examples_of(self, path: str) -> None:
         """See `PredictionTask.examples_of`. Raises UserError for a file that is not a SQuAD file by its name."""
         check_kind(Path(path), "--input")
 
-    def examples_in(self, inputs: Iterable[Any]) -> Iterator[Example]:
+    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
         """An example for each {"question": ..., "context": ...}, optionally with "id".
 
         Default ids are the numbers from 1 on.
         """
-        articles = [_as_article(each, number) for number, each in enumerate(inputs, start=1)]
-        return self.examples(iter([json.dumps({"data": articles})]))
+        return self._examples(lambda bad_rows: questions_of(values, bad_rows))
+
+    def _examples(self, read: Callable[[BadRows], Iterator[Question]]) -> Iterator[Example]:
+        bad_rows = BadRows(self._config.data.on_bad_row)
+        make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
+        count = without = 0
+        for count, example in enumerate(inputs.examples(read(bad_rows), make, bad_rows), start=1):
+            without += not isinstance(example.source, BadInput) and leaves_no_overlap(example.source[1])
+            yield example
+        if without:
+            _log.warning(WITHOUT_OVERLAP, without, count)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The start and end logits of each token, [B, S]."""
@@ -216,20 +232,6 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """The start and end logits, with padding masked."""
         logits = self.apply(params, batch, rng)
         return SpanLogits(*(mask_logits(each, batch["segment_ids"] != 0) for each in logits))
-
-
-def _as_article(value: Any, number: int) -> dict[str, Any]:
-    """An article of a SQuAD file with one question."""
-    if not isinstance(value, Mapping) or not {"question", "context"} <= value.keys():
-        is_dict = isinstance(value, Mapping)
-        raise UserError(
-            f"input {number}",
-            got=f"keys {', '.join(map(repr, value))}" if is_dict else f"an object of type {type(value).__name__}",
-            expected='a dict with "question" and "context"',
-            fix='pass {"question": "...", "context": "..."}',
-        )
-    question = {"id": str(value.get("id", number)), "question": value["question"]}
-    return {"paragraphs": [{"context": value["context"], "qas": [question]}]}
 
 
 def _of_each(logits: jax.Array, batch: Batch) -> jax.Array:

@@ -19,7 +19,6 @@ from bertjax.data.fine_tuning import tag_schemes, tagged_words
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.fine_tuning.tagged_words import BIO, Columns, Sentence, SentencesConfig, TaggedRows
 from bertjax.data.prepared import VALID
-from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
 from bertjax.errors import UserError
@@ -225,7 +224,8 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
-    architecture, term, columns_key = "BertForTokenClassification", "tagging", "text_field"
+    architecture, term = "BertForTokenClassification", "tagging"
+    columns_key, splits_tabs = "text_field", False
     of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
@@ -283,11 +283,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`; splits a sentence at spaces and, if set so, at punctuation."""
+        inputs.check_texts(texts, where, (1,))
         (text,) = texts
         tagged_words.check_is_text(text, where)
         words = (separate_punctuation(text) if self._rows.split_punctuation else text).split()
-        if not words:
-            raise RowError(where, "an empty line", "words", "delete the line")
         return _example(words, (), self._tokenizer, self._rows.seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:

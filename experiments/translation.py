@@ -28,7 +28,7 @@ from bertjax.data.text.subwords import Subwords
 from bertjax.data.translation.batches import PairRows, StreamBatches
 from bertjax.data.translation.dates import DatesConfig
 from bertjax.data.translation.pair_recipe import PairRecipe
-from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig, pair_of_line
+from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig
 from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
 from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
@@ -371,26 +371,22 @@ class Task(Seq2SeqTask):
         If all training texts had a prefix, it is added to lines without it.
         """
 
-        def scored(line: Sequence[str], where: str) -> Example:
-            return self._to_score(pair_of_line(line[0], where))
+        on_bad_row = self._encoder.files.on_bad_row
+        return self._counted(inputs.of_lines(lines, self._example, on_bad_row, splits_tabs=self._is_forced))
 
-        make = scored if self._decoding.method == "forced" else self._to_translate
-        return self._with_unknown_counted(inputs.of_lines(lines, make, self._encoder.files.on_bad_row))
+    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
+        """An example per text, or per tuple of a text and a target to score; see `PredictionTask.examples_in`."""
+        return self._counted(inputs.of_objects(values, self._example, self._encoder.files.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """The texts in `data.source_column` of a table, and the targets if targets are scored."""
-
-        def scored(texts: Sequence[str], where: str) -> Example:
-            return self._to_score(Pair(texts[0], texts[1], where))
-
-        files, is_forced = self._encoder.files, self._decoding.method == "forced"
+        files, is_forced = self._encoder.files, self._is_forced
         key = "data.{source_column,target_column}" if is_forced else "data.source_column"
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
-        make = scored if is_forced else self._to_translate
-        found = inputs.of_table(path, key, columns, make, files.on_bad_row, files.header, tabs=is_forced)
-        return found and self._with_unknown_counted(found)
+        found = inputs.of_table(path, key, columns, self._example, files.on_bad_row, files.header, tabs=is_forced)
+        return found and self._counted(found)
 
-    def _with_unknown_counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+    def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
         """Wraps `Encoding.numbered`, and then logs the unknown characters of the sources."""
         vocabulary, found = self._vocabularies.source, Counter[str]()
         count, affected = 0, 0
@@ -405,12 +401,21 @@ class Task(Seq2SeqTask):
             characters = f"{found.total():,} unknown characters"
             log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
-    def _to_translate(self, texts: Sequence[str], where: str) -> Example:
-        refuses = self._encoder.config.on_long_line == "refuse"
-        return self._encoding.example(texts[0].strip(), (), where, refuses)
+    @property
+    def _is_forced(self) -> bool:
+        """Whether an input has a target to score."""
+        return self._decoding.method == "forced"
 
-    def _to_score(self, pair: Pair) -> Example:
-        return Example([self._encoder.scoring_row(pair)], (pair.source, pair.target))
+    def _example(self, texts: Sequence[str], where: str) -> Example:
+        """The example of a text to translate, or of a text and its target; see `inputs.Make`."""
+        texts = [text.strip() for text in texts]  # as in training
+        if self._is_forced:
+            inputs.check_texts(texts, where, (2,), "omit decoding.method=forced to translate")
+            pair = Pair(texts[0], texts[1], where)
+            return Example([self._encoder.scoring_row(pair)], (pair.source, pair.target))
+        if texts != [""]:
+            inputs.check_texts(texts, where, (1,))
+        return self._encoding.example(texts[0], (), where, self._encoder.config.on_long_line == "refuse")
 
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""

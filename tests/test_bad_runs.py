@@ -263,7 +263,7 @@ def test_an_export_without_a_folder(home):
         (b"", r"0 \[MASK\]", r"at least one \[MASK\]"),
         (b"a [mask] in small letters", r"0 \[MASK\]", r"at least one \[MASK\]"),
         (b"the " * 60 + b"[MASK]", "63 word pieces", "at most 48 word pieces"),
-        (b"a\tb\tc [MASK]", r"3 tab-separated", "at most 2 segment"),
+        (b"a\tb\tc [MASK]", r"3 segment", "at most 2 segment"),
         (b"a \xff [MASK]", "byte 0xff", "UTF-8"),
     ],
 )
@@ -273,7 +273,7 @@ def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected,
     (tmp_path / "in.txt").write_bytes(lines)
     source = [f"--input={tmp_path / 'in.txt'}"] if is_file else []
     message = predict(home / "run", f"--output={output}", *source, stdin=b"" if is_file else lines)
-    check(message, "input line 2$", got, expected, "correct the line|convert the input")
+    check(message, "input line 2$", got, expected, "correct the text|convert the input")
     assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 

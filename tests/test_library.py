@@ -1,6 +1,7 @@
 """`bertjax.load`: models as Python objects."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -52,6 +53,12 @@ def test_layers_and_pooling_are_options(encoder):
         assert not np.allclose(model.encode(TEXTS, pooling="cls", normalize=False), whole)
         with pytest.raises(UserError, match=r"sentence_pooling.*got 'sum'.*one of"):
             model.encode(TEXTS, pooling="sum")
+        for options in ({"layer": [1, 2]}, {"pooling": ["cls"]}, {"prompt": 5}):
+            with pytest.raises(UserError, match=r"got .*; expected a"):
+                model.encode(TEXTS, **options)
+        assert not np.allclose(bertjax.load(encoder, config={"normalize": False}).encode(TEXTS), model.encode(TEXTS))
+        with pytest.raises(UserError, match=r"pickle: got a model.*Fix: call bertjax\.load"):
+            pickle.dumps(model)
 
 
 def test_the_module_applies_to_its_parameters(encoder):
@@ -87,6 +94,13 @@ def test_a_checkpoint_of_google_fills_masks():
         ("/nowhere/at/all", "", {}, r"got no such folder.*Fix: correct the path"),
         ("ENCODER", "summaries", {}, r"experiment: got 'summaries'.*one of .*bertsum_ext"),
         ("ENCODER", "", {"poolling": "cls"}, r"poolling"),
+        ("ENCODER", "", {"data.seq_len.x": 3}, r"data\.seq_len\.x: got a key below seq_len, which is a value"),
+        ("ENCODER", "", {"data": None}, r"key data: got None \(NoneType\); expected a value of type DataConfig"),
+        ("ENCODER", "", {"experiment": 5}, r"experiment: got 5; expected one of"),
+        ("ENCODER", "", {"data": {"seq_len": 9}}, r"config: got 'data': \{.*expected values by dotted key"),
+        ("ENCODER", "", {5: 1}, r"config: got 5: 1; expected values by dotted key"),
+        ("ENCODER", "", ["poolling"], r"config: got an object of type list; expected a dict"),
+        (None, "", {}, r"folder: got an object of type NoneType; expected a path"),
         ("ENCODER", "bert_pretraining", {"data.next_sentence": False}, r"no weights of masked_lm"),
         ("ENCODER", "", {"data.seq_len": "long"}, r"data\.seq_len: got 'long'"),
     ],
@@ -96,13 +110,19 @@ def test_mistakes_are_user_errors(encoder, folder, experiment, config, message):
         bertjax.load(encoder if folder == "ENCODER" else folder, experiment, config=config)
 
 
+def test_a_checkpoint_is_a_name_or_a_step(encoder):
+    with pytest.raises(UserError, match="--checkpoint: got '30', but no --workdir"):
+        bertjax.load(encoder, checkpoint=30)
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
+        (None, r"inputs: got an object of type NoneType; expected a list"),
         ("one text", r"inputs: got an object of type str.*\[text\]"),
         (["a", 3], r"input 2: got an object of type int"),
         (["a", ("b", None)], r"input 2: got an object of type tuple"),
-        (["a", ""], r"input line 2: got an empty text"),
+        (["a", ""], r"input 2: got an empty text"),
     ],
 )
 def test_bad_inputs_are_user_errors(encoder, inputs, message):
@@ -111,6 +131,14 @@ def test_bad_inputs_are_user_errors(encoder, inputs, message):
         for call in (model.predict, model.encode):
             with pytest.raises(UserError, match=message):
                 call(inputs)
+
+
+def test_the_vector_of_a_skipped_text_is_nan(encoder, caplog):
+    with tiny.few_devices(1):
+        found = bertjax.load(encoder, config={"data.on_bad_row": "skip"}).encode(["dogs.", "", "the cat"])
+        assert np.isnan(found).all(axis=1).tolist() == [False, True, False]
+        np.testing.assert_array_equal(found[::2], bertjax.load(encoder).encode(["dogs.", "the cat"]))
+    assert "1 of 3 texts are bad: their vectors are NaN" in caplog.messages
 
 
 def test_models_of_other_kinds_have_no_vectors(encoder, monkeypatch):

@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, did_you_mean
 from bertjax.files import completed
 from bertjax.interop import families, json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
@@ -40,6 +40,7 @@ _POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
+_PROMPTS_FILE = "config_sentence_transformers.json"
 # The supported modules of sentence-transformers.
 _SENTENCE_MODULES = ("Transformer", "Pooling", "Normalize")
 
@@ -120,6 +121,38 @@ def read_pooling(folder: str | Path) -> str | None:
 def normalizes(folder: str | Path) -> bool:
     """Returns whether sentence-transformers scales vectors to length 1. Raises UserError like `read_pooling`."""
     return "Normalize" in _sentence_modules(folder)
+
+
+def includes_prompt(folder: str | Path) -> bool:
+    """Returns whether the pooling of sentence-transformers includes the tokens of a prompt. Default: True."""
+    path = Path(folder) / "1_Pooling" / CONFIG_FILE
+    values = {"include_prompt": True, **(json_files.read_json(path, dict) if path.exists() else {})}
+    return bool(json_files.fields(values, {"value": ("include_prompt", bool)}, path)["value"])
+
+
+def read_prompt(folder: str | Path, name: str | None) -> str:
+    """Returns a prompt of sentence-transformers, which precedes each text; "" for none.
+
+    Args:
+      folder: the folder.
+      name: the name of the prompt; None for `default_prompt_name` of the folder.
+    Raises:
+      UserError: if the folder has no prompt of this name.
+    """
+    path = Path(folder) / _PROMPTS_FILE
+    values = json_files.read_json(path, dict) if path.exists() else {}
+    prompts = json_files.fields({"prompts": {}, **values}, {"all": ("prompts", dict)}, path)["all"]
+    name, key = (values.get("default_prompt_name"), "default_prompt_name") if name is None else (name, "prompt_name")
+    if name is None:
+        return ""
+    if name not in list(prompts):
+        expected = (
+            f"one of {', '.join(prompts)}, the prompts in {path}" if prompts else f"no name: {path} has no prompts"
+        )
+        raise UserError(
+            key, got=repr(name), expected=expected, fix=did_you_mean(str(name), prompts, "correct the name")
+        )
+    return "" if prompts[name] is None else str(json_files.fields(prompts, {"text": (name, str)}, path)["text"])
 
 
 def read_sentence_length(folder: str | Path) -> int | None:

@@ -102,13 +102,13 @@ def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling:
 
     Args:
       hidden: a vector for each token.
-      segment_ids: 0 at padding, which is excluded.
+      segment_ids: 0 at tokens that are excluded, such as padding.
       pooling: "cls", the vector of the first token; or "mean" or "max" over the tokens, including [CLS] and [SEP].
     """
     choice(pooling, POOLINGS, "sentence_pooling")
     hidden, real = hidden.astype(jnp.float32), (segment_ids != 0)[..., None]
     if pooling == "cls":
-        return hidden[:, 0]
+        return jnp.take_along_axis(hidden, jnp.argmax(real, axis=1)[..., None], axis=1)[:, 0]
     count = jnp.sum(real, axis=1)
     if pooling == "mean":
         return jnp.sum(jnp.where(real, hidden, 0), axis=1) / jnp.maximum(count, 1)

@@ -13,6 +13,7 @@ from bertjax.planning.flops import largest_spec, stage_of, training_flops
 from bertjax.planning.plan_record import count_positions
 
 Spec = Mapping[str, jax.ShapeDtypeStruct]
+_MOST_UPDATES = 2**31  # updates are counted in 32 bits
 _COSTS: dict[str, Callable[[TrainingTask, Spec], float]] = {
     "tokens": lambda task, spec: count_positions(spec),
     "flops": training_flops,
@@ -94,12 +95,15 @@ class Meter:
           name: "tokens" or "flops".
           most: the budget.
         Raises:
-          UserError: if the budget does not pay for one update.
+          UserError: if the budget does not pay for one update, or pays for too many.
         """
         first = self.used(name, 1, 1)
         if first > most:
             expected, fix = f"at least {first:.10g}, the cost of one update", "raise it, or lower batch_size"
             raise UserError(f"config key budget.{name}", got=most, expected=expected, fix=fix)
+        if most / first > _MOST_UPDATES:
+            expected = f"at most {first * _MOST_UPDATES:.3g}, the cost of 2^31 updates"
+            raise UserError(f"config key budget.{name}", got=most, expected=expected, fix="lower it")
         if self._has_data and self._by_rows:
             return next(done for done in itertools.count(1) if self.used(name, done + 1, 0) > most)
         upper = 1

@@ -255,6 +255,7 @@ def _of_run(request: Request, config: dict[str, Any], module: Any) -> dict[str, 
     values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
     if values and issubclass(module.Task, TrainingTask):
         config = override(config, values, module.FREE_AFTER_TRAINING)
+        build_part(InferenceConfig, config)  # `fit_to_devices` reads the mesh
     return config if request.mode == "plan" else fit_to_devices(config)
 
 
@@ -280,7 +281,7 @@ def override(config: Config, overrides: Mapping[str, Any], free: Sequence[str]) 
                 if key in known
                 else did_you_mean(key, (name for name in known if _is_below(name, allowed)), "correct the name"),
             )
-        subtree, name = _place(result, key)
+        subtree, name = place(result, key)
         subtree[name] = _parsed(written, subtree.get(name))
     return result
 
@@ -345,7 +346,7 @@ def with_settings(
             _log.info("config key %s: %r; %s has %r", key, values[key], folder, before[key])
         else:
             _log.info("config key %s: %r, from %s; the config file has %r", key, before[key], folder, values[key])
-            subtree, name = _place(result, key)
+            subtree, name = place(result, key)
             subtree[name] = before[key]
     return result
 
@@ -519,8 +520,8 @@ def _flat(config: Config) -> dict[str, Any]:
     return values
 
 
-def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """The subtree that contains a dotted key, and the key's name in it."""
+def place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Returns the subtree that contains a dotted key, and the key's name in it. Raises UserError if it is a value."""
     *path, name = key.split(".")
     for part in path:
         config = config.setdefault(part, {})
@@ -528,7 +529,7 @@ def _place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
             raise UserError(
                 f"config key {key}",
                 got=f"a key below {part}, which is a value",
-                expected="a key in config.json of the run",
+                expected="a key in docs/reference/keys.md",
                 fix="correct the name",
             )
     return config, name

@@ -113,9 +113,10 @@ class BertPredictionTask(PredictionTask, Generic[C]):
     Attributes:
       columns_key: the key of `data` with the columns of the texts in a table to predict on; "" to read no tables.
       tabs: whether a line may have several texts with tabs between them.
+      splits_tabs: whether tabs in a line separate texts, of which the task may refuse several.
     """
 
-    columns_key, tabs = "", False
+    columns_key, tabs, splits_tabs = "", False, True
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
@@ -166,20 +167,16 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         return bucket_lengths(self._seq_len)
 
     def example(self, texts: Sequence[str], where: str) -> Example:
-        """Returns the example of the texts of a line or row of a table; see `inputs.Make`."""
+        """Returns the example of the texts of a line, a row of a table or a Python object; see `inputs.Make`."""
         raise NotImplementedError
 
-    def texts(self, line: str, where: str) -> Sequence[str]:
-        """Returns the texts in a line. Default: the line. Raises RowError for a bad line."""
-        return [line]
-
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """See `PredictionTask.examples`. Default: the example of `texts` of each line."""
+        """See `PredictionTask.examples`. Default: the `example` of each line."""
+        return inputs.of_lines(lines, self.example, self._config.data.on_bad_row, splits_tabs=self.splits_tabs)
 
-        def make(line: Sequence[str], where: str) -> Example:
-            return self.example(self.texts(line[0], where), where)
-
-        return inputs.of_lines(lines, make, self._config.data.on_bad_row)
+    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
+        """See `PredictionTask.examples_in`. Default: the `example` of each text or tuple of texts."""
+        return inputs.of_objects(values, self.example, self._config.data.on_bad_row)
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """See `PredictionTask.examples_of`. Default: the texts in the columns of a table that `columns_key` names."""

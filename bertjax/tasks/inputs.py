@@ -1,7 +1,7 @@
 """Inputs of `--mode=predict`: each line, row or record becomes one example, so outputs keep their order and number."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bertjax.contract import BadInput, Example
 from bertjax.data.readers import tables
@@ -27,22 +27,66 @@ def examples(rows: Iterator[T], make: Callable[[T], Example], bad_rows: BadRows)
         yield Example([], BadInput(made.reason)) if isinstance(made, RowError) else made
 
 
-def of_lines(lines: Iterable[str], make: Make, on_bad_row: str) -> Iterator[Example]:
-    """Makes an example from each line, which is one text; see `examples`.
+def of_lines(lines: Iterable[str], make: Make, on_bad_row: str, *, splits_tabs: bool) -> Iterator[Example]:
+    """Makes an example from each line; see `examples`.
 
     Args:
       lines: as in `PredictionTask.examples`. Lines with invalid UTF-8 or a NUL character are bad.
       make: see `Make`.
       on_bad_row: see `BadRows`.
+      splits_tabs: whether a line has several texts, with tabs between them. Otherwise a line is one text.
     """
+    found = ((f"input line {number}", line) for number, line in enumerate(lines, start=1))
+    return _of_texts(found, lambda line: line.split("\t") if splits_tabs else [line], make, on_bad_row)
 
-    def checked(numbered: tuple[int, str]) -> Example:
-        number, line = numbered
-        where = f"input line {number}"
-        check_text(line, where)
-        return make([line], where)
 
-    return examples(enumerate(lines, start=1), checked, BadRows(on_bad_row))
+def of_objects(values: Iterable[Any], make: Make, on_bad_row: str) -> Iterator[Example]:
+    """Makes an example from each Python object, which is a text, or a tuple or list of texts; see `examples`.
+
+    Args:
+      values: the objects. Those of other types are bad.
+      make: see `Make`.
+      on_bad_row: see `BadRows`.
+    """
+    found = ((f"input {number}", value) for number, value in enumerate(values, start=1))
+    return _of_texts(found, lambda value: [value] if isinstance(value, str) else value, make, on_bad_row)
+
+
+def _of_texts(
+    found: Iterator[tuple[str, Any]], split: Callable[[Any], Any], make: Make, on_bad_row: str
+) -> Iterator[Example]:
+    def checked(each: tuple[str, Any]) -> Example:
+        where, value = each
+        texts = split(value)
+        if not (isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts)):
+            got, expected = f"an object of type {type(value).__name__}", "a text (str), or a tuple of texts"
+            raise RowError(where, got, expected, "convert it to a str or a tuple of str")
+        for text in texts:
+            check_text(text, where)
+        return make(texts, where)
+
+    return examples(found, checked, BadRows(on_bad_row))
+
+
+def check_texts(texts: Sequence[str], where: str, numbers: Sequence[int], fix: str = "") -> None:
+    """Raises RowError for an empty text, or if the number of texts is not in `numbers`.
+
+    Args:
+      texts: the texts of a line, a row or a Python object.
+      where: its location.
+      numbers: the allowed numbers of texts.
+      fix: a further way to correct the number.
+    """
+    if len(texts) not in numbers:
+        expected = f"{' or '.join(map(_counted, numbers))}, with tabs between the texts of a line"
+        fix = "replace tabs within texts by spaces, or add the missing text" + (f", or {fix}" if fix else "")
+        raise RowError(where, _counted(len(texts)), expected, fix)
+    if not all(map(str.strip, texts)):
+        raise RowError(where, "an empty text", "a text", "add the text or delete the line")
+
+
+def _counted(number: int) -> str:
+    return "one text" if number == 1 else f"{number} texts"
 
 
 def of_rows(

@@ -203,10 +203,14 @@ class Evaluation:
         return metrics
 
 
-def _check_all_loaded(fresh: Params, started: Params) -> None:
+def _check_all_loaded(fresh: Params, started: Params, task: PredictionTask, published: Any) -> None:
     """Raises UserError if a module is still at its random initialization, which makes predictions meaningless."""
     kept = jax.tree_util.tree_leaves_with_path(jax.tree.map(operator.is_, fresh, started))
     modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, is_fresh in kept if is_fresh)
+    labels, known = getattr(task, "labels", ()), getattr(published, "labels", ())
+    if modules and labels and known and tuple(labels) != tuple(known):
+        expected, fix = f"{', '.join(known)}, the classes of {published.path}", "omit it"
+        raise UserError("config key data.labels", got=", ".join(labels), expected=expected, fix=fix)
     if modules:
         raise UserError(
             "config key init_from",
@@ -260,7 +264,7 @@ class Inference:
             zeros = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
             fresh = jax.jit(zeros, out_shardings=shardings)()
             started = task.warm_start(fresh, published)
-            _check_all_loaded(fresh, started)
+            _check_all_loaded(fresh, started, task, published)
             self.params = jax.device_put(started, shardings)
         else:
             self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))

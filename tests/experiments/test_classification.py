@@ -108,10 +108,10 @@ def test_a_run_is_evaluated_on_other_rows(run, tmp_path):
     one = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source, data__valid_source=source)
     assert one["test/accuracy"] == one["valid/accuracy"] > 0.9
     assert set(one) == {f"{s}/{name}" for s in ("valid", "test") for name in ("accuracy", "loss", "majority_accuracy")}
-    two = tiny.run_on_one(
-        *("--mode=evaluate", f"--workdir={tmp_path / 'elsewhere'}", f"--config.data.test_source={source}"),
-        "--config.metrics=('macro_f1',)",
-    )
+    flags = "--mode=evaluate", f"--workdir={tmp_path / 'elsewhere'}", f"--config.data.test_source={source}"
+    wrong = tiny.run_on_one(*flags, "--config.mesh.data=many")
+    tiny.check_message(wrong.error, what="config key mesh.data", got="'many'", expected="type int", fix="set --config")
+    two = tiny.run_on_one(*flags, "--config.metrics=('macro_f1',)")
     assert set(json.loads(two.stdout)) == {"test/macro_f1", "test/loss", "test/majority_accuracy"}
 
 
@@ -124,6 +124,8 @@ def test_prediction_reads_no_rows(run):
     tiny.check_message(published(run[0], "evaluate", **values).error, what="data.source=gone.tsv", **told)
     del values["data.source"]
     tiny.check_message(published(run[0], "evaluate", **values).error, what="data.valid_source=gone.tsv", **told)
+    other = published(run[0], "predict", **{"data.labels": "('a','b')"})
+    tiny.check_message(other.error, what="data.labels", got="a, b", expected="no, yes, the classes of", fix="omit it")
 
 
 def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
+import bertjax
 from bertjax.config import check_keys
 from bertjax.configs import features as config_file
 from bertjax.data.readers.feature_files import FeatureFiles
@@ -165,6 +166,35 @@ def test_sentence_vectors_follow_the_sentence_transformers_folder(tmp_path, name
     assert (config["normalize"], config["data"]["seq_len"]) == (False, 32)
 
 
+@pytest.mark.parametrize("included", [True, False])
+def test_prompts_precede_texts_as_in_sentence_transformers(tmp_path, included):
+    folder = published.write_sentence_transformers(tmp_path, "mean_tokens", False, 16)
+    prompts = {"prompts": {"query": "the cat: ", "document": ""}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    modes = {"pooling_mode_mean_tokens": True, "include_prompt": included}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    chosen = {"the cat: ": {}, "": {"prompt_name": "document"}, "bird ": {"prompt": "bird "}}
+    with tiny.few_devices(1):
+        model = bertjax.load(folder)
+        for prompt, options in chosen.items():
+            first = 0 if included or not prompt else 1 + len(encode(prompt))  # without [CLS], as there
+            expected = layers_of(encode(f"{prompt}dogs."))[-1][first:].mean(0)
+            close(model.encode(["dogs."], **options)[0], expected)
+            (record,) = extract(folder, ["dogs."], "sentence", **options)
+            close(record["features"][0], expected)
+        for options, message in (
+            (
+                {"prompt_name": "queri"},
+                "prompt_name: got 'queri'; expected one of query, document.* Did you mean 'query'",
+            ),
+            ({"prompt_name": "query", "prompt": "a"}, "prompt: got 'a' with prompt_name='query'; expected a text"),
+        ):
+            with pytest.raises(UserError, match=message):
+                model.encode(["dogs."], **options)
+    with pytest.raises(UserError, match=r"prompt: got 'the cat: ' with pooling=word"):
+        resolved(folder, "word", prompt_name="query").to_predict()
+
+
 def test_the_config_overrides_the_folder(tmp_path):
     folder = published.write_sentence_transformers(tmp_path, "lasttoken", normalize=True, max_seq_length=9)
     overrides = {"sentence_pooling": "max", "normalize": False, "data.seq_len": 12, "model.layers": (0,)}
@@ -189,7 +219,7 @@ def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
     assert (files.made_with["size"], files.made_with["model"]["layers"]) == (32, [-1, -2])
     bad, texts = records.pop(2), list(files)
     assert texts.pop(2)[0] == [] and files[2].features.shape == (0, 32)
-    assert bad == {"error": files[2].error} and "line 3: got 3 texts separated by tabs" in bad["error"]
+    assert bad == {"error": files[2].error} and "line 3: got 3 texts;" in bad["error"]
     for text, record in zip(texts, records, strict=True):
         assert (text.units, text.second, text.error) == (record["units"], record.get("second"), None)
         assert text.features.dtype == np.float16
@@ -234,7 +264,7 @@ def test_bad_values_are_user_errors(folder, overrides, message):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("", "input line 2: got an empty text"), ("a\tb\tc", "line 2: got 3 texts separated by tabs")]
+    ("line", "message"), [("", "input line 2: got an empty text"), ("a\tb\tc", "line 2: got 3 texts;")]
 )
 def test_bad_lines_are_user_errors(folder, line, message):
     with pytest.raises(UserError, match=message):

@@ -132,10 +132,16 @@ def test_a_pair_has_two_columns(tmp_path, columns):
         inference(write_model(tmp_path), **{"data.pair_columns": columns})
 
 
-@pytest.mark.parametrize("line", ["", "the " * 31])
+@pytest.mark.parametrize("line", ["\u200b", "the " * 31])
 def test_a_sentence_without_tokens_or_with_too_many_is_bad(tmp_path, line):
     with pytest.raises(UserError, match=r"input line 2: got \d+ tokens; expected a sentence of 1 to 30 tokens"):
         records(write_model(tmp_path), ["the cat", line])
+
+
+def test_a_pair_of_python_texts_is_no_sentence(tmp_path):
+    used, _ = inference(write_model(tmp_path))
+    with pytest.raises(UserError, match="input 1: got 2 texts; expected one text"):
+        list(used.task.examples_in([("the cat", "the dog")]))
 
 
 def check_chain_rule(run, direction):

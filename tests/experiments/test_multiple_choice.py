@@ -100,7 +100,7 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
 @pytest.mark.parametrize(
     ("variant", "values"),
     [
-        ("swag", {"sent1": " q ", "sent2": "s", "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}),
+        ("swag", {"sent1": "q", "sent2": "s", "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}),
         ("arc", {"question": {"stem": "q", "choices": [{"text": f"s {t}", "label": t} for t in "abcd"]}}),
     ],
 )

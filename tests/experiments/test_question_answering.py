@@ -199,7 +199,7 @@ def test_each_question_has_its_rows(tmp_path, packing):
     assert (report["windows"], report["answers_in_no_window"]) == (sum(sizes), 0)
 
 
-def test_answers_outside_all_windows_are_counted(tmp_path):
+def test_answers_outside_all_windows_and_windows_without_overlap_are_counted(tmp_path, caplog):
     first = ready(tmp_path, **{"data.doc_stride": 18}).data
     counts = [
         len(spans.windows(question, first.vocabulary, first.recipe.spans))
@@ -209,6 +209,10 @@ def test_answers_outside_all_windows_are_counted(tmp_path):
     labeled = np.split(first.fields()["start_positions"] > 0, np.cumsum(counts)[:-1])
     lost = sum(not windows.any() for windows in labeled)
     assert first.report()["answers_in_no_window"] == lost > 0
+    split = sum(count > 1 for count in counts)
+    assert any(
+        f"{split} of {len(counts)} contexts have windows that do not overlap" in each for each in caplog.messages
+    )
 
 
 def test_questions_without_answers_are_reported_after_a_run_that_accepts_them(tmp_path):

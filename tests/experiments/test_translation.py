@@ -214,9 +214,9 @@ def test_forced_decoding_gives_the_same_scores(run, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["a cat."], "input line 1: got a cat.; expected a text and its target, separated by a tab"),
-        (["a cat.\tein Katze.", "a cat."], "input line 2: got a cat.;"),
-        (["a cat.\t"], "expected a text and its target"),
+        (["a cat."], "input line 1: got one text; expected 2 texts, with tabs between"),
+        (["a cat.\tein Katze.", "a cat."], "input line 2: got one text;"),
+        (["a cat.\t"], "got an empty text"),
         (["a cat.\t" + "Katze " * 40], "tokens; expected at most 15. Fix: divide the source and"),
     ],
 )

@@ -138,6 +138,7 @@ def flags(text, workdir, **overrides):
         ({"num_steps": 7, "budget__tokens": 1e6}, "budget.tokens", "num_steps=7", "either of them"),
         ({"budget__flops": -1.0}, "budget.flops", "-1.0", "at least 0"),
         ({"budget__flops": 1e9, "budget__tokens": 1e9}, "budget.tokens", "also budget.flops", "at most one"),
+        ({"budget__tokens": 1e300}, "budget.tokens", r"1e\+300", "updates"),
         ({"budget__tokens": POSITIONS - 1.0}, "budget.tokens", "511", "at least 512"),
     ],
 )

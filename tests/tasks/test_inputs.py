@@ -19,6 +19,7 @@ from bertjax.errors import UserError
 from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import stages
 from tests import published
+from tests.data.text import byte_bpe
 
 NOT_UTF8 = "a cat \udcff ."  # the byte 0xff as decoded by `streams.read_lines`
 SIZES = {
@@ -35,12 +36,12 @@ TASKS = {
     "masks": ("bert_pretraining", {}, ["a [MASK] .", "the [MASK]\tdog ."], "a cat .", "0 [MASK]"),
     "classes": ("classification", {}, ["a cat .", "the dog ."], "", "an empty text"),
     "pairs": ("classification", {"data.text_columns": ("a", "b")}, ["a\tcat", "b\tdog"], "a", "one text"),
-    "tags": ("tagging", {}, ["a cat .", "the dog ."], " ", "an empty line"),
-    "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 texts separated by tabs"),
+    "tags": ("tagging", {}, ["a cat .", "the dog ."], " ", "an empty text"),
+    "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 texts"),
     "extracts": ("bertsum_ext", ARTICLES, ["A cat.", "The dog."], "..", "an article without letters"),
     "summaries": ("bertsum_abs", ARTICLES, ["A cat.", "The dog."], "", "an empty article"),
     "translations": ("translation", {"data.on_long_line": "refuse"}, ["cat", "dog"], "cat " * 40, "tokens"),
-    "scores": ("translation", {"decoding.method": "forced"}, ["cat\tKatze", "dog\tHund"], "cat", "cat"),
+    "scores": ("translation", {"decoding.method": "forced"}, ["cat\tKatze", "dog\tHund"], "cat", "one text"),
 }
 # Config values of these tasks that name the columns of tables.
 COLUMNS = {
@@ -88,12 +89,13 @@ def resolved(home, name, values):
     return stages.of_config(module, json.loads(tree.to_json_best_effort()))
 
 
-def make(home, name, **values):
+def make(home, name, tokenizer=None, **values):
     module, config, *_ = resolved(home, name, values)
     settings = build_part(module.Config, stages.without_sources(config))
     if config["experiment"] == "translation":
         return module.Task(settings, open_vocabularies(home / "data"))
-    return module.Task(settings, load_tokenizer(home / ("bert" if name == "features" else "vocabulary"), True))
+    folder = home / ("bert" if name == "features" else "vocabulary")
+    return module.Task(settings, tokenizer or load_tokenizer(folder, True))
 
 
 def same(found, expected):
@@ -128,22 +130,40 @@ def test_a_bad_line_stops_unless_bad_rows_are_skipped(home, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_python_objects_stand_for_lines(home, name):
+def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
     _, _, lines, _, _ = TASKS[name]
     task = make(home, name)
-    assert same(
-        task.examples_in([tuple(line.split("\t")) if "\t" in line else line for line in lines]),
-        task.examples(iter(lines)),
-    )
+    objects = [tuple(line.split("\t")) if "\t" in line else line for line in lines]
+    assert same(task.examples_in(objects), task.examples(iter(lines)))
+    with_tabs = [tuple(text + "\t" for text in each) if isinstance(each, tuple) else each + "\t" for each in objects]
+    assert same(task.examples_in(with_tabs), task.examples(iter(lines)))
+    with pytest.raises(UserError, match=r"input( line)? 2: got "):
+        list(task.examples_in([objects[0], ("a", "[MASK]", "cat")]))
+
+
+def test_a_tab_in_a_choice_is_part_of_it(home, monkeypatch):
+    monkeypatch.setitem(TASKS, "choices", ("multiple_choice", {}))
+    (found,) = make(home, "choices").examples_in([("a cat", "the\tdog", "a dog")])
+    assert list(found.source.choices.values()) == ["the\tdog", "a dog"]
+
+
+def test_white_space_around_a_text_is_kept(home, tmp_path):
+    text, tokenizer = "  a cat ", byte_bpe.trained(lowercase=True)
+    task = make(home, "classes", tokenizer, **{"data.text_columns": ("a",)})
+    table = write_table(tmp_path / "in.jsonl", [[text]])
+    for found in (task.examples(iter([text])), task.examples_in([text]), task.examples_of(table)):
+        (example,) = found
+        assert example.rows[0]["input_ids"].tolist()[1:-1] == tokenizer.encode_batch([text])[0]
 
 
 def test_a_text_of_several_lines_is_one_article(home):
-    text = "A cat.\nThe dog."
+    text = "A\u2028cat.\nThe dog."
     whole = make(home, "extracts", **{"data.layout": "file"})
     (found,) = make(home, "extracts").examples_in([text])
-    assert same([found], whole.examples(iter(text.splitlines())))
-    with pytest.raises(UserError, match="input line 1: got an object of type int"):
-        list(whole.examples_in([3]))
+    assert same([found], whole.examples(iter(text.split("\n"))))
+    for value, kind in ((3, "int"), ([3], "list")):
+        with pytest.raises(UserError, match=f"input line 1: got an object of type {kind}"):
+            list(whole.examples_in([value]))
 
 
 QUESTION = {"id": "q", "question": "a cat ?"}
@@ -177,15 +197,17 @@ def test_each_question_of_a_bad_paragraph_is_an_example(home, monkeypatch):
     assert "paragraphs[0]: got an empty 'context'" in found[1].source.error
 
 
-def test_questions_are_dicts(home, monkeypatch):
+def test_questions_are_dicts(home, monkeypatch, caplog):
     monkeypatch.setitem(TASKS, "questions", ("question_answering", {"data.max_query_length": 8}))
     task = make(home, "questions")
     asked = {"question": QUESTION["question"], "context": PARAGRAPH["context"]}
     first, second = task.examples_in([asked, {**asked, "id": "q"}])
     assert same([first], task.examples(iter([json.dumps({"data": [{"paragraphs": [PARAGRAPH]}]})])))
     assert [example.source[0].id for example in (first, second)] == ["1", "q"]
-    for bad, got in (("a cat ?", "got an object of type str"), ({"question": "a cat ?"}, "got keys 'question'")):
-        with pytest.raises(UserError, match=f"input 2: {got}"):
+    assert list(task.examples_in([asked, {**asked, "context": "a cat . " * 20}]))
+    assert "1 of 2 contexts have windows that do not overlap" in caplog.text
+    for bad, got in (("a cat ?", "got an object of type str"), ({"question": "a cat ?"}, "got no 'context'")):
+        with pytest.raises(UserError, match=f"input 2.*: {got}"):
             list(task.examples_in([asked, bad]))
 
 

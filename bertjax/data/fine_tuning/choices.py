@@ -136,8 +136,8 @@ def read_question(row: Row, config: ChoicesConfig) -> Question:
         got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
         raise RowError(row.where, got, "a text, a start, and two or more choices with distinct labels")
     check_text(" ".join([start, *choices, *texts]), row.where)
-    choices = {label: f"{start} {text.strip()}".strip() for label, text in choices.items()}
-    return Question(context.strip(), choices, None)
+    choices = {label: f"{start} {text}" if start else text for label, text in choices.items()}
+    return Question(context, choices, None)
 
 
 def read_labeled(row: Row, config: ChoicesConfig) -> Question:

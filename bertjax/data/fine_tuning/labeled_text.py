@@ -49,7 +49,7 @@ class LabeledTextConfig(TableConfig):
 
 
 class LabeledText(NamedTuple):
-    """A row of a table. Its texts are stripped and not empty."""
+    """A row of a table. Its texts are not empty."""
 
     first: str
     second: str | None  # None if the row is not a pair
@@ -245,37 +245,6 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
                     fix="correct the row, or add its class to the training rows or to config.data.labels if that is "
                     "set; the classes of a trained model cannot change",
                 )
-
-
-def texts_of_line(line: str, where: str, columns: Sequence[str]) -> list[str]:
-    """Returns the text in a line of input for prediction, or the two texts of a pair, which a tab separates.
-
-    Args:
-      line: the line, without its end.
-      where: its position, for messages.
-      columns: `data.text_columns`; the line must have the same number of texts.
-    Raises:
-      RowError: if the number of texts is different, or a text is empty.
-    """
-    texts, is_pair = split_pair(line, where), len(columns) == 2
-    if len(texts) != len(columns):
-        got = "one text" if is_pair else "two texts separated by a tab"
-        expected = "two texts separated by a tab" if is_pair else "one text without tabs"
-        fix = "put a tab between the texts" if is_pair else "replace tabs by spaces"
-        fix += f", set --config.data.text_columns to {len(texts)} names instead of {len(columns)}"
-        raise RowError(where, got, expected, fix)
-    return texts
-
-
-def split_pair(line: str, where: str) -> list[str]:
-    """Returns the text in a line, or the two texts that a tab separates. Raises RowError for more or empty texts."""
-    texts, expected = [text.strip() for text in line.split("\t")], "one text, or two separated by a tab"
-    if len(texts) > 2:
-        fix = "replace tabs within texts by spaces"
-        raise RowError(where, f"{len(texts)} texts separated by tabs", expected, fix)
-    if not all(texts):
-        raise RowError(where, "an empty text", expected, "add the text or delete the line")
-    return texts
 
 
 def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:

@@ -1,16 +1,19 @@
 """Questions as training rows: windows of their contexts, with the positions of the answers."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.data.fine_tuning.questions import Answer, Question, QuestionsConfig, read_splits
-from bertjax.data.fine_tuning.spans import SpanConfig, windows, with_positions
-from bertjax.data.prepared import Encoded, Recipe, Survey
+from bertjax.data.fine_tuning.spans import WITHOUT_OVERLAP, SpanConfig, leaves_no_overlap, windows, with_positions
+from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.readers.tables import key_of
 from bertjax.data.rows.stored import Row, fields_of
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +53,27 @@ class QuestionRows(Recipe[Question]):
 
         The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are
         "windows"; "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS];
-        and "truncated", that of truncated questions.
+        "contexts_without_overlap", that of questions whose windows share no pieces; and "truncated", that of truncated
+        questions.
         """
         encoded: list[Row] = []
-        lost = truncated = 0
+        lost = without = truncated = 0
         for question in rows:
             answer = question.answers[0] if question.answers else None
-            of_question = windows(question, self.tokenizer, self.spans)
-            truncated += of_question[0].is_cut
-            found = [with_positions(window, answer) for window in of_question]
+            parts = windows(question, self.tokenizer, self.spans)
+            truncated += parts[0].is_cut
+            found = [with_positions(window, answer) for window in parts]
             lost += answer is not None and not any(row["start_positions"] for row in found)
+            without += leaves_no_overlap(parts)
             encoded += found
-        counts = {"windows": len(encoded), "answers_in_no_window": lost, "truncated": truncated}
+        counts = {"windows": len(encoded), "answers_in_no_window": lost}
+        counts |= {"contexts_without_overlap": without, "truncated": truncated}
         return Encoded(fields_of(encoded), counts)
+
+    def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """See `Recipe.check`. Warns of windows without overlap."""
+        if count := report["contexts_without_overlap"]:
+            _log.warning(WITHOUT_OVERLAP, count, report["rows"][TRAIN])
 
     def restored(self, values: Any) -> Question:
         """See `Recipe.restored`."""

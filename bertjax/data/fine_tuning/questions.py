@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -121,6 +121,22 @@ def check_kind(path: Path, key: str) -> None:
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
     """Yields the questions of a SQuAD file that is input for prediction. Its answers are ignored."""
     yield from _questions(parse_json(text, "input"), "input", bad_rows, None, {})
+
+
+def questions_of(values: Iterable[Any], bad_rows: BadRows) -> Iterator[Question]:
+    """Yields the question of each dict with "question", "context" and optionally "id", by default its number."""
+    seen: dict[str, str] = {}
+
+    def question(numbered: tuple[int, Any]) -> Question:
+        number, value = numbered
+        where = f"input {number}"
+        if not isinstance(value, dict):
+            got, expected = f"an object of type {type(value).__name__}", 'a dict with "question" and "context"'
+            raise RowError(where, got, expected, 'pass {"question": "...", "context": "..."}')
+        row = {**value, "id": str(value.get("id", number))}
+        return _question("", _Part(row, [], where), None, seen, row, where)
+
+    return bad_rows.sift(map(question, enumerate(values, start=1)))
 
 
 def _questions(

@@ -1,8 +1,9 @@
 """Converts questions with their contexts to rows for BERT, and scores of start and end to answers.
 
 Windows, training positions and n-best lists follow `run_squad.py` of google-research/bert (BERT section 4.2 and 4.3),
-with one exception: pieces are mapped to the characters that they came from. An answer is therefore a part of the
-original text, whereas Google's code searches for the best match among normalized words.
+with two exceptions. Pieces are mapped to the characters that they came from. An answer is therefore a part of the
+original text, whereas Google's code searches for the best match among normalized words. And if the best starts and ends
+make no answer, all starts and ends are considered, whereas Google's code gives no answer.
 """
 
 import dataclasses
@@ -19,6 +20,10 @@ from bertjax.data.text.tokenizers import Pieces, Tokenizer
 
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
 _LENGTH_BONUS = 0.01
+WITHOUT_OVERLAP = (
+    "%d of %d contexts have windows that do not overlap, so that words at their ends have little context: "
+    "lower data.doc_stride to about half of data.seq_len"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,11 @@ def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> lis
     return found
 
 
+def leaves_no_overlap(windows: Sequence[Window]) -> bool:
+    """Returns whether a context is divided into windows that share no pieces."""
+    return len(windows) > 1 and windows[1].part.start == windows[0].part.stop
+
+
 def _parts(count: int, room: int, stride: int) -> list[range]:
     """Returns the pieces of each window, up to the first that reaches the end. Strides are limited to avoid gaps."""
     step = min(stride, room)
@@ -168,10 +178,11 @@ def best_answers(
       At most `config.n_best` candidates. With `config.null_answers`, "no answer" ("") is always included; it is an
       additional candidate if its score is too low. Empty if there are no candidates.
     """
-    spans = [
-        _window_spans(window, start, end, config)
-        for window, start, end in zip(windows, start_logits, end_logits, strict=True)
-    ]
+    rows = list(zip(windows, start_logits, end_logits, strict=True))
+    for pairs in (_best_pairs, _all_pairs):
+        spans = [_spans(*row, *pairs(*row, config), config) for row in rows]
+        if any(len(scores) for scores, _, _ in spans):
+            break
     if config.null_answers:
         spans.append((np.array([null_score(start_logits, end_logits)]), np.array([0]), np.array([0])))
     scores, starts, ends = (np.concatenate(parts).tolist() for parts in zip(*spans, strict=True))
@@ -195,22 +206,45 @@ def answer_text(candidates: Sequence[Candidate], config: SpanConfig) -> str:
     return "" if nulls and nulls[0] - best.score > config.null_threshold else best.text
 
 
-def _window_spans(
+_Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
+
+
+def _best_pairs(
     window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
-) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Returns scores and half-open character ranges of the spans between the best starts and the best ends."""
-    length, stop = len(window.inputs["input_ids"]), window.first + len(window.part)
+) -> _Pairs:
+    """Returns the pairs of the best starts and the best ends, as positions of the row."""
+    length = len(window.inputs["input_ids"])
     starts, ends = (
         np.argsort(-logits[:length], kind="stable")[: config.n_best] for logits in (start_logits, end_logits)
     )
-    scores = start_logits[starts].astype(np.float64)[:, None] + end_logits[ends]
-    may_start = np.zeros(length, bool)
+    return np.repeat(starts, len(ends)), np.tile(ends, len(starts))
+
+
+def _all_pairs(
+    window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
+) -> _Pairs:
+    """Returns the pairs of each start in the part and each end that makes a span of allowed length."""
+    starts = np.arange(window.first, window.first + len(window.part))
+    sizes = np.arange(min(config.max_answer_length, len(starts)))
+    return np.repeat(starts, len(sizes)), (starts[:, None] + sizes).ravel()
+
+
+def _spans(
+    window: Window,
+    start_logits: Float[np.ndarray, " S"],
+    end_logits: Float[np.ndarray, " S"],
+    starts: Int[np.ndarray, " pairs"],
+    ends: Int[np.ndarray, " pairs"],
+    config: SpanConfig,
+) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Returns scores and half-open character ranges of the spans that are possible answers."""
+    stop, sizes = window.first + len(window.part), ends - starts + 1
+    may_start = np.zeros(len(window.inputs["input_ids"]), bool)
     may_start[window.first : stop] = window.max_context
-    sizes = ends - starts[:, None] + 1
     # An end after a start within the part is also within the part, unless it is one of the tokens after it.
-    good = may_start[starts][:, None] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
-    row, column = np.nonzero(good)
-    shift = window.part.start - window.first
-    firsts, lasts = window.document.starts[starts[row] + shift], window.document.ends[ends[column] + shift]
+    good = may_start[starts] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
+    starts, ends = starts[good], ends[good]
+    scores, shift = start_logits[starts].astype(np.float64) + end_logits[ends], window.part.start - window.first
+    firsts, lasts = window.document.starts[starts + shift], window.document.ends[ends + shift]
     has_text = firsts < lasts  # spaces alone are no answer
-    return scores[good][has_text], firsts[has_text], lasts[has_text]
+    return scores[has_text], firsts[has_text], lasts[has_text]

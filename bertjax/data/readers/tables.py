@@ -187,13 +187,13 @@ def nested_value_of(row: Row, column: str, key: str) -> Any:
 
 
 def text_of(row: Row, column: str, key: str) -> str:
-    """Returns the stripped text of the column that config key `key` names. Raises RowError unless it has text."""
+    """Returns the text of the column that config key `key` names. Raises RowError unless it has text."""
     value = value_of(row, column, key)
     if not isinstance(value, str):
         raise RowError(row.where, f"{type(value).__name__} in column {column!r}", "text")
-    if not (text := value.strip()):
+    if not value.strip():
         raise RowError(row.where, f"an empty text in column {column!r}", "text", "add the text or delete the row")
-    return text
+    return value
 
 
 def _without(row: Row, column: str, key: str) -> RowError:

@@ -182,13 +182,13 @@ def parse_each(texts: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) 
     """Yields the article in each text.
 
     Args:
-      texts: the texts, each with any number of lines.
+      texts: the texts, each with any number of lines; or lists of lines.
       config: the format of the articles; `layout` is ignored.
       bad_rows: how to treat bad articles, which include objects that are not str.
     Raises:
       UserError: if an article is bad, with its number; or if there are no texts.
     """
-    return _parsed((text.splitlines() if isinstance(text, str) else text for text in texts), config, bad_rows)
+    return _parsed((text.split("\n") if isinstance(text, str) else text for text in texts), config, bad_rows)
 
 
 def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
@@ -198,7 +198,7 @@ def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) ->
 
 def _of_lines(number: int, body: Any) -> Stored:
     where = f"input line {number}"
-    if not isinstance(body, list):
+    if not isinstance(body, list) or not all(isinstance(line, str) for line in body):
         raise RowError(where, f"an object of type {type(body).__name__}", "a text (str)", "convert it to a str")
     for offset, line in enumerate(body):
         check_text(line, f"input line {number + offset}")

@@ -1,5 +1,6 @@
 """Tokenizers of the `tokenizers` library: byte-level BPE and SentencePiece's kinds, from a tokenizer.json."""
 
+import functools
 import hashlib
 import json
 import re
@@ -13,7 +14,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from bertjax.data.text.bpe_trainer import Bpe
-from bertjax.data.text.tokenizers import Pieces, Tokenizer, joined_by, normalize, save_settings
+from bertjax.data.text.tokenizers import Pieces, Tokenizer, normalize, save_settings
 from bertjax.data.text.vocabularies import CONTINUATION, MASK, SPECIALS, read_special_names
 from bertjax.errors import UserError
 from bertjax.files import completed
@@ -53,6 +54,8 @@ class LibraryTokenizer(Tokenizer):
         tokenizer.post_processor = None  # special tokens are added by the caller
         if isinstance(tokenizer.model, models.BPE):
             tokenizer.model.dropout = None  # ids would be random
+        if _state(tokenizer.pre_tokenizer) == _state(_spaced_once()):  # as `save` writes it
+            tokenizer.pre_tokenizer = byte_splitter()
         self._content = tokenizer.to_str()
         tokenizer.encode_special_tokens = True  # encodes their names as ordinary text
         self._tokenizer = tokenizer
@@ -75,7 +78,6 @@ class LibraryTokenizer(Tokenizer):
             [_continues(token, text) for token, text in zip(self.vocab, self._texts, strict=True)]
         )
         self._is_blank: Bool[np.ndarray, " V"] = np.array([text.isspace() for text in self._texts])
-        self._masks = _mask_pattern(self._special[ROLES.index("mask")], steps["added_tokens"])
 
     def __reduce__(self) -> tuple[type["LibraryTokenizer"], tuple[str, tuple[str, ...]]]:
         return LibraryTokenizer, (self._content, self._special)
@@ -111,7 +113,7 @@ class LibraryTokenizer(Tokenizer):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "vocab.txt").unlink(missing_ok=True)  # of a WordPiece vocabulary that was here before
-        tokenizer = Library.from_str(self._content)
+        tokenizer = self._written()
         tokenizer.post_processor = self.template.processor(self.vocab)
         with completed(folder / FILE) as path:
             tokenizer.save(str(path))
@@ -149,7 +151,32 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`. The tokenizer's own name of the mask token is also recognized."""
-        return joined_by((self.mask_id,), self.encode_batch(self._masks.split(text)))
+        text = _encodable(text).replace(MASK, self._mask_name)
+        return list(self._with_masks.encode(text, add_special_tokens=False).ids)
+
+    @property
+    def _mask_name(self) -> str:
+        return self._special[ROLES.index("mask")]
+
+    @functools.cached_property
+    def _with_masks(self) -> Library:
+        """The tokenizer that finds the mask token in a text, and no other special token."""
+        steps = json.loads(self._written().to_str())
+        masks = [token for token in steps["added_tokens"] if token["content"] == self._mask_name]
+        for token in masks:
+            token["special"] = False
+        tokenizer = Library.from_str(json.dumps(steps))
+        if not masks:
+            tokenizer.add_tokens([AddedToken(self._mask_name, normalized=False)])
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    def _written(self) -> Library:
+        """The tokenizer as it is saved: the same ids, but no space is put after a mask."""
+        tokenizer = Library.from_str(self._content)
+        if _state(tokenizer.pre_tokenizer) == _state(byte_splitter()):
+            tokenizer.pre_tokenizer = _spaced_once()
+        return tokenizer
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`."""
@@ -196,6 +223,20 @@ def byte_normalizer(lowercase: bool) -> normalizers.Normalizer:
 def byte_splitter() -> pre_tokenizers.PreTokenizer:
     """Returns the splitter of `byte_level`, which splits text into words of characters that stand for bytes."""
     return pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+
+
+def _spaced_once() -> pre_tokenizers.PreTokenizer:
+    """Returns `byte_splitter` without a space before the text after a special token, where the library splits first.
+
+    Training replaces tokens by masks, so it has no such space.
+    """
+    space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
+    return pre_tokenizers.Sequence([space, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+
+
+def _state(step: Any) -> Any:
+    """Returns a step of a tokenizer as in a tokenizer.json; None for none."""
+    return step and json.loads(step.__getstate__())
 
 
 def _is_byte_level(steps: Mapping[str, Any], where: str) -> bool:
@@ -287,13 +328,6 @@ def _continues(token: str, text: str) -> bool:
     if text[:1] == _UNDECODED and 0xE4 <= _BYTES.get(token[:1], 0) <= 0xE9:
         return False
     return bool(text) and " " not in normalize(text[0], lowercase=False)
-
-
-def _mask_pattern(name: str, added: Sequence[Mapping[str, Any]]) -> re.Pattern[str]:
-    """Returns the pattern of a mask in text, with the spaces that belong to it."""
-    token: Mapping[str, Any] = next((token for token in added if token["content"] == name), {})
-    before, after = (r"\s*" if token.get(key) else "" for key in ("lstrip", "rstrip"))
-    return re.compile(f"{before}(?:{re.escape(MASK)}|{re.escape(name)}){after}")
 
 
 def _encodable(text: str) -> str:

@@ -297,15 +297,6 @@ class ParallelText:
                 yield pair, part
 
 
-def pair_of_line(line: str, where: str) -> Pair:
-    """Returns the source and the target in a line, which a tab separates. Raises RowError for other lines."""
-    texts = [text.strip() for text in line.split("\t")]
-    if len(texts) != 2 or not all(texts):
-        fix = "write SOURCE, a tab and TARGET, or remove decoding.method=forced to translate"
-        raise RowError(where, line[:80], "a text and its target, separated by a tab", fix)
-    return Pair(texts[0], texts[1], where)
-
-
 def _split_prefix(text: str, prefixes: tuple[str, ...], key: str, where: str) -> tuple[str, str]:
     begins = [prefix for prefix in prefixes if f"{text} ".startswith(prefix)]  # stripping may have removed a space
     if begins:

@@ -19,10 +19,8 @@ from bertjax.data.fine_tuning.labeled_text import (
     check_hidden,
     check_labels,
     label_names,
-    texts_of_line,
 )
 from bertjax.data.readers import tables
-from bertjax.data.readers.lines import RowError
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
@@ -74,7 +72,7 @@ def facts_of(*labels: str, split: str = "train") -> dict[str, Any]:
 
 def test_single_texts():
     write("a.tsv", 'text\tlabel\nan  inner space \t 1\n"\t0\n')
-    assert read() == [LabeledText("an  inner space", None, "1", "a.tsv:2"), LabeledText('"', None, "0", "a.tsv:3")]
+    assert read() == [LabeledText("an  inner space ", None, "1", "a.tsv:2"), LabeledText('"', None, "0", "a.tsv:3")]
 
 
 def test_pairs_in_the_order_of_the_config():
@@ -225,26 +223,6 @@ def test_texts_are_encoded_with_the_number_of_their_class():
     assert fields["labels"].tolist() == [1, 2] and names == {"labels": ["10", "9"]} and counts == {"truncated": 1}
     assert rows.named(facts_of("10", "9")) == {"labels": ("labels", ("9", "10"))}
     assert fields["labels"].dtype == fields["input_ids"].values.dtype == np.int32
-
-
-def test_input_lines_have_one_or_two_texts():
-    assert texts_of_line(" One  text. ", "line 1", ["a"]) == ["One  text."]
-    assert texts_of_line("One. \t Two.", "line 1", ["a", "b"]) == ["One.", "Two."]
-
-
-@pytest.mark.parametrize(
-    ("line", "columns", "message"),
-    [
-        ("One.", "ab", r"line 7: got one text; expected two texts separated by a tab\. Fix: put a tab"),
-        ("a\tb\tc", "ab", "got 3 texts separated by tabs"),
-        ("a\tb", "a", r"one text without tabs\. Fix: .*set --config\.data\.text_columns to 2 names instead of 1"),
-        ("a\t ", "ab", "got an empty text"),
-        (" ", "a", "got an empty text; expected one text.*Fix: add the text or delete the line"),
-    ],
-)
-def test_wrong_input_lines_are_errors(line, columns, message):
-    with pytest.raises(RowError, match=message):
-        texts_of_line(line, "line 7", columns)
 
 
 def test_the_docstring_example():

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.fine_tuning.questions import Answer, Question, read_questions
-from bertjax.data.fine_tuning.spans import SpanConfig, answer_text, best_answers, null_score, target, windows
+from bertjax.data.fine_tuning.spans import (
+    SpanConfig,
+    answer_text,
+    best_answers,
+    leaves_no_overlap,
+    null_score,
+    target,
+    windows,
+)
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -72,6 +80,10 @@ def test_windows_of_a_question():
 def test_a_stride_longer_than_a_window_leaves_no_gap():
     rows = windows(ask("a b c d e"), TOKENIZER, config(seq_len=7, doc_stride=9, max_query_length=2))
     assert [row.part for row in rows] == [range(2), range(2, 4), range(4, 5)]
+    assert leaves_no_overlap(rows) and not leaves_no_overlap(rows[:1])
+    assert not leaves_no_overlap(
+        windows(ask("a b c d e"), TOKENIZER, config(seq_len=7, doc_stride=1, max_query_length=2))
+    )
 
 
 @given(st.integers(0, 60), st.integers(1, 12), st.integers(5, 20))
@@ -175,6 +187,8 @@ def test_best_answers():
     assert [one.text for one in score(ask("a b  c"), starts, ends, max_answer_length=1)] == ["c", "a", "b"]
     # Three of the four best starts are in the question, so one remains.
     assert [one.text for one in score(ask("a b  c"), starts, ends, n_best=5)] == ["a b  c"]
+    # All three best starts are in the question, so all starts in the context are considered.
+    assert score(ask("a b  c"), starts, ends, n_best=3, max_answer_length=2)[0] == ("b  c", 2, 6, 6.0)
 
 
 def test_no_answer_is_a_candidate():

@@ -102,7 +102,7 @@ def test_words_of_a_sentence_are_encoded_as_in_the_sentence(words):
 
 def test_without_a_space_before_the_text_only_later_words_have_one(folder):
     values = json.loads((folder / "tokenizer.json").read_text())
-    values["pre_tokenizer"]["add_prefix_space"] = False
+    values["pre_tokenizer"] = values["pre_tokenizer"]["pretokenizers"][1]
     (folder / "tokenizer.json").write_text(json.dumps(values))
     tokenizer = load_tokenizer(folder, lowercase=False)
     first, second = tokenizer.encode_parts(["are", "the"])
@@ -133,6 +133,22 @@ def test_masks_in_text_take_the_space_before_them():
     assert tokenizer.encode_with_masks("[MASK]") == [tokenizer.mask_id]
     assert tokenizer.encode_with_masks("") == []
     assert tokenizer.mask_id not in tokenizer.encode_batch(["[MASK]"])[0]
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece"])
+def test_no_space_is_put_after_a_mask_by_ours_or_by_a_saved_tokenizer(kind, tmp_path, folder):
+    if kind == "sentencepiece":
+        splitter = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+        folder = unigram(tmp_path / "unigram", pre_tokenizer=splitter).parent
+        added = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        added.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+        added.save(str(folder / "tokenizer.json"))
+    tokenizer = load_tokenizer(folder, lowercase=False)
+    ids = tokenizer.encode_with_masks("the [MASK]s")
+    assert tokenizer.names(ids) == ["the", "[MASK]", "##s"]
+    tokenizer.save(tmp_path / "again")
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / "again" / "tokenizer.json"))
+    assert saved.encode(f"the {tokenizer.vocab[tokenizer.mask_id]}s", add_special_tokens=False).ids == ids
 
 
 def test_lone_surrogates_become_replacement_characters():
