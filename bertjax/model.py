@@ -127,14 +127,11 @@ class Model(Inference):
             from bertjax.experiments.features import chosen_prompt
 
             task = task.prompted(chosen_prompt(self._folder, prompt_name, prompt))
-        examples, size = (
-            self._tracked(reported(task.examples_in(_listed(texts)), "texts"), texts),
-            task.model.config.hidden_size,
-        )
+        size = task.model.config.hidden_size
         none = np.full(size, np.nan, np.float32)
-        found = [
-            outputs[0]["features"] if outputs else none for _, outputs in encoder.predictor(encoder.params, examples)
-        ]
+        examples = self._tracked(reported(task.examples_in(_listed(texts)), "texts"), texts)
+        results = encoder.predictor(encoder.params, examples)
+        found = [outputs[0]["features"] if outputs else none for _, outputs in results]
         if bad := sum(row is none for row in found):
             _log.warning("%d of %d texts are bad: their vectors are NaN", bad, len(found))
         return np.stack(found) if found else np.zeros((0, size), np.float32)

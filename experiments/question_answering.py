@@ -184,7 +184,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         bad_rows = BadRows(self._config.data.on_bad_row)
         make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
         count = without = 0
-        for count, example in enumerate(inputs.examples(read(bad_rows), make, bad_rows), start=1):
+        for example in inputs.examples(read(bad_rows), make, bad_rows):
+            count += 1
             without += not isinstance(example.source, BadInput) and leaves_no_overlap(example.source[1])
             yield example
         if without:
