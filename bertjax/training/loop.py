@@ -74,6 +74,8 @@ def train(
             run = _Run(trainer, data, config, checkpoints, ledger, log, preempted, meter)
             run.begin(restored)
             if not run.is_last(begun):
+                devices = jax.devices()
+                _log.info("training on %d device(s) of kind %s", len(devices), devices[0].device_kind)
                 folder = workdir / "profile"
                 for update in traced(trainer.updates(data.batches, restored, compiled), begun, profile, folder):
                     if run.end_update(update):
