@@ -1,6 +1,7 @@
 """`--mode=train`."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
 from bertjax.training import inference, loop, metric_log
 from bertjax.training.config import TrainingConfig
+
+_log = logging.getLogger(__name__)
 
 
 def train(
@@ -57,6 +60,7 @@ def train(
             settings = dataclasses.replace(settings, num_steps=done)
             distributed.on_first_process(lambda: _save_config(workdir, stages.with_length(config, done)))
         _test(task, data, settings, done, workdir)
+        distributed.on_first_process(lambda: _advise(workdir, config, settings))
         if render_page:
             report.write_samples(workdir, lambda: (task, data, settings))
             report.write_page(workdir, render_page)
@@ -66,6 +70,14 @@ def train(
 def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
     """Writes `config.json`. Raises UserError if the run in the folder has another config that this does not extend."""
     run_folder.save_config(workdir, config, extension.free_keys(workdir, config))
+
+
+def _advise(workdir: Path, config: Mapping[str, Any], settings: TrainingConfig) -> None:
+    """Logs that a longer run may score better, if the main metric still improved in the last epoch."""
+    kept = settings.checkpoint
+    if "num_epochs" in config and (values := metric_log.last_improvement(workdir, kept.best_metric, kept.best_mode)):
+        told = "%s still improved at the end (%.3g, then %.3g): more epochs may help, as --config.num_epochs=%g"
+        _log.info(told, kept.best_metric, *values, 2 * config["num_epochs"])
 
 
 def _test(task: TrainingTask, data: Data, settings: TrainingConfig, done: int, workdir: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -179,6 +180,20 @@ def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> di
         for name, (value, count) in fetched.items()
         if count > 0 and name != "tokens"
     }
+
+
+def last_improvement(workdir: Path, metric: str, mode: str) -> tuple[float, float] | None:
+    """Returns the last two values of a validation metric, if the last is the best by more than 2 %; otherwise None.
+
+    Args:
+      workdir: the run's folder.
+      metric: the name, such as "valid/accuracy".
+      mode: "max" or "min", whether higher or lower is better.
+    """
+    found = [record[metric] for record in _records(workdir / "metrics.jsonl") if isinstance(record.get(metric), float)]
+    *before, last = found or [math.nan]
+    gains = [last - each if mode == "max" else each - last for each in before]
+    return (before[-1], last) if gains and min(gains) > 0.02 * abs(last) else None
 
 
 def _drop_after(path: Path, step: int) -> None:

@@ -1,5 +1,7 @@
 """The metrics of the updates between two lines of the log, and these lines."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,6 +33,24 @@ def report(one=ONE):
 
 
 REST = dict.fromkeys(set(StepReport._fields) - {"metrics", "gradient_norm"})
+
+
+@pytest.mark.parametrize(
+    ("values", "mode", "found"),
+    [
+        ([0.1, 0.18, 0.26], "max", (0.18, 0.26)),
+        ([0.1, 0.26, 0.261], "max", None),
+        ([0.3, 0.1, 0.26], "max", None),
+        ([3.0, 2.0], "min", (3.0, 2.0)),
+        ([3.0, 2.0], "max", None),
+        ([0.5], "max", None),
+        ([], "max", None),
+    ],
+)
+def test_the_last_improvement_of_a_metric(tmp_path, values, mode, found):
+    records = [{"step": 0, "valid/majority": 0.5}, *({"step": 5, "valid/f1": value} for value in values)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert metric_log.last_improvement(tmp_path, "valid/f1", mode) == found
 
 
 def test_the_time_of_a_step_excludes_compilation(monkeypatch):
