@@ -350,5 +350,5 @@ def _table_pair(row: Row, config: ParallelTextConfig, several: bool) -> Pair:
     key, column = "data.target_column", config.target_column
     source, found = text_of(row, config.source_column, "data.source_column"), value_of(row, column, key)
     each = found if several and isinstance(found, list) and found else [found]
-    target, *references = (text_of(row._replace(values={column: text}), column, key) for text in each)
-    return Pair(source, target, row.where, tuple(references))
+    target, *references = (text_of(row._replace(values={column: text}), column, key).strip() for text in each)
+    return Pair(source.strip(), target, row.where, tuple(references))  # stripped like lines
