@@ -164,7 +164,7 @@ _TRANSLATION = {
     "model.num_decoder_layers": 1,
     "num_scored": 2,
     "checkpoint.final": "latest",
-    "data.seq_len": 32,
+    "data.seq_len": 48,
     "data.vocab_size": 60,
     "data.valid_fraction": 0.1,
     "decoding.max_length": 16,
