@@ -18,7 +18,7 @@ from bertjax.config import Constrained, Count, Size, above, at_least, one_of
 from bertjax.contract import Params
 from bertjax.errors import UserError
 
-Schedule = Callable[[float], float]
+Schedule = Callable[[int | float], float]
 
 # The schedules whose decay depends on the number of updates.
 _DECAYING = ("linear", "sqrt_decay", "cosine", "trapezoidal")
@@ -118,11 +118,11 @@ class Rates(NamedTuple):
     weight_decay: np.float32
 
 
-def make_rates(config: OptimizerConfig) -> Callable[[int, float], dict[str, Rates]]:
+def make_rates(config: OptimizerConfig) -> Callable[[int, int | float], dict[str, Rates]]:
     """Returns a function of (index of the update, updates of the run) that computes the rates of each group."""
     rules = {label: rule for label, rule in _rules(config).items() if rule}
 
-    def rates(index: int, num_steps: float) -> dict[str, Rates]:
+    def rates(index: int, num_steps: int | float) -> dict[str, Rates]:
         return {
             label: Rates(np.float32(make_schedule(rule, num_steps)(index)), np.float32(rule.weight_decay))
             for label, rule in rules.items()
@@ -219,7 +219,7 @@ def _is_encoder_layer(name: str) -> bool:
     return "encoder/layers/" in name
 
 
-def make_schedule(config: OptimizerConfig, num_steps: float) -> Schedule:
+def make_schedule(config: OptimizerConfig, num_steps: int | float) -> Schedule:
     """Returns the learning rate as a function of the number of previous updates, in a run of `num_steps` updates.
 
     "linear" matches `create_optimizer` of google-research/bert: the decay spans all steps, including the warm-up, so
@@ -232,7 +232,7 @@ def make_schedule(config: OptimizerConfig, num_steps: float) -> Schedule:
     warmup, peak = config.warmup_steps, config.learning_rate
     num_steps = config.schedule_steps or num_steps
 
-    def schedule(step: float) -> float:
+    def schedule(step: int | float) -> float:
         left = max(1 - step / num_steps, 0)
         if config.schedule == "inverse_sqrt":
             step += 1  # the paper counts updates from 1

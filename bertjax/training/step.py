@@ -47,7 +47,7 @@ class Numbers(NamedTuple):
 StepFunction = Callable[[TrainState, Tree, Numbers], tuple[TrainState, StepReport]]
 
 
-def make_numbers(config: TrainingConfig) -> Callable[[int, float], Numbers]:
+def make_numbers(config: TrainingConfig) -> Callable[[int, int | float], Numbers]:
     """Returns a function of (index of the update, updates of the run) that computes the numbers of the update."""
     rates, seed = make_rates(config.optimizer), seed_of(config)
     return lambda index, num_steps: Numbers(np.int32(index), seed, rates(index, num_steps))
