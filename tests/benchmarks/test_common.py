@@ -39,11 +39,6 @@ def test_synthetic_batches_have_the_shapes_of_the_task(next_sentence):
     assert batch["masked_positions"].min() >= 1 and batch["masked_positions"].max() < 16
 
 
-def test_an_unknown_override_is_an_error():
-    with pytest.raises(ValueError, match=r"model\.layers"):
-        batch_specs(common.Shape("tiny", 4, 16, 50), {"model.layers": 3})
-
-
 def test_contenders_alternate():
     calls: list[str] = []
     seconds = common.interleave({name: lambda name=name: calls.append(name) for name in "abc"}, rounds=2)

@@ -366,6 +366,17 @@ def test_a_long_word_is_split_completely(tmp_path):
     assert max(len(row["input_ids"]) for row in example.rows) <= 24
 
 
+def test_a_pair_of_ten_thousand_words_is_left_out_and_reported(tmp_path, caplog):
+    values = values_of(tmp_path)
+    for key, word in (("data.source", "bird"), ("data.target", "Vogel")):
+        with Path(values[key]).open("a") as file:
+            file.write(" ".join([word] * 10_000) + "\n")
+    data = ready_from(tmp_path, "tiny", values).data
+    assert next(data.batches("train", 0, np.arange(32)))["input_ids"].shape[1] <= 16
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum(bool(re.fullmatch("skipped 1 of [0-9]+ pairs of .*: more than 16 tokens", each)) for each in told) == 1
+
+
 @pytest.mark.parametrize(
     ("target", "options", "stated"),
     [
