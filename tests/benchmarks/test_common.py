@@ -1,9 +1,7 @@
-import numpy as np
 import pytest
 
 from benchmarks import common, step_profile
-from benchmarks.pretraining_step import parse_variant, ratios
-from benchmarks.torch_peer import torch_batch
+from benchmarks.pretraining_step import ratios
 
 PUBLISHED_VOCAB = 30_528  # 30,522 rounded up to a multiple of 8, as in NVIDIA's code
 
@@ -30,13 +28,6 @@ def test_operations_computed_by_hand():
     assert common.flops_per_token(1, 2, vocab_size=10, length=0, predicted=0.5) - 288 == 2 * 3 * 24 / 2
 
 
-def test_shapes_are_parsed():
-    shape = common.Shape.parse("tiny:32x128:4096")
-    assert shape == common.Shape("tiny", 32, 128, 4096)
-    assert (shape.tokens, shape.predicted) == (4096, 20)
-    assert common.Shape.parse("base:2x512:30522").predicted == 77
-
-
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_synthetic_batches_have_the_shapes_of_the_task(next_sentence):
     shape = common.Shape("tiny", 4, 16, 50)
@@ -46,11 +37,6 @@ def test_synthetic_batches_have_the_shapes_of_the_task(next_sentence):
     assert batch["input_ids"].min() >= 5 and batch["input_ids"].max() < 50
     assert all(len(set(row)) == shape.predicted for row in batch["masked_positions"].tolist())
     assert batch["masked_positions"].min() >= 1 and batch["masked_positions"].max() < 16
-
-
-def test_an_unknown_override_is_an_error():
-    with pytest.raises(ValueError, match=r"model\.layers"):
-        batch_specs(common.Shape("tiny", 4, 16, 50), {"model.layers": 3})
 
 
 def test_contenders_alternate():
@@ -66,29 +52,6 @@ def test_ratios_are_computed_per_round_against_the_faster_peer():
         "Speed of unrolled / ours: 2.00 (2.00 to 2.00).",
         "Speed of ours / compiled: 1.62 (1.44 to 1.81).",
     ]
-
-
-def test_variants_are_parsed():
-    assert parse_variant("a:model.scan_layers=False,rng=rbg,model.dropout=0.0") == (
-        "a",
-        {"model.scan_layers": False, "rng": "rbg", "model.dropout": 0.0},
-    )
-
-
-def test_labels_for_transformers_are_at_predicted_positions():
-    batch = {
-        "input_ids": np.array([[2, 4, 9, 3, 0]], np.int32),
-        "token_type_ids": np.array([[0, 0, 1, 1, 0]], np.int32),
-        "segment_ids": np.array([[1, 1, 1, 1, 0]], np.int32),
-        "masked_positions": np.array([[1, 0]], np.int32),
-        "masked_labels": np.array([[7, 0]], np.int32),
-        "masked_weights": np.array([[1, 0]], np.float32),
-        "next_sentence_labels": np.array([[1]], np.int32),
-    }
-    found = torch_batch(batch)
-    assert found["labels"].tolist() == [[-100, 7, -100, -100, -100]]
-    assert found["attention_mask"].tolist() == [[1, 1, 1, 1, 0]]
-    assert found["next_sentence_label"].tolist() == [1]
 
 
 PROGRAM = """HloModule jit_step

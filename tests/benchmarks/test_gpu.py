@@ -44,10 +44,3 @@ def test_an_error_ends_only_its_case(runner, monkeypatch):
     error = RuntimeError("\nno cuDNN\nTraceback ...")
     monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: (step_of(error), 2.0))
     assert runner.run(case(32), no_wait)["error"] == "no cuDNN Traceback ..."
-
-
-def test_utilization_counts_only_useful_operations():
-    figures = {"batch_size": 64, "step_seconds": 0.1, "compile_seconds": 20.0, "flops_per_second": 400e12}
-    speeds = {"tokens_per_second": 200_000.0, "real_tokens_per_second": 100_000.0}
-    line = gpu.row({"name": "ours", "size": "large", "length": 512, **figures, **speeds}, peak=800e12)
-    assert line == ["large 512", "64", "ours", "200,000", "100,000", "400", "50.0%", "20 s", "", "", ""]

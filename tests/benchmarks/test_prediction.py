@@ -45,8 +45,6 @@ def test_measured_and_predicted_values(step, monkeypatch):
     time, moved, memory = prediction.cells(result)
     assert time == "250.0" and float(moved) == pytest.approx(predicted.hbm_bytes / 1e9, rel=0.01)
     assert memory == f"3.00 ({predicted.memory_bytes / 2**30:.2f})"
-    both = {"predicted_seconds": 0.1, "predicted_seconds_in_turn": 0.15}
-    assert prediction.cells({**result, **both})[0] == "250.0 (100.0, 150.0)"
     unchanged = prediction.compare(step.batches, 0.5, 3 * 2**30)  # an earlier case used as much
     assert prediction.cells(unchanged)[2].startswith("- (")
 

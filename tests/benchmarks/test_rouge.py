@@ -5,14 +5,6 @@ import sys
 from benchmarks import rouge
 
 
-def test_summaries_consist_of_article_sentences():
-    summaries, references = rouge.make_up(["One.", "Two.", "Three."], 20, 0)
-    assert {len(summary) for summary in summaries} == {3} and {len(reference) for reference in references} == {4}
-    assert len(summaries) == len(references) == 20
-    assert {sentence for summary in summaries for sentence in summary} == {"One.", "Two.", "Three."}
-    assert rouge.make_up(["One.", "Two.", "Three."], 20, 0) == (summaries, references)
-
-
 def test_each_round_scores_all_summaries(tmp_path, monkeypatch, capsys):
     articles = tmp_path / "articles.jsonl"
     articles.write_text(json.dumps({"article": ["the dog ran", "it rained"], "summary": "x"}) + "\n")

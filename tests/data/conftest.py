@@ -15,6 +15,12 @@ STEMS = ("walk", "talk", "jump", "the", "a", "cat", "dog", "tree", "house", "riv
 PIECES = ("##s", "##ed", "##ing")
 
 
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path, monkeypatch):
+    """Relative paths are in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def check_rate() -> Callable[..., None]:
     """Checks that `count` of `total` independent trials agrees with probability `expected` to 3 standard errors."""

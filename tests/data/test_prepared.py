@@ -46,13 +46,6 @@ def prepare(recipe: LabeledRows, home: Path, **config: object) -> PreparedRows:
     return rows
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Makes several blocks, so that workers are used."""
-    monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
-    monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 0)
-
-
 def test_fields_are_written_and_memory_mapped(tmp_path):
     blocks = [
         {"input_ids": Ragged(np.arange(5, dtype=np.int32), np.array([2, 3])), "labels": np.array([0.5, 1], np.float32)},
@@ -88,14 +81,9 @@ def test_names_are_numbered_in_the_order_chosen_at_the_end(tmp_path, monkeypatch
     assert fields["a"].values.tolist() == [1, 2, 0, 2] and fields["a"].lengths.tolist() == [2, 2]
 
 
-def test_worker_processes_start_only_for_much_text(tmp_path, monkeypatch):
-    started = []
-
-    def map_blocks(encode, blocks, number):
-        started.append(number)
-        return map(encode, blocks)
-
-    monkeypatch.setattr(prepared.workers, "map_blocks", map_blocks)
+def test_workers_start_only_for_much_text_and_write_the_same_files(tmp_path, monkeypatch):
+    started, map_blocks = [], prepared.workers.map_blocks
+    monkeypatch.setattr(prepared.workers, "map_blocks", lambda *args: started.append(args[-1]) or map_blocks(*args))
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
     path = write(tmp_path / "a.tsv")
     here = prepare(recipe(path), tmp_path / "little", workers=3)
@@ -181,12 +169,6 @@ def test_files_that_another_process_wrote_are_an_error(tmp_path):
     (tmp_path / "rows" / "labels").write_bytes(b"others")
     with pytest.raises(OSError, match="another process"):
         writer.finish()
-
-
-def test_two_workers_write_the_same_files(tmp_path, small_blocks):
-    path = write(tmp_path / "a.tsv")
-    one, two = (prepare(recipe(path), tmp_path / f"{n}", workers=n) for n in (1, 2))
-    assert files_of(one.folder) == files_of(two.folder)
 
 
 def _prepare_slowly(path: Path, home: Path) -> None:

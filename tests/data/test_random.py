@@ -130,9 +130,3 @@ def test_coin_flips_count_the_first_bits(seed, epoch, pairs):
         for i in range(len(pairs))
     ]
     assert heads.tolist() == np.concatenate(alone, axis=1).tolist()
-
-
-def test_no_documents_flip_no_coins():
-    none = np.zeros(0, np.int64)
-    assert random.coin_flips(0, 0, none, none, np.zeros((2, 0), np.int64)).shape == (2, 0)
-    assert random.bits(0, Stream.CHUNKS, 0, none, 3).shape == (0, 3)

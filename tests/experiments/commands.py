@@ -1,5 +1,6 @@
 """Commands of the experiments, run on one device, and the lines that they write."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -15,6 +16,13 @@ SIZES = {
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 
 
+def tree_of(experiment, variant, values):
+    """The config of an experiment with the given values, as `launch.py` passes it."""
+    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config(variant)
+    tree.update_from_flattened_dict(values)
+    return json.loads(tree.to_json_best_effort())
+
+
 def flags(values):
     return [f"--config.{key}={value}" for key, value in values.items()]
 
@@ -28,3 +36,9 @@ def done(*command, stdin=b""):
     outcome = tiny.run_on_one(*map(str, command), stdin=stdin.encode() if isinstance(stdin, str) else stdin)
     assert outcome.status is None, outcome.status
     return outcome
+
+
+def published(experiment, text, run, mode, **values):
+    """Evaluates or predicts with the run in `init_from`, and without the rest of its config."""
+    values = {"init_from": run, "data.seq_len": 16, **values}
+    return tiny.run_on_one(f"--mode={mode}", f"--config=configs/{experiment}.py", *flags(values), stdin=text)

@@ -86,12 +86,6 @@ def test_each_stage_has_rows_of_its_length_and_equally_many_positions(text, pack
     assert {batch["input_ids"].shape for batch in data.batches("valid", 0, ALL)} == {(BATCH, 32)}
 
 
-def test_stages_without_any_are_one_stage(text):
-    task, *_ = tiny.pretraining(tiny.config(text))
-    assert len(task.batch_specs()) == 1
-    assert task.stage(3, 6) == 0
-
-
 def test_positions_without_training_are_copies_of_those_with_it(text):
     task, *_ = tiny.pretraining(tiny.config(text, **STAGES))
     params = jax.jit(task.init)(jax.random.key(0))

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import logging
 import shutil
 
 import jax
@@ -13,13 +12,11 @@ import pytest
 from flax import traverse_util
 
 from bertjax import progress
-from bertjax.configs import bertsum_ext as config_file
 from bertjax.errors import UserError
 from bertjax.experiments import bertsum_ext
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertInputs
 from bertjax.modes import stages
-from bertjax.runs.checkpoints import restore_params
 from bertjax.tasks import summarization
 from tests import published, tiny
 from tests.experiments import commands
@@ -84,10 +81,8 @@ def run(tmp_path_factory):
 
 
 def tree_of(variant="tiny", **overrides):
-    tree = config_file.get_config(variant)
     sizes = {key: value for key, value in SMALL.items() if variant or key not in SIZES}
-    tree.update_from_flattened_dict({**sizes, **overrides})
-    return json.loads(tree.to_json_best_effort())
+    return commands.tree_of("bertsum_ext", variant, {**sizes, **overrides})
 
 
 def resolved(variant="tiny", **overrides):
@@ -153,9 +148,11 @@ def test_evaluation_repeats_the_scores_and_accepts_other_selections(run):
     again = json.loads(done("--mode=evaluate", f"--workdir={workdir}").stdout)
     assert again == pytest.approx({k: v for k, v in {**metrics[0], **metrics[-1]}.items() if k != "step"}, rel=1e-4)
     source = next(flag for flag in command if flag.startswith("--config.data.source="))
-    published = [CONFIG, f"--config.init_from={workdir}", *flags(ROWS), source, "--config.data.valid_fraction=0.2"]
-    same = done("--mode=evaluate", *published, "--config.selection.num_sentences=2").stdout
-    assert json.loads(same) == pytest.approx(again, rel=1e-6)
+    published = [CONFIG, f"--config.init_from={workdir}", source, "--config.data.valid_fraction=0.2"]
+    same = done("--mode=evaluate", *published)  # with the rows and the selection of the run
+    assert json.loads(same.stdout) == pytest.approx(again, rel=1e-6)
+    assert f"data.seq_len: {ROWS['data.seq_len']}, from {workdir}; the config file has None" in same.stderr
+    assert f"selection.num_sentences: 2, from {workdir}; the config file has 3" in same.stderr
     one = json.loads(done("--mode=evaluate", *published, "--config.selection.num_sentences=1").stdout)
     assert one["valid/rougeLsum"] < 80 and one["valid/oracle_rougeLsum"] < 80
     assert one["valid/loss"] == pytest.approx(again["valid/loss"])
@@ -195,11 +192,9 @@ def test_recall_is_reported_if_words_are_limited(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"match_reference": "sentences", "selection.num_sentences": 1}, 14),
         ({"match_reference": "sentences", "selection.num_sentences": 0, "selection.threshold": 0.999}, 14),
         ({"match_reference": "words", "selection.num_sentences": 6}, 14),
         ({"selection.num_sentences": 6}, 42),
-        ({"selection.num_sentences": 0, "selection.word_budget": 30}, 28),
         ({"selection.num_sentences": 0, "selection.threshold": 0.5}, 14),
     ],
 )
@@ -290,21 +285,13 @@ def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
         assert (len(chosen), len(told)) == ((1, 0) if budget == 7 else (0, 1))
 
 
-def test_predictions_as_text_as_rows_and_as_a_page(run, tmp_path):
+def test_predictions_as_text_as_rows_and_as_a_page(run):
     workdir, _ = run
     text = "\n".join(SENTENCES)
     record = predict(f"--workdir={workdir}", stdin=text)[0]
-    line = " ".join(record["summary"]) + "\n"
     command = ["--mode=predict", f"--workdir={workdir}"]
-    assert done(*command, stdin=text).stdout == line
-    for name, more in (("a.out", []), ("b.jsonl", ["--format=text"])):
-        assert done(*command, *more, f"--output={tmp_path / name}", stdin=text).stdout == ""
-        assert (tmp_path / name).read_text() == line
-    done(*command, f"--output={tmp_path / 'a.jsonl'}", stdin=text)
-    assert lines_of(tmp_path / "a.jsonl") == [record]
-    done(*command, f"--output={tmp_path / 'a.html'}", stdin=text)
-    page = (tmp_path / "a.html").read_text()
-    assert page == done(*command, "--format=html", stdin=text).stdout
+    assert done(*command, stdin=text).stdout == " ".join(record["summary"]) + "\n"
+    page = done(*command, "--format=html", stdin=text).stdout
     assert page.startswith("<!doctype html>") and "repeats “sings and the” of sentence" in page
 
 
@@ -322,10 +309,6 @@ def test_files_of_all_kinds(run, tmp_path):
     for record in records:
         assert record["sentences"] == SENTENCES and record["positions"] == records[0]["positions"]
         np.testing.assert_allclose(np.array(record["scores"], float), np.array(records[0]["scores"], float), atol=2e-5)
-    (tmp_path / "lines.txt").write_text("\n".join([" ".join(SENTENCES), SENTENCES[0]]))
-    values = {**ROWS, "init_from": workdir, "data.layout": "line"}
-    outcome = done("--mode=predict", CONFIG, *flags(values), f"--input={tmp_path / 'lines.txt'}")
-    assert len(outcome.stdout.splitlines()) == 2 and outcome.stdout.endswith(SENTENCES[0] + "\n")
 
 
 def test_sentences_after_truncation_have_no_scores(run):
@@ -382,14 +365,6 @@ def test_row_settings_come_from_init_from(golden_vocabulary, tmp_path):
     assert (data["words"], data["interval_segments"]) == ("bert", True)
 
 
-def test_a_mismatch_of_scorers_is_a_contradiction(run):
-    workdir, _ = run
-    outcome = tiny.run_on_one("--mode=predict", f"{CONFIG}:rnn", f"--config.init_from={workdir}", *flags(ROWS))
-    tiny.check_message(
-        outcome.error, what="config key model.scorer", got="rnn", expected="classifier, as in", fix="omit this key"
-    )
-
-
 def test_sentence_pooling_follows_the_encoder(minilm, tmp_path):
     encoder = tmp_path / "encoder"
     shutil.copytree(minilm, encoder)
@@ -427,25 +402,6 @@ def test_weights_without_a_scorer_start_with_a_classifier(run, tmp_path, caplog)
     assert (model["scorer"], model["scorer_layers"], model["scorer_heads"]) == ("transformer", 2, 8)
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"), [("tile", lambda i: i % 24), ("repeat_last", lambda i: np.minimum(i, 23))]
-)
-def test_additional_positions(run, tmp_path, how, expected):
-    workdir, _ = run
-    values = {"init_from": str(workdir), "positions": how, "model.max_positions": 1024, "data.seq_len": 1024}
-    task = ready(tmp_path, "", **values).task
-    params = task.warm_start(jax.device_put(random_params(task.init)), open_weights(workdir))
-    before = restore_params(workdir, "latest", None)["bert"]["embeddings"]["position_embeddings"]
-    after = params["bert"]["embeddings"]["position_embeddings"]
-    np.testing.assert_array_equal(after, before[expected(np.arange(1024))])
-    (example,) = task.examples(iter(["The cat sees the old dog."] * 100))
-    assert [len(row["input_ids"]) for row in example.rows] == [900]
-    with pytest.raises(UserError, match=r"model\.max_positions: got 16; expected 24, as in init_from"):
-        resolved("", **{**values, "model.max_positions": 16})
-    with pytest.raises(UserError, match=r"data\.seq_len: got 1024; expected 8 to model\.max_positions=24"):
-        ready(tmp_path, "", **{**values, "model.max_positions": None})
-
-
 @pytest.fixture(scope="module")
 def golden_vocabulary(tmp_path_factory):
     """A vocabulary of the size of the PreSumm checkpoints."""
@@ -475,32 +431,14 @@ def test_scores_of_a_presumm_checkpoint_equal_those_of_the_model(golden_vocabula
     np.testing.assert_allclose(found, jax.nn.sigmoid(logits[0]), atol=2e-5)
 
 
-def test_a_checkpoint_of_presumm_needs_its_vocabulary(golden_vocabulary):
-    values = {"init_from": GOLDEN / "transformer.pt", "data.lowercase": True, "model.num_heads": 3}
-    outcome = tiny.run_on_one("--mode=predict", CONFIG, *flags(values))
-    tiny.check_message(
-        outcome.error, what="data.vocab_file", got="no value", expected="bert-base-uncased", fix="vocab.txt"
-    )
-    values["data.vocab_file"] = golden_vocabulary
-    del values["data.lowercase"]
-    outcome = tiny.run_on_one("--mode=predict", CONFIG, *flags(values))
-    tiny.check_message(outcome.error, what="data.lowercase", got="no value", expected="uncased", fix="True or False")
-
-
 # Training data.
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"selection.num_sentences": 0}, r"selection\.\{num_sentences,.*got no limit;"),
-        ({"data.seq_len": 4, "data.window_overlap": 0}, r"data\.seq_len: got 4; expected 8 to"),
-    ],
-)
-def test_wrong_configs(tmp_path, overrides, message):
-    values = {**tiny.write_articles(tmp_path), **overrides}
-    with pytest.raises(UserError, match=message):
-        next(ready(tmp_path, **values).data.batches("train", 0, np.arange(8)))
+def test_wrong_configs(tmp_path):
+    with pytest.raises(UserError, match=r"selection\.\{num_sentences,.*got no limit;"):
+        ready(tmp_path, **{"selection.num_sentences": 0})
+    with pytest.raises(UserError, match=r"data\.seq_len: got 4; expected 8 to"):
+        ready(tmp_path, **{"data.seq_len": 4})
 
 
 def test_articles_in_another_language(tmp_path, caplog):
@@ -533,17 +471,6 @@ def test_the_verbatim_oracle_refuses_other_summaries(tmp_path):
         ready(tmp_path, **values, **{"data.oracle.method": "verbatim"}).data.train  # noqa: B018
 
 
-def test_given_sentences_are_the_labels(tmp_path, caplog):
-    rows = [{"article": SENTENCES, "summary": SENTENCES[1], "chosen": [0, 2, 5]} for _ in range(30)]
-    source = write_rows(tmp_path, *({**row, "article": [*SENTENCES, f"Number {i}."]} for i, row in enumerate(rows)))
-    values = {**tiny.write_articles(tmp_path), "data.source": source, "data.gold_field": "chosen"}
-    with caplog.at_level(logging.INFO):
-        data = ready(tmp_path, **values).data
-    article = next(data.validation_examples()).source.article
-    assert (article.numbers, article.labels) == ((0, 1, 3, 4, 5), (1, 0, 0, 0, 1))
-    assert ready(tmp_path, **{**values, "data.gold_field": ""}).data.scored["valid"][0].labels == (0, 1, 0, 0, 0)
-
-
 def test_samples_show_articles_and_the_oracle(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
@@ -551,21 +478,3 @@ def test_samples_show_articles_and_the_oracle(tmp_path):
         sentences = article.source.article.article.sentences
         assert [sentences[number] for number in example["oracle"]] == example["reference"]
         assert [each["text"] for each in example["scored"]] == list(sentences)
-
-
-def test_a_run_is_evaluated_on_other_articles(run, tmp_path):
-    """Uses the run's selection of two sentences, or the one on the command line."""
-    source = tiny.write_articles(tmp_path, count=20)["data.source"]
-    record = tiny.evaluate_elsewhere(run[0], tmp_path, data__test_source=source)
-    assert record["test/rougeLsum"] > 95
-    assert "test/lead_rouge1" in record
-    command = ("--mode=evaluate", CONFIG, f"--config.init_from={run[0]}", f"--config.data.valid_source={source}")
-    outcome = done(*command)
-    assert f"data.seq_len: {ROWS['data.seq_len']}, from {run[0]}; the config file has None" in outcome.stderr
-    assert json.loads(outcome.stdout)["valid/rougeLsum"] == pytest.approx(record["test/rougeLsum"])
-    assert f"selection.num_sentences: 2, from {run[0]}; the config file has 3" in outcome.stderr
-    shorter = tiny.run_on_one(
-        *("--mode=evaluate", f"--workdir={run[0]}", f"--config.data.valid_source={source}"),
-        "--config.selection.num_sentences=1",
-    )
-    assert json.loads(shorter.stdout)["valid/rougeLsum"] < 80

@@ -13,7 +13,6 @@ import pytest
 from flax import traverse_util
 
 from bertjax.config import build_part
-from bertjax.configs import minimal_pairs as config_file
 from bertjax.data.text import byte_bpe_trainer
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabulary_config import KINDS
@@ -29,7 +28,7 @@ from bertjax.sweeps.evaluations import evaluation
 from bertjax.tasks.minimal_pairs import init
 from bertjax.training.inference import Inference
 from tests import published, tiny
-from tests.experiments.commands import done
+from tests.experiments.commands import done, tree_of
 from tests.random_params import random_params
 
 FLAGS = ("--config=configs/minimal_pairs.py", "--mode=evaluate")
@@ -49,14 +48,12 @@ def sentence(rng, vocab, length):
     return " ".join(rng.choices(vocab, k=length))
 
 
-def write_pairs(path, count=40, vocab=("the", "cats", "dogs", "sees", "birding", "."), longest=9, equal_lengths=False):
+def write_pairs(path, count=40, vocab=("the", "cats", "dogs", "sees", "birding", "."), longest=9):
     """Writes pairs of two phenomena with two paradigms each. Returns the path."""
     rng = random.Random(0)
     with path.open("w") as file:
         for number in range(count):
-            length = rng.randint(1, longest)
-            good = sentence(rng, vocab, length)
-            bad = sentence(rng, vocab, length if equal_lengths else rng.randint(1, longest))
+            good, bad = (sentence(rng, vocab, rng.randint(1, longest)) for _ in range(2))
             names = {"phenomenon": "ab"[number % 2], "paradigm": "wxyz"[number % 4]}
             if good != bad:
                 file.write(json.dumps({"good": good, "bad": bad, **names}) + "\n")
@@ -65,9 +62,8 @@ def write_pairs(path, count=40, vocab=("the", "cats", "dogs", "sees", "birding",
 
 def inference(folder, devices=1, **overrides):
     """The task with the weights in a folder."""
-    config = config_file.get_config()
-    config.update_from_flattened_dict({"init_from": str(folder), **overrides})
-    resolved = stages.of_config(minimal_pairs, json.loads(config.to_json()))
+    tree = tree_of("minimal_pairs", "", {"init_from": str(folder), **overrides})
+    resolved = stages.of_config(minimal_pairs, tree)
     _, settings, task, _ = resolved.to_predict()
     with tiny.few_devices(devices):
         return Inference(task, settings, None, "final", resolved.published), resolved
@@ -86,16 +82,6 @@ def records(folder, lines, devices=1, **overrides):
 def evaluate(*flags):
     outcome = done(*FLAGS, *flags)
     return json.loads(outcome.stdout)
-
-
-def test_constant_logits_are_at_chance(tmp_path):
-    folder = write_model(tmp_path / "model", scale=0.0)
-    vocab = ("the", "cat", "dog", "sees", ".")  # a token each
-    equal = write_pairs(tmp_path / "equal.jsonl", vocab=vocab, equal_lengths=True)
-    found = scores(folder, equal)
-    assert found["valid/pairs/accuracy"] == found["valid/pairs/per_token_accuracy"] == 0.5
-    found = scores(folder, write_pairs(tmp_path / "others.jsonl"))
-    assert found["valid/pairs/per_token_accuracy"] == 0.5 != found["valid/pairs/accuracy"]
 
 
 def test_a_record_has_the_share_of_every_token(tmp_path):
@@ -130,12 +116,6 @@ def test_the_command_line_evaluates_and_predicts(tmp_path):
 def test_a_pair_has_two_columns(tmp_path, columns):
     with pytest.raises(UserError, match=r"data\.pair_columns: got .*; expected two different columns"):
         inference(write_model(tmp_path), **{"data.pair_columns": columns})
-
-
-@pytest.mark.parametrize("line", ["\u200b", "the " * 31])
-def test_a_sentence_without_tokens_or_with_too_many_is_bad(tmp_path, line):
-    with pytest.raises(UserError, match=r"input line 2: got \d+ tokens; expected a sentence of 1 to 30 tokens"):
-        records(write_model(tmp_path), ["the cat", line])
 
 
 def test_a_pair_of_python_texts_is_no_sentence(tmp_path):
@@ -236,7 +216,7 @@ def blimp(data_folder, count):
 def test_scores_equal_those_of_transformers(tmp_path, data_folder, method, kind):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.set_num_threads(1)
-    rows = blimp(data_folder, 200)
+    rows = blimp(data_folder, 70)
     texts = list(itertools.chain.from_iterable((row["good"], row["bad"]) for row in rows))
     if kind == "wordpiece":
         tokenizer = WordPiece.from_file(data_folder / "vocab" / "bert-base-uncased-vocab.txt", lowercase=True)

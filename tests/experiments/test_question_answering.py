@@ -7,11 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.configs import question_answering as config_file
 from bertjax.data.fine_tuning import spans
 from bertjax.errors import UserError
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -65,10 +64,8 @@ def predict(*command, questions=TEXTS):
 
 
 def ready(tmp_path, variant="squad", answerable=1.0, **overrides):
-    tree = config_file.get_config(f"tiny,{variant}")
-    values = tiny.write_questions(tmp_path, answerable=answerable, words=20)
-    tree.update_from_flattened_dict({**SMALL, **values, **overrides})
-    return tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept")
+    values = {**SMALL, **tiny.write_questions(tmp_path, answerable=answerable, words=20), **overrides}
+    return tiny.ready(tree_of("question_answering", f"tiny,{variant}", values), tmp_path / "kept")
 
 
 def test_a_run_learns(run):
@@ -93,14 +90,6 @@ def test_predictions_are_spans_of_the_text(run):
         assert context[record["start"] : record["end"]] == record["answer"]
 
 
-def test_validation_questions_are_scored_without_training_questions(run, tmp_path):
-    source = tiny.write_questions(tmp_path, contexts=20)["data.source"]
-    command = ["--config=configs/question_answering.py", f"--config.init_from={run}", *LENGTHS]
-    outcome = done("--mode=evaluate", *command, f"--config.data.valid_source={source}")
-    assert json.loads(outcome.stdout)["valid/f1"] > 85
-    assert predict(*command, "--config.data.source=gone.json", "--config.data.valid_source=gone.json")
-
-
 def test_files_in_and_out(run, tmp_path):
     plain, packed, named = tmp_path / "dev.json", tmp_path / "dev.json.gz", tmp_path / "answers.jsonl"
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
@@ -122,14 +111,6 @@ def test_an_exported_run_predicts_the_same(run, tmp_path):
     assert json.loads((exported / "tokenizer_config.json").read_text())["model_max_length"] == 24
     command = ["--config=configs/question_answering.py", f"--config.init_from={exported}", *LENGTHS]
     assert predict(*command) == predict(f"--workdir={run}")
-
-
-def test_the_recipes_of_the_paper():
-    one, two = (config_file.get_config(variant) for variant in ("base,squad", "squad2,base"))
-    assert (one.batch_size, one.num_epochs, one.optimizer.learning_rate) == (32, 3.0, 5e-5)
-    assert (two.batch_size, two.num_epochs, two.optimizer.learning_rate) == (48, 2.0, 5e-5)
-    assert (one.data.null_answers, two.data.null_answers) == (False, True)
-    assert config_file.get_config("base") == one
 
 
 def right_logits(example, length=24):
@@ -166,9 +147,8 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
         assert record["answer"] == "".join(answer.text for answer in example.source[0].answers)
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_each_question_has_its_rows(tmp_path, packing):
-    data = ready(tmp_path, "squad2", 0.6, **{"data.packing": packing}).data
+def test_each_question_has_its_rows(tmp_path):
+    data = ready(tmp_path, "squad2", 0.6).data
     vocabulary, encode, sizes = data.vocabulary, data.vocabulary.encode_with_offsets, []
     rows = [question for split, question in data.recipe.read() if split == "train"]
     expected = {name: [] for name in ("input_ids", "token_type_ids", "start_positions", "end_positions")}

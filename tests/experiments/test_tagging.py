@@ -1,5 +1,6 @@
 """Tagging, from words in a file of columns to tags of new text."""
 
+import functools
 import json
 import logging
 import shutil
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax.configs import tagging as config_file
 from bertjax.data.fine_tuning import tagged_words
 from bertjax.data.fine_tuning.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
@@ -20,7 +20,8 @@ from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of
+from tests.experiments import commands
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -50,9 +51,7 @@ def run(tmp_path_factory):
 
 
 def resolved(**overrides):
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({**SMALL, **overrides})
-    return stages.of_config(tagging, json.loads(tree.to_json_best_effort()))
+    return stages.of_config(tagging, tree_of("tagging", "tiny", {**SMALL, **overrides}))
 
 
 def ready(folder, **overrides):
@@ -112,22 +111,19 @@ def test_predictions_and_export(run, tmp_path):
     assert json.loads(whole.stdout.splitlines()[0])["words"] == ["Ann", "likes", "old", "river", "the."]
 
 
-def published(run, mode, **values):
-    """Evaluates or predicts with the run in `init_from`, and without the rest of its config."""
-    flags_ = flags({"init_from": run[0], "data.seq_len": 16, **values})
-    return tiny.run_on_one(f"--mode={mode}", "--config=configs/tagging.py", *flags_, stdin=b"Ann\n")
+published = functools.partial(commands.published, "tagging", b"Ann\n")
 
 
 def test_validation_sentences_are_scored_without_training_sentences(run, tmp_path):
     """The sentences may also have another scheme than the run."""
     source = tiny.write_sentences(tmp_path, scheme="IO")["data.source"]
-    outcome = published(run, "evaluate", **{"data.valid_source": source})
+    outcome = published(run[0], "evaluate", **{"data.valid_source": source})
     assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["valid/f1"] > 0.95
 
 
 def test_validation_sentences_with_other_tags(run, tmp_path):
-    outcome = published(run, "evaluate", **{"data.valid_source": columns(tmp_path, "Ann/NOUN sees/VERB")})
+    outcome = published(run[0], "evaluate", **{"data.valid_source": columns(tmp_path, "Ann/NOUN sees/VERB")})
     expected = "tags of the model: O, B-LOC, I-LOC, B-PER, I-PER"
     tiny.check_message(outcome.error, what="0.conll:1", got="NOUN, VERB", expected=expected, fix="check the file")
 
@@ -319,19 +315,11 @@ def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
         ({"data.labels": ("O", "B-LOC")}, r"0\.conll:1, .*: got tag 'B-PER', which is not in data\.labels"),
         ({"data.labels": ("O", "O")}, r"data\.labels: got O, O; expected two or more different tags"),
         ({"data.source": ""}, r"data\.labels: got no tags; expected .*--config\.data\.source=FILE"),
-        ({"checkpoint.best_metric": "valid/f2"}, None),
     ],
 )
 def test_wrong_configs(tmp_path, overrides, message):
     source = columns(tmp_path / "text", *["Ann/x/B-PER sees/x/O"] * 30)
     values = {**tiny.write_sentences(tmp_path), "data.source": source, **overrides}
-    if message is None:
-        outcome = tiny.run_on_one(
-            "--config=configs/tagging.py:tiny", f"--workdir={tmp_path}", *flags({**SMALL, **values})
-        )
-        names = "valid/accuracy, valid/f1, valid/loss, valid/precision, valid/recall"
-        tiny.check_message(outcome.error, what="best_metric", got="'valid/f2'", expected=names, fix="mean 'valid/f1'")
-        return
     with pytest.raises(UserError, match=message):
         ready(tmp_path, **values)
 

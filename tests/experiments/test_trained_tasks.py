@@ -1,14 +1,13 @@
 """What every trained task has in common: batches of the announced shapes, and padding that does not count."""
 
-import importlib
 import itertools
-import json
 
 import jax
 import numpy as np
 import pytest
 
 from tests import tiny
+from tests.experiments.commands import tree_of
 from tests.random_params import random_params
 from tests.tasks.test_prepared_rows import ROWS, SIZES, TASKS, pairs
 
@@ -19,9 +18,8 @@ BATCH = ROWS["batch_size"]
 def made(request, tmp_path):
     """A task of each experiment and its prepared data."""
     size, write, own = TASKS[request.param]
-    tree = importlib.import_module(f"bertjax.configs.{request.param}").get_config(size)
-    tree.update_from_flattened_dict({**SIZES, **ROWS, **(write or pairs)(tmp_path), **own, "num_steps": 2})
-    task, data, *_ = tiny.ready(json.loads(tree.to_json_best_effort()), tmp_path / "kept")
+    values = {**SIZES, **ROWS, **(write or pairs)(tmp_path), **own, "num_steps": 2}
+    task, data, *_ = tiny.ready(tree_of(request.param, size, values), tmp_path / "kept")
     return task, data
 
 

@@ -14,20 +14,17 @@ import jax
 import numpy as np
 import optax
 import pytest
-from safetensors.numpy import load_file
 
 from bertjax import progress
-from bertjax.configs import translation as config_file
 from bertjax.data.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
 from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
-from bertjax.runs import checkpoints
 from bertjax.training import inference, sharding
 from tests import tiny
-from tests.experiments.commands import done, flags, lines_of
+from tests.experiments.commands import done, flags, lines_of, tree_of
 from tests.interop import test_marian
 from tests.random_params import random_params
 from tests.showing import shown
@@ -106,9 +103,7 @@ def task_of(folder, **overrides):
 
 def ready_from(folder, variant, values):
     """Returns the task and its prepared data."""
-    tree = config_file.get_config(variant)
-    tree.update_from_flattened_dict(values)
-    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "data")
+    return tiny.ready(tree_of("translation", variant, values), folder / "data")
 
 
 @pytest.fixture(scope="module")
@@ -168,28 +163,17 @@ def predicted(workdir, text, folder, **decoding):
 
 
 def test_translations_are_sampled(run, tmp_path):
-    """Samples depend only on the seed and the text, not on its position or its batch."""
-    workdir, _ = run
+    """Equal lines get different samples only if this is configured. Other lines and batches do not matter."""
     options = {"method": "sampling", "n_best": 6}
-    many = predicted(workdir, "a cat sees.\n\nold bird likes.\ndog.\n", tmp_path / "many", **options, temperature=3.0)
-    assert [len(record["n_best"]) for record in many] == [6] * 4
-    assert len({each["translation"] for each in many[0]["n_best"]}) > 1
-    assert many[1]["translation"] == ""
-    alone = predicted(workdir, "old bird likes.\n", tmp_path / "alone", **options, temperature=3.0)
-    assert [each["translation"] for each in alone[0]["n_best"]] == [each["translation"] for each in many[2]["n_best"]]
-    likely = predicted(workdir, "old bird likes.\n", tmp_path / "likely", **options, top_k=1)
-    assert {each["translation"] for each in likely[0]["n_best"]} == {"alter Vogel mag."}
-
-
-def test_equal_lines_get_different_samples_if_configured(run, tmp_path):
-    options = {"method": "sampling", "n_best": 6, "temperature": 3.0}
-    text = "old bird likes.\ndog.\nold bird likes.\n"
-    one, _, same = predicted(run[0], text, tmp_path / "same", **options)
-    assert one == same
-    first, _, other = predicted(run[0], text, tmp_path / "other", **options, sample_by_line=True)
+    text = "old bird likes.\n\nold bird likes.\n"
+    one, empty, same = predicted(run[0], text, tmp_path / "same", **options, temperature=3.0)
+    assert one == same and empty["translation"] == "" and len(one["n_best"]) == len(empty["n_best"]) == 6
+    first, _, other = predicted(run[0], text, tmp_path / "other", **options, temperature=3.0, sample_by_line=True)
     assert first["n_best"] != other["n_best"]
-    again, *_ = predicted(run[0], "old bird likes.\n", tmp_path / "again", **options, sample_by_line=True)
-    assert [each["translation"] for each in again["n_best"]] == [each["translation"] for each in first["n_best"]]
+    alone = predicted(run[0], text[:16], tmp_path / "alone", **options, temperature=3.0, sample_by_line=True)
+    assert [each["translation"] for each in alone[0]["n_best"]] == [each["translation"] for each in first["n_best"]]
+    likely = predicted(run[0], text[:16], tmp_path / "likely", **options, top_k=1)
+    assert {each["translation"] for each in likely[0]["n_best"]} == {"alter Vogel mag."}
 
 
 def test_forced_decoding_gives_the_same_scores(run, tmp_path):
@@ -215,7 +199,6 @@ def test_forced_decoding_gives_the_same_scores(run, tmp_path):
     ("lines", "told"),
     [
         (["a cat."], "input line 1: got one text; expected 2 texts, with tabs between"),
-        (["a cat.\tein Katze.", "a cat."], "input line 2: got one text;"),
         (["a cat.\t"], "got an empty text"),
         (["a cat.\t" + "Katze " * 40], "tokens; expected at most 15. Fix: divide the source and"),
     ],
@@ -228,10 +211,8 @@ def test_invalid_pairs_to_score(run, lines, told):
 
 def used(workdir, values):
     """Resolves the config of a model that is used through `init_from`."""
-    tree = config_file.get_config()
-    lengths = {"data.seq_len": 16, "decoding.max_length": 16}
-    tree.update_from_flattened_dict({"init_from": str(workdir), **lengths, **values})
-    return stages.of_config(translation, json.loads(tree.to_json_best_effort()))
+    values = {"init_from": str(workdir), "data.seq_len": 16, "decoding.max_length": 16, **values}
+    return stages.of_config(translation, tree_of("translation", "", values))
 
 
 def predictor(workdir, values):
@@ -241,30 +222,8 @@ def predictor(workdir, values):
 
 @pytest.mark.parametrize(("num_steps", "final"), [(2, "last:1"), (7, "last:3"), (60, "last:5")])
 def test_a_short_trial_averages_the_checkpoints_that_it_has(num_steps, final):
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict({"num_steps": num_steps, "checkpoint.save_every": 3})
-    assert stages.of_config(translation, json.loads(tree.to_json())).config["checkpoint"]["final"] == final
-
-
-def test_checkpoints_are_averaged(run):
-    workdir, _ = run
-    task = task_of(workdir.parent / "again")
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])),
-        shapes,
-    )
-    one, two, mean, final = (
-        checkpoints.restore_params(workdir, which, like) for which in ("200", "300", "last:2", "final")
-    )
-    for a, b, c, d in zip(*map(jax.tree.leaves, (one, two, mean, final)), strict=True):
-        np.testing.assert_allclose(c, (a + b) / 2, atol=1e-7)
-        np.testing.assert_array_equal(c, d)
-    scores = {line["step"]: line["valid/bleu"] for line in lines_of(workdir / "metrics.jsonl") if "valid/bleu" in line}
-    best = sorted(scores, key=lambda step: (-scores[step], step))
-    assert sorted(checkpoints.find_steps(workdir, "best:2")) == sorted(best[:2])
-    with pytest.raises(UserError, match=r"'last:4'.*several existing checkpoints"):
-        checkpoints.find_steps(workdir, "last:4")
+    tree = tree_of("translation", "tiny", {"num_steps": num_steps, "checkpoint.save_every": 3})
+    assert stages.of_config(translation, tree).config["checkpoint"]["final"] == final
 
 
 def test_the_start_token_comes_from_the_run(run, tmp_path):
@@ -474,17 +433,6 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     assert task.record(held_out, outputs)["translation"] == target
 
 
-def test_a_line_must_have_one_of_several_prefixes(tmp_path):
-    write_pairs(tmp_path, name="other")
-    sources, targets = (f"{tmp_path}/train.{side},{tmp_path}/other.{side}" for side in ("en", "de"))
-    files = {"data__source": sources, "data__target": targets, "data__test_source": sources}
-    files |= {"data__test_target": targets, "data__source_prefix": ("A: ", "B: ")}
-    task = task_of(tmp_path, **files)
-    assert [decoded(task, example) for example in task.examples(iter(["B: a cat."]))] == [["B: a cat."]]
-    with pytest.raises(UserError, match=r"input line 1: got 'a cat\.', a text without a prefix; expected a text"):
-        list(task.examples(iter(["a cat."])))
-
-
 def test_a_run_with_random_initialization_is_exported(tmp_path):
     task = task_of(tmp_path, model__norm="post", decoding__alpha=0.5)
     params = random_params(task.init)
@@ -545,8 +493,6 @@ def test_dates_never_end(tmp_path):
     np.testing.assert_equal([first, second], [next(stream), next(stream)])
     assert not np.array_equal(first["input_ids"], second["input_ids"])
     assert len(list(data.test_examples())) == 1000
-    with pytest.raises(UserError, match=r"data\.seq_len: got 16; expected at least \d\d, the longest pair of dates"):
-        task_of(tmp_path, **{**changes, "data__seq_len": 16}, model__max_positions=64, model__share_embeddings=False)
 
 
 @pytest.fixture
@@ -595,16 +541,11 @@ def test_the_drawing_shows_the_attention_of_a_translation(run, tmp_path, monkeyp
     assert not np.triu(kinds["decoder"].weights, 1).any()
 
 
-@pytest.mark.slow
-def test_without_attention_nothing_is_drawn(tmp_path):
-    values = {**values_of(tmp_path), **TWO_UPDATES, **RECURRENT, "model.attention": "none"}
-    values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
-    workdir = tmp_path / "run"
-    outcome = done("--config=configs/translation.py:rnn", f"--workdir={workdir}", *flags(values))
-    plot = f"--plot={tmp_path / 'a.svg'}"
-    outcome = tiny.run_on_one("--mode=predict", f"--workdir={workdir}", plot, stdin=b"a cat.\n")
-    told = {"got": "a model without attention", "expected": "a model with attention", "fix": "model.attention=additive"}
-    tiny.check_message(outcome.error, what="--plot", **told)
+def test_a_model_without_attention_has_none(tmp_path):
+    values = {key: value for key, value in values_of(tmp_path).items() if key not in TRANSFORMER}
+    task, data, *_ = ready_from(tmp_path, "rnn", values | RECURRENT | {"model.attention": "none"})
+    outputs = [{"ids": np.array([[5, task.tokenizer[1].eos_id]]), "lengths": np.array([2]), "scores": np.zeros(1)}]
+    assert task.attention(random_params(task.init), next(data.validation_examples()), outputs) == {}
 
 
 @pytest.mark.slow
@@ -640,7 +581,6 @@ def test_dates_are_translated_and_drawn(tmp_path, monkeypatch, compiled_attentio
         ({"decoding__method": "forced"}, "decoding.method: got forced; expected beam_search or sampling"),
         ({"decoding__max_length": 40}, "decoding.max_length: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 40}, "data.seq_len: got 40; expected at most model.max_positions=24"),
-        ({"data__seq_len": 2}, r"data.seq_len: got 2, and all .* pairs of valid are longer"),
         (
             {"data__joint": False},
             "model.share_embeddings: got True with data.joint=False; expected shared embeddings only with",
@@ -695,7 +635,7 @@ def test_a_replaced_vocabulary_of_the_same_size_is_detected(run, tmp_path):
 
 @pytest.mark.parametrize("key", ["num_layers", "dropuot"])
 def test_a_key_that_a_recurrent_model_lacks_is_reported(key):
-    tree = json.loads(config_file.get_config("rnn").to_json_best_effort())
+    tree = tree_of("translation", "rnn", {})
     tree["model"][key] = 1
     with pytest.raises(UserError, match=rf"model\.{key}"):
         stages.of_config(translation, tree).example()
@@ -712,30 +652,6 @@ def test_attention_is_drawn_after_training_with_flash_attention(tmp_path, compil
     assert found.keys() == expected.keys()
     for kind, attended in found.items():
         np.testing.assert_array_equal(attended.weights, expected[kind].weights)
-
-
-@pytest.mark.slow
-def test_a_marian_folder_is_imported_and_exported(tmp_path):
-    published, exported, run_dir = tmp_path / "published", tmp_path / "exported", tmp_path / "run"
-    published.mkdir()
-    test_marian.write_vocabularies(published)
-    ids = json.loads((published / "vocab.json").read_text())
-    special = marian.SpecialIds(pad_id=ids["<pad>"], bos_id=ids["<pad>"], eos_id=ids["</s>"])
-    sizes = {"source_vocab_size": len(ids), "target_vocab_size": len(ids), "max_positions": 24}
-    config = test_marian.make_config(**sizes)
-    marian.save(published, test_marian.random_params(config), config, special, {})
-    values = values_of(tmp_path)
-    values = {key: values[key] for key in values if key.startswith("data.") and "vocab" not in key}
-    values |= {"num_steps": 1, "batch_size": 8, "num_scored": 4, "decoding.max_length": 8, "init_from": str(published)}
-    values |= {"optimizer.learning_rate": 0.0, "model.dropout": 0.0, "checkpoint.final": "latest"}
-    done("--config=configs/translation.py", f"--workdir={run_dir}", *flags(values))
-    done("--mode=export", f"--workdir={run_dir}", f"--output={exported}")
-    before, after = (load_file(folder / "model.safetensors") for folder in (published, exported))
-    assert before.keys() == after.keys()
-    for name in before:
-        np.testing.assert_array_equal(before[name], after[name])
-    told = tiny.run_on_one("--mode=predict", "--config=configs/translation.py:tiny", f"--config.init_from={exported}")
-    assert "model.hidden_size: got 128; expected 8, as in init_from" in told.error
 
 
 def test_samples_show_translations_and_references(tmp_path):

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.configs import classification as config_file
 from bertjax.contract import Data, TrainingTask
 from bertjax.data.rows.buckets import BucketedBatches, Rows, budget_sizes
 from bertjax.errors import UserError
@@ -20,6 +19,7 @@ from bertjax.planning.flops import training_flops
 from bertjax.reporting import runs, verdict
 from bertjax.sweeps import running
 from tests import tiny
+from tests.experiments.commands import tree_of
 
 POSITIONS = 16 * 32  # of an update of the shrunk pretraining config
 
@@ -61,11 +61,8 @@ def test_flops_are_those_of_the_plan(text):
 @pytest.fixture
 def labeled(tmp_path):
     """Fine-tuning on rows of several lengths, prepared."""
-    tree = config_file.get_config("tiny")
-    tree.update_from_flattened_dict(
-        {**tiny.write_table(tmp_path), "batch_size": 4, "data.seq_len": 64, "data.row_lengths": ()}
-    )
-    resolved = of_config(classification, json.loads(tree.to_json()))
+    values = {**tiny.write_table(tmp_path), "batch_size": 4, "data.seq_len": 64, "data.row_lengths": ()}
+    resolved = of_config(classification, tree_of("classification", "tiny", values))
     data = resolved.data(tmp_path)
     data.prepare()
     return resolved.config, data
@@ -85,16 +82,6 @@ def test_batches_of_several_lengths_count_each_with_its_length(labeled):
             assert of_budget(config, data, tokens=float(tokens))["num_steps"] == updates
     meter = budgets.Meter(Resolved(classification, config).complete(data).task, data, 4)
     assert [meter.used("tokens", done, 40) for done in (1, 5, 5, 40)] == [totals[0], totals[4], totals[4], totals[39]]
-
-
-def test_flops_of_several_lengths(labeled):
-    config, data = labeled
-    task = Resolved(classification, config).complete(data).task
-    costs = {spec["input_ids"].shape: training_flops(task, spec) for spec in task.batch_specs()}
-    batches = itertools.islice(data.batches("train", 0, np.arange(4)), 20)
-    totals = np.cumsum([costs[batch["input_ids"].shape] for batch in batches])
-    for updates in (1, 12):
-        assert of_budget(config, data, flops=float(totals[updates] - 1))["num_steps"] == updates
 
 
 def test_batches_with_more_short_rows():
@@ -136,7 +123,6 @@ def flags(text, workdir, **overrides):
     ("overrides", "what", "got", "expected"),
     [
         ({"num_steps": 7, "budget__tokens": 1e6}, "budget.tokens", "num_steps=7", "either of them"),
-        ({"budget__flops": -1.0}, "budget.flops", "-1.0", "at least 0"),
         ({"budget__flops": 1e9, "budget__tokens": 1e9}, "budget.tokens", "also budget.flops", "at most one"),
         ({"budget__tokens": 1e300}, "budget.tokens", r"1e\+300", "updates"),
         ({"budget__tokens": POSITIONS - 1.0}, "budget.tokens", "511", "at least 512"),
@@ -174,15 +160,11 @@ def test_a_run_with_a_budget_resumes_exactly_and_reports_what_it_used(text, tmp_
 
 def test_hours_need_a_warm_up_in_updates(labeled):
     config, data = labeled
-    with pytest.raises(UserError) as error:
-        of_budget(config, data, hours=1.0)
-    tiny.check_message(
-        f"error: {error.value}",
-        what="config key optimizer.warmup_steps",
-        got="no value, with budget.hours",
-        expected="a number of updates",
-        fix="warmup_steps=100",
+    message = (
+        r"warmup_steps: got no value, with budget\.hours.*; expected a number of updates.* Fix: .*warmup_steps=100"
     )
+    with pytest.raises(UserError, match=message):
+        of_budget(config, data, hours=1.0)
     stated = {**config, "optimizer": {**config["optimizer"], "warmup_steps": 3}}
     assert of_budget(stated, data, hours=1.0)["num_steps"] is None
 
@@ -199,15 +181,10 @@ def test_hours_need_a_warm_up_in_updates(labeled):
     ],
 )
 def test_hours_exclude_keys_that_depend_on_the_number_of_updates(text, overrides, key, fix):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(
+        UserError, match=rf"config key {key}: got .*with budget\.hours.*; expected no value.*{re.escape(fix)}"
+    ):
         pretraining(text, {"hours": 1.0}, **overrides).example()
-    tiny.check_message(
-        f"error: {error.value}",
-        what=f"config key {key}",
-        got="with budget.hours",
-        expected="no value",
-        fix=re.escape(fix),
-    )
 
 
 @pytest.mark.parametrize("flops_of", [7, 40])

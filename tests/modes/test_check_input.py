@@ -164,6 +164,12 @@ def test_there_is_no_picture_of_a_bad_input(tmp_path, runner):
     assert draw.call_args_list == [mock.call(1, {"kind": "one"}), mock.call(3, {"kind": "two"})]
 
 
+def test_a_model_without_attention_cannot_be_drawn(tmp_path, monkeypatch, runner):
+    monkeypatch.setattr(Skipping, "attention", lambda *_: {})
+    with pytest.raises(UserError, match=r"--plot: got a model without attention; .*model\.attention=additive"):
+        infer(tmp_path, "out.txt", "one\n", Skipping(), runner, draw=mock.Mock())
+
+
 class Writes(Skipping):
     """Writes text, for want of an official form."""
 

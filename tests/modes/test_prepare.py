@@ -21,14 +21,6 @@ def test_class_counts_are_logged_and_written_to_rows_json(tmp_path):
     assert "by class" not in done(*command).stderr  # nothing was prepared
 
 
-def test_tags_of_an_unknown_scheme_are_refused(tmp_path):
-    values = tiny.write_sentences(tmp_path)
-    rows = "Ann\tB-PER\nBell\tL-PER\n\nold\tU-LOC\n\n" * 9
-    (tmp_path / "sentences.conll").write_text(rows)
-    message = tiny.run_on_one(*prepare(tmp_path, "tagging", **values)).error
-    check(message, "data.scheme=auto", "unknown form: L-PER, U-LOC", "O, and B, I, E and S", "scheme=plain")
-
-
 def test_damaged_rows_are_refused(tmp_path):
     command = prepare(tmp_path, "classification", **tiny.write_table(tmp_path))
     done(*command)

@@ -5,7 +5,9 @@ import json
 
 import jax
 import numpy as np
+import pytest
 
+from bertjax.errors import UserError
 from bertjax.runs.checkpoints import CheckpointConfig, Checkpoints, find_steps, restore_params
 
 
@@ -31,3 +33,5 @@ def test_the_best_are_kept_and_averaged(tmp_path):
         for name, leaf in found.items():
             mean = np.mean([params[step][name] for step in steps], axis=0)
             np.testing.assert_allclose(leaf, mean, atol=1e-7)
+    with pytest.raises(UserError, match=r"'last:4'.*several existing checkpoints"):
+        find_steps(tmp_path, "last:4")

@@ -113,9 +113,3 @@ def test_only_one_process_writes(tmp_path, clock):
     start(tmp_path, clock, begun=0, steps=4, is_writer=False)
     assert not list(tmp_path.iterdir())
     assert goodput.summary(tmp_path) == {}
-
-
-def test_the_summary_is_one_line():
-    seconds = {"step": 512.4, "init": 3.0, "compile": 20.0, "data_wait": 0.0, "evaluation": 27.2, "lost": 0.0}
-    assert goodput.describe(seconds) == "goodput 91 %: steps 512 s, evaluation 27 s, compile 20 s, init 3 s"
-    assert goodput.describe({}) == "goodput: no time"

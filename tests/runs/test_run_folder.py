@@ -137,7 +137,3 @@ def test_older_runs_have_many_row_lengths():
 def test_translation_always_had_positions_and_tied_output():
     tree = importlib.import_module("bertjax.configs.translation").get_config("tiny").to_dict()
     assert {"model.positions", "model.tie_output"} <= lasting(tree).keys()
-
-
-def test_parallel_must_not_change():
-    assert differences({"parallel": "jit"}, {"parallel": "pmap"}) == ["parallel: 'jit' before, 'pmap' now"]

@@ -24,14 +24,6 @@ def test_it_matches_scipy(pairs):
     assert found.covers_zero == (interval.low <= 0 <= interval.high)
 
 
-def test_a_worked_example():
-    found = paired.difference(np.array([84.0, 85.0, 86.0]), np.array([83.0, 83.0, 83.0]))
-    assert found.mean == 2.0
-    # The quantile of t with 2 degrees of freedom; the standard deviation is 1.
-    assert found.high - found.mean == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-    assert found.covers_zero
-
-
 def test_a_single_pair_has_no_interval():
     found = paired.difference(np.array([3.0]), np.array([1.0]))
     assert found.mean == 2.0 and all(map(math.isnan, found[1:])) and found.covers_zero

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.scoring import rouge as scoring_rouge
 from bertjax.scoring import rouge_overlap, rouge_stemmer, rouge_words
 from bertjax.scoring.rouge import METRICS, RougeConfig, rouge, score, signature, summarize
 from tests.scoring.golden.make_rouge_golden import digest
-from tests.scoring.golden.rouge_summaries import make_up, read
+from tests.scoring.golden.rouge_summaries import read
 
 PLAIN = RougeConfig(flavor="rouge-1.5.5", stem=False, words=None)
 STEMMED = RougeConfig(flavor="rouge-1.5.5", stem=True, words=None)
@@ -130,12 +129,6 @@ def test_the_best_reference_of_googles_package_has_the_highest_f1():
     assert rouge([["a b c d"]], [[["a"], ["a b c e f"]]], config)["rouge1"] == pytest.approx(100 * 2 * 3 / 9)
 
 
-def test_precision_and_recall():
-    figures = rouge([["a b c d"]], [["a a c"]], PLAIN)
-    assert (figures["rouge1_precision"], figures["rouge1_recall"]) == (50.0, pytest.approx(200 / 3, abs=PRINTED))
-    assert figures["rouge1"] == pytest.approx(400 / 7, abs=2 * PRINTED)
-
-
 def test_summary_level_rouge_l_uses_the_union_of_subsequences():
     # Lin (2004), section 3.2: one reference sentence, two candidate sentences; w1 w2 w3 w5 match, of 5 and 10 words.
     figures = rouge([["w1 w2 w6 w7 w8", "w1 w3 w8 w9 w5"]], [["w1 w2 w3 w4 w5"]], PLAIN)
@@ -163,15 +156,6 @@ def test_stems_of_flavors():
     assert f1(["hopping dogs"], ["hop dog"], GOOGLE)["rouge1"] == 100
     # Words of three letters are not stemmed.
     assert f1(["was his"], ["wa hi"], STEMMED)["rouge1"] == f1(["was his"], ["wa hi"], GOOGLE)["rouge1"] == 0
-
-
-def test_flavors_without_stems_differ_only_in_rounding():
-    sides = [[[s.encode("ascii", "replace").decode() for s in summary] for summary in side] for side in make_up(40)]
-    ours = score(*sides, PLAIN)
-    theirs = score(*sides, RougeConfig(flavor="rouge-score", stem=False, words=None))
-    for name, values in ours.items():
-        np.testing.assert_allclose(values, theirs[name], rtol=0, atol=2e-3)
-    assert any((ours[name] != theirs[name]).any() for name in ours)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +191,6 @@ def test_examples(module, examples):
     assert doctest.testmod(module) == doctest.TestResults(failed=0, attempted=examples)
 
 
-@pytest.mark.parametrize("words", [None, 100, "reference"])
-def test_a_config_comes_from_plain_values(words):
-    values = {"flavor": "rouge-1.5.5", "stem": True, "words": words}
-    assert build(RougeConfig, values, "rouge").words == words
-
-
 def test_signatures():
     assert signature(STEMMED) == "rouge-1.5.5|stem:yes|words:all"
     assert signature(RougeConfig(flavor="rouge-score", stem=False, words="reference")) == (
@@ -230,8 +208,6 @@ def test_signatures():
             lambda: rouge([["a"]], [["b", ["c"]]], PLAIN),
             r"reference of document 0 \(from 0\): got a text; expected a list",
         ),
-        (lambda: rouge([["a"]], ["b"], PLAIN), r"reference of document 0 \(from 0\): got a text; expected a list"),
-        (lambda: RougeConfig("pyrouge"), "rouge.flavor: got 'pyrouge'; expected one of rouge-1.5.5, rouge-score, uni"),
         (lambda: RougeConfig(words=0), "rouge.words: got 0; expected at least 1, 'reference', or None"),
         (lambda: RougeConfig(words="all"), "rouge.words: got 'all'; expected at least 1, 'reference', or None"),
     ],

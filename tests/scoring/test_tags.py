@@ -39,10 +39,6 @@ def test_types_that_are_missing_on_one_side_score_0():
     assert tags.score([["O"]], [["B-X"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "f1_X": 0.0}
 
 
-def test_accuracy_of_plain_tags():
-    assert tags.token_accuracy([["DT", "NN"], ["VB"]], [["DT", "VB"], ["VB"]]) == 2 / 3
-
-
 @pytest.mark.parametrize("score", [tags.score, tags.token_accuracy])
 @pytest.mark.parametrize(
     ("predictions", "references", "message"),

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib
 import io
 import json
 import logging
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertjax import experiments
 from bertjax.config import build_part
 from bertjax.contract import BadInput
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
@@ -20,6 +20,7 @@ from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import stages
 from tests import published
 from tests.data.text import byte_bpe
+from tests.experiments.commands import tree_of
 
 NOT_UTF8 = "a cat \udcff ."  # the byte 0xff as decoded by `streams.read_lines`
 SIZES = {
@@ -73,9 +74,7 @@ def home(tmp_path_factory):
 def resolved(home, name, values):
     """The experiment of a task, with its config."""
     experiment, of_task, *_ = TASKS[name]
-    module = importlib.import_module(f"bertjax.experiments.{experiment}")
     is_feature, is_translation = experiment == "features", experiment == "translation"
-    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config("" if is_feature else "tiny")
     own = {"init_from": str(home / "bert")} if is_feature else {**SIZES, "num_steps": 2}
     if is_translation:
         sides = {f"data.{side}": str(home / f"pairs.{end}") for side, end in (("source", "en"), ("target", "de"))}
@@ -85,8 +84,8 @@ def resolved(home, name, values):
         own["data.vocab_file"] = str(home / "vocabulary")
     own |= {"data.labels": ("O", "I-PER")} if experiment in ("classification", "tagging") else {}
     own |= {"data.lowercase": True} if experiment == "tagging" else {}
-    tree.update_from_flattened_dict({**own, **of_task, **values})
-    return stages.of_config(module, json.loads(tree.to_json_best_effort()))
+    tree = tree_of(experiment, "" if is_feature else "tiny", {**own, **of_task, **values})
+    return stages.of_config(experiments.find(experiment), tree)
 
 
 def make(home, name, tokenizer=None, **values):

@@ -1,15 +1,14 @@
 """Each task prepares its rows to the same files in this process, with workers and with Beam, and finds them again."""
 
-import importlib
-import json
-
 import numpy as np
 import pytest
 
+from bertjax import experiments
 from bertjax.data import prepared
 from bertjax.modes import stages
 from tests import tiny
 from tests.experiments import test_translation as translations
+from tests.experiments.commands import tree_of
 
 SIZES = {"model.num_layers": 1, "model.hidden_size": 16, "model.num_heads": 2, "model.intermediate_size": 16}
 SPANS = {"data.doc_stride": 6, "data.max_query_length": 8, "data.max_answer_length": 4}
@@ -35,10 +34,8 @@ def data_of(tmp_path):
         rows = tmp_path / "rows"
         rows.mkdir(exist_ok=True)
         sources = write(rows) if write else pairs(rows)
-        tree = importlib.import_module(f"bertjax.configs.{name}").get_config(size)
-        tree.update_from_flattened_dict({**SIZES, **ROWS, **sources, **own, "num_steps": 2, **values})
-        module = importlib.import_module(f"bertjax.experiments.{name}")
-        return stages.of_config(module, json.loads(tree.to_json_best_effort())).data(tmp_path / folder)
+        tree = tree_of(name, size, {**SIZES, **ROWS, **sources, **own, "num_steps": 2, **values})
+        return stages.of_config(experiments.find(name), tree).data(tmp_path / folder)
 
     return make
 

@@ -183,11 +183,6 @@ def test_what_heads_read_may_differ_from_the_folder(huggingface_folder):
     assert (resolved["model"]["head"], resolved["model"]["pooling"]) == ("pooler", "cls")
 
 
-def test_equal_values_are_no_contradiction(huggingface_folder):
-    given = resolve(huggingface_folder, {"num_layers": 4}, lowercase=True, vocab_file=str(huggingface_folder))
-    assert given == resolve(huggingface_folder)
-
-
 def test_a_missing_size():
     told = r"neither a size nor init_from \(model\.num_layers is not set\).* Fix: append.* such as \$BERT must be set"
     with pytest.raises(UserError, match=told):

@@ -1,7 +1,5 @@
 import doctest
 import logging
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,16 +21,7 @@ from bertjax.data.fine_tuning.labeled_text import (
 from bertjax.data.readers import tables
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def write(name: str, content: str) -> str:
-    Path(name).write_text(content)
-    return name
+from tests.data.files import write
 
 
 def config(**changes: object) -> LabeledTextConfig:
@@ -134,15 +123,6 @@ def test_labels_that_are_not_finite_numbers_are_errors(value):
     with pytest.raises(UserError, match=r"a\.jsonl:2: got .* in column 'label'; expected a finite number"):
         read(numeric=True, source="a.jsonl")
     assert len(read(numeric=True, source="a.jsonl", on_bad_row="skip")) == 1
-
-
-def test_a_pair_needs_both_texts():
-    write("a.tsv", "one\ttwo\tlabel\nx\ty\t1\nx\t\t1\n")
-    with pytest.raises(UserError, match=r"a\.tsv:3: got an empty text in column 'two'"):
-        read(text_columns=("one", "two"))
-    write("a.tsv", "text\tlabel\nx\t1\n")
-    with pytest.raises(UserError, match=r"a\.tsv:2: got a row without column 'two'; its columns: 'text', 'label'"):
-        read(text_columns=("text", "two"))
 
 
 @pytest.mark.parametrize(
@@ -282,10 +262,3 @@ def test_glue_in_the_published_files(task):
     row = read(**glue.tsv(task))[-1]
     assert (row.second is None) == (task in ("cola", "sst2"))
     assert row.label == {"cola": "1", "mrpc": "0"}.get(task, str(number - 1))
-
-
-@pytest.fixture(scope="module")
-def data() -> Path:
-    if "BERTJAX_DATA" not in os.environ:
-        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
-    return Path(os.environ["BERTJAX_DATA"])

@@ -1,4 +1,3 @@
-import copy
 import gzip
 import json
 
@@ -94,15 +93,6 @@ def test_validation_questions_can_have_their_own_source(tmp_path):
     assert splits(config)[1][0].answers == (("Robert", None),)
 
 
-def without(value, key):
-    value = copy.deepcopy(value)
-    article = value["data"][0]
-    paragraph = article["paragraphs"][0]
-    for place in (article, paragraph, paragraph["qas"][0]):
-        place.pop(key, None)
-    return value
-
-
 @pytest.mark.parametrize(
     ("value", "got", "expected", "fix"),
     [
@@ -122,7 +112,6 @@ def without(value, key):
         (squad({**row(), "question": "\ud800?"}), "half of a surrogate pair", "whole characters", "correct the row"),
         (squad(row(), context=" \n"), "paragraphs[0]: got an empty 'context'", "text", "correct it"),
         (squad(["who"]), "qas[0]: got a JSON list", "an object with 'id'", "correct it"),
-        (without(squad(row()), "answers"), "no 'answers'; its keys: 'id', 'question'", "SQuAD's 'answers'", "add it"),
         ({"data": ["x"]}, "data[0]: got a JSON str", "an object with 'paragraphs'", "correct it"),
     ],
 )  # fmt: skip

@@ -109,10 +109,7 @@ def test_tags_written_in_a_scheme_are_detected_and_converted(rows, scheme):
 
 @pytest.mark.parametrize("tag", ["NN", "U-X", "B_X", "", "b-X", "-X", "O-X"])
 def test_entities_of_plain_tags_are_errors(tag):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(
+        UserError, match=f"tag {tag!r}: got a tag that is not an entity tag; expected O, .* Fix: convert"
+    ):
         spans(["O", tag])
-    assert str(error.value) == (
-        f"tag {tag!r}: got a tag that is not an entity tag; "
-        "expected O, or B, I, E or S with a hyphen and a type, such as B-PER. "
-        "Fix: convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy."
-    )

@@ -27,9 +27,7 @@ from tests.data.batches import (
     joined,
     make_batches,
     restored,
-    rows_in,
 )
-from tests.data.folders import counts_of
 
 
 def steps_in(batches, epoch: int) -> int:
@@ -74,13 +72,6 @@ def test_two_readers_of_one_object_are_independent(corpus):
     readers = [batches.training(0, half) for half in HALVES]
     for batch, *parts in zip(expected, *readers, strict=False):
         assert_equal(joined(parts), batch)
-
-
-def test_any_division_of_the_rows_equals_the_whole_batch(corpus):
-    batches = make_batches(corpus, rows=PACKED)
-    whole = batches.training_batch(1, ALL)
-    for rows in (np.array([5]), np.array([7, 0, 3]), np.array([], np.int64), ALL[::-1]):
-        assert_equal(batches.training_batch(1, rows), {name: array[rows] for name, array in whole.items()})
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
@@ -169,20 +160,6 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
             epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
             assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
             place += count
-
-
-def test_documents_can_be_read_from_their_instances(corpus, tiny_documents):
-    # Instances of one segment, in the order of the text, are the documents. All their words are in the vocabulary.
-    batches = make_batches(corpus, "valid", pairs=ONE_SEGMENT, masking=KEPT, batch_size=1)
-    planned = batches._plan.rows(0, 0, rows_in(batches, 0)).instances
-    words: dict[int, list[str]] = {}
-    for place in np.argsort(planned["start_a"], kind="stable"):
-        ids, length = batches.training_batch(int(place), ALL[:1])["input_ids"][0], planned["length_a"][place]
-        key = int(planned["document_a"][place])
-        words.setdefault(key, []).extend(corpus.tokenizer.vocab[i] for i in ids[1 : 1 + length])
-    read = {" ".join(text).replace(" ##", "") for text in words.values()}
-    assert read < {" ".join(lines) for lines in tiny_documents}
-    assert len(read) == counts_of(corpus)["valid"]["documents"]
 
 
 def test_only_text_is_predicted(corpus):

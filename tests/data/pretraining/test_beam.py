@@ -1,15 +1,12 @@
 """Tests that Beam's local runner prepares the same text as one process."""
 
-import collections
 import hashlib
 
-import numpy as np
 import pytest
 
 from bertjax.data.beam import BeamConfig
 from bertjax.data.pretraining.corpus import SPLITS, Corpus, Preparation
 from bertjax.data.readers import sources
-from bertjax.data.text.tokenizers import WordPiece
 from tests.data.folders import TRAINED, digests, read_whole
 
 HERE = BeamConfig("DirectRunner")
@@ -32,28 +29,18 @@ def test_beam_prepares_what_one_process_prepares(tiny_documents, make_config, tm
         prepared.run()
         opened.append(Corpus(prepared.folder))
     one, two = (digests(corpus.folder) for corpus in opened)
-    assert {k: v for k, v in one.items() if "records/" not in k} == {
-        k: v for k, v in two.items() if "records/" not in k
+    names = ("records/", "manifest.json")  # the manifest has the sizes of the records' files
+    assert {k: v for k, v in one.items() if not k.startswith(names)} == {
+        k: v for k, v in two.items() if not k.startswith(names)
     }
     assert sum("train.array_record" in name for name in two) > 10
     for split in SPLITS:
         assert hash_of(opened[0], split) == hash_of(opened[1], split)
-    # Independent of all counts of the preparation: each document of the text occurs once.
-    tokenizer = WordPiece.load(opened[1].folder)
-    expected = collections.Counter(
-        tuple(np.concatenate(tokenizer.encode_batch(lines)).tolist()) for lines in tiny_documents
-    )
-    found = collections.Counter(tuple(ids.tolist()) for split in SPLITS for ids in read(opened[1], split))
-    assert found == expected
-
-
-def read(corpus, split):
-    return read_whole(corpus.splits[split])
 
 
 def hash_of(corpus, split):
     """Returns the digest of all records in order."""
     digest = hashlib.sha256()
-    for ids in read(corpus, split):
+    for ids in read_whole(corpus.splits[split]):
         digest.update(len(ids).to_bytes(4) + ids.tobytes())
     return digest.hexdigest()

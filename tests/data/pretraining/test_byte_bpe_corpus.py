@@ -1,10 +1,8 @@
 """Prepared text with a byte-level BPE that is trained on it."""
 
-import numpy as np
-
 from bertjax.data.pretraining.corpus import Preparation
 from bertjax.data.text.library_tokenizers import LibraryTokenizer
-from tests.data.folders import digests, read_whole
+from tests.data.folders import read_whole
 
 BYTES = {"vocab_file": "", "vocab_size": 300, "tokenizer": "byte_bpe", "lowercase": False}
 
@@ -17,13 +15,6 @@ def test_the_sentences_of_a_document_are_encoded_as_in_its_text(make_config, pre
     documents = [ids.tolist() for name in ("train", "valid") for ids in read_whole(prepared.splits[name])]
     assert sorted(documents) == sorted(tokenizer.encode_batch(sorted(texts)))
     assert {tokenizer.decode(ids) for ids in documents} == texts
-
-
-def test_workers_and_runs_write_the_same_bytes(make_config, prepare, tmp_path):
-    first = prepare(make_config(**BYTES))
-    again = prepare(make_config(**BYTES, workers=2, prepared_dir=str(tmp_path / "again")))
-    assert digests(first.folder) == digests(again.folder)
-    np.testing.assert_array_equal(first.unigrams, again.unigrams)
 
 
 def test_a_second_phase_finds_the_text(make_config, prepare, tmp_path):

@@ -112,15 +112,6 @@ def test_rows_do_not_depend_on_how_many_are_requested(tmp_path_factory, start, c
             assert some.first.tolist() == expected.first.tolist()
 
 
-def test_static_epochs_repeat_their_draws_but_not_their_order(tmp_path, block):
-    made = make_plan(tmp_path, "static")
-    rows = [all_rows(made, epoch) for epoch in range(5)]
-    drawn = [in_order(each).tobytes() for each in rows]
-    assert drawn[0] == drawn[2] == drawn[4]
-    assert drawn[1] == drawn[3] != drawn[0]
-    assert len({each.instances.tobytes() for each in rows}) == 5
-
-
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=2), min_size=1, max_size=4), st.data())
 def test_locate_counts_the_full_batches_of_each_epoch(tmp_path_factory, counts, data):

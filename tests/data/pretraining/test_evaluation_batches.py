@@ -5,7 +5,6 @@ import pytest
 
 from bertjax.data.pretraining import epoch_plan
 from bertjax.data.pretraining.batches import InstanceRowsConfig
-from bertjax.errors import UserError
 from tests.data.batches import (
     ALL,
     BATCH,
@@ -56,8 +55,3 @@ def test_evaluation_of_the_first_rows(corpus, packing, block, monkeypatch):
         assert_equal({name: array[:kept] for name, array in some.items()}, {n: a[:kept] for n, a in every.items()})
         assert not some["segment_ids"][kept:].any()
         assert not some["masked_weights"][kept:].any()
-
-
-def test_a_negative_number_of_rows_is_an_error():
-    with pytest.raises(UserError, match=r"config key data.valid_rows: got -1"):
-        InstanceRowsConfig(packing=False, valid_rows=-1)

@@ -1,9 +1,3 @@
-import dataclasses
-import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -106,59 +100,10 @@ def test_finished_parts_are_not_computed_again(make_config, tmp_path, monkeypatc
     assert {name for name, _ in made} == {"_count_words", "_tokenize"}
 
 
-# Runs a preparation that kills its own process at the given moment.
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from bertjax.config import build
-from bertjax.data.pretraining import corpus, preparation
-from bertjax.data.readers import records
-from bertjax.data.text import word_counts
-
-if __name__ == "__main__":
-    preparation._BLOCK_CHARACTERS, preparation._PART_TOKENS, word_counts._WORDS = 100, 200, 100
-    module, name, count = {"words": (word_counts, "_write", 3), "tokens": (corpus.Tokenized, "save", 2),
-                           "records": (records, "_examples", 2), "nothing": (records, "_examples", -1)}[sys.argv[1]]
-    original, passed = getattr(module, name), []
-
-    def killed(*arguments):
-        passed.append(name)
-        if len(passed) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments)
-
-    setattr(module, name, killed)
-    corpus.Preparation(build(corpus.CorpusConfig, json.loads(sys.argv[2]), ""), Path("unused")).run()
-"""
-
-
-def start_killed(config: CorpusConfig, moment: str, script: Path) -> subprocess.Popen:
-    script.write_text(KILLED)
-    environment = os.environ | {"PYTHONPATH": str(Path(corpus.__file__).parents[3])}
-    arguments = [sys.executable, str(script), moment, json.dumps(dataclasses.asdict(config))]
-    return subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
-
-
-def test_a_killed_preparation_resumes_to_the_same_bytes(make_config, prepare, never_interrupted, tmp_path, monkeypatch):
-    config, parts = make_config(**TRAINED), {}
-    partial = Preparation(config, tmp_path).folder.with_suffix(".partial")
-    for moment, kind in (("words", "words/*.txt"), ("tokens", "train/*.npz"), ("records", "valid/*.npz")):
-        assert start_killed(config, moment, tmp_path / "killed.py").wait() == -signal.SIGKILL
-        parts[moment] = len(list(partial.glob(f"parts/{kind}")))
-    assert parts["words"] == 2
-    assert parts["tokens"] == 1
-    assert parts["records"] > 1
-    in_small_parts(monkeypatch)
-    again = prepare(config)
-    assert digests(again.folder) == never_interrupted
-    assert left_behind(config) == [again.folder.name]
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_parts_change_only_the_division_into_record_files(workers, make_config, prepare, tmp_path, monkeypatch):
+def test_parts_change_only_the_division_into_record_files(make_config, prepare, tmp_path, monkeypatch):
     one = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "one")))
     in_small_parts(monkeypatch)
-    many = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "many"), workers=workers))
+    many = prepare(make_config(**TRAINED, prepared_dir=str(tmp_path / "many")))
     for name in corpus.SPLITS:
         assert texts_of(one, name) == texts_of(many, name)
         assert len(list(many.folder.rglob(f"*-{name}.array_record*"))) > 1

@@ -176,22 +176,6 @@ def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
         assert output.input_ids[i].tolist() == expected
 
 
-def test_a_piece_after_sep_joins_the_word_before_and_a_first_piece_is_a_word():
-    # Words: [20], [5], [6, 21, 22, 23]. The last is selected only if four tokens are predicted.
-    row = Rows.of([([20, 5, 6, 21], [22, 23])] * 200, list(range(200)), 9)
-    rate = {most: dataclasses.replace(CONFIG, rate=most / 9, whole_word=True) for most in (1, 3, 4)}
-    assert {tuple(chosen_positions(row.masked(rate[1]), i)) for i in range(200)} == {(1,), (2,)}
-    assert {tuple(chosen_positions(row.masked(rate[3]), i)) for i in range(200)} == {(1, 2)}
-    assert {tuple(chosen_positions(row.masked(rate[4]), i)) for i in range(200)} == {(1, 2), (3, 4, 6, 7)}
-
-
-def test_the_rate_counts_specials_and_rounds_half_to_even():
-    # 128 * .15 = 19.2; the 125 text tokens alone would give 18.75. 10 and 30 tokens give 1.5 and 4.5.
-    for text, expected in ((125, 19), (7, 2), (27, 4), (1, 1)):
-        row = Rows.of([([5] * (text - text // 2), [5] * (text // 2))], [0], 130)
-        assert row.masked(CONFIG).weights.sum() == expected
-
-
 @functools.cache
 def many(fractions: tuple[float, float, float]) -> Predictions:
     """Returns MANY rows of 32 tokens, with five predicted tokens each."""
@@ -234,7 +218,6 @@ def test_drawn_spans_have_the_mean_length_that_spanbert_reports():
     [
         ({"keep_fraction": 0.2}, "fraction"),
         ({"mask_fraction": 1.0, "random_fraction": 0.1, "keep_fraction": -0.1}, "fraction"),
-        ({"rate": 0.0}, "masking.rate"),
         ({"final_rate": 0.1, "mode": "static"}, "masking.final_rate: .*dynamic"),
     ],
 )

@@ -1,6 +1,5 @@
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -177,25 +176,7 @@ def test_seq_len_can_be_the_maximum_of_its_type():
     assert rows["length_a"].sum(dtype=np.int64) == 3 * 2**30
 
 
-def test_no_documents_give_no_instances():
-    none = np.zeros(0, np.int32)
-    assert instances_of(Sentences(none, none), one_segment(8, 0.1), 0, 0).shape == (0,)
-
-
 @pytest.mark.parametrize("lengths", [[], [[3, 4, 5]]])
 def test_a_random_next_sentence_requires_two_documents(lengths):
     with pytest.raises(UserError, match=f"got {len(lengths)} document.*blank lines between documents"):
         instances_of(sentences(lengths), BERT, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"seq_len": 7}, "data.seq_len"),
-        ({"seq_len": 2**15}, "data.seq_len"),
-        ({"random_next_prob": math.nan}, "data.random_next_prob"),
-    ],
-)
-def test_invalid_settings_are_reported(changes, key):
-    with pytest.raises(UserError, match=f"config key {key}: got"):
-        dataclasses.replace(BERT, **changes)

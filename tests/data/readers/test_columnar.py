@@ -98,19 +98,6 @@ def test_prediction_reads_tables(tmp_path):
             next(rows or iter(()))
 
 
-def write_stream(path, table, closes=True):
-    with pyarrow.OSFile(str(path), "wb") as file:
-        writer = pyarrow.ipc.new_stream(file, table.schema)
-        writer.write_table(table)
-        if closes:
-            writer.close()
-        else:
-            file.flush()
-            content = path.read_bytes()
-    if not closes:
-        path.write_bytes(content)
-
-
 def test_a_value_that_python_cannot_represent_is_none(tmp_path):
     kinds = {"ns": pyarrow.timestamp("ns"), "us": pyarrow.timestamp("us"), "gap": pyarrow.duration("ns")}
     columns = {name: pyarrow.array([1, 2**62 + 1], kind) for name, kind in kinds.items()}
@@ -121,9 +108,11 @@ def test_a_value_that_python_cannot_represent_is_none(tmp_path):
 
 
 def test_a_stream_without_its_end_mark_is_damaged(tmp_path):
-    write_stream(tmp_path / "rows.arrow", pyarrow.Table.from_pylist(ROWS), closes=False)
+    write(tmp_path)
+    content = (tmp_path / "stream.arrow").read_bytes()
+    (tmp_path / "stream.arrow").write_bytes(content[:-8])
     with pytest.raises(UserError, match=r"incomplete Arrow file \(its end mark is missing\)"):
-        read(tmp_path / "rows.arrow")
+        read(tmp_path / "stream.arrow")
 
 
 def test_two_columns_of_one_name_are_an_error(tmp_path):

@@ -132,8 +132,3 @@ def test_the_first_documents_of_this_python_are_clean_prose(first_documents):
     assert len(paragraphs) > FIRST
     assert first_documents[-1][0].endswith(".py")
     check_is_clean_prose(paragraphs)
-
-
-def test_the_order_is_the_same_each_time(first_documents):
-    again = documentation.documents()
-    assert all(here == there for here, there in zip(first_documents, again, strict=False))

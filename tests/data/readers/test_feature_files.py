@@ -118,10 +118,3 @@ def test_damage_is_reported(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message + r".* Fix: restore the folder, or extract the features again"):
         FeatureFiles(tmp_path)[0]
-
-
-def test_a_text_number_out_of_range_is_an_index_error(tmp_path):
-    files = write(tmp_path, [record([2])])
-    for number in (-1, 1):
-        with pytest.raises(IndexError):
-            files[number]

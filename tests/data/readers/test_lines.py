@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import json
 from pathlib import Path
 
@@ -10,18 +9,7 @@ from hypothesis import strategies as st
 from bertjax.data.readers import lines
 from bertjax.data.readers.lines import BadRows, Line, RowError
 from bertjax.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def write(name: str, content: bytes) -> Path:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return path
+from tests.data.files import write
 
 
 def line(content: bytes, limit: int = 100) -> Line:
@@ -143,17 +131,6 @@ def test_missing_files_are_errors(source, message):
     with pytest.raises(UserError, match=message) as error:
         lines.find_files(source, "data.test")
     assert "data.source" not in str(error.value)
-
-
-def test_other_values_of_a_key_are_reported():
-    with pytest.raises(UserError, match=r"expected files relative to .*, or tfds:NAME"):
-        lines.find_files("none", "data.source", also="tfds:NAME")
-
-
-def test_fingerprint():
-    path = write("c/a.tsv", b"text")
-    digest = hashlib.sha256(b"text").hexdigest()
-    assert lines.fingerprint(path) == {"name": "a.tsv", "bytes": 4, "sha256": digest}
 
 
 @given(st.binary(max_size=60), st.booleans(), st.integers(1, 20))

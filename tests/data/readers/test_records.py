@@ -10,33 +10,18 @@ import tensorflow_datasets as tfds
 from bertjax.data.readers import records
 from bertjax.data.readers.sources import TextSource
 from bertjax.errors import UserError
+from tests.data import tfds_files
 
 TEXTS = ["First line.\nSecond line.", "One\u2028line.", " \n", "bad \udcff byte", "Last."]
 
 
 def _prepare(folder: Path) -> list[Path]:
-    """Writes the files of a dataset without its builder, like a dataset copied from another machine."""
-    with tfds.core.registered.skip_registration():
-
-        class TinyText(tfds.core.GeneratorBasedBuilder):
-            VERSION = tfds.core.Version("1.2.3")
-
-            def _info(self):
-                features = {"text": tfds.features.Text(), "title": tfds.features.Text(), "length": np.int32}
-                return tfds.core.DatasetInfo(
-                    builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
-                )
-
-            def _split_generators(self, dl_manager):
-                return {"train": self._generate_examples(), "test": self._generate_examples()}
-
-            def _generate_examples(self):
-                for key, text in enumerate(TEXTS):
-                    data = text.encode("utf-8", "surrogateescape")
-                    yield key, {"text": data, "title": f"Title {key}", "length": len(data)}
-
-    TinyText(data_dir=folder, file_format="array_record").download_and_prepare()
-    return sorted(folder.rglob("*.array_record*"))
+    features = {"text": tfds.features.Text(), "title": tfds.features.Text(), "length": np.int32}
+    rows = [
+        {"text": data, "title": f"Title {key}", "length": len(data)}
+        for key, data in enumerate(text.encode("utf-8", "surrogateescape") for text in TEXTS)
+    ]
+    return tfds_files.prepare(folder, features, rows, ("train", "test"))
 
 
 @pytest.fixture

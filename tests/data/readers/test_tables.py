@@ -1,8 +1,6 @@
 import csv
-import gzip
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +12,8 @@ from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def write(name: str, content: str | bytes) -> str:
-    data = content.encode() if isinstance(content, str) else content
-    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return name
+from tests.data import tfds_files
+from tests.data.files import write
 
 
 def read(source: str, header: bool = True, separator: str = "", on_bad_row: str = "stop") -> list[Row]:
@@ -177,46 +166,27 @@ def test_a_bad_first_row_without_a_header_does_not_name_columns():
 )
 def test_wrong_sources_are_errors(source, message):
     write("a.txt", "a\n")
-    write("a.json.gz", "{}")
     with pytest.raises(UserError, match=message):
         next(tables.read_rows(source, "data.test", True, "", BadRows("stop")))
 
 
-ROWS = [("good \u2028 text", 1, 4.5, True), (" ", 0, -1.0, False), ("bad \udcff byte", 1, 0.0, True)]
+ROWS = [("good \u2028 text", 1, 4.5, True), (" ", -1, -1.0, False), ("bad \udcff byte", 1, 0.0, True)]
 
 
 @pytest.fixture
 def prepared(tmp_path):
     """A dataset on disk with a field of each kind. Record 1 has no label."""
-    with tfds.core.registered.skip_registration():
-
-        class TinyTable(tfds.core.GeneratorBasedBuilder):
-            VERSION = tfds.core.Version("1.0.0")
-
-            def _info(self):
-                features = {
-                    "text": tfds.features.Text(),
-                    "label": tfds.features.ClassLabel(names=["bad", "good"]),
-                    "score": np.float64,
-                    "number": np.int32,
-                    "flag": np.bool_,
-                    "tokens": tfds.features.Sequence(tfds.features.Text()),
-                }
-                return tfds.core.DatasetInfo(
-                    builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
-                )
-
-            def _split_generators(self, dl_manager):
-                return {"train": self._generate_examples()}
-
-            def _generate_examples(self):
-                for key, (text, label, score, flag) in enumerate(ROWS):
-                    data = text.encode("utf-8", "surrogateescape")
-                    label = label if key != 1 else -1
-                    values = {"text": data, "label": label, "score": score, "number": key, "flag": flag}
-                    yield key, {**values, "tokens": ["a"]}
-
-    TinyTable(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    features = {
+        "text": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(names=["bad", "good"]),
+        "score": np.float64,
+        "number": np.int32,
+        "flag": np.bool_,
+        "tokens": tfds.features.Sequence(tfds.features.Text()),
+    }
+    values = [(text.encode("utf-8", "surrogateescape"), *others) for text, *others in ROWS]
+    rows = [dict(zip(features, (*row[:3], key, row[3], ["a"]), strict=True)) for key, row in enumerate(values)]
+    tfds_files.prepare(tmp_path, features, rows)
     tfds.core.add_data_dir(tmp_path)
     yield
     tfds.core.utils.file_utils.clear_registered_data_dirs()
@@ -227,15 +197,15 @@ def test_records_are_rows_of_their_single_values(prepared):
         {"text": "good \u2028 text", "label": "good", "score": 4.5, "number": 0, "flag": True},
         {"text": " ", "label": None, "score": -1.0, "number": 1, "flag": False},
     ]
-    rows = read("tfds:tiny_table:train[:2]")
-    assert rows == [Row(values, f"tfds:tiny_table:train[:2] record {n}") for n, values in enumerate(expected)]
+    rows = read("tfds:tiny_text:train[:2]")
+    assert rows == [Row(values, f"tfds:tiny_text:train[:2] record {n}") for n, values in enumerate(expected)]
     assert [{type(value) for value in row.values.values()} for row in rows] == [
         {str, float, int, bool},
         {str, type(None), float, int, bool},
     ]
-    assert skipping("tfds:tiny_table") == (expected, 1)
-    with pytest.raises(UserError, match="tfds:tiny_table record 2: got byte 0xff at byte offset 4"):
-        read("tfds:tiny_table")
+    assert skipping("tfds:tiny_text") == (expected, 1)
+    with pytest.raises(UserError, match="tfds:tiny_text record 2: got byte 0xff at byte offset 4"):
+        read("tfds:tiny_text")
 
 
 field = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), max_size=5)

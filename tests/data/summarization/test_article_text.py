@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.article_text import ArticleText, TrainedVocabularyConfig, splits
+from bertjax.data.summarization.article_text import ArticleText, TrainedVocabularyConfig
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.summarization.test_articles import config
@@ -31,11 +31,6 @@ def text(folder, vocab_size=30, vocab_file="", lowercase=True, words="bert", **c
 def vocabulary(prepared):
     prepared.run()
     return WordPiece.load(prepared.folder).vocab
-
-
-def test_the_splits(tmp_path):
-    assert splits(articles(tmp_path)) == ("train", "valid")
-    assert splits(articles(tmp_path, test_source="a.jsonl")) == ("train", "valid", "test")
 
 
 def test_a_vocabulary_is_trained_again_only_if_its_sources_change(tmp_path, monkeypatch, caplog):

@@ -1,10 +1,8 @@
 """Tests of articles from every kind of source, and of their errors."""
 
-import gzip
 import itertools
 import json
 from functools import partial
-from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -16,18 +14,7 @@ from bertjax.data.readers.lines import BadRows, RowError
 from bertjax.data.summarization import articles
 from bertjax.data.summarization.articles import Article, Articles, ArticlesConfig
 from bertjax.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def write(name, content):
-    data = content if isinstance(content, bytes) else content.encode()
-    Path(name).parent.mkdir(exist_ok=True)
-    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return name
+from tests.data.files import write
 
 
 def rows(*values):
@@ -306,22 +293,9 @@ def test_bad_files_that_can_be_skipped(name, content, message):
     ],
 )
 def test_bad_files_that_always_raise(name, content, message, on_bad_row):
-    write(name, content or "")
-    if content is None:
-        Path(name).write_bytes(gzip.compress(rows(ROW).encode() * 99)[:-9])
+    write(name, content)
     with pytest.raises(UserError, match=message):
         read(name, on_bad_row=on_bad_row)
-
-
-def test_bad_plain_text_is_an_error():
-    write("t/a.txt", "")
-    write("t/b.txt", "Good text.")
-    write("t/c.txt", "4 5\n")
-    with pytest.raises(UserError, match=r"t/a\.txt:1: got a file without text"):
-        read("t", needs_summary=False)
-    with pytest.raises(UserError, match=r"t/c\.txt:1: got an article without letters"):
-        read("t/b.txt,t/c.txt", needs_summary=False)
-    assert len(read("t", needs_summary=False, on_bad_row="skip")) == 1
 
 
 def test_a_file_over_the_limit_is_an_error(monkeypatch):

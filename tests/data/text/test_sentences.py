@@ -1,8 +1,6 @@
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -90,11 +88,3 @@ def test_the_import_is_light():
     code = f"import sys; import bertjax.data.text.sentences; print(*{heavy} & {{*sys.modules}})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
-
-
-@pytest.fixture(scope="module")
-def data() -> Path:
-    folder = os.environ.get("BERTJAX_DATA")
-    if not folder:
-        pytest.skip("BERTJAX_DATA is not set")
-    return Path(folder)

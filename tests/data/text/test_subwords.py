@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import sys
 import unicodedata
 
 import numpy as np
@@ -285,16 +284,6 @@ def test_a_vocabulary_without_special_tokens_is_an_error(vocab, missing):
         UserError, match=rf"a\.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"
     ):
         LibrarySubwords(tokenizer.to_str(), "a.json")
-
-
-def test_a_missing_sentencepiece_package_is_reported(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(
-        UserError,
-        match=r"a\.model: got a SentencePiece model, but the package sentencepiece is not installed; "
-        r"expected the package sentencepiece\. Fix: pip install sentencepiece==0\.2\.3",
-    ):
-        subwords.SentencePieceSubwords(b"", "a.model")
 
 
 def test_unknown_characters_are_listed(bpe, wordpiece, sentencepiece_model):

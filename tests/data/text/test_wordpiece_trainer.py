@@ -1,7 +1,3 @@
-import hashlib
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -93,22 +89,3 @@ def test_user_errors():
         train({"a": 1}, 9)
     with pytest.raises(UserError, match="got no words"):
         train({}, 100)
-
-
-def test_hash_seed_has_no_influence(tmp_path):
-    syllables = [a + b for a in "bdkmst" for b in "aeiou"]
-    (tmp_path / "corpus.txt").write_text(" ".join(a + b for a in syllables for b in syllables for _ in range(2)))
-    program = (
-        "import pathlib, sys\n"
-        "from bertjax.data.text.wordpiece_trainer import count_words, train\n"
-        "text = pathlib.Path(sys.argv[1]).read_text()\n"
-        "print(*train(count_words([text], lowercase=True), 300), sep='\\n')\n"
-    )
-    digests = set()
-    for seed in ("0", "12345"):
-        command = [sys.executable, "-c", program, str(tmp_path / "corpus.txt")]
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-        assert output.count(b"\n") == 300
-        digests.add(hashlib.sha256(output).hexdigest())
-    assert len(digests) == 1

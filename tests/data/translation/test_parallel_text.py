@@ -1,24 +1,11 @@
 """Tests of pairs of texts from files and tables, and of their errors."""
 
-import gzip
-from pathlib import Path
-
 import pytest
 import tensorflow_datasets as tfds
 
 from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def in_tmp_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def write(name: str, content: str | bytes) -> str:
-    data = content.encode() if isinstance(content, str) else content
-    Path(name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return name
+from tests.data.files import write
 
 
 def text(split="test", seed=0, **changes):
@@ -78,8 +65,8 @@ def test_several_references_of_a_source(files):
     write("b.de", "Katze\nzwei\nEnde\n")
     first, *_ = text(test_target="a.de,b.de").pairs()
     assert first == Pair("a cat", "eine Katze", "a.en:1 and a.de:1 and b.de:1", ("Katze",))
-    (pair,) = table(write("a.jsonl", '{"en": "a cat", "de": ["eine Katze", " Katze"]}\n')).pairs()
-    assert (pair.target, pair.references) == ("eine Katze", ("Katze",))
+    (pair,) = table(str(write("a.jsonl", '{"en": "a cat", "de": ["eine Katze", " Katze"]}\n'))).pairs()
+    assert (pair.target, pair.references) == ("eine Katze", (" Katze",))
     write("b.de", "Katze\n")
     with pytest.raises(UserError, match=r"a\.en and a.de and b.de: got 3 and 3 and 1 lines; .* partner is a.en:2"):
         list(text(test_target="a.de,b.de").pairs())
@@ -89,7 +76,7 @@ def test_several_references_of_a_source(files):
 
 def test_a_table():
     write("a.tsv", 'en\tid\tde\n "a cat\t1\teine Katze"\n')
-    assert list(table("a.tsv").pairs()) == [Pair('"a cat', 'eine Katze"', "a.tsv:2")]
+    assert list(table("a.tsv").pairs()) == [Pair(' "a cat', 'eine Katze"', "a.tsv:2")]
     write("a.csv", 'de,en\n"ja, ja",yes\n')
     write("a.jsonl.gz", '{"en": "no", "de": "nein", "n": 1}\n')
     assert texts(table("a.csv,a.jsonl.gz")) == [("yes", "ja, ja"), ("no", "nein")]
