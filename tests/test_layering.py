@@ -52,12 +52,13 @@ LAYERS = {
     "bertjax/errors.py": "",
     "bertjax/files.py": "errors",
     "bertjax/progress.py": "",
+    "bertjax/settings.py": "",
     "bertjax/words.py": "",
     "bertjax/usage.py": "",
     "bertjax/__init__.py": "errors loading",
 }
 GROUPS = {
-    "BASE": "config errors files progress words",
+    "BASE": "config errors files progress settings words",
     "DATA": "data.random data.splits data.parts data.workers data.beam",
     "SHARED": "data.prepared data.readers data.text data.rows",
 }
