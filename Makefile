@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 UV := uv==0.13.9
 LOCK := $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade)
 LAUNCH := $(BIN)/python launch.py
@@ -15,7 +15,6 @@ DEMO := runs/demo
 DATES := runs/demo-translation
 SUMMARIES := runs/demo-summarization
 DEMO_TEXT := --config.data.prepared_dir=$(DEMO)/data
-DEMO_SENTENCES := A subclass should [MASK] this method.\nThis function returns [MASK] if the file exists.\nIf the argument is omitted , the default [MASK] is used.\n
 
 define ARTICLE
 A cache keeps results of a function that is expensive to call. Each result is stored under the arguments of its call. When the function is called again with the same arguments, the stored result is returned and the function does not run. The cache holds a limited number of results, and the one that was used longest ago is dropped first. Arguments have to be hashable, because results are looked up in a dictionary. A cache that never forgets may fill the memory of a program that runs for weeks.
@@ -26,7 +25,7 @@ export ARTICLE
 # A failed `python -m venv` may leave an interpreter without pip.
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev lock demo demo-translation demo-summarization docs site lint types clean
-.PHONY: test test-slow test-all test-random test-profile
+.PHONY: test test-python test-slow test-all test-random test-profile
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,14 +61,7 @@ demo: setup  ## pretrain a tiny BERT and a tiny modern encoder, and fill masks
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/untrained --config.num_steps=1 $(DEMO_TEXT)
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny --workdir=$(DEMO)/bert $(DEMO_TEXT)
 	$(LAUNCH) --config=configs/bert_pretraining.py:tiny,modern --workdir=$(DEMO)/modern $(DEMO_TEXT)
-	@for run in bert modern; do \
-		echo "Validation metrics of $$run, with those of the unigram baseline:"; \
-		$(LAUNCH) --mode=evaluate --workdir=$(DEMO)/$$run || exit; \
-	done
-	@for run in untrained bert modern; do \
-		echo "Masks filled by $$run:"; \
-		printf '$(DEMO_SENTENCES)' | $(LAUNCH) --mode=predict --workdir=$(DEMO)/$$run || exit; \
-	done
+	@$(BIN)/python -m docs.demo_table $(DEMO)
 	@echo "The runs are in $(DEMO): config.json, metrics.jsonl, checkpoints/, vocab.txt, tensorboard/"
 	@echo "Their pages: $(DEMO)/bert/report.html, $(DEMO)/modern/report.html"
 
@@ -100,6 +92,9 @@ site: setup-dev  ## build the documentation site, without network; warnings are 
 test: setup-dev  ## run the fast tests
 	$(PYTEST) $(TESTS)
 
+test-python:  ## run the fast tests with another PYTHON, such as python3.12, in its own environment
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON))
+
 test-slow: setup-dev  ## run the slow tests
 	$(PYTEST) -m slow $(CHECKED) $(TESTS)
 
@@ -118,5 +113,5 @@ lint: setup-dev  ## check style and format
 types: setup-dev  ## check types
 	$(BIN)/mypy
 
-clean:  ## delete the environment and the demos' runs
-	rm -rf $(VENV) $(DEMO) $(DATES) $(SUMMARIES)
+clean:  ## delete the environments and the demos' runs
+	rm -rf $(VENV) .venv-* $(DEMO) $(DATES) $(SUMMARIES)

@@ -8,9 +8,10 @@
 from pathlib import Path
 
 from bertjax.errors import UserError
+from bertjax.fitting import train
 from bertjax.loading import load
 
-__all__ = ["load"]
+__all__ = ["load", "train"]
 
 for _folder in map(Path(__file__).with_name, ("experiments", "configs")):
     if not _folder.is_dir():  # some programs unpack a symbolic link as a text file

@@ -119,10 +119,17 @@ def _without_names(content: Any) -> Any:
 
 @contextlib.contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to. It is renamed to `path` on success and deleted on failure."""
+    """Yields a temporary path to write to. It is renamed to `path` on success and deleted on failure.
+
+    The file gets the permissions of a new file, whatever the library that writes it sets: safetensors sets 0600.
+    """
     temporary = path.with_name(f".{path.name}.partial")
+    temporary.unlink(missing_ok=True)
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

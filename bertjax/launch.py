@@ -29,7 +29,7 @@ from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
 from bertjax.experiments import find
 from bertjax.files import standard_output, with_packaged
-from bertjax.progress import show_lines
+from bertjax.progress import lines_shown
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
 gc.set_threshold(50_000, 20, 20)
@@ -94,9 +94,9 @@ _OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology",
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
 
+@lines_shown()
 def main(argv: list[str]) -> None:
     """Runs the mode. User errors print one line and exit with status 1; see `modes.Outcome` for the others."""
-    show_lines(("bertjax",))
     try:
         if len(argv) > 1:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")

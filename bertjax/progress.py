@@ -1,6 +1,7 @@
 """Log lines, and progress of long work: a bar on a terminal, otherwise occasional log lines."""
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import sys
@@ -57,17 +58,31 @@ class _EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
         return _EventLoop()
 
 
-def show_lines(loggers: Iterable[str]) -> None:
-    """Writes the lines of these loggers to standard error. Disables log lines of libraries, whose errors are raised."""
-    absl_logging.set_verbosity(absl_logging.FATAL)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    asyncio.set_event_loop_policy(_EventLoopPolicy())
+@contextlib.contextmanager
+def lines_shown() -> Iterator[None]:
+    """Writes log lines to standard error. Disables log lines of libraries, whose errors are raised."""
+    log, of_asyncio = logging.getLogger("bertjax"), logging.getLogger("asyncio")
+    before = log.level, of_asyncio.level, log.propagate, absl_logging.get_verbosity(), asyncio.get_event_loop_policy()
     handler = _LineHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for name in loggers:
-        logging.getLogger(name).setLevel(logging.INFO)
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).propagate = False
+    log.addHandler(handler)
+    try:
+        _set_logging(logging.INFO, logging.CRITICAL, False, absl_logging.FATAL, _EventLoopPolicy())
+        yield
+    finally:
+        log.removeHandler(handler)
+        _set_logging(*before)
+
+
+def _set_logging(
+    level: int, of_asyncio: int, propagate: bool, of_absl: int, policy: asyncio.AbstractEventLoopPolicy
+) -> None:
+    """Sets the levels of our logger, of asyncio's and of absl's, and what else `lines_shown` changes."""
+    logging.getLogger("bertjax").setLevel(level)
+    logging.getLogger("bertjax").propagate = propagate
+    logging.getLogger("asyncio").setLevel(of_asyncio)
+    absl_logging.set_verbosity(of_absl)
+    asyncio.set_event_loop_policy(policy)
 
 
 def amount(name: str, value: float) -> str:

@@ -1,5 +1,6 @@
 """Runs the notebooks of docs/examples, and writes their outputs into them: `python -m docs.build_notebooks`."""
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -16,10 +17,11 @@ def paths() -> list[Path]:
 def run(path: Path) -> nbformat.NotebookNode:
     """Runs a notebook from the project's root. Raises CellExecutionError if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, record_timing=False, resources={"metadata": {"path": FOLDER.parents[1]}}).execute()
+    options = {"record_timing": False, "coalesce_streams": True}
+    NotebookClient(notebook, resources={"metadata": {"path": FOLDER.parents[1]}}, **options).execute()
     return notebook
 
 
 if __name__ == "__main__":
     for path in paths():
-        nbformat.write(run(path), path)
+        path.write_text(nbformat.writes(run(path)).replace(sys.prefix, ".venv") + "\n")

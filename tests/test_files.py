@@ -5,7 +5,9 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from bertjax import files
 
@@ -87,3 +89,10 @@ def test_a_config_file_is_the_packages_where_the_folder_has_none(tmp_path, monke
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "features.py").touch()
     assert files.with_packaged("configs/features.py") == "configs/features.py"
+
+
+def test_a_completed_file_has_the_permissions_of_a_new_file(tmp_path):
+    (tmp_path / "new").touch()
+    with files.completed(tmp_path / "weights") as partial:
+        save_file({"weight": np.zeros(1)}, partial)
+    assert (tmp_path / "weights").stat().st_mode == (tmp_path / "new").stat().st_mode

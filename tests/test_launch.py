@@ -250,7 +250,7 @@ def test_experiments_and_configs_have_one_name(name):
 
 def test_a_checkout_without_symbolic_links_is_a_user_error(tmp_path):
     (tmp_path / "bertjax").mkdir()
-    for name in ("launch.py", "bertjax/__init__.py", "bertjax/errors.py", "bertjax/loading.py"):
+    for name in ("launch.py", "bertjax/__init__.py", "bertjax/errors.py", "bertjax/fitting.py", "bertjax/loading.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "bertjax/experiments").write_text("../experiments")
     done = subprocess.run([sys.executable, "launch.py", "--help"], cwd=tmp_path, capture_output=True, text=True)

@@ -19,6 +19,7 @@ LAYERS = {
     "bertjax/launch.py": "BASE distributed experiments.find modes reporting sweeps training usage",
     "configs/": "configs errors",
     "experiments/": "BASE contract tasks models data decoding scoring interop",
+    "bertjax/fitting.py": "BASE experiments.find loading model modes reporting training",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE configs contract experiments interop.published training",
     "bertjax/modes/": "BASE contract distributed interop.published model modes planning runs training",
@@ -52,12 +53,13 @@ LAYERS = {
     "bertjax/errors.py": "",
     "bertjax/files.py": "errors",
     "bertjax/progress.py": "",
+    "bertjax/settings.py": "",
     "bertjax/words.py": "",
     "bertjax/usage.py": "",
-    "bertjax/__init__.py": "errors loading",
+    "bertjax/__init__.py": "errors fitting loading",
 }
 GROUPS = {
-    "BASE": "config errors files progress words",
+    "BASE": "config errors files progress settings words",
     "DATA": "data.random data.splits data.parts data.workers data.beam",
     "SHARED": "data.prepared data.readers data.text data.rows",
 }

@@ -1,17 +1,21 @@
-"""`bertjax.load`: models as Python objects."""
+"""`bertjax.load` and `bertjax.train`: models as Python objects."""
 
 import json
 import pickle
+import signal
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import bertjax
+from bertjax.configs import classification
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
+from bertjax.training import loop
 from tests import published, tiny
 
 TEXTS = ["the cat sees the dog.", "dogs.", "the bird sees the cat. the dog sees the bird."]
@@ -147,3 +151,29 @@ def test_models_of_other_kinds_have_no_vectors(encoder, monkeypatch):
     monkeypatch.setattr(model, "params", {"encoder": {}})
     with pytest.raises(UserError, match="encode: got a model of the task features; expected a model with a BERT"):
         model.encode(["a"])
+
+
+def test_a_run_is_trained_and_resumed_from_python(tmp_path, capsys, monkeypatch):
+    config = classification.get_config("tiny")
+    table = {"data.text_columns": ("sentence",), "data.label_column": "label", **tiny.write_table(tmp_path)}
+    config.update_from_flattened_dict({**table, "num_steps": 2, "data.seq_len": 16, "data.workers": 1})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    before = dict(jax.config.values)
+    with tiny.few_devices(1):
+        settle = loop.Trainer.settle
+        monkeypatch.setattr(loop.Trainer, "settle", lambda *_: (signal.raise_signal(signal.SIGTERM), settle(*_)))
+        with pytest.raises(KeyboardInterrupt, match="the same call resumes"):
+            bertjax.train(config, tmp_path / "run", report=False)
+        monkeypatch.setattr(loop.Trainer, "settle", settle)
+        model = bertjax.train(config.to_dict(), tmp_path / "run", report=False)
+        assert set(model.predict(["the cat sees the dog."])[0]) >= {"label", "probabilities"}
+    assert "resuming after step 1" in capsys.readouterr().err
+    assert dict(jax.config.values) == before
+    assert any((tmp_path / "cache").rglob("*-cache"))
+
+
+def test_an_object_that_is_no_config_is_an_error(tmp_path):
+    for config in (None, {"data": {}}, {"experiment": object()}):
+        with pytest.raises(UserError, match=r"^config: got "):
+            bertjax.train(config, tmp_path)

@@ -44,3 +44,9 @@ def test_setup_installs_the_command(tmp_path):
     done = make("--dry-run", "setup", f"VENV={tmp_path / 'venv'}")
     assert f"{tmp_path}/venv/bin/python -m pip install" in done.stdout
     assert "--no-deps --editable .\n" in done.stdout
+    assert "--quiet" not in done.stdout, "pip shows its progress"
+
+
+def test_another_python_has_its_own_environment():
+    done = make("--dry-run", "test-python", "PYTHON=/opt/bin/python3.13")
+    assert "\n.venv-python3.13/bin/python -m pytest" in done.stdout and "\n.venv/" not in done.stdout

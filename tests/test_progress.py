@@ -1,5 +1,8 @@
+import asyncio
 import logging
 from types import SimpleNamespace
+
+from absl import logging as absl_logging
 
 from bertjax import progress
 
@@ -46,3 +49,17 @@ def test_a_message_that_is_disabled_is_logged_the_next_time(caplog):
     for _ in range(2):
         progress.log_once("split 1 of 2", logging.WARNING)
     assert caplog.messages == ["split 1 of 2"]
+
+
+def test_lines_are_shown_only_inside_the_context(capsys):
+    def state():
+        log = logging.getLogger("bertjax")
+        libraries = logging.getLogger("asyncio").level, absl_logging.get_verbosity(), asyncio.get_event_loop_policy()
+        return log.level, log.propagate, list(log.handlers), libraries
+
+    before = state()
+    for _ in range(2):
+        with progress.lines_shown():
+            logging.getLogger("bertjax.progress").info("a line")
+    assert capsys.readouterr().err.count("a line\n") == 2
+    assert state() == before

@@ -5,7 +5,6 @@ import functools
 import importlib
 import io
 import json
-import logging
 import random
 import re
 import shutil
@@ -282,7 +281,7 @@ def few_devices(count: int) -> Iterator[None]:
 
 
 def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcome:
-    """Runs `launch.py COMMAND` in this process, and restores flags and logging afterwards.
+    """Runs `launch.py COMMAND` in this process, and restores flags afterwards.
 
     Args:
       *command: the arguments.
@@ -293,7 +292,6 @@ def run(*command: str, stdin: bytes = b"", devices: int | None = None) -> Outcom
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_flags_kept())
-        stack.enter_context(_logging_kept())
         if devices is not None:
             stack.enter_context(few_devices(devices))
         stack.enter_context(mock.patch.multiple(sys, argv=argv, stdin=io.TextIOWrapper(io.BytesIO(stdin))))
@@ -342,15 +340,6 @@ def _flags_kept():
         after = flagsaver.save_flag_values()
         new = {name: state for name, state in after.items() if not name.startswith("config.")}
         flagsaver.restore_flag_values({**new, **before})
-
-
-@contextlib.contextmanager
-def _logging_kept():
-    loggers = [logging.getLogger(name) for name in ("bertjax", "absl", "asyncio")]
-    before = [(logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
-    yield
-    for logger, (level, handlers, propagate) in zip(loggers, before, strict=True):
-        logger.level, logger.handlers, logger.propagate = level, handlers, propagate
 
 
 def saved_params(tree: dict, workdir: Path, which: str = "latest") -> Any:

@@ -1,5 +1,6 @@
 """Runs work on many machines with Apache Beam. The only module that imports apache_beam, and only on request."""
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertjax.errors import UserError
+from bertjax.settings import environment
 
 T = TypeVar("T")
 
@@ -71,23 +73,22 @@ def for_each(config: BeamConfig, workers: int, function: Callable[[T], object], 
     """
     import apache_beam as beam
 
-    with beam.Pipeline(**pipeline_of(config, workers)) as pipeline:
+    with importable(), beam.Pipeline(**pipeline_of(config, workers)) as pipeline:
         _ = pipeline | beam.Create(items) | beam.Reshuffle() | beam.Map(function)
 
 
-def pipeline_of(config: BeamConfig, workers: int) -> dict[str, Any]:
-    """Returns the arguments `runner` and `options` of a pipeline.
+def importable() -> contextlib.AbstractContextManager[None]:
+    """Adds the folder of this package to PYTHONPATH, so that the DirectRunner's new interpreters can import it."""
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return environment(PYTHONPATH=os.pathsep.join(filter(None, paths)))
 
-    For the DirectRunner, also adds this checkout to the environment variable PYTHONPATH, which its workers inherit.
-    """
+
+def pipeline_of(config: BeamConfig, workers: int) -> dict[str, Any]:
+    """Returns the arguments `runner` and `options` of a pipeline that runs inside `importable`."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     if config.runner != _LOCAL:
         return {"runner": config.runner, "options": PipelineOptions(list(config.options))}
-    # The workers are new interpreters. PYTHONPATH lets them import this package from any folder.
-    root = str(Path(__file__).parents[2])
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *(path for path in paths if path != root)]))
     ours = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}"]
     ours.append("--default_sdk_harness_log_level=ERROR")  # by default each worker logs every step
     options = PipelineOptions([*ours, *config.options])

@@ -4,11 +4,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from bertjax.planning import search, targets
 from bertjax.planning.flops import Build
 from bertjax.planning.plan_record import describe, plan
+from bertjax.settings import jax_config
 from bertjax.training.sharding import check_split
 
 _log = logging.getLogger(__name__)
@@ -25,14 +24,14 @@ def run(topology: str, is_search: bool, config: Mapping[str, Any], build: Build)
     Raises:
       UserError: if the devices are unknown, their compiler is missing, or the config does not fit them.
     """
-    jax.config.update("jax_platforms", "cpu")  # keeps JAX from looking for hardware
-    # A cached program has the names of the code that compiled it first, which would attribute costs to old parts.
-    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
-    target = targets.find_target(topology)
-    if is_search:
-        return search.search(config, build, target)
-    check_split(config, len(target.devices))
-    record = plan(config, build, target)
+    # With "cpu", JAX looks for no hardware. A cached program has the names of the code that compiled it first, which
+    # would attribute costs to old parts, so names belong to the key.
+    with jax_config(jax_platforms="cpu", jax_compilation_cache_include_metadata_in_key=True):
+        target = targets.find_target(topology)
+        if is_search:
+            return search.search(config, build, target)
+        check_split(config, len(target.devices))
+        record = plan(config, build, target)
     for line in describe(record):
         _log.info("%s", line)
     return record

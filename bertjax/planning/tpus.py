@@ -18,6 +18,7 @@ from jax.experimental import topologies
 
 from bertjax.errors import UserError
 from bertjax.planning.chips import Chip, Link, Target
+from bertjax.settings import environment
 
 _GIB = 2**30
 _PAGES = "https://cloud.google.com/tpu/docs/"
@@ -46,6 +47,13 @@ class Tpu:
     options: tuple[tuple[str, Any], ...] = ()
 
 
+# Keep libtpu from looking for hardware, cloud metadata and the lock of another process, unless they are set.
+_VARIABLES = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any known type
+}
 # Link bandwidth is the published one-way bandwidth of all links divided by their number: 1,600 Gbps on 4 links of a v5e
 # is 50 GB/s. Memory is the available memory in the compiler's message when a program needs too much. The clock is the
 # peak divided by the operations of all matrix units in a cycle (v5e: 4 units of 128x128, v4 and v5p: 8).
@@ -94,18 +102,14 @@ def find(name: str, shape: Sequence[int]) -> Target:
       UserError: if libtpu does not know the shape, is missing, or is not the version that jax[tpu] pins.
     """
     _check_libtpu()
-    # These keep libtpu from looking for hardware, cloud metadata and the lock of another process.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-16")  # any known type
     tpu = TPUS[name]
     options = dict(tpu.options)
     if math.prod(shape) < 4:  # part of a host
         options["chips_per_host_bounds"] = (*shape, 1, 1)[:3]
     topology = f"{name}:{'x'.join(map(str, shape))}"
     try:
-        devices = topologies.get_topology_desc(topology, platform="tpu", **options).devices
+        with environment(**_VARIABLES | {name: os.environ[name] for name in _VARIABLES if name in os.environ}):
+            devices = topologies.get_topology_desc(topology, platform="tpu", **options).devices
     except jax.errors.JaxRuntimeError as error:
         raise _unknown(name, shape, " ".join(str(error).split())) from error
     return Target(

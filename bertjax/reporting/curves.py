@@ -137,7 +137,7 @@ def _draw(panel: Any, name: str, chain: Sequence[Run], metric: str, against: str
             panel.axvline(start, color=color, linewidth=0.6, alpha=0.6, gid=f"{name}/begins{suffix}")
         for split in ("train", "valid"):
             points = run.series(f"{split}/{metric.format(objective=run.objective)}")
-            if points:
+            if points and (split == "valid" or metric != "loss" or run.losses_compare):
                 x = start + np.interp([step for step, _ in points], steps, positions)
                 gid = f"{name}/{split}/{metric.format(objective=run.objective)}{suffix}"
                 panel.plot(x, [value for _, value in points], color=color, gid=gid, **_STYLES[split])

@@ -63,7 +63,8 @@ def phases(chain: Sequence[Run]) -> list[Phase]:
 def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
     """Returns the data of the page's charts: `rows`, `runs` with their tokens and hours at each step, and `panels`.
 
-    A panel has the curves of one metric, for all splits and runs of a stage. Baselines, which are logged only at step
+    A panel has the curves of one metric, for all splits and runs of a stage. Training losses have a panel of their own
+    if those of a run do not compare with its validation losses. Baselines, which are logged only at step
     0, are `lines` in the panel of the metric that they are compared with. For example, "lead_rouge1" is a line in the
     panel of "rouge1".
     """
@@ -83,13 +84,15 @@ def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dic
     """Yields the panels of a stage. `runs` are its runs by number."""
     curves: dict[str, list[dict[str, Any]]] = {}
     levels: list[tuple[int, str, float]] = []
+    own = set() if all(run.losses_compare for run in runs.values()) else {"train/loss"}
     for number, run in runs.items():
         known = run.levels()
         levels += [(number, name, value) for name, value in known.items()]
         for name, points in _series(run):
             split, _, metric = name.partition("/")
             if split != "valid" or metric not in known:
-                curves.setdefault(metric, []).append({"run": number, "split": split, "points": points})
+                curve = {"run": number, "split": split, "points": points}
+                curves.setdefault(name if name in own else metric, []).append(curve)
     names = sorted(curves, key=lambda metric: _rank(metric, curves[metric]))
     found = {metric: _panel(stage, metric, curves[metric], allowed) for metric in names}
     for (name, value), numbers in _shared(levels).items():

@@ -34,6 +34,11 @@ class Run:
         """The last step that was logged."""
         return max(int(record["step"]) for record in self.records)
 
+    @property
+    def losses_compare(self) -> bool:
+        """Whether `train/loss` has the reduction and the weights of `valid/loss`; see docs/reference/metrics.md."""
+        return self.config.get("experiment") != "bertsum_ext" and not self.config.get("class_weights")
+
     def series(self, name: str) -> list[tuple[int, float]]:
         """Returns the steps that have a metric, each with its value."""
         return [(int(record["step"]), record[name]) for record in self.records if name in record]
@@ -73,9 +78,14 @@ class Run:
         return self.num_steps >= (self.config.get("num_steps") or math.inf)
 
     def final_metrics(self) -> dict[str, float]:
-        """Returns the validation metrics of one evaluation, and the last test metrics.
+        """Returns the validation metrics of `final_evaluation`, and the last test metrics."""
+        tests = {name: value for name, (_, value) in self.last_metrics().items() if name.startswith("test/")}
+        return {**_of_split(self.final_evaluation(), "valid/"), **tests}
 
-        The evaluation is the best by `checkpoint.best_metric` if `checkpoint.final` is "best", otherwise the last.
+    def final_evaluation(self) -> Mapping[str, Any]:
+        """Returns the record of one evaluation; empty if there is none.
+
+        It is the best by `checkpoint.best_metric` if `checkpoint.final` is "best", otherwise the last.
         """
         evaluated = [record for record in self.records if record["step"] > 0 and _of_split(record, "valid/")]
         settings = self.config.get("checkpoint") or {}
@@ -83,9 +93,8 @@ class Run:
         scored = [record for record in evaluated if math.isfinite(record.get(best, math.nan))]
         if settings.get("final") == "best" and scored:
             choose = min if settings.get("best_mode") == "min" else max
-            evaluated = [choose(scored, key=lambda record: record[best])]
-        tests = {name: value for name, (_, value) in self.last_metrics().items() if name.startswith("test/")}
-        return {**(_of_split(evaluated[-1], "valid/") if evaluated else {}), **tests}
+            return choose(scored, key=lambda record: record[best])
+        return evaluated[-1] if evaluated else {}
 
     def levels(self) -> dict[str, float]:
         """Returns the baselines: validation metrics that are logged only at step 0, without the prefix of the split."""

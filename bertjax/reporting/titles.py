@@ -6,6 +6,7 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 BOUND = "oracle"  # the title of a baseline that is an upper bound
 _TITLES = {
     "loss": "Loss",
+    "train/loss": "Training loss",  # where it does not compare with others
     "masked_lm_loss": "Masked-LM loss",
     "masked_lm_accuracy": "Masked-LM accuracy",
     "causal_lm_loss": "Causal-LM loss",

@@ -49,13 +49,15 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     total = "" if (run.config.get("budget") or {}).get("hours") else f" of {planned:,}"
     status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
     metrics, main, baselines = run.final_metrics(), main_metric(run), _baselines(run)
+    evaluation = run.final_evaluation()
+    shown = [("Evaluated", f"step {evaluation['step']:,} of {steps:,}")] if evaluation else []
     others = [name for name in filter(panels.is_primary, metrics) if name != main]
     return {
         "status": status,
         "is_finished": run.is_finished,
         "main": main and _described(main, metrics[main], baselines.get(main)),
         "tiles": [_described(name, metrics[name], baselines.get(name)) for name in others[:_TILES]],
-        "facts": [*_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
+        "facts": [*shown, *_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
     }
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from bertjax import distributed, modes
 from bertjax.config import choice
 from bertjax.errors import UserError
@@ -17,6 +15,7 @@ from bertjax.files import completed
 from bertjax.modes import streams
 from bertjax.modes.report import write_page
 from bertjax.progress import track
+from bertjax.settings import jax_config
 from bertjax.sweeps import checking, definition, expansion, folder, processes, results, running, tables
 from bertjax.sweeps.definition import Sweep
 from bertjax.sweeps.expansion import Load, Run
@@ -80,8 +79,16 @@ def run(
         fix = "start with the number of devices"
         raise UserError("--workers", got=options.workers, expected="at least 1", fix=fix)
     is_here = options.backend == "here" and not (options.dry_run or options.print_commands)
-    if not is_here:
-        jax.config.update("jax_platforms", "cpu")  # leaves the devices to the runs
+    with jax_config(**({} if is_here else {"jax_platforms": "cpu"})):  # leaves the devices to the runs
+        return _run(request, options, load, find)
+
+
+def _run(
+    request: modes.Request,
+    options: Options,
+    load: Load,
+    find: Callable[[str], modes.Experiment],
+) -> modes.Outcome:
     workdir = Path(request.workdir)
     sweep = definition.load(options.spec)
     seeds = sweep.seeds if options.seeds is None else parse_seeds(options.seeds)

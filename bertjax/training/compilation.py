@@ -5,14 +5,16 @@ import hashlib
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from bertjax.files import cache_folder
+from bertjax.settings import jax_config
 
 _log = logging.getLogger(__name__)
 
@@ -30,17 +32,36 @@ def keep_programs() -> None:
     processor, because a program compiled for one kind may not run on another. If a subfolder exceeds two gigabytes, the
     least recently used programs are deleted.
     """
-    if os.environ.get(_FOLDER) or not jax.config.values["jax_enable_compilation_cache"]:
+    for name, value in _cache_settings().items():
+        jax.config.update(name, value)
+
+
+@contextlib.contextmanager
+def kept_programs() -> Iterator[None]:
+    """Enables the cache of `keep_programs` inside a context."""
+    if not (settings := _cache_settings()):
+        yield
         return
+    with jax_config(**settings):
+        reset_cache()  # JAX decides at the first program whether there is a cache, and where
+        try:
+            yield
+        finally:
+            reset_cache()
+
+
+def _cache_settings() -> dict[str, Any]:
+    """Returns the values of `jax.config` that enable the cache; none where `keep_programs` does nothing."""
+    if os.environ.get(_FOLDER) or not jax.config.values["jax_enable_compilation_cache"]:
+        return {}
     try:
         folder = cache_folder() / "compiled" / _processor()
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no home folder, or one that cannot be written
-        return
+        return {}
     with contextlib.suppress(OSError):  # another process may delete the same files
         _prune(folder, _MAX_BYTES)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_SECONDS)
+    return {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": _MIN_SECONDS}
 
 
 def _processor() -> str:

@@ -23,6 +23,7 @@ def test_worker_processes_process_each_item_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.chdir(tmp_path)
     beam.for_each(HERE, 2, functools.partial(write, folder=tmp_path), list(range(40)))
+    assert os.environ["PYTHONPATH"] == ""
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(40))
     processes = {int(path.read_text()) for path in tmp_path.iterdir()}
     assert os.getpid() not in processes

@@ -66,6 +66,12 @@ def test_marked_blocks_are_found():
     assert sum(block.marker == "run" for page in GUIDES for block in blocks(page)) > 20
 
 
+def test_commands_of_the_readme_write_below_runs():
+    """They run in the clone, where other files would be untracked."""
+    written = re.findall(r"(?:--(?:output|plot|workdir)=| > )([^ \n]+)", (ROOT / "README.md").read_text())
+    assert written and [path for path in written if not path.startswith("runs/")] == []
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the pages name, and a BERT in `bert`."""
@@ -106,7 +112,7 @@ def _run(command: str, flags: list[str]) -> None:
     launched = _LAUNCH.fullmatch(command)
     if not launched:
         subprocess.run(["bash", "-ec", command], check=True, stdout=subprocess.DEVNULL)
-        for table in Path().glob("*.tsv"):  # a command may have made a long one
+        for table in Path("runs").glob("*.tsv"):  # a command may have made a long one
             table.write_text("".join(table.read_text().splitlines(keepends=True)[:_ROWS]))
         return
     text = subprocess.run(["bash", "-ec", launched["input"] or ""], check=True, capture_output=True).stdout

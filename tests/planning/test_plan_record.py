@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -254,6 +255,13 @@ def test_batches_with_several_shapes():
 def test_configs_that_do_not_fit_the_devices(values, message):
     with pytest.raises(UserError, match=message):
         planned(**values)
+
+
+def test_a_plan_restores_the_settings_of_the_process():
+    before = dict(jax.config.values), dict(os.environ)
+    with pytest.raises(UserError, match="--topology"):
+        planner.run("nowhere:1", False, config(), build)
+    assert (dict(jax.config.values), dict(os.environ)) == before
 
 
 def test_a_batch_that_no_mesh_divides(here):

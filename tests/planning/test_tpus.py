@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -81,5 +82,7 @@ def test_links_of_a_group(name, shape, size, count):
 if importlib.util.find_spec("libtpu"):
 
     def test_a_shape_that_libtpu_does_not_know():
+        before = dict(os.environ)
         with pytest.raises(UserError, match=r"--topology: got 'v5e:3x5' \(.*\); expected the shape of a slice"):
             find_target("v5e:3x5")
+        assert dict(os.environ) == before

@@ -158,6 +158,8 @@ def test_runs_of_other_tasks_have_their_loss_and_scores(make_run):
     records = [{"step": step, "train/loss": 1 / step, "valid/f1": step / 100} for step in (10, 20)]
     found = drawn(learning_curves({"a": make_run("r", records, objective="classification")}, "step"))
     assert {"a/train/loss", "a/valid/f1"} <= set(found)
+    summaries = make_run("s", [{"step": 10, "train/loss": 0.35, "valid/loss": 2.9}], experiment="bertsum_ext")
+    assert "a/train/loss" not in drawn(learning_curves({"a": summaries}, "step")), "it is a mean over other units"
 
 
 @pytest.mark.parametrize("arguments", [["runs/mine"], ["a=no_such_folder"], ["a/seed0", "b/seed0"]])

@@ -78,6 +78,7 @@ def test_the_verdict_is_of_the_final_checkpoint(make_run, final, value):
     checkpoint = {"best_metric": "valid/accuracy", "best_mode": "max", "final": final}
     found = verdict(page.write(make_run("r", log, checkpoint=checkpoint)))
     assert f"higher is better {value} against the majority class (0.5)" in found
+    assert f"Evaluatedstep {100 if final == 'best' else 300} of 300" in found
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,19 @@ def test_the_curves_have_their_points_and_levels(make_run):
     assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]
     assert found["runs"][0]["axes"]["hours"][-1] == [200, pytest.approx(400 / 3600, rel=1e-4)]
     assert not panels["Seconds per step"]["primary"] and loss["primary"]
+
+
+@pytest.mark.parametrize(
+    ("config", "titles"),
+    [
+        ({}, ["Loss"]),
+        ({"experiment": "bertsum_ext"}, ["Loss", "Training loss"]),
+        ({"class_weights": [1, 2]}, ["Loss", "Training loss"]),
+    ],
+)
+def test_losses_that_do_not_compare_have_charts_of_their_own(make_run, config, titles):
+    folder = make_run("r", [{"step": 100, "train/loss": 0.35}, {"step": 100, "valid/loss": 2.9}], **config)
+    assert [panel["title"] for panel in read(page.write(folder)).data["curves"]["panels"]] == titles
 
 
 def test_what_is_not_finite_breaks_a_curve(make_run):

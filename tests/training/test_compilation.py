@@ -25,7 +25,6 @@ def text(tmp_path_factory):
 
 
 def test_programs_and_cache_hits_are_counted():
-    jax.config.update("jax_compilation_cache_include_metadata_in_key", False)  # a plan in this process sets it
     never_compiled = float(np.random.default_rng().random())
 
     def program():

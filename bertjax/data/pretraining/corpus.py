@@ -295,9 +295,9 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
         np.save(folder / "unigrams.npy", unigrams["train"])
     shutil.rmtree(folder / "records", ignore_errors=True)  # an interrupted process may have left it
     pipeline = beam.pipeline_of(config.beam, config.workers) if config.beam.runner else None
-    records.write_tokens(
-        folder / "records", {name: [_Documents(path) for path in paths] for name, paths in files.items()}, pipeline
-    )
+    documents = {name: [_Documents(path) for path in paths] for name, paths in files.items()}
+    with beam.importable():
+        records.write_tokens(folder / "records", documents, pipeline)
     if pipeline:
         _check_records(folder, _splits(config))
     return counts, fractions

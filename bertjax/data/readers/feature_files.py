@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bertjax.errors import UserError
+from bertjax.files import completed
 
 INDEX_FILE = "index.json"
 _MOST_TEXTS = 2**48  # per shard; a larger number means damage
@@ -84,9 +85,8 @@ class FeatureWriter:
         name = f"{len(self._shards):05d}"
         shard = {"features": f"features-{name}.safetensors", "units": f"units-{name}.jsonl", "texts": len(self._lines)}
         offsets = np.cumsum([0, *map(len, self._features)], dtype=np.int64)
-        save_file(
-            {"features": np.concatenate(self._features), "offsets": offsets}, self._folder / str(shard["features"])
-        )
+        with completed(self._folder / str(shard["features"])) as temporary:
+            save_file({"features": np.concatenate(self._features), "offsets": offsets}, temporary)
         (self._folder / str(shard["units"])).write_text("".join(self._lines), encoding="utf-8", newline="\n")
         self._shards.append(shard)
         self._features, self._lines = [], []
