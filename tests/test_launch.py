@@ -56,8 +56,14 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def published(home):
     """The run's weights as Hugging Face has them."""
-    assert run_on_one("--mode=export", f"--workdir={home / 'run'}", f"--output={home / 'published'}").status is None
-    return home / "published"
+    folder = home / "published"
+    outcome = run_on_one("--mode=export", f"--workdir={home / 'run'}", f"--output={folder}")
+    assert outcome.status is None
+    assert (
+        f'exported to {folder}; opened by bertjax.load("{folder}"), --config.init_from={folder}, and ' in outcome.stderr
+    )
+    assert "from_pretrained of transformers' BertForPreTraining\n" in outcome.stderr
+    return folder
 
 
 def lines_of(path: Path) -> list[dict]:
