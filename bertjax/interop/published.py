@@ -242,7 +242,7 @@ def open_weights(path: Path) -> Published:
         found: Published | None = importlib.import_module(kind).open_weights(path)
         if found:
             return found
-    fix = "correct the path"
+    fix = f"name its folder, {path.parent}" if path.is_file() else "correct the path"
     if (path / _ADAPTER).exists():
         got, expected = f"an adapter of PEFT ({_ADAPTER}), without the weights of its base model", "a whole model"
         fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"

@@ -220,10 +220,11 @@ def test_folders_without_a_model(tmp_path, is_there, got):
         ("runs/nosuch", "correct the path"),
         ("tests/no-such-run", "correct the path"),  # a folder of this name exists
         ("nosuch", "correct the path"),
+        ("tests/tiny.py", r"name its folder, tests\.$"),
     ],
 )
 def test_only_names_of_the_hub_can_be_downloaded(name, fix):
-    with pytest.raises(UserError, match=f"init_from={name}: got no such folder.* Fix: {fix}"):
+    with pytest.raises(UserError, match=f"init_from={name}: got no .* Fix: {fix}"):
         open_weights(Path(name))
 
 
