@@ -86,7 +86,7 @@ class Model(Inference):
     def __repr__(self) -> str:
         labels, model = getattr(self.task, "labels", ()), self.config.model
         sizes = [f"{model[key]} {name}" for key, name in _SIZES.items() if model.get(key)]
-        parameters = amount("parameters", sum(leaf.size for leaf in jax.tree.leaves(self.params)))
+        parameters = amount("parameters", float(sum(leaf.size for leaf in jax.tree.leaves(self.params))))
         lines = {
             "task": self.config.experiment,
             "folder": f"{self._folder}, checkpoint {self.checkpoint}" if self.checkpoint else self._folder,
