@@ -18,6 +18,22 @@ _TOO_LARGE = 2**63  # NumPy and JAX have integers of 64 bits
 _SEVERAL = re.compile(r"[(\[]\s*(['\"]).*\1\s*,?\s*[)\]]")  # a tuple or list of texts, given for a key with one text
 
 
+class Tree(dict[str, Any]):
+    """A config whose values are also attributes: `tree.model.dropout` is `tree["model"]["dropout"]`."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """Copies a config with its subtrees."""
+        super().__init__({key: Tree(value) if isinstance(value, Mapping) else value for key, value in values.items()})
+
+    def __getattr__(self, key: str) -> Any:
+        if key in self:
+            return self[key]
+        raise AttributeError(f"no config key {key}", name=key, obj=self)
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self]
+
+
 class Constraint(NamedTuple):
     """The allowed values of a config key, declared as `rate: Annotated[float, above(0, at_most=1)]`.
 
@@ -215,7 +231,7 @@ def unknown_key(key: str, known: Iterable[str]) -> UserError:
     close = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
     siblings = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
     fix = did_you_mean(close[0] if close else key, names, "correct the name or delete the key")
-    expected = "a key in docs/reference/keys.md" if fix.endswith("?") or not siblings else _listed(siblings)
+    expected = "a key that --keys lists" if fix.endswith("?") or not siblings else _listed(siblings)
     return UserError(f"config key {key}", got="an unknown key", expected=expected, fix=fix)
 
 

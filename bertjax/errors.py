@@ -1,10 +1,12 @@
 """The exception for errors that the user can correct: what was got, what was expected, and the fix."""
 
+import ast
+import contextlib
 import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -25,6 +27,14 @@ _REFUSALS = (
     errno.EROFS,
 )
 _DISK_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+# The arguments of `bertjax.load` that take the place of config keys and flags in messages.
+_OF_KEYS = {"init_from": "folder", "experiment": "experiment"}
+_OF_FLAGS = {"checkpoint": "checkpoint", "workdir": "folder", "keys": "the command bertjax --keys"}
+_FLAG = re.compile(
+    r"""--config\.(?P<key>\w+(?:\.\w+)*)(?:=(?P<value>\.\.\.|"?\([^)]*\)"?|'[^']*'|[\w/*+-]+(?:\.\w+)*))?"""
+    rf"|--(?P<flag>{'|'.join(_OF_FLAGS)})\b|(?<![\w/.-])init_from\b"
+)
 
 _MAX_PART = 2000  # characters of each part of a message
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -107,6 +117,45 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
         expected="a readable and writable path with free space",
         fix=_FIXES.get(error.errno or 0, fix) if isinstance(error, OSError) else fix,
     )
+
+
+@contextlib.contextmanager
+def naming_arguments(keys: Mapping[str, str] = _OF_KEYS) -> Iterator[None]:
+    """Changes the message of a UserError by `in_python`. A context, and a decorator of functions that users call."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (in_python(str(error), keys),)
+        raise
+
+
+def in_python(message: str, keys: Mapping[str, str] = _OF_KEYS) -> str:
+    """Returns a message that names arguments of Python calls instead of flags.
+
+    >>> in_python("config key init_from=bert: got no such folder. Fix: set --config.data.lowercase=True.")
+    'folder=bert: got no such folder. Fix: set config={"data.lowercase": True}.'
+
+    Args:
+      message: the message.
+      keys: the argument for a config key, where there is one of its own.
+    """
+    for key, argument in keys.items():
+        message = re.sub(rf"(config key |--config\.){re.escape(key)}\b(?!\.\w)", argument, message)
+    return _FLAG.sub(_argument, message)
+
+
+def _argument(flag: re.Match[str]) -> str:
+    key, value = flag["key"], flag["value"]
+    if key is None:
+        return _OF_FLAGS[flag["flag"]] if flag["flag"] else _OF_KEYS["init_from"]
+    if value is None:
+        return f'config["{key}"]'
+    value = value.strip('"')
+    try:
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        value = f'"{value}"'
+    return f'config={{"{key}": {value}}}'
 
 
 def restored(message: str) -> UserError:

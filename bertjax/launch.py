@@ -7,20 +7,21 @@
   python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
   python launch.py --mode=export --workdir=runs/demo --output=FOLDER
   python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16
+  python launch.py --keys=optimizer [--config=configs/tagging.py]
   python launch.py --sweep=configs/sweeps/bert_masking.py --workdir=runs/masking [--set=STAGE.KEY=VALUE ...] [--dry_run]
 
-docs/reference/keys.md lists the config keys, docs/reference/inputs.md the formats of inputs.
+--keys lists the config keys with defaults and meanings. docs/reference/inputs.md has the formats of inputs.
 """
 
 import contextlib
 import gc
-import importlib
+import importlib.metadata
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -81,6 +82,8 @@ _COORDINATOR = flags.DEFINE_string("coordinator_address", "", "HOST:PORT of proc
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", 1, "Number of processes, with --coordinator_address.")
 _JOIN_TIMEOUT = flags.DEFINE_integer("join_timeout", 300, "Seconds to wait for all processes to join. Default: 300.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", 0, "Number of this process, with --coordinator_address.")
+_KEYS = flags.DEFINE_string("keys", None, "List the config keys, those of --config if set. --keys=data.* selects some.")
+_VERSION = flags.DEFINE_bool("version", False, "Print the version.")
 _KEY = "config.KEY=VALUE"
 GROUPS = {
     "Run": ("config", _KEY, "workdir", "mode", "seeds", "report", "profile"),
@@ -88,7 +91,7 @@ GROUPS = {
     "Sweeps": ("sweep", "set", "backend", "workers", "slurm", "dry_run", "print_commands"),
     "Plan": ("topology", "plan_search"),
     "Several processes": ("distributed", "coordinator_address", "num_processes", "process_id", "join_timeout"),
-    "Help": ("help", "helpfull"),
+    "Help": ("help", "helpfull", "keys", "version"),
 }
 _OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
@@ -199,11 +202,10 @@ def _load(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
-    """Parses flags and returns the other arguments. Prints the help, or a user error in one line, and exits."""
+    """Parses flags and returns the other arguments. Prints information, or a user error in one line, and exits."""
     if {"--help", "-help", "-h"} & set(argv):
-        with standard_output() as file:
-            print(_help(), file=file)
-        sys.exit(0)
+        _print(_help())
+    argv = [re.sub(r"^--?keys$", "--keys=", argument) for argument in argv]
     if not any(re.match(r"--?config(=|$)", argument) for argument in argv):
         argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
     try:
@@ -212,9 +214,35 @@ def _parse_flags(argv: list[str]) -> list[str]:
             rest = flags.FLAGS(argv)
             if _CONFIG.value is not None:
                 _CONFIG.value.to_dict()  # raises if the file does not exist
+        if _VERSION.value:
+            _print(_version())
+        if _KEYS.value is not None:
+            _print(_keys(_KEYS.value))
     except UserError as error:
         sys.exit(f"error: {error}")
     return rest
+
+
+def _print(information: str) -> NoReturn:
+    with standard_output() as file:
+        print(information, file=file)
+    sys.exit(0)
+
+
+def _version() -> str:
+    try:
+        return f"bertjax {importlib.metadata.version('bertjax')}"
+    except importlib.metadata.PackageNotFoundError:
+        return "bertjax, a clone that is not installed"
+
+
+def _keys(pattern: str) -> str:
+    """Returns the text of --keys."""
+    from bertjax import keys
+
+    if _CONFIG.value is not None:
+        return keys.text({"": keys.of_config(_CONFIG.value.to_dict())}, pattern)
+    return keys.text({name: keys.of_file(name) for name in _files("configs", "get_config")}, pattern)
 
 
 def _with_packaged_config(argv: list[str]) -> list[str]:
@@ -253,8 +281,7 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     message = str(error.args[0] if isinstance(error, KeyError) else error).strip().splitlines()[-1]
     illegal = re.fullmatch(r"flag (--[^=]+=.*?): (.*)", message)
     what, got = illegal.groups() if illegal else ("flags", message)
-    where = "docs/reference/keys.md" if what.startswith("--config.") else "--help"
-    expected = f"a value as documented in {where}"
+    expected = f"a value as {'--keys' if what.startswith('--config.') else '--help'} describes"
     if "Non-boolean argument" in got:
         got, expected = repr(what.partition("=")[2]), "True or False"
     return UserError(what, got=got, expected=expected, fix="correct the value")

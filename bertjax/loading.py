@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from bertjax.errors import UserError, naming_arguments
+
 if TYPE_CHECKING:
     from bertjax.model import Model
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 _VARIANTS = {"features": "sentence"}
 
 
+@naming_arguments()
 def load(
     folder: str | os.PathLike[str],
     experiment: str = "",
@@ -36,7 +39,8 @@ def load(
         sentence-transformers or of Marian, a checkpoint of google-research/bert, or a .pt file of PreSumm.
       experiment: the task, a name in `experiments/` or one that an installed package registers. Default: the task that
         the run or the weights were trained for; "features" for an encoder without a head.
-      checkpoint: which checkpoint of a run, as the flag `--checkpoint`; or a step.
+      checkpoint: which checkpoint of a run: "latest", "best", a step, or a mean such as "last:5"; "final" for that of
+        the config key `checkpoint.final`.
       config: values by dotted config key that differ from those of the run, or from the defaults of
         `configs/<experiment>.py` for published weights. An installed package registers the file of its experiment in
         the entry-point group `bertjax.configs`.
@@ -68,8 +72,6 @@ def load(
 
 def _check(folder: Any, experiment: Any, config: Any) -> None:
     """Raises UserError for arguments of wrong types."""
-    from bertjax.errors import UserError
-
     kinds: dict[str, tuple[Any, Any, str]] = {
         "folder": (folder, (str, os.PathLike), "a path"),
         "experiment": (experiment, str, "a name in experiments/"),
@@ -92,7 +94,6 @@ def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       UserError: for an unknown experiment, or one of an installed package that registers no config file.
     """
-    from bertjax.errors import UserError
     from bertjax.experiments import built_in, find, registered
     from bertjax.modes.stages import place
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -12,14 +13,24 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float32
 
+from bertjax.config import Tree
 from bertjax.contract import Example, Params, PredictionTask
-from bertjax.errors import UserError
+from bertjax.errors import UserError, naming_arguments
 from bertjax.interop.published import Published, open_weights
-from bertjax.progress import track
+from bertjax.progress import amount, track
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference, Predictor, reported
 
 _log = logging.getLogger(__name__)
+
+# The arguments of `Model.encode` for keys of `configs/features.py`.
+_OF_ENCODE = {
+    "model.layers": "layer",
+    "sentence_pooling": "pooling",
+    **{key: key for key in ("normalize", "prompt_name", "prompt")},
+}
+_SIZES = {"num_layers": "layers", "num_decoder_layers": "decoder layers", "num_heads": "heads"}  # keys of `model`
+_SHOWN = 80  # characters of the names of classes in `print(model)`
 
 
 class _Encoder(NamedTuple):
@@ -35,7 +46,7 @@ class Model(Inference):
     the inputs.
 
     Attributes:
-      config: the complete config, as in config.json of a run.
+      config: the complete config, as in config.json of a run, read by key or by attribute.
     """
 
     def __init__(
@@ -58,7 +69,7 @@ class Model(Inference):
           published: the weights in `init_from`; None for a run.
         """
         super().__init__(task, settings, workdir, checkpoint, published)
-        self.config = config
+        self.config = Tree(config)
         self._published, self._folder = published, workdir or Path(config["init_from"])
         self._encoders: dict[str, _Encoder] = {}
 
@@ -72,6 +83,19 @@ class Model(Inference):
         copied.__dict__.update(self.__dict__)
         return copied
 
+    def __repr__(self) -> str:
+        labels, model = getattr(self.task, "labels", ()), self.config.model
+        sizes = [f"{model[key]} {name}" for key, name in _SIZES.items() if model.get(key)]
+        parameters = amount("parameters", float(sum(leaf.size for leaf in jax.tree.leaves(self.params))))
+        lines = {
+            "task": self.config.experiment,
+            "folder": f"{self._folder}, checkpoint {self.checkpoint}" if self.checkpoint else self._folder,
+            "classes": f"{len(labels)}: {textwrap.shorten(', '.join(labels), _SHOWN, placeholder=' ...')}",
+            "model": ", ".join([*sizes, f"hidden size {model.hidden_size}", parameters]),
+        }
+        shown = [f"  {name:<7}  {value}" for name, value in lines.items() if labels or name != "classes"]
+        return "\n".join(["bertjax model", *shown])
+
     @property
     def model(self) -> nn.Module:
         """The Linen module; `model.apply({"params": params}, ...)` runs it."""
@@ -82,6 +106,7 @@ class Model(Inference):
         """The tokenizer, with the vocabulary; of a translation model a pair of vocabularies, source and target."""
         return self.task.tokenizer
 
+    @naming_arguments()
     def predict(self, inputs: Iterable[Any]) -> list[Mapping[str, Any]]:
         """Returns a record for each input, as `--mode=predict` writes it.
 
@@ -93,6 +118,7 @@ class Model(Inference):
         """
         return list(self.records(self._tracked(self.task.examples_in(_listed(inputs)), inputs)))
 
+    @naming_arguments(_OF_ENCODE)
     def encode(
         self,
         texts: Iterable[Any],

@@ -2,13 +2,10 @@
 
     python -m docs.build_keys
 
-Meanings come from the docstrings of the dataclasses that read the keys. If an experiment and the training package both
-read a key, the description of the experiment counts.
+`bertjax.keys` reads them from the code.
 """
 
-import dataclasses
 import importlib
-import inspect
 import itertools
 import re
 import types
@@ -18,17 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.config import constraints
+from bertjax import keys
 from bertjax.files import completed
-from bertjax.training.config import InferenceConfig, TrainingConfig
+from bertjax.keys import Key
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference/keys.md"
 CONFIGS = tuple(
     path.stem for path in sorted((ROOT / "configs").glob("*.py")) if "\ndef get_config(" in path.read_text()
 )
-# Of a config whose keys are not all there without a variant: the ones that have the rest.
-_VARIANTS = {"translation": ("", "rnn")}
 # A key is common if this many configs describe it in the same words.
 _COMMON = 5
 _HEAD = """# Config keys
@@ -43,18 +38,6 @@ before anything starts.
 
 `python -m docs.build_keys` writes this page from the code.
 """
-# An entry of a docstring's Attributes: names, and what is said of them until the next entry.
-_ENTRY = re.compile(r"^ {2}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {4}.*)*)", re.MULTILINE)
-
-
-class Key(typing.NamedTuple):
-    """A config key: its dotted name, default, published value (None for none), allowed values and meaning."""
-
-    name: str
-    default: Any
-    published: Any
-    allowed: str
-    meaning: str
 
 
 class Published(typing.NamedTuple):
@@ -132,7 +115,7 @@ def main() -> None:
 
 def page() -> str:
     """Returns the whole page, in Markdown: the common keys, then those of each config."""
-    of_configs = {name: keys(name) for name in CONFIGS}
+    of_configs = {name: keys.of_file(name) for name in CONFIGS}
     common = _common(of_configs)
     sections = "".join(_section(name, found, common) for name, found in of_configs.items())
     rows = [(_code(key.name), _value(key.default), key.allowed, key.meaning) for key in common.values()]
@@ -145,7 +128,7 @@ def _common(of_configs: Mapping[str, list[Key]]) -> dict[str, Key]:
     for key in itertools.chain(*of_configs.values()):
         described[key.name, key.allowed, key.meaning].append(key.default)
     return {
-        name: Key(name, _most_frequent(defaults), None, allowed, meaning)
+        name: Key(name, _most_frequent(defaults), allowed, meaning)
         for (name, allowed, meaning), defaults in sorted(described.items())
         if len(defaults) >= _COMMON
     }
@@ -159,30 +142,18 @@ def _most_frequent(defaults: list[Any]) -> Any:
 
 def _section(name: str, found: Sequence[Key], common: Mapping[str, Key]) -> str:
     """The section of a config: its own keys, and common ones with another default or a published value."""
-    rows = []
+    rows, of_papers = [], _published(name)
     for key in found:
-        is_common = key.name in common and common[key.name][3:] == key[3:]
-        if not is_common or key.published is not None or key.default != common[key.name].default:
-            described = ("", "[common](#common-keys)") if is_common else key[3:]
-            rows.append((_code(key.name), _value(key.default), _value(key.published), *described))
+        is_common = key.name in common and common[key.name][2:] == key[2:]
+        published = of_papers.get(key.name)
+        if not is_common or published is not None or key.default != common[key.name].default:
+            described = ("", "[common](#common-keys)") if is_common else key[2:]
+            rows.append((_code(key.name), _value(key.default), _value(published), *described))
     lacking = [_code(key) for key in sorted(common.keys() - {key.name for key in found})]
     notes = [f"Published: {_PUBLISHED[name].source}."] if name in _PUBLISHED else []
     notes += [f"Common keys that it lacks: {', '.join(lacking)}."] if lacking else []
     text = "".join(f"{note}\n\n" for note in notes)
     return f"\n## configs/{name}.py\n\n{text}{_table(('key', 'default', 'published', 'allowed', 'meaning'), rows)}"
-
-
-def keys(name: str) -> list[Key]:
-    """Returns the keys of a config file, in its order."""
-    found: dict[str, Key] = {}
-    published = _published(name)
-    for variant in _VARIANTS.get(name, ("",)):
-        config = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
-        module = importlib.import_module(f"bertjax.experiments.{config['experiment']}")
-        training = TrainingConfig if "optimizer" in config else InferenceConfig
-        for key in _keys(config, [module.Config, training], ""):
-            found.setdefault(key.name, key._replace(published=published.get(key.name)))
-    return list(found.values())
 
 
 def _published(name: str) -> dict[str, Any]:
@@ -201,43 +172,6 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def _keys(tree: Mapping[str, Any], readers: list[type], prefix: str) -> Iterator[Key]:
-    """Those of a subtree, which `readers` read."""
-    for key, value in tree.items():
-        of_key = [reader for reader in readers if key in _fields(reader)]
-        if isinstance(value, Mapping):
-            hints = [typing.get_type_hints(reader)[key] for reader in of_key]
-            typed = [cls for hint in hints for cls in _of_subtree(hint, value)]
-            yield from _keys(value, typed, f"{prefix}{key}.")
-        else:
-            reader = next((reader for reader in of_key if key in _attributes(reader)), None)
-            constraint = constraints(reader).get(key) if reader else None
-            meaning = _attributes(reader)[key] if reader else ""
-            yield Key(prefix + key, value, None, constraint.expected if constraint else "", meaning)
-
-
-def _of_subtree(hint: Any, tree: Mapping[str, Any]) -> Iterator[type]:
-    """The dataclass of a subtree; of a union, the one with the most keys of it."""
-    classes = [kind for kind in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(kind)]
-    if classes:
-        yield max(classes, key=lambda cls: len(_fields(cls) & set(tree)))
-
-
-def _fields(reader: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(reader)}
-
-
-def _attributes(reader: type) -> dict[str, str]:
-    """What the docstrings of a dataclass and those that it extends say of each field."""
-    found: dict[str, str] = {}
-    for cls in reversed(reader.__mro__):
-        # From Python 3.13 on the compiler removes the indentation.
-        _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
-        for entry in _ENTRY.finditer(section.partition("\n\n")[0]):
-            found |= dict.fromkeys(entry["names"].split(", "), " ".join(entry["text"].split()))
-    return found
 
 
 def _code(name: str) -> str:

@@ -33,8 +33,8 @@ from bertjax.tasks.minimal_pairs import OBJECTIVES
 from bertjax.tasks.prepared_data import ExperimentConfig
 
 FREE_AFTER_TRAINING = (
-    *("data.text_field", "data.lines", "data.workers", "data.prepared_dir", "data.beam"),
-    *("data.valid_rows", "data.valid_single_segments", "masking.valid_rate", "minimal_pairs"),
+    *("data.text_field", "data.lines", "data.valid_rows", "data.valid_single_segments"),
+    *("masking.valid_rate", "minimal_pairs"),
 )
 _NO_PAIRS = MinimalPairsConfig()
 _TOP = 5

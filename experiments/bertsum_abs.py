@@ -73,7 +73,7 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
 
 
 resolve = functools.partial(summarization.resolve, defaults=_DEFAULTS)
-open_vocabulary = summarization.open_vocabulary
+open_vocabulary = bert.open_vocabulary
 example_config = functools.partial(bert.example_config, more=summary_rows.TARGET_TOKENS)
 
 

@@ -89,7 +89,7 @@ def _pooling(published: Published | None) -> str:
     return "mean" if pooling == "mean" else "cls"
 
 
-open_vocabulary, example_config = summarization.open_vocabulary, fine_tuning.example_config
+open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_config
 
 
 def _encoding(config: Config, tokenizer: Tokenizer) -> Encoding:

@@ -141,13 +141,13 @@ def check_refused(train, tmp_path, overrides, what, expected):
 @pytest.mark.parametrize(
     ("flag", "what", "got", "expected", "fix"),
     [
-        ("--config.num_stepz=3", "config key num_stepz", "unknown key", "a key in", "'num_steps'"),
+        ("--config.num_stepz=3", "config key num_stepz", "unknown key", "a key that", "'num_steps'"),
         ("--config.modle.hidden_size=3", "config key modle.hidden_size", "unknown", "a key", "'model.hidden_size'"),
-        ("--config.num_steps=many", "--config.num_steps=many", "int", "documented in docs/", "correct"),
+        ("--config.num_steps=many", "--config.num_steps=many", "int", "a value as --keys describes", "correct"),
         ("--config.model.scan_layers=maybe", "scan_layers=maybe", "^'maybe'$", "^True or False$", "correct"),
         ("--config.data.text_field=('a','b')", "data.text_field", r"\('a','b'\), several values", "one value", "one"),
-        ("--config.mesh=3", "--config.mesh=3", "dict", "documented in docs/", "correct"),
-        ("--config.num_steps.more=3", "key num_steps.more", "unknown", "a key in", "'num_steps'"),
+        ("--config.mesh=3", "--config.mesh=3", "dict", "a value as --keys describes", "correct"),
+        ("--config.num_steps.more=3", "key num_steps.more", "unknown", "a key that", "'num_steps'"),
         ("--wrkdir=runs/a", "--wrkdir", "unknown flag", "--help", "'--workdir'"),
         ("--confg.seed=1", "--confg.seed", "unknown flag", "--help", "'--config.seed'"),
         ("--process_id=first", "--process_id=first", "int", "--help", "correct"),

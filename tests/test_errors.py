@@ -121,7 +121,7 @@ def test_a_missing_key_is_named(key):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"stepz": 1}, r"config key stepz: got an unknown key; expected a key in .*\. Did you mean 'steps'\?$"),
+        ({"stepz": 1}, r"config key stepz: got an unknown key; expected a key that .*\. Did you mean 'steps'\?$"),
         ({"rate": 1}, r"config key rate: got an unknown key; .*\. Did you mean 'inner\.rate'\?$"),
         ({"inner": {"size": 2, "rate": 0.5, "sizes": 1}}, r"inner\.sizes: .*\. Did you mean 'inner\.size'\?$"),
         ({"xyz": {"x": 1}}, r"config key xyz: got an unknown key; .*Fix: correct the name"),

@@ -55,7 +55,7 @@ def test_layers_and_pooling_are_options(encoder):
         np.testing.assert_allclose(model.encode(TEXTS), whole / np.linalg.norm(whole, axis=1, keepdims=True), rtol=1e-5)
         assert not np.allclose(model.encode(TEXTS, layer=1, normalize=False), whole)
         assert not np.allclose(model.encode(TEXTS, pooling="cls", normalize=False), whole)
-        with pytest.raises(UserError, match=r"sentence_pooling.*got 'sum'.*one of"):
+        with pytest.raises(UserError, match=r"^pooling: got 'sum'.*one of"):
             model.encode(TEXTS, pooling="sum")
         for options in ({"layer": [1, 2]}, {"pooling": ["cls"]}, {"prompt": 5}):
             with pytest.raises(UserError, match=r"got .*; expected a"):
@@ -73,7 +73,18 @@ def test_the_module_applies_to_its_parameters(encoder):
 
         inputs = BertInputs(ids, np.zeros_like(ids), np.ones_like(ids))
         assert model.model.apply({"params": model.params}, inputs, deterministic=True).shape == (1, 2, 16)
-        assert model.config["experiment"] == "features"
+        assert model.config.model.hidden_size == model.config["model"]["hidden_size"] == 16
+        with pytest.raises(AttributeError, match="no config key hidden_size"):
+            _ = model.config.hidden_size
+
+
+def test_a_printed_model_names_its_task_classes_and_sizes(encoder, monkeypatch):
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+    monkeypatch.setattr(model.task, "labels", ("no", "yes"), raising=False)
+    lines = ["task     features", f"folder   {encoder}", "classes  2: no, yes"]
+    lines += ["model    4 layers, 2 heads, hidden size 16, 8.64k parameters"]
+    assert str(model) == "\n  ".join(["bertjax model", *lines])
 
 
 def test_weights_without_next_sentences_predict_none(tmp_path):
@@ -94,7 +105,7 @@ def test_a_checkpoint_of_google_fills_masks():
 @pytest.mark.parametrize(
     ("folder", "experiment", "config", "message"),
     [
-        ("google-bert/bert-base-uncased", "", {}, r"hf download google-bert/bert-base-uncased --local-dir bert-base"),
+        ("bert-base-uncased", "", {}, r"^folder=bert-base-uncased: got no such folder.* hf download bert-base-uncased"),
         ("/nowhere/at/all", "", {}, r"got no such folder.*Fix: correct the path"),
         ("ENCODER", "summaries", {}, r"experiment: got 'summaries'.*one of .*bertsum_ext"),
         ("ENCODER", "", {"poolling": "cls"}, r"poolling"),
@@ -105,8 +116,13 @@ def test_a_checkpoint_of_google_fills_masks():
         ("ENCODER", "", {5: 1}, r"config: got 5: 1; expected values by dotted key"),
         ("ENCODER", "", ["poolling"], r"config: got an object of type list; expected a dict"),
         (None, "", {}, r"folder: got an object of type NoneType; expected a path"),
-        ("ENCODER", "bert_pretraining", {"data.next_sentence": False}, r"no weights of masked_lm"),
-        ("ENCODER", "", {"data.seq_len": "long"}, r"data\.seq_len: got 'long'"),
+        ("ENCODER", "bert_pretraining", {"data.next_sentence": False}, r"^folder: got no weights of masked_lm"),
+        (
+            "ENCODER",
+            "",
+            {"data.seq_len": "long"},
+            r"data\.seq_len: got 'long'.* Fix: set config\[\"data\.seq_len",
+        ),
     ],
 )
 def test_mistakes_are_user_errors(encoder, folder, experiment, config, message):
@@ -115,7 +131,7 @@ def test_mistakes_are_user_errors(encoder, folder, experiment, config, message):
 
 
 def test_a_checkpoint_is_a_name_or_a_step(encoder):
-    with pytest.raises(UserError, match="--checkpoint: got '30', but no --workdir"):
+    with pytest.raises(UserError, match=r"^checkpoint: got '30', but weights without.* Fix: omit checkpoint;"):
         bertjax.load(encoder, checkpoint=30)
 
 

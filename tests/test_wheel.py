@@ -146,7 +146,8 @@ def test_the_console_command_runs_sweeps_by_itself(bertjax, tmp_path):
     assert "BERT" in bertjax(*flags, "--backend=workers")
 
 
-def test_the_packages_sweeps_are_found(bertjax):
+def test_the_packages_sweeps_and_keys_are_found(bertjax):
+    assert bertjax("--keys=batch_size").startswith("batch_size = ")
     assert bertjax("--sweep=configs/sweeps/bertsum.py:tiny", "--workdir=sweep", "--dry_run").endswith(" rows\n")
 
 

@@ -73,7 +73,7 @@ class Transformers(Published):
     @functools.cached_property
     def lowercase(self) -> bool | None:
         """The casing that the tokenizer's files state."""
-        return casing(self._file.parent)
+        return casing(self._file.parent) if self.has_vocabulary else None
 
     @property
     def required(self) -> Mapping[str, Any]:

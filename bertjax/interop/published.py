@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer
+from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer, saved_file, vocabulary_folder
 from bertjax.errors import UserError
 from bertjax.interop import families, json_files
 from bertjax.models.bert import HeadConfig
@@ -44,8 +44,9 @@ _ROWS = ("words", "interval_segments")  # keys of `data` of runs that were train
 _PREFIXES = ("source_prefix", "target_prefix")
 # The modules that open what is not a run, in the order in which they are asked.
 _KINDS = ("bertjax.interop.families.presumm", "bertjax.interop.folders", "bertjax.interop.families.google")
-# A name of the Hugging Face Hub: OWNER/MODEL.
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# A name of the Hugging Face Hub: OWNER/MODEL, or one of the first models, which have no owner.
+_HUB_NAME = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]*/[\w.-]+|(distil)?bert-[\w.-]+")
+_ADAPTER = "adapter_config.json"  # of PEFT, such as LoRA
 
 
 class Published(abc.ABC):
@@ -57,7 +58,6 @@ class Published(abc.ABC):
     """
 
     is_run = False
-    has_vocabulary = True
 
     def __init__(self, path: Path, config: Mapping[str, Any] = _NOTHING) -> None:
         """Reads nothing yet."""
@@ -105,6 +105,11 @@ class Published(abc.ABC):
     def rows(self) -> Mapping[str, Any]:
         """Keys of `data` that describe the rows of training, if these were articles or pairs of texts."""
         return {}
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether there is a vocabulary, without which `data.vocab_file` names it."""
+        return saved_file(vocabulary_folder(self.path)) is not None
 
     @property
     def lowercase(self) -> bool | None:
@@ -237,8 +242,12 @@ def open_weights(path: Path) -> Published:
         found: Published | None = importlib.import_module(kind).open_weights(path)
         if found:
             return found
-    fix = "correct the path"
-    if not path.exists() and _HUB_NAME.fullmatch(str(path)):
+    fix = f"name its folder, {path.parent}" if path.is_file() else "correct the path"
+    if (path / _ADAPTER).exists():
+        got, expected = f"an adapter of PEFT ({_ADAPTER}), without the weights of its base model", "a whole model"
+        fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"
+        raise UserError(f"config key init_from={path}", got=got, expected=expected, fix=fix)
+    if _HUB_NAME.fullmatch(str(path)) and not Path(path.parts[0]).exists():
         fix = f"download it: hf download {path} --local-dir {path.name}; then use the folder {path.name}"
     raise UserError(
         f"config key init_from={path}",

@@ -1,5 +1,6 @@
 """The modes of `launch.py`, one module each."""
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,9 @@ def _use(request: Request, resolved: Resolved) -> None:
     used = resolved.to_predict()
     model = Model(used.task, used.settings, used.config, request.run, request.checkpoint, resolved.published)
     if request.mode == "export":
-        model.export(Path(request.output))
+        from bertjax.modes.export import export
+
+        export(model, Path(request.output))
         return
 
     def fingerprint(form: str) -> str:
@@ -85,9 +88,10 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
         _write(request.output, record)
         return Outcome.DONE if record["fits"] else Outcome.FAILED
     if request.mode == "evaluate":
-        from bertjax.modes.evaluate import evaluate
+        from bertjax.modes.evaluate import evaluate, table
 
-        _write(request.output, evaluate(resolved, request.run, request.checkpoint, request.sources, request.overrides))
+        record = evaluate(resolved, request.run, request.checkpoint, request.sources, request.overrides)
+        _write(request.output, record, table)
         return Outcome.DONE
     if request.mode == "check":
         from bertjax.modes.check import check
@@ -101,6 +105,12 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     return Outcome.DONE
 
 
-def _write(output: str, record: Mapping[str, Any]) -> None:
+def _write(
+    output: str, record: Mapping[str, Any], table: Callable[[Mapping[str, Any]], str] = streams.json_line
+) -> None:
+    """Writes a record as a line of JSON; to a terminal, as `table` formats it."""
+    line = streams.json_line(record)
+    if output == "-" and sys.stdout.isatty():
+        line = table(record)
     with streams.open_output(output, distributed.is_first_process()) as file:
-        file.write(streams.json_line(record))
+        file.write(line)

@@ -12,6 +12,7 @@ from bertjax.modes.stages import Resolved
 from bertjax.runs.checkpoints import find_steps
 from bertjax.training import inference
 
+_ROWS = 40  # of the table
 _OF_ONE = ("_low", "_high", "_p")  # suffixes of intervals and p-values, whose means over checkpoints mean nothing
 
 
@@ -82,3 +83,29 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
         return records[0]
     averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]
     return {name: sum(record[name] for record in records) / len(records) for name in averaged}
+
+
+def table(metrics: Mapping[str, float]) -> str:
+    """Returns a table of metrics, with a column for each split and intervals in brackets.
+
+    >>> print(table({"valid/f1": 0.75, "valid/f1_low": 0.71, "valid/f1_high": 0.79, "test/f1": 0.8}), end="")
+        valid              test
+    f1  0.75 [0.71, 0.79]  0.8
+    """
+    splits = list(dict.fromkeys(name.partition("/")[0] for name in metrics))
+    names = list(dict.fromkeys(name.partition("/")[2] for name in metrics))
+    ends = {f"{name}_{end}" for name in names for end in ("low", "high")}
+    rows = [[name, *(_cell(metrics, f"{split}/{name}") for split in splits)] for name in names if name not in ends]
+    shown = [["", *splits], *rows[:_ROWS]]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in shown]
+    more = len(rows) - _ROWS
+    return "".join(lines) + (f"and {more} more metrics; --output=FILE writes all of them\n" if more > 0 else "")
+
+
+def _cell(metrics: Mapping[str, float], name: str) -> str:
+    """The value of a metric, with its interval if it has one."""
+    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+    interval = "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
+    value = metrics.get(name)
+    return "" if value is None else f"{value:.4g}{interval}" if abs(value) < 1000 else f"{value:,.0f}{interval}"

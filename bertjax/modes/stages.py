@@ -275,7 +275,7 @@ def override(config: Config, overrides: Mapping[str, Any], free: Sequence[str]) 
         if not _is_below(key, allowed):
             raise UserError(
                 f"config key {key}",
-                got=f"{written!r}, with --workdir of a trained run",
+                got=f"{written!r}, for a trained run",
                 expected="a key that may differ after training: " + ", ".join(allowed),
                 fix="omit it, or train a run with it"
                 if key in known
@@ -529,7 +529,7 @@ def place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
             raise UserError(
                 f"config key {key}",
                 got=f"a key below {part}, which is a value",
-                expected="a key in docs/reference/keys.md",
+                expected="a key that --keys lists",
                 fix="correct the name",
             )
     return config, name

@@ -19,6 +19,7 @@ from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.text_rows import is_too_long, segmented, text_row
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
+from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
@@ -98,8 +99,10 @@ def check_two_segments(config: BertConfig) -> None:
 
 
 def open_vocabulary(config: HasModel, published: Published) -> Tokenizer:
-    """See `Experiment.open_vocabulary`; `data.lowercase` determines the casing."""
-    return published.tokenizer(config.data.lowercase)
+    """See `Experiment.open_vocabulary`; that of `data.vocab_file` if the weights have none."""
+    if published.has_vocabulary:
+        return published.tokenizer(config.data.lowercase)
+    return load_tokenizer(Path(config.data.vocab_file), config.data.lowercase)
 
 
 def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], Tokenizer]:

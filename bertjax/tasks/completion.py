@@ -40,7 +40,7 @@ def bert(
         `pretrained.extend_positions`. Without learned positions, it always may.
       defaults: defaults of keys, such as "model.scorer", that neither the config nor the folder sets.
     Raises:
-      UserError: if a size is missing or contradicts the folder, or a PreSumm file has no vocabulary.
+      UserError: if a size is missing or contradicts the folder, or there is no vocabulary.
     """
     model, data = dict(config["model"]), dict(config["data"])
     if published:
@@ -213,8 +213,8 @@ def _check_vocabulary(init_from: str, vocab_file: str | None) -> None:
         raise UserError(
             "config key data.vocab_file",
             got=f"no value, and no vocabulary in {init_from}",
-            expected="the vocabulary of bert-base-uncased, which PreSumm's models use",
-            fix="set --config.data.vocab_file=vocab.txt",
+            expected="the vocabulary that the model was trained with; PreSumm's models use that of bert-base-uncased",
+            fix="set --config.data.vocab_file=FILE, or copy vocab.txt or tokenizer.json into the folder of the model",
         )
 
 

@@ -117,13 +117,6 @@ def resolve(config: Mapping[str, Any], published: Published | None, defaults: Ma
     return config
 
 
-def open_vocabulary(config: SummarizationConfig, published: Published) -> Tokenizer:
-    """See `Experiment.open_vocabulary`; `data.vocab_file` for a PreSumm checkpoint, which has none."""
-    if published.has_vocabulary:
-        return bert.open_vocabulary(config, published)
-    return article_text.named_vocabulary(config.data)
-
-
 class Source(NamedTuple):
     """The article of an example, and its rows."""
 

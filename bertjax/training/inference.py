@@ -216,7 +216,7 @@ def _check_all_loaded(fresh: Params, started: Params, task: PredictionTask, publ
             "config key init_from",
             got="no weights of " + ", ".join(modules) + " for this task",
             expected="a model that was trained for it",
-            fix="name such a model, or first train with this init_from and then use the run with --workdir",
+            fix="name such a model, or first train one that starts from this init_from",
         )
 
 
@@ -250,7 +250,7 @@ class Inference:
           UserError: if the checkpoint does not exist, or if `init_from` has no weights for a module.
         """
         if workdir is None and checkpoint != "final":
-            got, expected = f"{checkpoint!r}, but no --workdir", "a run in --workdir, which has checkpoints"
+            got, expected = f"{checkpoint!r}, but weights without checkpoints", "a run, which has checkpoints"
             fix = "omit --checkpoint; for a run in init_from, its checkpoint.final is used"
             raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
         self.task, self._config = task, config

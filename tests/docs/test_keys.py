@@ -1,6 +1,12 @@
 """The page of config keys matches the code and describes every key."""
 
+import pytest
+
+from bertjax import keys
 from docs import build_keys
+from tests import tiny
+
+OF = {(name, key.name): key for name in build_keys.CONFIGS for key in keys.of_file(name)}
 
 
 def test_the_page_is_up_to_date():
@@ -8,34 +14,35 @@ def test_the_page_is_up_to_date():
 
 
 def test_every_key_has_a_meaning():
-    assert [(name, key.name) for name in build_keys.CONFIGS for key in build_keys.keys(name) if not key.meaning] == []
+    assert [name for name, key in OF.items() if not key.meaning] == []
 
 
 def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
-    of = {(name, key.name): key.meaning for name in build_keys.CONFIGS for key in build_keys.keys(name)}
-    assert of["translation", "model.attention"].startswith('"none", "additive"')
-    assert of["features", "mesh.fsdp"] == of["tagging", "mesh.fsdp"] != ""
+    assert OF["translation", "model.attention"].meaning.startswith('"none", "additive"')
+    assert OF["features", "mesh.fsdp"].meaning == OF["tagging", "mesh.fsdp"].meaning != ""
 
 
 def test_the_allowed_values_are_those_that_construction_checks():
-    of = {(name, key.name): key.allowed for name in build_keys.CONFIGS for key in build_keys.keys(name)}
-    assert of["bert_pretraining", "model.dropout"] == "at least 0 and below 1"
-    assert of["bert_pretraining", "seed"] == "at least 0 and below 4294967296"
-    assert of["translation", "model.attention"] == "one of none, additive, dot, general"
-    assert of["bert_pretraining", "data.vocab_size"] == ""
+    assert OF["bert_pretraining", "model.dropout"].allowed == "at least 0 and below 1"
+    assert OF["bert_pretraining", "seed"].allowed == "at least 0 and below 4294967296"
+    assert OF["translation", "model.attention"].allowed == "one of none, additive, dot, general"
+    assert OF["bert_pretraining", "data.vocab_size"].allowed == ""
 
 
 def test_published_values_stand_beside_the_defaults():
-    of = {(name, key.name): key for name in build_keys.CONFIGS for key in build_keys.keys(name)}
-    assert of["bert_pretraining", "masking.mode"][1:3] == ("dynamic", "static")
-    assert of["classification", "optimizer.bias_correction"][1:3] == (True, False)
-    assert of["classification", "model.hidden_size"][1:3] == (None, 768)
-    assert of["translation", "log_every"].published is None
+    page = build_keys.page()
+    pretraining, classification = (
+        page.partition(f"## configs/{name}.py")[2] for name in ("bert_pretraining", "classification")
+    )
+    assert "| `masking.mode` | `'dynamic'` | `'static'` |" in pretraining
+    assert "| `optimizer.bias_correction` | `True` | `False` |" in classification
+    assert "| `model.hidden_size` |  | `768` |" in classification
+    assert "log_every" not in build_keys._published("translation")
 
 
 def test_published_values_are_of_keys_of_the_config():
     for name in build_keys._PUBLISHED:
-        assert set(build_keys._published(name)) <= {key.name for key in build_keys.keys(name)}
+        assert set(build_keys._published(name)) <= {key for config, key in OF if config == name}
 
 
 def test_common_keys_are_described_once():
@@ -43,3 +50,20 @@ def test_common_keys_are_described_once():
     assert page.count("decoupled weight decay, multiplied by the learning rate.") == 1
     section = page.partition("## configs/multiple_choice.py")[2].partition("\n## ")[0]
     assert "| `batch_size` | `16` | `16` |" in section and "`optimizer.layer_decay`" not in section
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["--config=configs/classification.py:mrpc", "--keys=num_ep*"], "num_epochs = 3.0\n    epochs to train for,"),
+        (["--keys=optimizer.learning_rate"], "optimizer.learning_rate = 0.0001 (bert_pretraining); "),
+        (["--version"], "bertjax "),
+    ],
+)
+def test_the_command_line_prints_keys_and_the_version(arguments, printed):
+    assert tiny.run(*arguments).stdout.startswith(printed)
+
+
+def test_an_unknown_key_of_the_list_suggests_a_known_one():
+    message = tiny.run("--config=configs/classification.py:mrpc", "--keys=batchsize").error
+    tiny.check_message(message, what="--keys=batchsize", got="no such key", expected="a part", fix="'batch_size'")

@@ -1,9 +1,27 @@
 """What the modes do around training."""
 
 import json
+import sys
 from types import SimpleNamespace
 
-from bertjax.modes import train
+import pytest
+
+from bertjax import modes
+from bertjax.modes import evaluate, train
+
+METRICS = {"valid/f1": 0.7512345, "valid/f1_low": 0.71, "valid/f1_high": 0.79, "test/f1": 0.8, "test/pairs": 67000}
+TABLE = """\
+       valid                test
+f1     0.7512 [0.71, 0.79]  0.8
+pairs                       67,000
+"""
+
+
+@pytest.mark.parametrize(("is_terminal", "printed"), [(True, TABLE), (False, json.dumps(METRICS) + "\n")])
+def test_metrics_are_a_table_only_on_a_terminal(capsys, monkeypatch, is_terminal, printed):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    modes._write("-", METRICS, evaluate.table)
+    assert capsys.readouterr().out == printed
 
 
 class Scored:

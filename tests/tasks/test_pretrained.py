@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
 from bertjax.interop.families import google
@@ -204,6 +205,39 @@ def test_folders_without_a_model(tmp_path, is_there, got):
         UserError, match=rf"init_from={folder}: got {got}.*; expected a run, a folder.* Fix: correct the path"
     ):
         open_weights(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("bert-base-uncased", "download it: hf download bert-base-uncased --local-dir bert-base-uncased;"),
+        ("google-bert/bert-base-uncased", "download it: hf download google-bert/bert-base-uncased --local-dir bert-"),
+        ("runs/nosuch", "correct the path"),
+        ("tests/no-such-run", "correct the path"),  # a folder of this name exists
+        ("nosuch", "correct the path"),
+        ("tests/tiny.py", r"name its folder, tests\.$"),
+    ],
+)
+def test_only_names_of_the_hub_can_be_downloaded(name, fix):
+    with pytest.raises(UserError, match=f"init_from={name}: got no .* Fix: {fix}"):
+        open_weights(Path(name))
+
+
+def test_an_adapter_is_not_a_whole_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"got an adapter of PEFT \(adapter_config\.json\).* merge_and_unload"):
+        open_weights(tmp_path)
+
+
+def test_a_folder_without_a_vocabulary_can_have_that_of_the_config(huggingface_folder, tmp_path):
+    folder = shutil.copytree(huggingface_folder, tmp_path / "folder")
+    vocabulary = shutil.move(folder / "vocab.txt", tmp_path / "vocab.txt")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(UserError, match=rf"data\.vocab_file: got no value, and no vocabulary in {folder}.* or copy"):
+        bertjax.load(folder)
+    vectors = bertjax.load(folder, config={"data.vocab_file": str(vocabulary), "data.lowercase": True}).encode(["cat"])
+    np.testing.assert_array_equal(vectors, bertjax.load(huggingface_folder).encode(["cat"]))
 
 
 def test_weights_of_hugging_face(huggingface_folder, caplog):

@@ -37,7 +37,7 @@ def load_tokenizer(path: Path, lowercase: bool) -> Tokenizer:
     Raises:
       UserError: if there is no readable vocabulary, or it has another casing.
     """
-    path = _folder(path)
+    path = vocabulary_folder(path)
     library = _library(path)
     if library is None:
         return load_wordpiece(path, lowercase)
@@ -52,7 +52,7 @@ def load_wordpiece(path: Path, lowercase: bool) -> WordPiece:
     Raises:
       UserError: if there is no readable vocabulary, or the folder states another casing.
     """
-    path = _folder(path)
+    path = vocabulary_folder(path)
     if not path.is_dir():
         return WordPiece.from_file(path, lowercase)
     if (path / "bert_config.json").exists():  # Google's folders do not state the casing
@@ -68,6 +68,18 @@ def load_saved(folder: Path) -> Tokenizer:
     return WordPiece.load(folder) if library is None else LibraryTokenizer.from_file(library)
 
 
+def vocabulary_folder(path: Path) -> Path:
+    """Returns the folder of a checkpoint of google-research/bert, or the inner one of older sentence-transformers.
+
+    WordPiece is read from several files of a folder, so for its tokenizer.json this is the folder too.
+    """
+    if path.suffix == ".json" and path.is_file() and library_model(path) == "WordPiece":
+        return path.parent
+    path = path.parent if Path(f"{path}.index").is_file() else path
+    inside = path / "0_Transformer"
+    return inside if inside.is_dir() else path
+
+
 def saved_file(folder: Path) -> Path | None:
     """Returns the vocabulary file of a folder that `Tokenizer.save` wrote to; None if there is none."""
     paths = (folder / "vocab.txt", folder / library_tokenizers.FILE)
@@ -80,7 +92,7 @@ def casing(path: Path) -> bool | None:
     Raises:
       UserError: if a file is unreadable.
     """
-    path = _folder(path)
+    path = vocabulary_folder(path)
     library = _library(path)
     if library is not None:
         return LibraryTokenizer.from_file(library).lowercase
@@ -104,18 +116,6 @@ def count_words(kind: str, texts: Iterable[str], lowercase: bool) -> Counter[str
     """Returns the occurrences of each word, as a tokenizer of a kind splits words."""
     trainer = byte_bpe_trainer if kind == BYTE_BPE else wordpiece_trainer
     return trainer.count_words(texts, lowercase)
-
-
-def _folder(path: Path) -> Path:
-    """Returns the folder of a checkpoint of google-research/bert, or the inner one of older sentence-transformers.
-
-    WordPiece is read from several files of a folder, so for its tokenizer.json this is the folder too.
-    """
-    if path.suffix == ".json" and path.is_file() and library_model(path) == "WordPiece":
-        return path.parent
-    path = path.parent if Path(f"{path}.index").is_file() else path
-    inside = path / "0_Transformer"
-    return inside if inside.is_dir() else path
 
 
 def _library(path: Path) -> Path | None:

@@ -1,0 +1,121 @@
+"""The keys of config files, with default, allowed values and meaning: for `--keys` and docs/reference/keys.md.
+
+Meanings come from the docstrings of the dataclasses that read the keys. If an experiment and the training package both
+read a key, the description of the experiment counts.
+"""
+
+import dataclasses
+import fnmatch
+import importlib
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bertjax.config import constraints
+from bertjax.errors import UserError, did_you_mean
+from bertjax.experiments import find
+from bertjax.training.config import InferenceConfig, TrainingConfig
+
+# Of a config whose keys are not all there without a variant: the ones that have the rest.
+_VARIANTS = {"translation": ("", "rnn")}
+# An entry of a docstring's Attributes: names, and what is said of them until the next entry.
+_ENTRY = re.compile(r"^ {2}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {4}.*)*)", re.MULTILINE)
+_WIDTH = 110
+
+
+class Key(typing.NamedTuple):
+    """A config key: its dotted name, default (None if other values determine it), allowed values and meaning."""
+
+    name: str
+    default: Any
+    allowed: str
+    meaning: str
+
+
+def of_file(name: str) -> list[Key]:
+    """Returns the keys of a file of `configs/`, in its order."""
+    file = importlib.import_module(f"bertjax.configs.{name}")
+    found: dict[str, Key] = {}
+    for variant in _VARIANTS.get(name, ("",)):
+        for key in of_config(file.get_config(variant).to_dict()):
+            found.setdefault(key.name, key)
+    return list(found.values())
+
+
+def of_config(config: Mapping[str, Any]) -> list[Key]:
+    """Returns the keys of a config, in its order. Raises UserError for an unknown experiment."""
+    training = TrainingConfig if "optimizer" in config else InferenceConfig
+    return list(_keys(config, [find(config["experiment"]).Config, training], ""))
+
+
+def text(of_configs: Mapping[str, Sequence[Key]], pattern: str) -> str:
+    """Returns the keys whose names match a pattern, each with its default and its meaning.
+
+    Args:
+      of_configs: the keys of each config, by its name. Names are shown where the configs differ.
+      pattern: a part of a name, in which * stands for any characters.
+    Raises:
+      UserError: if no key matches.
+    """
+    described: dict[Key, dict[str, list[str]]] = {}
+    for config, found in of_configs.items():
+        for key in found:
+            defaults = described.setdefault(key._replace(default=None), {})
+            defaults.setdefault("unset" if key.default is None else repr(key.default), []).append(config)
+    shown = [key for key in described if fnmatch.fnmatchcase(key.name, f"*{pattern}*")]
+    if not shown:
+        fix = did_you_mean(pattern, [key.name for key in described], "omit the pattern to list all keys")
+        raise UserError(f"--keys={pattern}", got="no such key", expected="a part of a key, such as data.*", fix=fix)
+    lines = []
+    for key in shown:
+        defaults = described[key]
+        of_all = [configs for configs in defaults.values() if len(configs) == len(of_configs)]
+        values = [value if of_all else f"{value} ({', '.join(configs)})" for value, configs in defaults.items()]
+        meaning = f"{key.meaning} [{key.allowed}]" if key.allowed else key.meaning
+        lines += [*_wrapped(f"{key.name} = {'; '.join(values)}", ""), *_wrapped(meaning, "    ")]
+    return "\n".join(lines)
+
+
+def _wrapped(words: str, indent: str) -> list[str]:
+    return textwrap.wrap(words, _WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _keys(tree: Mapping[str, Any], readers: list[type], prefix: str) -> Iterator[Key]:
+    """Those of a subtree, which `readers` read."""
+    for key, value in tree.items():
+        of_key = [reader for reader in readers if key in _fields(reader)]
+        if isinstance(value, Mapping):
+            hints = [typing.get_type_hints(reader)[key] for reader in of_key]
+            typed = [cls for hint in hints for cls in _of_subtree(hint, value)]
+            yield from _keys(value, typed, f"{prefix}{key}.")
+        else:
+            reader = next((reader for reader in of_key if key in _attributes(reader)), None)
+            constraint = constraints(reader).get(key) if reader else None
+            meaning = _attributes(reader)[key] if reader else ""
+            yield Key(prefix + key, value, constraint.expected if constraint else "", meaning)
+
+
+def _of_subtree(hint: Any, tree: Mapping[str, Any]) -> Iterator[type]:
+    """The dataclass of a subtree; of a union, the one with the most keys of it."""
+    kinds = (hint, *typing.get_args(hint))
+    classes = [kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    if classes:
+        yield max(classes, key=lambda cls: len(_fields(cls) & set(tree)))
+
+
+def _fields(reader: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(reader)}
+
+
+def _attributes(reader: type) -> dict[str, str]:
+    """What the docstrings of a dataclass and those that it extends say of each field."""
+    found: dict[str, str] = {}
+    for cls in reversed(reader.__mro__):
+        # From Python 3.13 on the compiler removes the indentation.
+        _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
+        for entry in _ENTRY.finditer(section.partition("\n\n")[0]):
+            found |= dict.fromkeys(entry["names"].split(", "), " ".join(entry["text"].split()))
+    return found
