@@ -249,7 +249,7 @@ def has_begun(workdir: Path) -> bool:
 def _has_begun(workdir: Path) -> bool:
     """Whether a run has made at least one update, by its checkpoints or log."""
     log = workdir / "metrics.jsonl"
-    lines = log.read_text().splitlines() if log.exists() else []
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return has_checkpoint(workdir) or any(not line.startswith('{"step": 0,') for line in lines)
 
 

@@ -367,13 +367,14 @@ def _named(columns: Sequence[str], row: _Fields) -> Row:
 
 
 class _CsvFields:
-    """The rows of a CSV file. A bad row raises RowError, and the next row starts at the following line.
+    """The rows of a CSV file. A bad row raises RowError, and the next row starts at the line after it.
 
     A row that is too long raises UserError, because its end is unknown.
     """
 
     def __init__(self, path: Path) -> None:
         self._where, self._size = "", 0
+        self._error: RowError | None = None  # of a line of the row
         texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
         self._rows = csv.reader(texts, strict=True)
 
@@ -383,12 +384,14 @@ class _CsvFields:
     def __next__(self) -> _Fields:
         fields: list[str] = []
         while not fields:  # an empty line is a row without fields
-            self._where, self._size = "", 0
+            self._where, self._size, self._error = "", 0, None
             try:
                 fields = next(self._rows)
             except csv.Error as error:
                 got = f"a row that is not valid CSV ({error})"
                 raise RowError(self._where, got, "fields quoted as in RFC 4180, or unquoted") from None
+            if self._error:
+                raise self._error
         return self._where, fields
 
     def _text(self, line: Line) -> str:
@@ -401,4 +404,8 @@ class _CsvFields:
                 expected="shorter rows, in which each quote is closed",
                 fix="close the quote that the row opens, or truncate its texts",
             )
-        return lines.decode(line) + "\n"
+        try:
+            return lines.decode(line) + "\n"
+        except RowError as error:  # raised when the row is read, whose end the line may not be
+            self._error = self._error or error
+            return line.content.decode("utf-8", "replace").replace("\0", " ").removesuffix("\r") + "\n"

@@ -129,6 +129,12 @@ def test_a_row_that_is_too_long_ends_the_reading(row, on_bad_row):
         read("a.csv", on_bad_row=on_bad_row)
 
 
+@pytest.mark.parametrize("bad", [b"\0", b"\xff"], ids=["NUL", "not UTF-8"])
+def test_a_bad_line_of_a_quoted_row_is_no_row_of_its_own(bad):
+    write("a.csv", b'label,text\n1,"a' + bad + b'\nb"\n2,"c\nd' + bad + b'"\n3,x\n')
+    assert skipping("a.csv") == ([{"label": "3", "text": "x"}], 2)
+
+
 def test_an_open_quote_is_reported_where_it_begins():
     write("a.csv", 'label,text\n1,x\n2,"y\n3,z\n')
     with pytest.raises(UserError, match=r"a\.csv:3: got a row that is not valid CSV \(unexpected end of data\)"):
