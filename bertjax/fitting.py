@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ if TYPE_CHECKING:
     from bertjax.model import Model
 
 
-def train(config: Mapping[str, Any], workdir: str | os.PathLike[str], *, report: bool = True) -> "Model":
+def train(config: Any, workdir: str | os.PathLike[str], *, report: bool = True) -> "Model":
     """Starts or resumes a run, shows its progress on standard error, and returns its model.
 
     >>> from bertjax.configs import classification

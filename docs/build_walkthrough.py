@@ -147,9 +147,8 @@ def draw_schedule(figure: Any) -> None:
     }
     for schedule, warmup in (("inverse_sqrt", 4000), ("inverse_sqrt", 2000), ("linear", 2000)):
         config = OptimizerConfig(**values, schedule=schedule, warmup_steps=warmup)
-        panel.plot(
-            steps, [*map(make_schedule(config, 20_000), steps)], label=f"{schedule}, {warmup:,} steps of warm-up"
-        )
+        rates = [*map(make_schedule(config, 20_000), steps.tolist())]
+        panel.plot(steps, rates, label=f"{schedule}, {warmup:,} steps of warm-up")
     panel.set(xlabel="step", ylabel="learning rate, of its peak")
     panel.legend(frameon=False)
 

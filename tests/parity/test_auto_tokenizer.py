@@ -63,7 +63,7 @@ def exported(kind, folder):
     """An exported random model with vocabularies of a kind."""
     settings = {"num_beams": 3, "stopping": "hf", "length_penalty": "length", "alpha": 0.7, "block_ngrams": 3}
     settings |= {"max_length": 12, "min_extra": 2, "force_eos": kind != "wordpiece", "forbid_unk": True}
-    options = {"model__norm": "post", "data__vocab_size": 70, "start_token": "pad"}
+    options = {"model__norm": "post", "data__vocab_size": 70, "start_token": "pad", "data__seq_len": 24}
     options |= {f"decoding__{key}": value for key, value in settings.items()}
     if kind == "sentencepiece":
         options |= {"data__joint": False, "model__share_embeddings": False}
