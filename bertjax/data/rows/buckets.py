@@ -18,7 +18,7 @@ Indices = Int64[np.ndarray, " n"]
 _LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 # The tokens of padding that an epoch must save for a further length, whose program takes some seconds to compile. Two
 # CPU cores update a small encoder on about 3,000 tokens a second, and BERT-Base on a tenth of that.
-_TOKENS_PER_LENGTH = 40_000
+_TOKENS_PER_LENGTH = 10_000
 _SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
 # Tokens of a packed row per example that it has room for. Few data sets have shorter examples on average.
 _TOKENS_PER_EXAMPLE = 4
