@@ -1,9 +1,7 @@
 """Evaluation and prediction of any task, with static shapes and rows split over the mesh. Each row is used once."""
 
-import functools
 import itertools
 import logging
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +33,7 @@ from bertjax.runs.checkpoints import find_steps, restore_params
 from bertjax.training import sharding
 from bertjax.training.config import EvaluationConfig, InferenceConfig
 from bertjax.training.metric_log import means
-from bertjax.training.step import accumulate
+from bertjax.training.step import accumulate, warm_started
 
 Row = Mapping[str, np.ndarray]
 # Tokens of the rows that are sorted by length together; their outputs are in memory at the same time.
@@ -203,10 +201,10 @@ class Evaluation:
         return metrics
 
 
-def _check_all_loaded(fresh: Params, started: Params, task: PredictionTask, published: Any) -> None:
-    """Raises UserError if a module is still at its random initialization, which makes predictions meaningless."""
-    kept = jax.tree_util.tree_leaves_with_path(jax.tree.map(operator.is_, fresh, started))
-    modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, is_fresh in kept if is_fresh)
+def _check_all_loaded(has_none: Params, task: PredictionTask, published: Any) -> None:
+    """Raises UserError if a module has no weights, which makes predictions meaningless; see `warm_started`."""
+    leaves = jax.tree_util.tree_leaves_with_path(has_none)
+    modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, lacks in leaves if lacks)
     labels, known = getattr(task, "labels", ()), getattr(published, "labels", ())
     if modules and labels and known and tuple(labels) != tuple(known):
         expected, fix = f"{', '.join(known)}, the classes of {published.path}", "omit it"
@@ -260,12 +258,8 @@ class Inference:
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
         if workdir is None:
-            # Zeros are faster than random numbers, and the weights must replace all of them.
-            zeros = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-            fresh = jax.jit(zeros, out_shardings=shardings)()
-            started = task.warm_start(fresh, published)
-            _check_all_loaded(fresh, started, task, published)
-            self.params = jax.device_put(started, shardings)
+            self.params, has_none = warm_started(task, published, shapes, shardings)
+            _check_all_loaded(has_none, task, published)
         else:
             self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
 

@@ -267,11 +267,22 @@ class Trainer:
 
     def fresh(self) -> steps.TrainState:
         """Returns the state before the first update, from the weights in `init_from` or from random parameters."""
-        state = jax.jit(self._init, out_shardings=self._shardings)(steps.seed_of(self._config))
+        seed, shardings = steps.seed_of(self._config), self._shardings
         if self._published is None:
-            return state
-        params = self._task.warm_start(state.params, self._published)
-        return state._replace(params=jax.device_put(params, self._shardings.params))
+            return jax.jit(self._init, out_shardings=shardings)(seed)
+        weights, has_none = steps.warm_started(
+            self._task, self._published, self._abstract_state.params, shardings.params
+        )
+
+        def drawn(state: Any) -> Any:
+            """Omits the parameters that have weights, so that the program does not compute them."""
+            return state._replace(
+                params=jax.tree.map(lambda lacks, leaf: leaf if lacks else (), has_none, state.params)
+            )
+
+        state = jax.jit(lambda seed: drawn(self._init(seed)), out_shardings=drawn(shardings))(seed)
+        filled = jax.tree.map(lambda lacks, *leaves: leaves[not lacks], has_none, state.params, weights)
+        return state._replace(params=filled)
 
     def updates(self, batches: Batches, state: steps.TrainState, compiled: Compilations) -> Iterator[Update]:
         """Dispatches and yields the remaining updates, without waiting for their results.

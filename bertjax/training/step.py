@@ -1,5 +1,6 @@
 """The training step: a pure function of (state, batch, numbers), compiled over the mesh or mapped by pmap."""
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax import meshes
-from bertjax.contract import Metrics, Params, StagedTask, TrainingTask
+from bertjax.contract import Metrics, Params, PredictionTask, StagedTask, TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import sharding
 from bertjax.training.config import TrainingConfig
@@ -57,6 +58,24 @@ def init_state(task: TrainingTask, optimizer: optax.GradientTransformation, seed
     """Returns the initial state. A pure function, to be compiled with the state's shardings."""
     params = task.init(jax.random.key(seed))
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def warm_started(task: PredictionTask, published: Any, shapes: Params, shardings: Params) -> tuple[Params, Params]:
+    """Returns parameters with the weights in `init_from`, and for each whether there is none, so that it is zero.
+
+    Zeros are faster to make than random numbers, which most weights would replace.
+
+    Args:
+      task: the task.
+      published: the weights, a `Published`.
+      shapes: the shapes of the parameters.
+      shardings: their shardings.
+    """
+    zeros = jax.jit(
+        lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), out_shardings=shardings
+    )()
+    started = task.warm_start(zeros, published)
+    return jax.device_put(started, shardings), jax.tree.map(operator.is_, zeros, started)
 
 
 class Parts(NamedTuple):

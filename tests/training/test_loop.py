@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.interop.published import open_weights
 from bertjax.runs import checkpoints, goodput
 from bertjax.training import health, loop
 from bertjax.training.preemption import Preemption
@@ -310,3 +311,13 @@ def test_a_time_is_spent_once_however_often_the_run_is_killed(text, tmp_path, mo
     assert rates[5] == pytest.approx(1e-3)  # no decay before the first line of the log
     assert rates[30] == pytest.approx(1e-3 * (1 - 29 / 60), rel=0.02)
     assert rates[last] == pytest.approx(1e-3 * (1 - (last - 1) / 60), abs=2e-5)
+
+
+def test_a_run_draws_only_parameters_without_weights(finished, monkeypatch):
+    run = open_weights(finished)
+    task, _, settings, _ = tiny.pretraining(run.config)
+    monkeypatch.setattr(task, "reinitialized_modules", lambda weights: ["next_sentence"])
+    with tiny.few_devices(1):
+        random, started = (loop.Trainer(task, settings, jax.devices(), each).fresh() for each in (None, run))
+    expected = {**final_params(finished), "next_sentence": random.params["next_sentence"]}
+    assert_equal(started, random._replace(params=expected))
