@@ -238,15 +238,15 @@ def open_weights(path: Path) -> Published:
     """Opens what `init_from` names. Raises UserError for a path that is none of the kinds."""
     if checkpoints.has_checkpoint(path):
         return Run(path, json_files.read_json(path / "config.json", dict))
+    if (path / _ADAPTER).exists():
+        got, expected = f"an adapter of PEFT ({_ADAPTER}), which changes the weights of a model", "a whole model"
+        fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"
+        raise UserError(f"config key init_from={path}", got=got, expected=expected, fix=fix)
     for kind in _KINDS:
         found: Published | None = importlib.import_module(kind).open_weights(path)
         if found:
             return found
     fix = f"name its folder, {path.parent}" if path.is_file() else "correct the path"
-    if (path / _ADAPTER).exists():
-        got, expected = f"an adapter of PEFT ({_ADAPTER}), without the weights of its base model", "a whole model"
-        fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"
-        raise UserError(f"config key init_from={path}", got=got, expected=expected, fix=fix)
     if _HUB_NAME.fullmatch(str(path)) and not Path(path.parts[0]).exists():
         fix = f"download it: hf download {path} --local-dir {path.name}; then use the folder {path.name}"
     raise UserError(

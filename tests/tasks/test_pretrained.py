@@ -223,10 +223,11 @@ def test_only_names_of_the_hub_can_be_downloaded(name, fix):
         open_weights(Path(name))
 
 
-def test_an_adapter_is_not_a_whole_model(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
+def test_an_adapter_is_not_ignored(huggingface_folder, tmp_path):
+    folder = shutil.copytree(huggingface_folder, tmp_path / "folder")
+    (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"got an adapter of PEFT \(adapter_config\.json\).* merge_and_unload"):
-        open_weights(tmp_path)
+        open_weights(folder)
 
 
 def test_a_folder_without_a_vocabulary_can_have_that_of_the_config(huggingface_folder, tmp_path):
