@@ -247,6 +247,8 @@ def save(
         config = dataclasses.replace(config, type_vocab_size=1)
         zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
+    if of_family.pad_id not in (None, special["pad"]):
+        refuse("id of padding in the vocabulary", special["pad"], f"{of_family.pad_id}, as in {of_family.label}")
     first = special["pad"] + 1 if of_family.counts_from_padding else 0
     config = dataclasses.replace(config, max_positions=config.max_positions + first)
     tensors = offset_positions(disassemble(params), first)

@@ -39,7 +39,7 @@ class ModelConfig(HeadConfig):
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
       family: the family of published encoders whose form exports have. Default: that of `init_from`, otherwise the one
-        with the same kind of positions, "bert" or "modernbert".
+        with the same kind of positions, "bert", "modernbert" or "mpnet".
     """
 
     vocab_size: Size | None = None  # type: ignore[assignment]  # a HeadConfig always has a size

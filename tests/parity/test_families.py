@@ -114,6 +114,29 @@ CONFIGS = {
         "camembert",
         {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
     ),
+    "mpnet": (
+        "mpnet",
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            "pad_token_id": 1,
+            **ENDS,
+        },
+    ),
+    "mpnet with one head": (
+        "mpnet",
+        {
+            "hidden_size": 12,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 1,
+            "intermediate_size": 14,
+            "layer_norm_eps": 1e-3,
+            "pad_token_id": 1,
+            **ENDS,
+        },
+    ),
 }
 CLASSES_OF = {
     "model": "BertModel",
@@ -129,6 +152,8 @@ CASES += [("modernbert with biases", head) for head in ("words", "classes", "spa
 CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
 CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]
 CASES += [("xlm-roberta of two token types", head) for head in ("words", "classes")] + [("camembert", "words")]
+CASES += [("mpnet", head) for head in CLASSES_OF if head != "model"]
+CASES += [("mpnet with one head", head) for head in ("words", "classes")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 
