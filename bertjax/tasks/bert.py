@@ -185,6 +185,15 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         inputs = BertInputs.of(batch)
         return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
 
+    def save(self, params: Params, folder: Path, architecture: str, labels: Sequence[str] | None = None) -> None:
+        """Writes a folder of transformers with the tokenizer; see `huggingface.save`."""
+        tokenizer = self._tokenizer
+        family = self._config.model.family or families.of_model(vars(self._model_config))
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        huggingface.save(folder, params, self._model_config, architecture, labels, special=special, family=family)
+        has_types = self._model_config.type_vocab_size > 1
+        tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
+
 
 class BertTask(BertPredictionTask[C], TrainingTask):
     """A task that trains a model whose encoder is a BERT.
@@ -214,12 +223,7 @@ class BertTask(BertPredictionTask[C], TrainingTask):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
-        tokenizer, labels = self._tokenizer, self.labels or None
-        family = self._config.model.family or families.of_model(vars(self._model_config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
-        has_types = self._model_config.type_vocab_size > 1
-        tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
+        self.save(params, folder, self.architecture, self.labels or None)
 
 
 def batch_specs(

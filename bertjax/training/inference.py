@@ -326,7 +326,13 @@ class Inference:
         return self.task.samples(self.params, data, infer)
 
     def export(self, folder: Path) -> None:
-        """Exports the model to a folder. Parameters that are split over processes are gathered first."""
-        assert isinstance(self.task, TrainingTask), "the task only predicts"
-        task, params = self.task, multihost_utils.process_allgather(self.params, tiled=True)
-        distributed.on_first_process(lambda: task.export(params, folder))
+        """Exports the model to a folder. Parameters that are split over processes are gathered first.
+
+        Raises:
+          UserError: for a model that the task cannot export.
+        """
+        export, params = self.task.export, multihost_utils.process_allgather(self.params, tiled=True)
+        if not export:
+            got, expected = "a task that only predicts", "a task that writes a folder for other libraries"
+            raise UserError("export", got=got, expected=expected, fix="load the folder with another experiment")
+        distributed.on_first_process(lambda: export(params, folder))

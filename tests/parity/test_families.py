@@ -325,7 +325,10 @@ PLAIN = [text.replace("[MASK]", "bird") for text in MASKED]
 
 
 def write_tokenizer(folder):
-    """Writes a small byte-level BPE in the form of ModernBERT's tokenizer, and returns transformers' tokenizer."""
+    """Writes a small byte-level BPE in the form of ModernBERT's tokenizer, and returns transformers' tokenizer.
+
+    The id of padding is 1, which some families need.
+    """
     import tokenizers
     import transformers
 
@@ -334,11 +337,10 @@ def write_tokenizer(folder):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(PLAIN * 3, trainer)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "pad", "sep", "unk", "mask")}
     tokens = [tokenizers.AddedToken(each, special=True, lstrip=each == "[MASK]") for each in special.values()]
-    tokenizer.add_special_tokens(tokens)
+    options = {"initial_alphabet": alphabet, "special_tokens": tokens, "show_progress": False}
+    tokenizer.train_from_iterator(PLAIN * 3, tokenizers.trainers.BpeTrainer(vocab_size=300, **options))
     pairs = [(each, tokenizer.token_to_id(each)) for each in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=pairs
