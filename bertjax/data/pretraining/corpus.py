@@ -38,6 +38,7 @@ from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
 from bertjax.data.text import word_counts
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import (
     KINDS,
@@ -153,11 +154,18 @@ class Corpus:
       unigrams: the number of occurrences of each token in the training documents; None if there are none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Opens the folder of a finished `Preparation`. Raises UserError if its files are damaged."""
+    def __init__(self, folder: Path, template: Template | None = None) -> None:
+        """Opens the folder of a finished `Preparation`. Raises UserError if its files are damaged.
+
+        Args:
+          folder: the folder.
+          template: the special tokens of instances. Default: those that the folder's vocabulary states.
+        """
         read_manifest(folder)
         self.folder = folder
         self.tokenizer = load_saved(folder)
+        if template and template != self.tokenizer.template:  # runs of several templates share the folder
+            self.tokenizer = self.tokenizer.with_template(template)
         counted = folder / "unigrams.npy"
         self.unigrams: Int64[np.ndarray, " V"] | None = np.load(counted) if counted.exists() else None
         names = SPLITS[1:] if self.unigrams is None else SPLITS

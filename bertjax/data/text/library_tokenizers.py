@@ -118,13 +118,12 @@ class LibraryTokenizer(Tokenizer):
     @property
     def content(self) -> list[Any]:
         """See `Tokenizer.content`."""
-        return [self._content, self.special, *self._unlike_bert]
+        return [self._content, self.special]
 
     @property
     def key(self) -> list[Any]:
         """See `Tokenizer.key`."""
-        vocabulary = hashlib.sha256(json.dumps([self._content, self.special]).encode()).hexdigest()
-        return [vocabulary, *self._unlike_bert]
+        return [hashlib.sha256(json.dumps(self.content).encode()).hexdigest(), *self._unlike_bert]
 
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
         """Writes tokenizer.json and tokenizer_config.json; see `Tokenizer.save`."""

@@ -17,7 +17,7 @@ import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
@@ -96,7 +96,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def _unlike_bert(self) -> list[Any]:
-        """The template if it is not that of BERT, for `content` and `key`, which are then those of earlier versions."""
+        """The template if it is not that of BERT, for `key`, which is otherwise that of earlier versions."""
         is_usual = self.template == Template.of_bert(self.cls_id, self.sep_id)
         return [] if is_usual else [dataclasses.astuple(self.template)]
 
@@ -107,7 +107,8 @@ class Tokenizer(abc.ABC):
         return dict(zip(reversed(ids), reversed(SPECIALS), strict=True))  # a shared id has the first name
 
     @abc.abstractmethod
-    def __reduce__(self) -> tuple[Any, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class and its arguments, the template last."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokenizer) and self.__reduce__() == other.__reduce__()
@@ -118,12 +119,18 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def content(self) -> list[Any]:
-        """The vocabulary, the casing and the template, JSON-serializable, for digests."""
+        """The vocabulary and the casing, JSON-serializable, for digests. A run keeps the template it started with."""
 
     @property
     @abc.abstractmethod
     def key(self) -> list[Any]:
         """A short JSON-serializable description, a digest of the vocabulary first; only equal tokenizers share it."""
+
+    def with_template(self, template: Template) -> Self:
+        """Returns the same tokenizer with another template."""
+        cls, arguments = self.__reduce__()
+        made: Self = cls(*arguments[:-1], template)
+        return made
 
     @abc.abstractmethod
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
@@ -215,7 +222,7 @@ class WordPiece(Tokenizer):
     @property
     def content(self) -> list[Any]:
         """See `Tokenizer.content`. The maximum word length is omitted."""
-        return [self.vocab, self.lowercase, *self._unlike_bert]
+        return [self.vocab, self.lowercase]
 
     @property
     def _unlike_bert(self) -> list[Any]:

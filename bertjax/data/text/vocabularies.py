@@ -1,6 +1,5 @@
 """Reads and checks vocabulary files: vocab.txt and the folders of Hugging Face tokenizers."""
 
-import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -253,7 +252,19 @@ def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
 
 
 def _check_words(vocab: Sequence[str], what: str) -> None:
-    """Raises UserError for a vocabulary of special tokens only. transformers saves one if it finds no vocabulary."""
+    """Raises UserError for a vocabulary of special tokens only, or of SentencePiece, whose words WordPiece never finds.
+
+    transformers saves the first kind if it finds no vocabulary. KoBERT has the second kind.
+    """
+    if not any(token.startswith(CONTINUATION) for token in vocab) and any(
+        token.startswith("\u2581") for token in vocab
+    ):
+        raise UserError(
+            what,
+            got="tokens of SentencePiece, which start with \u2581, and none that start with ##",
+            expected="a BERT vocabulary with words and pieces",
+            fix="remove the file, and name the SentencePiece model of the same folder spiece.model",
+        )
     if has_only_specials(vocab):
         raise UserError(
             what,
@@ -297,9 +308,7 @@ def folder_template(folder: Path, kind: str, post_processor: Any, cls_id: int, s
       sep_id: the id of the separator.
     """
     usual = Template.of_roberta if kind in _LIKE_ROBERTA else Template.of_bert
-    template = read_template(post_processor, str(folder / "tokenizer.json")) or usual(cls_id, sep_id)
-    has_one_type = read_json(folder / "config.json").get("type_vocab_size") == 1
-    return dataclasses.replace(template, second_type=0) if has_one_type else template
+    return read_template(post_processor, str(folder / "tokenizer.json")) or usual(cls_id, sep_id)
 
 
 def read_special_names(folder: Path) -> dict[str, str]:
