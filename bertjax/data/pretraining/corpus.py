@@ -75,8 +75,7 @@ class CorpusConfig(Constrained, prefix="data"):
       text_field: the field that holds the text, in JSONL rows and TFDS records.
       on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
-      vocab_file: a published vocab.txt or tokenizer.json, or a folder with one; empty to train a vocabulary on the
-        training text.
+      vocab_file: a published vocabulary, a file or its folder; empty to train a vocabulary on the training text.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       lowercase: whether the vocabulary is uncased.
       workers: the number of processes that split and tokenize; 0 for one per core. It does not affect the result.
