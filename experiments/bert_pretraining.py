@@ -22,7 +22,7 @@ from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.text_rows import segmented, text_row
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer, saved_file
+from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.models.losses import cross_entropy, is_best
@@ -128,7 +128,7 @@ class Data(contract.Data):
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
-        corpus, self._folder = part(CorpusConfig, config.data), folder
+        corpus = part(CorpusConfig, config.data)
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
         corpus.check_source()
@@ -155,10 +155,7 @@ class Data(contract.Data):
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
-        named = self._config.data.vocab_file
-        kept = load_saved(self._folder) if saved_file(self._folder) else None
-        given = kept or (load_tokenizer(Path(named), self._config.data.lowercase) if named else None)
-        return Corpus(self._preparation.folder, given.template if given else None)
+        return self._preparation.corpus()
 
     @property
     def vocabulary(self) -> Tokenizer:

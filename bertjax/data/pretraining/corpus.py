@@ -190,7 +190,7 @@ class Preparation:
           UserError: if the text cannot be read.
         """
         config.check_source()
-        self._config, parts = config, _fingerprint_parts(config)
+        self._config, self._default_dir, parts = config, default_dir, _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
         every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
         options = [(each, *_locate(home, each, bool(config.vocab_file))) for each in every]
@@ -200,6 +200,11 @@ class Preparation:
     def is_finished(self) -> bool:
         """Whether the text has been prepared."""
         return _is_finished(self.folder)
+
+    def corpus(self) -> Corpus:
+        """Opens the prepared text. The template is that of the run's vocabulary, or else of the given one."""
+        path = str(self._default_dir) if saved_file(self._default_dir) else self._config.vocab_file
+        return Corpus(self.folder, load_tokenizer(Path(path), self._config.lowercase).template if path else None)
 
     def run(self) -> None:
         """Prepares the text unless it is prepared already.
