@@ -107,6 +107,10 @@ class PredictionTask(abc.ABC):
     def init(self, rng: jax.Array) -> Params:
         """Returns random initial parameters. A pure function that reads no file, so `jax.eval_shape` and `jit` work."""
 
+    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """Warns if rows or batches show a mistake; called with the first ones. Default: does nothing."""
+        del rows
+
     def warm_start(self, params: Params, published: Any) -> Params:
         """Returns parameters initialized from the weights in `init_from`, a `Published`; called only if it is set."""
         del published

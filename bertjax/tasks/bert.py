@@ -25,10 +25,11 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs, HeadConfig
 from bertjax.models.transformer import TENSOR_RULES
-from bertjax.tasks import inputs, pretrained, samples
+from bertjax.tasks import completion, inputs, pretrained, samples
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
+_MOST_UNKNOWN = 0.1  # of the tokens of the first rows
 INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
 
@@ -48,14 +49,7 @@ class ModelConfig(HeadConfig):
     def encoder(self, vocab: Sequence[str]) -> HeadConfig:
         """Returns the config of the encoder. Raises UserError if the vocabulary is larger than `vocab_size`."""
         size, room = len(vocab), self.vocab_size or len(vocab)
-        if size > room:
-            raise UserError(
-                "config key data.vocab_file",
-                got=f"{size} tokens",
-                expected=f"at most {room}, model.vocab_size",
-                fix="restore the vocabulary that the weights in init_from were trained with, or omit "
-                "--config.model.vocab_size, which follows from the vocabulary",
-            )
+        completion.check_vocab_size(size, room)
         return part(HeadConfig, dataclasses.replace(self, vocab_size=room))
 
 
@@ -126,6 +120,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
             _log.warning(told, size, room)
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model
+        self._has_seen_rows = False
 
     @property
     def model(self) -> nn.Module:
@@ -141,6 +136,19 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         """See `PredictionTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return self._model.init(rng, BertInputs(ids, ids, ids), deterministic=True)["params"]
+
+    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """See `PredictionTask.watch`. Warns if many tokens of the first rows are unknown."""
+        if self._has_seen_rows:
+            return
+        self._has_seen_rows, tokenizer = True, self._tokenizer
+        special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        ids = np.concatenate([np.zeros(0, np.int32), *(np.ravel(row["input_ids"]) for row in rows)])
+        ids = ids[~np.isin(ids, special)]
+        share = np.mean(ids == tokenizer.unk_id) if ids.size else 0.0
+        if share > _MOST_UNKNOWN:
+            told = "%.0f %% of the first %d tokens are unknown: is it the vocabulary of these texts and of the weights?"
+            _log.warning(told, 100 * share, ids.size)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `PredictionTask.warm_start`."""
