@@ -158,7 +158,7 @@ def save(
     assert is_bare or found == of_family.heads[architecture], f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
-        zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
+        zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     if of_family.pad_id not in (None, special["pad"]):
         refuse("id of padding in the vocabulary", special["pad"], f"{of_family.pad_id}, as in {of_family.label}")

@@ -20,7 +20,6 @@ from bertjax.data.rows.text_rows import is_too_long, segmented, text_row
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.data.text.vocabulary_config import load_tokenizer
-from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs, HeadConfig

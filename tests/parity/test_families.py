@@ -108,6 +108,31 @@ CONFIGS = {
             **ENDS,
         },
     ),
+    "albert": (
+        "albert",
+        {
+            "embedding_size": 10,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            **ENDS,
+        },
+    ),
+    "albert of two groups": (
+        "albert",
+        {
+            "embedding_size": 20,
+            "hidden_size": 16,
+            "num_hidden_layers": 4,
+            "num_hidden_groups": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 22,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-3,
+            **ENDS,
+        },
+    ),
     "camembert": (
         "camembert",
         {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
@@ -152,6 +177,7 @@ CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]
 CASES += [("xlm-roberta of two token types", head) for head in ("words", "classes")] + [("camembert", "words")]
 CASES += [("mpnet", head) for head in CLASSES_OF if head != "model"]
 CASES += [("mpnet with one head", head) for head in ("words", "classes")]
+CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albert of two groups", "words")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 
