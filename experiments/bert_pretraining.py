@@ -152,7 +152,7 @@ class Data(contract.Data):
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
-        return Corpus(self._preparation.folder)
+        return self._preparation.corpus()
 
     @property
     def vocabulary(self) -> Tokenizer:

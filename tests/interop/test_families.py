@@ -33,6 +33,7 @@ def test_an_unknown_family():
         ({}, "bert"),  # like the others, of earlier versions
         ({"positions": "rotary"}, "modernbert"),
         ({"positions": "none"}, "bert"),
+        ({"relative_positions": "bucketed"}, "mpnet"),
     ],
 )
 def test_the_family_of_a_run(model, family):
@@ -46,9 +47,11 @@ def test_the_family_of_a_run(model, family):
         ("camembert", {"pad_token_id": None}, "pad_token_id: got None; expected a value of type int"),
         ("albert", {"inner_group_num": 2}, "inner_group_num: got 2; expected 1"),
         ("albert", {"embedding_size": 36}, "embedding_size: got 36; expected another size than hidden_size"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
+        ("mpnet", {"pad_token_id": 1, "hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
     ],
 )
-def test_values_that_roberta_and_albert_do_not_have(family, changes, message):
+def test_values_that_families_do_not_have(family, changes, message):
     raw = {**json.loads((BERT / "config.json").read_text()), "embedding_size": 9, "model_type": family, **changes}
     with pytest.raises(UserError, match=message):
         huggingface.read_config(raw, Path("config.json"))
@@ -66,3 +69,10 @@ def test_heads_that_a_class_does_not_read_are_ignored():
     assert families.find("roberta").to_canonical(pooler, {}, "", "") == {"bert.pooler.dense.bias": [0]}
     tensors = {"sop_classifier.classifier.bias": np.zeros(2, np.float32)}
     assert assemble(tensors, {}, "folder")[1].unused == tuple(tensors)
+
+
+def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):
+    config = dataclasses.replace(published.CONFIG, type_vocab_size=0, relative_positions="bucketed")
+    params = {"bert": published.params(config)}
+    with pytest.raises(UserError, match="id of padding in the vocabulary: got 0; expected 1, as in MPNet"):
+        huggingface.save(tmp_path, params, config, "BertModel", family="mpnet")
