@@ -15,6 +15,7 @@ from bertjax.interop.published import Published
 _EXPERIMENTS = {
     "ForPreTraining": "bert_pretraining",
     "ForMaskedLM": "bert_pretraining",
+    "ForCausalLM": "bert_pretraining",
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForMultipleChoice": "multiple_choice",

@@ -100,8 +100,9 @@ class BertConfig(TransformerConfig):
         has_scores = self.relative_positions == "none" or self.attention_backend in ("auto", "xla")
         self.check(has_scores, "relative_positions", f"none with model.attention_backend={self.attention_backend}")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
-        fits = self.masked_lm_head == "transform" or self.word_size == self.hidden_size
-        self.check(fits, "masked_lm_head", f"transform with embeddings of {self.word_size}")
+        has_own = not self.tie_output and self.word_size == self.hidden_size
+        expected = "transform, unless model.tie_output=False and model.embedding_size=0"
+        self.check(self.masked_lm_head == "transform" or has_own, "masked_lm_head", expected)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -286,7 +286,7 @@ def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None
 
 
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
-    return Dense(num_labels, kernel_init(config), "float32", name=name)
+    return Dense(num_labels, kernel_init(config), "float32", config.unbiased != "classifiers", name=name)
 
 
 def _check_head(num_labels: int, dropout: float, lstm_size: int, inputs: BertInputs | None = None) -> None:

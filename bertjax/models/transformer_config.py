@@ -56,8 +56,9 @@ class TransformerConfig(Constrained, prefix="model"):
       gated: whether the activations of the feed-forward network are multiplied by a second map of its input (Shazeer
         2020): GeGLU with a GELU, SwiGLU with "silu".
       biases: whether the maps of a layer, and of heads in front of the output layer, have biases.
-      unbiased: which of these maps have no biases nevertheless: "none"; "intermediate", the first maps of the
-        feed-forward network, as in GTE; or "layers", all maps of the layers, as in NomicBERT and EuroBERT.
+      unbiased: which maps have no biases in any case: "none"; "intermediate", the first maps of the feed-forward
+        network, as in GTE; "layers", all maps of the layers, as in NomicBERT and EuroBERT; or "classifiers", the output
+        layers of classifiers, as in ModernBERT's decoder.
       initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
         2010).
       initializer_range: standard deviation of truncated normal matrices and embedding tables.
@@ -90,7 +91,7 @@ class TransformerConfig(Constrained, prefix="model"):
     qk_norm: bool = False
     gated: bool = False
     biases: bool = True
-    unbiased: Annotated[str, one_of("none", "intermediate", "layers")] = "none"
+    unbiased: Annotated[str, one_of("none", "intermediate", "layers", "classifiers")] = "none"
     initializer: Annotated[str, one_of("truncated_normal", "xavier_uniform")] = "truncated_normal"
     initializer_range: Annotated[float, above(0)] = 0.02
     depth_scaled_init: bool = False

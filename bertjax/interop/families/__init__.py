@@ -14,7 +14,11 @@ from bertjax.interop.families.family import Family
 from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kind of positions.
-ENCODERS = ("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert")
+ENCODERS = (
+    *("bert", "modernbert", "distilbert"),
+    *("roberta", "xlm-roberta", "camembert"),
+    *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder"),
+)
 TRANSLATORS = ("marian",)
 # The modules of families that are not named like it; see `Family.also`.
 _MODULES = {"xlm-roberta": "roberta", "camembert": "roberta"}
