@@ -237,7 +237,7 @@ def save(
         `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
-      special: the ids of the tokens "pad" and, for some families, "cls" and "sep".
+      special: the ids of the tokens "pad" and, for some families, "cls", "sep" and "mask".
       family: the name of the encoder's family.
     Raises:
       UserError: for an option that the family does not have.

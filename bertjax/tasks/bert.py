@@ -216,7 +216,7 @@ class BertTask(BertPredictionTask[C], TrainingTask):
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
         tokenizer, labels = self._tokenizer, self.labels or None
         family = self._config.model.family or families.of_model(vars(self._model_config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id}
         huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
         has_types = self._model_config.type_vocab_size > 1
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)

@@ -168,6 +168,7 @@ CONFIGS = {
             "num_hidden_layers": 2,
             "intermediate_size": 20,
             **ENDS,
+            "mask_token_id": 3,
         },
     ),
     "eurobert of means": (
@@ -182,6 +183,7 @@ CONFIGS = {
             "classifier_pooling": "mean",
             "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
             **ENDS,
+            "mask_token_id": 3,
         },
     ),
     "eurobert of first tokens": (
@@ -193,6 +195,7 @@ CONFIGS = {
             "intermediate_size": 26,
             "classifier_pooling": "bos",
             **ENDS,
+            "mask_token_id": 3,
         },
     ),
     "modernbert decoder": (
@@ -395,7 +398,7 @@ def test_a_folder_in_both_directions(name, head, tmp_path):
     assert report == ((), ())
     check(head, config, params, model, tmp_path / "gradient")
     labels = [f"name {i}" for i in range(CLASSES)] if head in ("classes", "tokens") else None
-    special = {"pad": model.config.pad_token_id, "cls": 1, "sep": 2}
+    special = {"pad": model.config.pad_token_id, "cls": 1, "sep": 2, "mask": 3}
     huggingface.save(tmp_path / "ours", params, config, CLASSES_OF[head], labels, special=special, family=family)
     again, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True, attn_implementation="eager")
     assert type(transformers.AutoConfig.from_pretrained(tmp_path / "ours")) is type(model.config)

@@ -91,5 +91,5 @@ FAMILY = Family(
     heads=rotary.HEADS,
     to_canonical=_NAMES.to_canonical,
     from_canonical=_NAMES.from_canonical,
-    tokens={"pad": "pad", "bos": "cls", "eos": "sep"},
+    tokens={"pad": "pad", "bos": "cls", "eos": "sep", "mask": "mask"},
 )
