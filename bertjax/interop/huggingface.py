@@ -247,7 +247,7 @@ def save(
     assert found == of_family.heads[architecture], f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
-        zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
+        zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     first = special["pad"] + 1 if of_family.counts_from_padding else 0
     config = dataclasses.replace(config, max_positions=config.max_positions + first)

@@ -42,6 +42,8 @@ class BertConfig(TransformerConfig):
         tokens, the same in all layers (Raffel et al. 2020, section 2.1).
       relative_buckets: number of buckets, half of them for keys after their query.
       relative_distance: the distance from which on all distances share a bucket.
+      layer_groups: number of groups of consecutive layers, all of one size, that share their parameters (Lan et al.
+        2020, section 3.1); 0 if each layer has its own.
       embedding_size: size of the embeddings, which a map with a bias projects to hidden_size if it differs (Lan et al.
         2020, section 3.1), and of the masked-LM head; 0 for hidden_size.
       embedding_norm: whether the embeddings are normalized.
@@ -66,6 +68,7 @@ class BertConfig(TransformerConfig):
     relative_distance: Size = 128
     local_attention: Count = 0
     global_every: Count = 3
+    layer_groups: Count = 0
     embedding_size: Count = 0
     embedding_norm: bool = True
     first_attention_norm: bool = True
@@ -78,6 +81,11 @@ class BertConfig(TransformerConfig):
         """The size of the embeddings: `embedding_size` if set."""
         return self.embedding_size or self.hidden_size
 
+    @property
+    def stored_layers(self) -> int:
+        """See `TransformerConfig.stored_layers`."""
+        return self.layer_groups or self.num_layers
+
     def kind(self, layer: int) -> LayerKind:
         """Returns the kind of a layer, counted from 0."""
         is_local = bool(self.local_attention) and not (self.global_every and layer % self.global_every == 0)
@@ -86,6 +94,7 @@ class BertConfig(TransformerConfig):
             window=self.local_attention // 2 if is_local else 0,
             rotary_base=base if self.positions == "rotary" else 0.0,
             bare_input=layer == 0 and not self.first_attention_norm,
+            group=layer * self.layer_groups // self.num_layers if self.layer_groups else None,
         )
 
     def __post_init__(self) -> None:
@@ -94,6 +103,8 @@ class BertConfig(TransformerConfig):
         self.check(is_even, "positions", f"not rotary with heads of {self.head_key_size}, which is odd")
         is_even = self.positions != "sinusoidal" or self.word_size % 2 == 0
         self.check(is_even, "positions", f"not sinusoidal with embeddings of {self.word_size}, which is odd")
+        is_even = not self.num_layers % self.stored_layers
+        self.check(is_even, "layer_groups", f"0, or a divisor of num_layers={self.num_layers}")
         self.check(self.local_attention != 1, "local_attention", "0, or at least 2")
         single = self.relative_buckets // 4
         self.check(self.relative_distance > single, "relative_distance", f"above {single}, the buckets of one distance")

@@ -40,7 +40,8 @@ class EncoderOutput(NamedTuple):
 class Encoder(nn.Module):
     """A stack of Transformer layers.
 
-    Parameters: `layers`, those of a TransformerLayer with a leading axis L; `final_norm` if pre-norm.
+    Parameters: `layers`, those of a TransformerLayer with a leading axis L, or one place for each group of layers that
+    share them; `final_norm` if pre-norm.
     `scan_layers` and `remat` change neither the layout nor the result, even with dropout, so a checkpoint can be used
     with any of these options.
     """
@@ -76,7 +77,7 @@ class Encoder(nn.Module):
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
-        stacked = self.param("layers", stacked_init(layer, config.num_layers))
+        stacked = self.param("layers", stacked_init(layer, config.stored_layers))
         kinds = [config.kind(number) for number in range(config.num_layers)]
 
         def run(
@@ -85,7 +86,7 @@ class Encoder(nn.Module):
             # Without a key, dropout inside the layer raises an error.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             arguments = (mask, None, None, source, relative)
-            of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
+            of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked) if kinds[0].group is None else stacked
             returns = {"return_attention": return_attention, "return_layers": return_layers}
             return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
@@ -122,7 +123,7 @@ def run_layers(
     Args:
       layer: the module, which all layers share apart from their kinds.
       kinds: the kind of each layer.
-      stacked: the parameters of all layers, as made by `stacked_init`.
+      stacked: the parameters of all layers, or of all groups of layers, as made by `stacked_init`.
       x: the sequence.
       arguments: the layer's other positional arguments.
       key: the dropout key, which is split among the layers; None for no key.
@@ -135,11 +136,15 @@ def run_layers(
     if not kinds:
         return x, LayerAttention(None, None), None
     config = layer.config
-    # Matrices are cast once, and not in each pass over the layers.
-    stacked = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
+    is_shared = kinds[0].group is not None
+    if not is_shared:  # the gradients of shared parameters are added up in their own type
+        # Matrices are cast once, and not in each pass over the layers.
+        stacked = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
     keys = None if key is None else jax.random.split(key, len(kinds))
 
     def apply(kind: LayerKind, x: Array, params: Any, key: Array | None) -> tuple[Array, Any]:
+        if is_shared:
+            params = jax.tree.map(operator.itemgetter(kind.group), stacked)
         y, weights = layer.clone(kind=kind).apply(
             {"params": params},
             keep_rows_split(x),
@@ -158,8 +163,8 @@ def run_layers(
     for start, period, repeats in _loops(kinds):
         rows = slice(start, start + period * repeats)
         body = functools.partial(_in_turn, [functools.partial(apply, kind) for kind in kinds[rows][:period]])
-        of_loop = _split((stacked, keys), rows, repeats)
-        x, results = jax.lax.scan(body, x, of_loop, unroll=not config.scan_layers)
+        of_loop = _split((None if is_shared else stacked, keys), rows, repeats)
+        x, results = jax.lax.scan(body, x, of_loop, repeats, unroll=not config.scan_layers)
         collected.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
     weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *collected)
     return x, weights, outputs

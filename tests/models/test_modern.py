@@ -181,6 +181,32 @@ def test_scan_and_rematerialization_do_not_change_layers_of_several_kinds(scan_l
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-4, rtol=1e-4), found, expected)
 
 
+@pytest.mark.parametrize(("scan_layers", "remat"), [(False, "none"), (True, "full")])
+@pytest.mark.parametrize("places", [None, jnp.array([[3, 0]])])
+def test_shared_layers_equal_copies_and_add_their_gradients(scan_layers, remat, places):
+    copies = dataclasses.replace(BERT, num_layers=6, scan_layers=scan_layers, remat=remat)
+    shared, inputs = dataclasses.replace(copies, layer_groups=2), of_lengths(9, 6)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def outputs_and_gradient(config, params):
+        def loss(params):
+            options = {"deterministic": True, "return_attention": False, "output_positions": places}
+            hidden = Bert(config).apply({"params": params}, inputs, **options).hidden
+            return jnp.sum(jnp.sin(hidden)), hidden
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    def with_layers(change, params):
+        return {**params, "encoder": {"layers": jax.tree.map(change, params["encoder"]["layers"])}}
+
+    params = params_of(shared)
+    found, own = outputs_and_gradient(shared, params)
+    expected, other = outputs_and_gradient(copies, with_layers(lambda leaf: jnp.repeat(leaf, 3, axis=0), params))
+    np.testing.assert_allclose(own, other, atol=1e-5)
+    sums = with_layers(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]).sum(axis=1), expected)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-4, rtol=1e-4), found, sums)
+
+
 def test_layers_have_the_kinds_that_the_config_says():
     inputs = of_lengths(40)
     output = Bert(MODERN).apply({"params": params_of(MODERN)}, inputs, deterministic=True, return_attention=True)

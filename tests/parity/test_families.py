@@ -110,6 +110,31 @@ CONFIGS = {
             **ENDS,
         },
     ),
+    "albert": (
+        "albert",
+        {
+            "embedding_size": 10,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            **ENDS,
+        },
+    ),
+    "albert of two groups": (
+        "albert",
+        {
+            "embedding_size": 20,
+            "hidden_size": 16,
+            "num_hidden_layers": 4,
+            "num_hidden_groups": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 22,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-3,
+            **ENDS,
+        },
+    ),
     "camembert": (
         "camembert",
         {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
@@ -239,6 +264,7 @@ CASES += [("modernbert with biases", head) for head in ("words", "classes", "spa
 CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
 CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]
 CASES += [("xlm-roberta of two token types", head) for head in ("words", "classes")] + [("camembert", "words")]
+CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albert of two groups", "words")]
 CASES += [(name, head) for name in ("nomic", "gte", "eurobert") for head in ("model", "words", "classes", "tokens")]
 CASES += [("jina", head) for head in ("words", "classes", "tokens", "spans")]
 CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("jina of two token types", "words")]

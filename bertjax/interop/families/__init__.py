@@ -15,8 +15,7 @@ from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kind of positions.
 ENCODERS = (
-    *("bert", "modernbert", "distilbert"),
-    *("roberta", "xlm-roberta", "camembert"),
+    *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "albert"),
     *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder"),
 )
 TRANSLATORS = ("marian",)

@@ -43,6 +43,7 @@ FAMILY = Family(
         "norm": "post",
         "norm_type": "layer",
         "norm_biases": True,
+        "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,
         "qk_norm": False,

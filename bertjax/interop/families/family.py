@@ -38,6 +38,7 @@ class Family:
       to_canonical: converts the tensors of a file to the names and shapes of `bert_tensors`. Its arguments are the
         tensors, the wanted parameters, the class in config.json or "", and the file or folder, for messages.
       from_canonical: the inverse. Its arguments are the tensors and the class of BERT like the one that opens them.
+      tokenizer: the kind of tokenizer of most published models, for the documentation.
       also: further model_types with the same form, and the fields that differ for each.
       base: what the names of tensors begin with that belong to the encoder; files of the encoder alone omit it.
       classes: the classes of transformers whose names are not regular, by the name of BERT's class.
@@ -60,6 +61,7 @@ class Family:
     from_canonical: Callable[[Tensors, str], dict[str, np.ndarray]] = _unchanged
     needs_token_types: bool = False
     counts_from_padding: bool = False
+    tokenizer: str = "WordPiece"
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -190,6 +190,7 @@ FAMILY = Family(
         "direction": "both",
         "norm": "pre",
         "norm_type": "layer",
+        "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,
         "first_attention_norm": False,
@@ -204,6 +205,7 @@ FAMILY = Family(
     write_config=write_config,
     prefix="ModernBert",
     base="model",
+    tokenizer="byte-level BPE",
     heads={
         "BertModel": set(),
         "BertForMaskedLM": {"masked_lm"},
