@@ -91,5 +91,6 @@ FAMILY = Family(
     heads=rotary.HEADS,
     to_canonical=_NAMES.to_canonical,
     from_canonical=_NAMES.from_canonical,
+    tokenizer="byte-level BPE",
     tokens={"pad": "pad", "bos": "cls", "eos": "sep", "mask": "mask"},
 )

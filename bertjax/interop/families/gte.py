@@ -58,5 +58,6 @@ FAMILY = Family(
     heads=rotary.HEADS,
     to_canonical=to_canonical,
     from_canonical=_NAMES.from_canonical,
+    tokenizer="Unigram",
     tokens={"pad": "pad"},
 )

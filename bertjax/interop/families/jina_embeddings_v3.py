@@ -58,6 +58,7 @@ FAMILY = Family(
     heads={**rotary.HEADS, "BertModel": {"bert/pooler"}, "BertForQuestionAnswering": {"qa_outputs"}},
     to_canonical=to_canonical,
     from_canonical=_NAMES.from_canonical,
+    tokenizer="Unigram",
     tokens={"pad": "pad", "bos": "cls", "eos": "sep"},
     needs_token_types=True,
 )
