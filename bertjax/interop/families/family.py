@@ -15,6 +15,8 @@ from bertjax.models.bert import HeadConfig
 Tensors = Mapping[str, np.ndarray]
 Names = str | tuple[str, ...]
 QUERY_KEY_VALUE = ("attention.self.query", "attention.self.key", "attention.self.value")
+# The classes of BertSum for any family. transformers does not have them, and opens the encoder alone.
+SUMMARIZERS: Mapping[str, set[str]] = {"BertSum": {"scorer"}, "BertSumAbs": {"decoder", "target_embeddings", "bias"}}
 
 
 def _unchanged(tensors: Tensors, *about: object) -> dict[str, np.ndarray]:
@@ -67,7 +69,13 @@ class Family:
 
     def class_name(self, architecture: str) -> str:
         """Returns the class of transformers that is like a class of BERT."""
+        if architecture in SUMMARIZERS:
+            return architecture
         return self.classes.get(architecture) or self.prefix + architecture.removeprefix("Bert")
+
+    def heads_of(self, architecture: str) -> set[str] | None:
+        """Returns the modules other than the encoder of the class like one of BERT; None if there is none."""
+        return SUMMARIZERS.get(architecture) or self.heads.get(architecture)
 
 
 # The classifier of texts of families whose class for it has no pooler, but the same map in its head; see `Renaming`.
