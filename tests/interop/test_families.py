@@ -33,6 +33,7 @@ def test_an_unknown_family():
         ({}, "bert"),  # like the others, of earlier versions
         ({"positions": "rotary"}, "modernbert"),
         ({"positions": "none"}, "bert"),
+        ({"positions": "rotary", "direction": "left_to_right"}, "modernbert-decoder"),
     ],
 )
 def test_the_family_of_a_run(model, family):

@@ -13,7 +13,7 @@ from bertjax.config import choice
 from bertjax.interop.families.family import Family
 from bertjax.models.bert import HeadConfig
 
-# A model from scratch is of the first family with its kind of positions.
+# A model from scratch is of the first family with its kinds of positions and its direction.
 ENCODERS = (
     *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "albert"),
     *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder"),
@@ -36,5 +36,6 @@ def module(name: str) -> Any:
 
 def of_model(model: Mapping[str, Any]) -> str:
     """Returns the family of an encoder whose run does not record one, by the fields of its HeadConfig."""
-    positions = {key: model.get(key, getattr(HeadConfig, key)) for key in ("positions", "relative_positions")}
-    return next((name for name in ENCODERS if positions.items() <= find(name).fixed.items()), ENCODERS[0])
+    keys = ("positions", "relative_positions", "direction")
+    values = {key: model.get(key, getattr(HeadConfig, key)) for key in keys}
+    return next((name for name in ENCODERS if values.items() <= find(name).fixed.items()), ENCODERS[0])

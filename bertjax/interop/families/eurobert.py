@@ -15,8 +15,10 @@ _FIELDS = {
     **{field: key for field, key in json_files.SIZES.items() if field not in ("dropout", "type_vocab_size")},
     "attention_dropout": ("attention_dropout", float),
     "norm_eps": ("rms_norm_eps", float),
+    "num_key_value_heads": ("num_key_value_heads", int),
 }
-_FREE = ("num_key_value_heads", "pooling")  # which all models of BERT share
+# Fields that models of EuroBERT do not share, unlike those of BERT.
+_FREE = ("num_key_value_heads", "pooling")
 _DEFAULTS = {"attention_dropout": 0.0, "initializer_range": 0.02, "rms_norm_eps": 1e-5}
 # Keys that files may omit, and their only supported values.
 _FIXED = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
@@ -37,12 +39,12 @@ _NAMES = Renaming(
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """See `Family.read_config`."""
     raw = {"classifier_pooling": raw.get("clf_pooling", "late"), "hidden_act": "silu", **_DEFAULTS, **raw}
+    if raw.get("num_key_value_heads") is None:
+        raw["num_key_value_heads"] = raw.get("num_attention_heads")
     values = json_files.fields(raw, _FIELDS, path)
     for key, expected in _FIXED.items():
         if raw.get(key, expected) != expected:
             refuse(f"{path}: {key}", raw[key], f"{expected}")
-    heads = {"num_key_value_heads": raw["num_attention_heads"], **{k: v for k, v in raw.items() if v is not None}}
-    values |= json_files.fields(heads, {"num_key_value_heads": ("num_key_value_heads", int)}, path)
     pooling = json_files.fields(raw, {"pooling": ("classifier_pooling", str)}, path)["pooling"]
     if pooling not in _POOLINGS:
         refuse(f"{path}: classifier_pooling", pooling, " or ".join(_POOLINGS))

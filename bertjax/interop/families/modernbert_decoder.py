@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import modernbert
 from bertjax.models.bert import HeadConfig
@@ -30,11 +32,17 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
     """See `Family.write_config`."""
-    if config.unbiased != _UNBIASED[config.biases]:
-        expected = f"{_UNBIASED[config.biases]} with model.biases={config.biases}"
-        refuse("config key model.unbiased", config.unbiased, expected)
     width = config.local_attention and config.local_attention + _ITSELF
     return modernbert.write_config(dataclasses.replace(config, local_attention=width))
+
+
+def from_canonical(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
+    """See `Family.from_canonical`. Raises UserError if only one of the two maps of a classifier has a bias."""
+    has_bias, head_has = "classifier.bias" in tensors, "head.dense.bias" in tensors
+    if "classifier.weight" in tensors and has_bias != head_has:
+        got, expected = _UNBIASED[has_bias], f"{_UNBIASED[head_has]} with model.biases={head_has}"
+        refuse("config key model.unbiased", got, expected)
+    return _NAMES.from_canonical(tensors, architecture)
 
 
 FAMILY = dataclasses.replace(
@@ -55,5 +63,5 @@ FAMILY = dataclasses.replace(
     },
     classes={"BertForMaskedLM": "ModernBertDecoderForCausalLM"},
     to_canonical=_NAMES.to_canonical,
-    from_canonical=_NAMES.from_canonical,
+    from_canonical=from_canonical,
 )

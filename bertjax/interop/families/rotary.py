@@ -61,7 +61,8 @@ def read_base(given: Any, kind: str, raw: Mapping[str, Any], older: tuple[str, f
 
 def read_one_base(raw: Mapping[str, Any], default: float, path: Path) -> dict[str, float]:
     """Returns the field `rotary_base` of a model without local layers; see `read_base`."""
-    for key, expected in {"rope_scaling": None, "head_dim": raw["hidden_size"] // raw["num_attention_heads"]}.items():
+    head_size = raw["hidden_size"] // max(raw["num_attention_heads"], 1)
+    for key, expected in {"rope_scaling": None, "head_dim": head_size}.items():
         if raw.get(key) not in (None, expected):
             refuse(f"{path}: {key}", raw[key], f"{expected}")
     return {"rotary_base": read_base(raw.get("rope_parameters"), "", raw, ("rope_theta", default), path)}
