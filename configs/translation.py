@@ -106,6 +106,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.num_decoder_layers = layers
     model.hidden_size = hidden
     model.num_heads = heads
+    model.num_key_value_heads = 0  # that of num_heads
     model.intermediate_size = intermediate
     model.activation = "relu"
     model.norm = "post"  # "pre" as in the Annotated Transformer

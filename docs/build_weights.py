@@ -21,6 +21,7 @@ _TASKS = {
     "Model": "encoder",
     "ForPreTraining": "next sentence",
     "ForMaskedLM": "masked LM",
+    "ForCausalLM": "causal LM",
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "questions",
@@ -81,9 +82,9 @@ def page() -> str:
             family.label,
             f"`{family.name}`",
             f"`{family.class_name('Bert')}...`",
-            _tasks([family.heads.keys() - {"BertModel"}]),
+            _tasks([_ends(family, family.heads.keys() - {"BertModel"})]),
             family.tokenizer,
-            _tasks([{CLASSES_OF[head] for name, head in CASES if CONFIGS[name][0] == family.name}]),
+            _tasks([_ends(family, {CLASSES_OF[head] for name, head in CASES if CONFIGS[name][0] == family.name})]),
         )
         for family in map(families.find, families.ENCODERS)
     ]
@@ -96,18 +97,24 @@ def readme() -> str:
     """Returns the README with a new table of encoders, one column for each kind of tokenizer."""
     groups: dict[str, list[Family]] = {}
     for family in map(families.find, families.ENCODERS):
-        groups.setdefault(family.tokenizer, []).append(family)
+        if family.fixed["direction"] == "both":
+            groups.setdefault(family.tokenizer, []).append(family)
     rows = [
         ("in and out", *(", ".join(family.label for family in group) for group in groups.values())),
-        ("tasks", *(_tasks([family.heads.keys() - {"BertModel"} for family in group]) for group in groups.values())),
+        ("tasks", *(_tasks([_ends(each, each.heads.keys() - {"BertModel"}) for each in of]) for of in groups.values())),
     ]
     table = _table((_CORNER, *groups), rows)
     return re.sub(rf"\| {_CORNER} .*\n(\|.*\n)*", lambda _: table, README.read_text(), count=1)
 
 
+def _ends(family: Family, classes: Iterable[str]) -> set[str]:
+    """Returns the ends of the names of transformers' classes, given those of BERT's."""
+    return {family.class_name(name).removeprefix(family.prefix) for name in classes}
+
+
 def _tasks(of_families: Iterable[Set[str]]) -> str:
-    """Returns the tasks of the classes that all families have."""
-    ends = {name.removeprefix("Bert") for name in frozenset.intersection(*map(frozenset, of_families))}
+    """Returns the tasks of the ends that all families have."""
+    ends = frozenset.intersection(*map(frozenset, of_families))
     return ", ".join(task for end, task in _TASKS.items() if end in ends)
 
 

@@ -15,6 +15,7 @@ from bertjax.interop.published import Published
 _EXPERIMENTS = {
     "ForPreTraining": "bert_pretraining",
     "ForMaskedLM": "bert_pretraining",
+    "ForCausalLM": "bert_pretraining",
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForMultipleChoice": "multiple_choice",
@@ -79,7 +80,13 @@ class Transformers(Published):
     def required(self) -> Mapping[str, Any]:
         """See `Published.required`."""
         tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
-        return without_pairs(self.experiment, tensors)
+        objective = {"objective": self.objective} if self.objective else {}
+        return without_pairs(self.experiment, tensors) | objective
+
+    @property
+    def objective(self) -> str | None:
+        """See `Published.objective`; that of masked language models is not assumed."""
+        return "causal_lm" if self.architecture.endswith("ForCausalLM") else None
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`."""

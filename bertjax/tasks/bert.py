@@ -196,7 +196,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         """Writes a folder of transformers with the tokenizer; see `huggingface.save`."""
         tokenizer = self._tokenizer
         family = self._config.model.family or families.of_model(vars(self._model_config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id}
         huggingface.save(folder, params, self._model_config, architecture, labels, special=special, family=family)
         has_types = self._model_config.type_vocab_size > 1
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
