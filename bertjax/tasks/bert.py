@@ -231,12 +231,16 @@ class BertTask(BertPredictionTask[C], TrainingTask):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record of a validation example for the run's page, with its "kind" and the reference."""
 
+    @property
+    def _special(self) -> dict[str, int]:
+        """The ids of special tokens that config.json of an export states."""
+        return {"pad": self._tokenizer.pad_id, "cls": self._tokenizer.cls_id, "sep": self._tokenizer.sep_id}
+
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
         tokenizer, labels = self._tokenizer, self.labels or None
         family = self._config.model.family or families.of_model(vars(self._model_config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
+        huggingface.save(folder, params, self._model_config, self.architecture, labels, None, self._special, family)
         has_types = self._model_config.type_vocab_size > 0
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 

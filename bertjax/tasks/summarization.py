@@ -309,7 +309,7 @@ class SummarizationTask(BertTask[C]):
     def export(self, params: Params, folder: Path) -> None:
         """Writes weights and vocabulary; `transformers.BertModel.from_pretrained` opens the encoder."""
         rows = {key: getattr(self._config.data, key) for key in ("words", "interval_segments")}
-        presumm.save(folder, params, self._model_config, self._head, rows)
+        presumm.save(folder, params, self._model_config, self._head, rows, self._special)
         self._tokenizer.save(folder, self._model_config.max_positions)
 
 

@@ -13,6 +13,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -151,6 +152,7 @@ def save(
     config: HeadConfig,
     head: BertSumConfig | BertSumAbsConfig,
     rows: Mapping[str, Any],
+    special: Mapping[str, int] = MappingProxyType({"pad": 0}),
 ) -> None:
     """Writes config.json and model.safetensors, with transformers' names for BERT and PreSumm's names for its head.
 
@@ -163,11 +165,13 @@ def save(
       config: the configuration of its BERT.
       head: the configuration of its head.
       rows: the result of `read_rows` for the folder.
+      special: see `huggingface.save`.
     Raises:
       UserError: for an option that the BERT of transformers does not have.
     """
     architecture, key = _HEADS[type(head)]
-    huggingface.save(folder, params, config, architecture, more={key: {**dataclasses.asdict(head), _ROWS: rows}})
+    more = {key: {**dataclasses.asdict(head), _ROWS: rows}}
+    huggingface.save(folder, params, config, architecture, special=special, more=more)
 
 
 def read_head(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
