@@ -192,12 +192,17 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         inputs = BertInputs.of(batch)
         return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
 
+    @property
+    def _special(self) -> dict[str, int]:
+        """The ids of special tokens that config.json of an export states."""
+        ids = self._tokenizer
+        return {"pad": ids.pad_id, "cls": ids.cls_id, "sep": ids.sep_id, "mask": ids.mask_id}
+
     def save(self, params: Params, folder: Path, architecture: str, labels: Sequence[str] | None = None) -> None:
         """Writes a folder of transformers with the tokenizer; see `huggingface.save`."""
         tokenizer = self._tokenizer
         family = self._config.model.family or families.of_model(vars(self._model_config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id}
-        huggingface.save(folder, params, self._model_config, architecture, labels, special=special, family=family)
+        huggingface.save(folder, params, self._model_config, architecture, labels, special=self._special, family=family)
         has_types = self._model_config.type_vocab_size > 1
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 

@@ -310,8 +310,7 @@ class SummarizationTask(BertTask[C]):
         rows = {key: getattr(self._config.data, key) for key in ("words", "interval_segments")}
         bert, tokenizer = self._model_config, self._tokenizer
         family = self._config.model.family or families.of_model(vars(bert))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        presumm.save(folder, params, bert, self._head, rows, family=family, special=special)
+        presumm.save(folder, params, bert, self._head, rows, family=family, special=self._special)
         tokenizer.save(folder, bert.max_positions, token_types=bert.type_vocab_size > 1)
 
 
