@@ -13,7 +13,6 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
