@@ -116,6 +116,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.qk_norm = False
     model.gated = False
     model.biases = True
+    model.unbiased = "none"
     model.positions = "sinusoidal"
     model.sinusoid_layout = "deinterleaved"
     model.max_positions = 1024

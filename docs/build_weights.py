@@ -62,6 +62,7 @@ _REST = """
 - A folder with code of its own (`auto_map` in config.json), unless its `model_type` is in a table. The code is never
   run, in any case.
 - A config.json with a value that the family supports in transformers and bertjax does not. The error names the key.
+- Tensors of LoRA adapters, which some folders of jina-embeddings-v3 have besides the weights.
 - Missing files, such as a shard that model.safetensors.index.json lists; and torch files that contain code.
 
 `python -m docs.build_weights` writes this page from the code.

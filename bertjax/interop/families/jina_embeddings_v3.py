@@ -41,7 +41,7 @@ def to_canonical(
     """See `Family.to_canonical`. Raises UserError for the tensors of adapters."""
     adapters = [name for name in tensors if "lora" in name.lower()]
     if adapters:
-        fix = "load it with transformers and peft, then call merge_and_unload() and save_pretrained(FOLDER)"
+        fix = "use weights without adapters, or merge them into the model with the library that trained them"
         got = f"{len(adapters)} tensors of LoRA adapters, such as {adapters[0]}"
         raise UserError(source, got=got, expected="a model without adapters", fix=fix)
     return _NAMES.to_canonical(tensors, like, architecture, source)
