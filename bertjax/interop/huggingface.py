@@ -230,11 +230,12 @@ def save(
       UserError: for an option that the family does not have.
     """
     of_family, found = families.find(family), heads_of(params)
-    _check_fields(config, architecture, of_family)
-    assert found == of_family.heads[architecture], f"{architecture} with {found}"
+    _check_fields(config, architecture, of_family, found)
+    is_bare = architecture == "BertModel" and not found
+    assert is_bare or found == of_family.heads[architecture], f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
-        zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
+        zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     tensors = disassemble(params)
     values = {"model_type": of_family.name, **of_family.write_config(config)}
@@ -242,7 +243,7 @@ def save(
     values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()} | dict(more or {})
     if "classifier.bias" in tensors:
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
-    tensors = of_family.from_canonical(tensors)
+    tensors = of_family.from_canonical(tensors, architecture)
     if architecture == "BertModel":
         tensors = {name.removeprefix(f"{of_family.base}."): array for name, array in tensors.items()}
     write_tensors(folder, tensors)
@@ -283,10 +284,11 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_fields(config: HeadConfig, architecture: str, family: Family) -> None:
+def _check_fields(config: HeadConfig, architecture: str, family: Family, found: set[str]) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    if architecture not in family.heads:
-        expected = f"bert, because transformers has no {family.class_name(architecture)}"
+    has_other_head = architecture == "BertForPreTraining" and found != family.heads.get(architecture)
+    if architecture not in family.heads or has_other_head:
+        expected = f"bert, because transformers has no {family.class_name(architecture)} with these heads"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():
         if getattr(config, key) != value:

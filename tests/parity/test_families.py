@@ -13,6 +13,7 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
+from bertjax.models.replaced_tokens import BertForReplacedTokens
 from tests import tiny
 from tests.trees import distance
 
@@ -85,6 +86,28 @@ CONFIGS = {
             **TOKENS,
         },
     ),
+    "electra": (
+        "electra",
+        {
+            "embedding_size": 20,
+            "hidden_size": 24,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 3,
+            "intermediate_size": 28,
+        },
+    ),
+    "electra of one size": (
+        "electra",
+        {
+            "embedding_size": 12,
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 2,
+            "intermediate_size": 14,
+            "layer_norm_eps": 1e-3,
+            "type_vocab_size": 3,
+        },
+    ),
 }
 CLASSES_OF = {
     "model": "BertModel",
@@ -92,11 +115,16 @@ CLASSES_OF = {
     "classes": "BertForSequenceClassification",
     "tokens": "BertForTokenClassification",
     "spans": "BertForQuestionAnswering",
+    "choices": "BertForMultipleChoice",
+    "replaced": "BertForPreTraining",
 }
-CASES = [(name, head) for name in ("bert", "distilbert", "modernbert") for head in CLASSES_OF]
+HEADS = ("model", "words", "classes", "tokens", "spans")
+CASES = [(name, head) for name in ("bert", "distilbert", "modernbert") for head in HEADS]
 CASES.remove(("bert", "model"))  # test_bert.py has it, with its pooler
 CASES += [("modernbert with biases", head) for head in ("words", "classes", "spans")]
 CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
+CASES += [("electra", head) for head in (*HEADS, "choices", "replaced")]
+CASES += [("electra of one size", head) for head in ("words", "replaced")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 
@@ -167,9 +195,13 @@ def their_outputs(model, inputs):
     import torch
 
     ids, types, mask = (torch.tensor(np.array(each)).long() for each in inputs[:3])
-    more = {"token_type_ids": types} if model.config.model_type == "bert" else {}
+    more = {"token_type_ids": types} if model.config.model_type in ("bert", "electra") else {}
+    if type(model).__name__.endswith("MultipleChoice"):  # one choice for each text
+        ids, mask, more = ids[:, None], mask[:, None], {name: each[:, None] for name, each in more.items()}
     output = model(input_ids=ids, attention_mask=mask, **more)
     spans = ("start_logits", "end_logits")
+    if type(model).__name__ == "ElectraForPreTraining":
+        return output[0][..., None]
     return torch.stack([output[key] for key in spans], -1) if spans[0] in output else output[0]
 
 
@@ -180,6 +212,8 @@ def our_model(head, config):
         "classes": lambda: BertForSequenceClassification(config, CLASSES, 0.1, 0),
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
         "spans": lambda: BertForQuestionAnswering(config, 0),
+        "choices": lambda: BertForSequenceClassification(config, 1, 0.1, 0),
+        "replaced": lambda: BertForReplacedTokens(config),
     }[head]()
 
 
@@ -193,6 +227,7 @@ def call(head, config, method, first, inputs):
     if method == "init":
         return output["params"]
     found = {"model": lambda: output.hidden, "words": lambda: output.masked_lm_logits}
+    found["replaced"] = lambda: output[..., None]
     return {**found, "spans": lambda: jnp.stack(output, -1)}.get(head, lambda: output)()
 
 
@@ -217,7 +252,7 @@ def check(head, config, params, model, folder):
     theirs.backward(type(theirs)(of_outputs))
     real = mask.astype(bool) if theirs.ndim == 3 else slice(None)
     np.testing.assert_allclose(np.asarray(rows)[real], theirs.detach().numpy()[real], atol=2e-5)
-    for one, text in zip(unpacked(in_packed, head == "classes"), TEXTS, strict=True):
+    for one, text in zip(unpacked(in_packed, head in ("classes", "choices")), TEXTS, strict=True):
         alone = BertInputs(text[None], types_of(np.arange(len(text)))[None], np.ones((1, len(text))))
         np.testing.assert_allclose(one, their_outputs(model, alone).detach().numpy()[0], atol=2e-5)
     huggingface.write_tensors(folder, {name: each.grad.numpy() for name, each in model.named_parameters()})

@@ -13,7 +13,7 @@ from bertjax.interop.families.family import Family
 from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kind of positions.
-ENCODERS = ("bert", "modernbert", "distilbert")
+ENCODERS = ("bert", "modernbert", "distilbert", "electra")
 TRANSLATORS = ("marian",)
 
 

@@ -33,7 +33,7 @@ class Family:
       heads: the modules other than the encoder of each class, by the name of BERT's class.
       to_canonical: converts the tensors of a file to the names and shapes of `bert_tensors`. Its arguments are the
         tensors, the wanted parameters, the class in config.json or "", and the file or folder, for messages.
-      from_canonical: the inverse.
+      from_canonical: the inverse. Its arguments are the tensors and the name of BERT's class.
       base: what the names of tensors begin with that belong to the encoder; files of the encoder alone omit it.
       tokens: the keys of config.json for special tokens, without "_token_id", and our name of the same token.
       needs_token_types: whether transformers adds an embedding of token types in any case.
@@ -49,7 +49,7 @@ class Family:
     prefix: str = "Bert"
     base: str = "bert"
     to_canonical: Callable[[Tensors, Mapping[str, Any], str, str], dict[str, np.ndarray]] = _unchanged
-    from_canonical: Callable[[Tensors], dict[str, np.ndarray]] = _unchanged
+    from_canonical: Callable[[Tensors, str], dict[str, np.ndarray]] = _unchanged
     needs_token_types: bool = False
 
     def class_name(self, architecture: str) -> str:
@@ -80,8 +80,9 @@ class Renaming:
         whole = {f"{self._base}.{name}" if self._bare.match(name) else name: array for name, array in tensors.items()}
         return {_renamed(name, self._theirs): array for name, array in whole.items()}
 
-    def from_canonical(self, tensors: Tensors) -> dict[str, np.ndarray]:
+    def from_canonical(self, tensors: Tensors, *about: object) -> dict[str, np.ndarray]:
         """See `Family.from_canonical`."""
+        del about
         return {_renamed(name, self._ours): array for name, array in tensors.items()}
 
 
