@@ -225,12 +225,19 @@ class BertTask(BertPredictionTask[C], TrainingTask):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
+        self.write(params, folder, self._model_config, self.architecture, self.family)
+
+    @property
+    def family(self) -> str:
+        """The family of the encoder."""
+        return self._config.model.family or families.of_model(vars(self._model_config))
+
+    def write(self, params: Params, folder: Path, config: HeadConfig, architecture: str, family: str) -> None:
+        """Writes a folder with weights, config and vocabulary; see `huggingface.save`."""
         tokenizer, labels = self._tokenizer, self.labels or None
-        family = self._config.model.family or families.of_model(vars(self._model_config))
         special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
-        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
-        has_types = self._model_config.type_vocab_size > 0
-        tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
+        huggingface.save(folder, params, config, architecture, labels, special=special, family=family)
+        tokenizer.save(folder, config.max_positions, token_types=config.type_vocab_size > 0)
 
 
 def batch_specs(

@@ -265,9 +265,10 @@ class Inference:
             fresh = jax.jit(zeros, out_shardings=shardings)()
             started = task.warm_start(fresh, published)
             _check_all_loaded(fresh, started, task, published)
-            self.params = jax.device_put(started, shardings)
+            params = jax.device_put(started, shardings)
         else:
-            self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+            params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+        self.params = task.inference_params(params)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the validation and test splits, and the baselines."""
