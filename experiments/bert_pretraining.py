@@ -146,12 +146,12 @@ class Task(PretrainingTask[Config]):
         (row,) = segmented([text_row(segments, self._tokenizer)])
         ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
-        limit, types = self._model_config.max_positions, 1 if self._model_config.type_vocab_size == 1 else 2
-        if not positions or len(segments) > types or len(ids) > limit:
+        limit = self._model_config.max_positions
+        if not positions or len(segments) > 2 or len(ids) > limit:
             raise RowError(
                 where,
                 got=f"{len(positions)} [MASK], {len(segments)} segment(s), {len(ids)} word pieces",
-                expected=f"at least one [MASK], at most {types} segment(s) with a tab between them in a line, and at "
+                expected=f"at least one [MASK], at most 2 segments with a tab between them in a line, and at "
                 f"most {limit} word pieces with [CLS] and [SEP]",
                 fix="correct the text",
             )

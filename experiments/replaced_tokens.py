@@ -255,7 +255,7 @@ class Task(PretrainingTask[Config]):
 
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`; of one text or two."""
-        inputs.check_texts(texts, where, (1,) if self._model_config.type_vocab_size == 1 else (1, 2))
+        inputs.check_texts(texts, where, (1, 2))
         segments = self._tokenizer.encode_batch(texts)
         example = bert.text_example(segments, self._tokenizer, self._seq_len, None)
         words = self._tokenizer.names(example.rows[0]["input_ids"].tolist())

@@ -72,9 +72,6 @@ class PretrainingConfig(ExperimentConfig):
         super().__post_init__()
         model, data = self.model, self.data
         most = model.max_positions
-        ok, got = not data.next_sentence or model.type_vocab_size != 1, "True with model.type_vocab_size=1"
-        expected, fix = "at least 2, one for each segment of a pair, or 0", "set --config.data.next_sentence=False"
-        data.check(ok, "next_sentence", expected, got=got, fix=fix)
         data.check(data.seq_len <= most, "seq_len", f"at most model.max_positions={most}", fix="lower data.seq_len")
         has_table = bool(self.init_from) and model.positions == "learned"
         ok, got = 0 <= self.learned_positions <= most * has_table, f"{self.learned_positions} with {self.init_from!r}"

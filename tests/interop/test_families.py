@@ -46,7 +46,7 @@ ELECTRA = {
     **dict.fromkeys(("vocab_size", "max_position_embeddings"), 16),
     **dict.fromkeys(("hidden_size", "intermediate_size"), 8),
     **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "type_vocab_size"), 2),
-    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1),
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"), 0.1),
 }
 
 
@@ -79,7 +79,7 @@ def test_heads_of_electra_that_a_model_does_not_have_are_reported(tmp_path, capl
     assert report.missing == ("masked_lm",) and len(report.unused) == 4
     assert "4 tensors of other heads are not used: discriminator_predictions.dense, " in caplog.text
     with pytest.raises(
-        UserError, match=r"model\.family: got electra; expected bert, because transformers has no Electra"
+        UserError, match=r"model\.family: got electra; expected bert, because ELECTRA has no class like Bert"
     ):
         huggingface.save(
             tmp_path, {**params, "masked_lm": like["masked_lm"]}, config, "BertForPreTraining", family="electra"

@@ -273,7 +273,7 @@ def test_other_files_are_read_by_line(home, tmp_path, name):
     (tmp_path / "in.tsv").write_text("\n".join(TASKS[name][2]) + "\n")
     task = make(home, name, **COLUMNS[name])
     assert task.examples_of(str(tmp_path / "in.txt")) is None
-    if name in ("masks", "pairs", "features", "scores"):  # tabs separate the texts of a line
+    if name in ("masks", "replaced", "pairs", "features", "scores"):  # tabs separate the texts of a line
         assert task.examples_of(str(tmp_path / "in.tsv")) is None
         return
     with pytest.raises(UserError, match=r"a row without column 'a'.*rename a file of plain lines to \.txt"):

@@ -38,10 +38,12 @@ FAMILY = Family(
     label="BERT",
     fixed={
         "positions": "learned",
+        "relative_positions": "none",
         "direction": "both",
         "norm": "post",
         "norm_type": "layer",
         "norm_biases": True,
+        "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,
         "qk_norm": False,
@@ -69,3 +71,9 @@ FAMILY = Family(
     tokens={"pad": "pad"},
     needs_token_types=True,
 )
+# The heads that other families have too.
+HEADS = {
+    name: modules
+    for name, modules in FAMILY.heads.items()
+    if name.startswith("BertFor") and "next_sentence" not in modules
+}
