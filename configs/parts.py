@@ -90,6 +90,7 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.norm_biases = True
     model.norm_eps = 1e-12
     model.qk_norm = False
+    model.layer_groups = 0  # no parameters are shared
     model.embedding_size = 0  # that of the layers
     model.embedding_norm = True
     model.first_attention_norm = True
