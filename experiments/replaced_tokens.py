@@ -40,7 +40,6 @@ _SHARED: Mapping[str, Sequence[str]] = MappingProxyType(
         "separate": (),
     }
 )
-_OF_POOLERS = ("head", "pooler_activation", "pooling")  # keys of `model` that a discriminator ignores
 _KINDS = ("original", "replaced")
 
 
@@ -323,6 +322,7 @@ class Task(PretrainingTask[Config]):
     def _of_electra(self, config: HeadConfig) -> tuple[HeadConfig, str]:
         """The config as an ELECTRA's with its family, or unchanged if ELECTRA has no such encoder."""
         fixed = families.find("electra").fixed
-        same = dataclasses.replace(config, **{key: fixed[key] for key in _OF_POOLERS if key in fixed})
+        # A discriminator ignores these keys.
+        same = dataclasses.replace(config, head="pooler", pooling="cls", pooler_activation=fixed["pooler_activation"])
         is_same = all(getattr(same, key) == value for key, value in fixed.items())
         return (same, "electra") if is_same else (config, self.family)
