@@ -40,5 +40,5 @@ def get_config(variant: str = "") -> ConfigDict:
     for size in set(variant.split(",")) & _PUBLISHED.keys():
         rows, updates, rate, masked, width = _PUBLISHED[size]
         config.batch_size, config.num_steps, config.masking.rate, config.generator.width = rows, updates, masked, width
-        config.optimizer.learning_rate, config.optimizer.bias_correction = rate, True
+        config.optimizer.learning_rate = rate
     return config
