@@ -64,17 +64,15 @@ class GeneratorConfig(Constrained, prefix="generator"):
 
     def of(self, model: HeadConfig) -> HeadConfig:
         """Returns the config of the generator of a discriminator."""
-        hidden, heads = (max(1, round(self.width * size)) for size in (model.hidden_size, model.num_heads))
+        scaled = ("hidden_size", "num_heads", "num_key_value_heads", "intermediate_size")
+        known = {name: size for name in scaled if (size := getattr(model, name, 0))}
+        sizes: dict[str, Any] = {name: max(1, round(self.width * size)) for name, size in known.items()}
+        hidden, heads = sizes["hidden_size"], sizes["num_heads"]
         expected = f"a fraction of model.hidden_size={model.hidden_size} that its heads divide"
         self.check(hidden % heads == 0, "width", expected, got=f"{self.width}: {heads} heads for {hidden}")
-        return dataclasses.replace(
-            model,
-            hidden_size=hidden,
-            num_heads=heads,
-            num_layers=max(1, round(self.depth * model.num_layers)),
-            intermediate_size=max(1, round(self.width * model.intermediate_size)),
-            embedding_size=0 if model.word_size == hidden else model.word_size,
-        )
+        layers = max(1, round(self.depth * model.num_layers))
+        embedding_size = 0 if model.word_size == hidden else model.word_size
+        return dataclasses.replace(model, num_layers=layers, embedding_size=embedding_size, **sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +160,9 @@ class Task(PretrainingTask[Config]):
         """See `Experiment`."""
         model = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, model, BertForReplacedTokens(model))
-        self._generator_config = config.generator.of(model)
-        self._generator = BertForPreTraining(self._generator_config, predicts_next=False)
         self._has_generator = config.generator.width > 0
+        self._generator_config = config.generator.of(model) if self._has_generator else model
+        self._generator = BertForPreTraining(self._generator_config, predicts_next=False)
 
     def init(self, rng: jax.Array) -> Params:
         """See `TrainingTask.init`; `generator` lacks shared embeddings, and `changes` are 0."""
