@@ -68,4 +68,5 @@ FAMILY = Family(
     from_canonical=_NAMES.from_canonical,
     tokens={"pad": "pad", "bos": "cls", "eos": "sep"},
     needs_token_types=True,
+    tokenizer="Unigram",
 )

@@ -35,6 +35,7 @@ class Family:
       to_canonical: converts the tensors of a file to the names and shapes of `bert_tensors`. Its arguments are the
         tensors, the wanted parameters, the class in config.json or "", and the file or folder, for messages.
       from_canonical: the inverse. Its arguments are the tensors and the class of BERT like the one that opens them.
+      tokenizer: the kind of tokenizer of most published models, for the documentation.
       also: further model_types with the same form, and the fields that differ for each.
       base: what the names of tensors begin with that belong to the encoder; files of the encoder alone omit it.
       tokens: the keys of config.json for special tokens, without "_token_id", and our name of the same token.
@@ -56,6 +57,7 @@ class Family:
     from_canonical: Callable[[Tensors, str], dict[str, np.ndarray]] = _unchanged
     needs_token_types: bool = False
     counts_from_padding: bool = False
+    tokenizer: str = "WordPiece"
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def class_name(self, architecture: str) -> str:

@@ -230,6 +230,7 @@ FAMILY = Family(
     write_config=write_config,
     prefix="ModernBert",
     base="model",
+    tokenizer="byte-level BPE",
     heads={
         "BertModel": set(),
         "BertForMaskedLM": {"masked_lm"},

@@ -45,8 +45,9 @@ FAMILY = Family(
     tokens={"pad": "pad", "bos": "cls", "eos": "sep"},
     needs_token_types=True,
     counts_from_padding=True,
+    tokenizer="byte-level BPE",
     also={
-        "xlm-roberta": {"label": "XLM-R", "prefix": "XLMRoberta"},
-        "camembert": {"label": "CamemBERT", "prefix": "Camembert"},
+        "xlm-roberta": {"label": "XLM-R", "prefix": "XLMRoberta", "tokenizer": "Unigram"},
+        "camembert": {"label": "CamemBERT", "prefix": "Camembert", "tokenizer": "Unigram"},
     },
 )
