@@ -114,15 +114,19 @@ class Data(PretrainingData[Config]):
         super().__init__(config, folder, published)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`. A random number depends on the seed, the number of the batch, its row and position."""
-        for number, batch in enumerate(super().batches(split, start, rows), start if split == "train" else 0):
-            positions = batch["masked_positions"]
+        """See `Data.batches`.
+
+        A random number depends on the seed, the update, the row of its batch, and the position; in an evaluation on
+        the row of the split, so that it does not change with the size of batches.
+        """
+        is_training = split == "train"
+        for number, batch in enumerate(super().batches(split, start, rows), start if is_training else 0):
+            positions = batch["masked_positions"].astype(np.int64)
             times = len(positions) // len(rows)
-            of_rows = (rows[:, None] * times + np.arange(times)).reshape(-1, 1)
-            index = np.broadcast_to(of_rows, positions.shape).ravel()
-            words = random.bits(
-                self._config.seed, random.Stream.SAMPLING, number, index, 1, positions.ravel().astype(np.int64)
-            )
+            update, before = (number, 0) if is_training else (0, number * self._config.batch_size)
+            of_rows = before + (rows[:, None] * times + np.arange(times)).reshape(-1, 1)
+            places = np.broadcast_to(of_rows, positions.shape).ravel(), 1, positions.ravel()
+            words = random.bits(self._config.seed, random.Stream.SAMPLING, update, *places)
             # The upper 24 bits are a float32 below 1.
             uniforms = (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
             yield {**batch, "sampling_uniforms": uniforms.reshape(positions.shape)}

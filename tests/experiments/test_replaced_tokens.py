@@ -21,7 +21,11 @@ STAGED = {"data.stages": ((0.5, 8),), "data.packing": True}
 
 def values_of(folder, **values):
     text = folder / "text.txt"
-    return {**tiny.values(text if text.exists() else tiny.write_text(text)), "generator.width": 0.5, **values}
+    return {
+        **tiny.values(text if text.exists() else tiny.write_text(text, documents=80)),
+        "generator.width": 0.5,
+        **values,
+    }
 
 
 def made(folder, **values):
@@ -45,7 +49,7 @@ def test_a_sample_that_equals_the_original_token_counts_as_original():
     assert corrupted.is_replaced.tolist() == [[False, False, True, False]]
 
 
-def test_random_numbers_depend_only_on_the_batch_and_the_place_in_it(tmp_path):
+def test_random_numbers_do_not_depend_on_how_rows_are_divided(tmp_path):
     _, data, _ = made(tmp_path, **STAGED)
     everything, rows = list(itertools.islice(data.batches("train", 0, np.arange(16)), 6)), np.arange(16)
     assert len({batch["sampling_uniforms"].shape for batch in everything}) == 2
@@ -56,6 +60,13 @@ def test_random_numbers_depend_only_on_the_batch_and_the_place_in_it(tmp_path):
         )
     later = next(data.batches("train", 4, rows))
     np.testing.assert_array_equal(later["sampling_uniforms"], everything[4]["sampling_uniforms"])
+    valid = []
+    for size in (16, 12):
+        _, data, _ = made(tmp_path, batch_size=size)
+        valid.append([batch["sampling_uniforms"] for batch in data.batches("valid", 0, np.arange(size))])
+    one, other = map(np.concatenate, valid)
+    count = min(len(one), len(other))
+    np.testing.assert_array_equal(one[:count], other[:count])
     used = np.concatenate([batch["sampling_uniforms"][batch["masked_weights"] > 0] for batch in everything])
     assert len(np.unique(used)) > 0.99 * len(used) and abs(used.mean() - 0.5) < 0.05 and used.min() >= 0
 
