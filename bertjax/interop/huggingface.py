@@ -232,7 +232,7 @@ def save(
       config: its configuration.
       architecture: the class of BERT like the one that opens it: one of `BertModel`,
         `BertForPreTraining`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
-        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
+        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", whose encoder it opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
       special: the ids of the tokens "pad" and, for some families, "cls" and "sep".
@@ -243,7 +243,7 @@ def save(
     of_family, found = families.find(family), heads_of(params)
     _check_fields(config, architecture, of_family, found)
     is_bare = architecture == "BertModel" and not found
-    assert is_bare or found == of_family.heads[architecture], f"{architecture} with {found}"
+    assert is_bare or found == of_family.heads_of(architecture), f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
         zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
@@ -299,9 +299,9 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def _check_fields(config: HeadConfig, architecture: str, family: Family, found: set[str]) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    has_other_head = architecture == "BertForPreTraining" and found != family.heads.get(architecture)
-    if architecture not in family.heads or has_other_head:
-        expected = f"bert, because {family.label} has no class like {architecture} with these heads"
+    heads = family.heads_of(architecture)
+    if heads is None or (architecture == "BertForPreTraining" and found != heads):
+        expected = f"bert, because {family.label} has no class like {architecture}"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():
         if getattr(config, key) != value:

@@ -1,19 +1,25 @@
 """Tests of the records of families."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
+from bertjax.interop.bert_tensors import assemble
 from bertjax.interop.published import Run, open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.replaced_tokens import BertForReplacedTokens
+from tests import published
+
+BERT = Path(__file__).parents[1] / "parity/golden/bert_erf"
 
 
 @pytest.mark.parametrize("name", families.ENCODERS)
@@ -37,6 +43,35 @@ def test_an_unknown_family():
 )
 def test_the_family_of_a_run(model, family):
     assert Run(Path("run"), {"model": model}).family == family
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("roberta", {"hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
+        ("camembert", {"pad_token_id": None}, "pad_token_id: got None; expected a value of type int"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num: got 2; expected 1"),
+        ("albert", {"embedding_size": 36}, "embedding_size: got 36; expected another size than hidden_size"),
+    ],
+)
+def test_values_that_roberta_and_albert_do_not_have(family, changes, message):
+    raw = {**json.loads((BERT / "config.json").read_text()), "embedding_size": 9, "model_type": family, **changes}
+    with pytest.raises(UserError, match=message):
+        huggingface.read_config(raw, Path("config.json"))
+
+
+def test_an_export_to_albert_needs_embeddings_of_another_size():
+    config = dataclasses.replace(published.CONFIG, layer_groups=1)
+    with pytest.raises(UserError, match=r"model\.embedding_size: got 0; expected another size than model\.hidden_size"):
+        families.find("albert").write_config(config)
+
+
+def test_heads_that_a_class_does_not_read_are_ignored():
+    """Old classifiers of RoBERTa have a pooler besides their own map; ALBERT has a head for the order of sentences."""
+    pooler = {f"{name}.bias": np.array([i]) for i, name in enumerate(("classifier.dense", "roberta.pooler.dense"))}
+    assert families.find("roberta").to_canonical(pooler, {}, "", "") == {"bert.pooler.dense.bias": [0]}
+    tensors = {"sop_classifier.classifier.bias": np.zeros(2, np.float32)}
+    assert assemble(tensors, {}, "folder")[1].unused == tuple(tensors)
 
 
 # Of a discriminator. transformers omits keys with its default values.
@@ -64,9 +99,9 @@ def test_unsupported_values_of_electra(key, value):
 
 def test_heads_of_electra_that_a_model_does_not_have_are_reported(tmp_path, caplog):
     (tmp_path / "config.json").write_text(json.dumps(ELECTRA))
-    published, ids = open_weights(tmp_path), jnp.zeros((1, 1), jnp.int32)
-    assert published.experiment == "replaced_tokens" and published.required == {"generator.width": 0.0}
-    config = build(HeadConfig, published.fields, "model")
+    folder, ids = open_weights(tmp_path), jnp.zeros((1, 1), jnp.int32)
+    assert folder.experiment == "replaced_tokens" and folder.required == {"generator.width": 0.0}
+    config = build(HeadConfig, folder.fields, "model")
     assert config.embedding_size == 128
     inputs, discriminator = BertInputs(ids, ids, ids), BertForReplacedTokens(config)
     params = jax.jit(lambda key: discriminator.init(key, inputs, deterministic=True))(jax.random.key(0))["params"]
@@ -78,9 +113,6 @@ def test_heads_of_electra_that_a_model_does_not_have_are_reported(tmp_path, capl
         _, report = huggingface.load(tmp_path, like, family="electra")
     assert report.missing == ("masked_lm",) and len(report.unused) == 4
     assert "4 tensors of other heads are not used: discriminator_predictions.dense, " in caplog.text
-    with pytest.raises(
-        UserError, match=r"model\.family: got electra; expected bert, because ELECTRA has no class like Bert"
-    ):
-        huggingface.save(
-            tmp_path, {**params, "masked_lm": like["masked_lm"]}, config, "BertForPreTraining", family="electra"
-        )
+    params["masked_lm"] = like["masked_lm"]
+    with pytest.raises(UserError, match=r"got electra; expected bert, because ELECTRA has no class like Bert"):
+        huggingface.save(tmp_path, params, config, "BertForPreTraining", family="electra")
