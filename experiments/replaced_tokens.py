@@ -307,24 +307,25 @@ class Task(PretrainingTask[Config]):
         If ELECTRA has the discriminator's structure, `ElectraForPreTraining` opens it. Otherwise the folder has the
         encoder alone, in the form of its family.
         """
-        encoder, family = self._of_electra(self._model_config)
+        config, family = self._of_electra(self._model_config)
         params = self.inference_params(params)
         names = ("bert", "discriminator") if family == "electra" else ("bert",)
         architecture = self.architecture if family == "electra" else "BertModel"
         if architecture == "BertModel":
-            _log.warning("the discriminator's head is not exported: transformers has none for %s", family)
-        self.write({name: params[name] for name in names}, folder, encoder, architecture, family)
+            _log.warning("the discriminator's head is not exported: transformers has none like this encoder")
+        self.save({name: params[name] for name in names}, folder, architecture, config=config, family=family)
         if self._has_generator:
-            generator, family = self._of_electra(self._generator_config)
+            config, family = self._of_electra(self._generator_config)
+            words, inside = self._of_generator(params), folder / "generator"
             try:
-                self.write(self._of_generator(params), folder / "generator", generator, "BertForMaskedLM", family)
+                self.save(words, inside, "BertForMaskedLM", config=config, family=family)
             except UserError as error:
                 _log.warning("the generator is not exported: %s", error)
 
     def _of_electra(self, config: HeadConfig) -> tuple[HeadConfig, str]:
-        """The config as an ELECTRA's with its family, or unchanged if ELECTRA has no such encoder."""
+        """The config of the same ELECTRA and its family; or unchanged and "" if ELECTRA has no such encoder."""
         fixed = families.find("electra").fixed
         # A discriminator ignores these keys.
         same = dataclasses.replace(config, head="pooler", pooling="cls", pooler_activation=fixed["pooler_activation"])
         is_same = all(getattr(same, key) == value for key, value in fixed.items())
-        return (same, "electra") if is_same else (config, self.family)
+        return (same, "electra") if is_same else (config, "")

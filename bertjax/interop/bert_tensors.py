@@ -29,9 +29,10 @@ _MODULES = {
     "bert/encoder/layers/intermediate": "bert.encoder.layer.{}.intermediate.dense",
     "bert/encoder/layers/output": "bert.encoder.layer.{}.output.dense",
     "bert/encoder/layers/output_norm": "bert.encoder.layer.{}.output.LayerNorm",
-    # transformers' BERT does not have these four. Other models' names are mapped to these names.
+    # transformers' BERT does not have these. Other models' names are mapped to these names.
     "bert/encoder/layers/gate": "bert.encoder.layer.{}.gate.dense",
     "bert/encoder/final_norm": "bert.encoder.final_norm",
+    "bert/relative_embeddings": "bert.encoder",
     "transform": "head.dense",
     "norm": "head.norm",
     "bert/pooler": "bert.pooler.dense",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.text.vocabulary_config import casing
-from bertjax.interop import families, huggingface, json_files
+from bertjax.interop import families, huggingface, json_files, sentence_transformers
 from bertjax.interop.bert_tensors import filled, without_pairs
 from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
@@ -87,7 +87,11 @@ class Transformers(Published):
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`."""
         first = huggingface.first_position(self.config, self._file)
-        return filled(huggingface.load(self.path, wanted, self.architecture, self.family, first), wanted)
+        rest = {name: tree for name, tree in wanted.items() if name != "dense"}
+        found, missing = filled(huggingface.load(self.path, rest, self.architecture, self.family, first), rest)
+        if "dense" in wanted:
+            found["dense"] = sentence_transformers.load_dense(self.path, wanted["dense"])
+        return found, missing
 
 
 def open_weights(path: Path) -> Published | None:

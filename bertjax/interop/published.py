@@ -127,6 +127,30 @@ class Published(abc.ABC):
         """Config values without which these weights cannot be used for their experiment, by dotted key."""
         return {}
 
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raises UserError if config.json states other ids of special tokens than a tokenizer has.
+
+        Of the two keys of the start and of the end of texts, one may be that of a decoder, which is not used.
+        """
+        template = tokenizer.template
+        known = {
+            ("pad",): (tokenizer.pad_id,),
+            ("cls", "bos"): (tokenizer.cls_id, *template.start),
+            ("sep", "eos"): (tokenizer.sep_id, *template.end),
+            ("mask",): (tokenizer.mask_id,),
+        }
+        for roles, ids in known.items():
+            keys = [f"{role}_token_id" for role in roles]
+            stated = {key: self.config[key] for key in keys if isinstance(self.config.get(key), int)}
+            if stated and not {*stated.values()} & {*ids}:
+                (key, token), *_ = stated.items()
+                raise UserError(
+                    "the tokenizer",
+                    got=f"{tokenizer.vocab[ids[0]]} with id {ids[0]}",
+                    expected=f"id {token}, {key} in config.json of {self.path}",
+                    fix="use the tokenizer that the weights were trained with; if it is this one, correct config.json",
+                )
+
     def tokenizer(self, lowercase: bool) -> Tokenizer:
         """Opens the vocabulary. Raises UserError if there is none, or it has another casing."""
         return load_tokenizer(self.path, lowercase)

@@ -130,7 +130,7 @@ class PretrainingData(Data, Generic[C]):
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
-        return Corpus(self._preparation.folder)
+        return self._preparation.corpus()
 
     @property
     def vocabulary(self) -> Tokenizer:

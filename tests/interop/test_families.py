@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop import families, huggingface
+from bertjax.interop import families, huggingface, json_files
 from bertjax.interop.bert_tensors import assemble
 from bertjax.interop.published import Run, open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
@@ -39,6 +39,7 @@ def test_an_unknown_family():
         ({}, "bert"),  # like the others, of earlier versions
         ({"positions": "rotary"}, "modernbert"),
         ({"positions": "none"}, "bert"),
+        ({"relative_positions": "bucketed"}, "mpnet"),
     ],
 )
 def test_the_family_of_a_run(model, family):
@@ -116,3 +117,27 @@ def test_heads_of_electra_that_a_model_does_not_have_are_reported(tmp_path, capl
     params["masked_lm"] = like["masked_lm"]
     with pytest.raises(UserError, match=r"got electra; expected bert, because ELECTRA has no class like Bert"):
         huggingface.save(tmp_path, params, config, "BertForPreTraining", family="electra")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"relative_attention_num_buckets": 64}, "num_buckets: got 64; expected 32, as in transformers"),
+        ({"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
+        ({"hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
+    ],
+)
+def test_values_that_mpnet_does_not_have(changes, message):
+    sizes = {key: 4 for key, kind in json_files.SIZES.values() if kind is int and key != "type_vocab_size"}
+    rates = {key: 0.1 for key, kind in json_files.SIZES.values() if kind is float}
+    raw = {"model_type": "mpnet", "hidden_act": "gelu", **sizes, **rates}
+    assert huggingface.read_config(raw, Path("f"))["max_positions"] == 2
+    with pytest.raises(UserError, match=message):
+        huggingface.read_config({**raw, **changes}, Path("f"))
+
+
+def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):
+    config = dataclasses.replace(published.CONFIG, type_vocab_size=0, relative_positions="bucketed")
+    params = {"bert": published.params(config)}
+    with pytest.raises(UserError, match="id of padding in the vocabulary: got 0; expected 1, as in MPNet"):
+        huggingface.save(tmp_path, params, config, "BertModel", family="mpnet")

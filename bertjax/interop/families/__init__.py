@@ -14,7 +14,7 @@ from bertjax.interop.families.family import Family
 from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kind of positions.
-ENCODERS = ("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "albert", "electra")
+ENCODERS = ("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert", "electra")
 TRANSLATORS = ("marian",)
 # The modules of families that are not named like it; see `Family.also`.
 _MODULES = {"xlm-roberta": "roberta", "camembert": "roberta"}
