@@ -70,7 +70,7 @@ def bert(
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
-    if published and not published.is_run and data.get("vocab_file"):
+    if published and published.config and not published.is_run and data.get("vocab_file"):
         path, lowercase = Path(data["vocab_file"]), data["lowercase"]
         found = published.tokenizer(lowercase) if published.has_vocabulary else load_tokenizer(path, lowercase)
         check_vocab_size(found.vocab_size, model["vocab_size"])

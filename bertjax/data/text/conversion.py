@@ -4,7 +4,6 @@ The steps are those of transformers' converters (`convert_slow_tokenizer.py`), f
 files come. The fields of a model: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,17 +124,23 @@ def _sentencepiece(path: Path, name: str, config: Mapping[str, Any]) -> Tokenize
 
 
 def _model(pieces: Pieces, name: str, trainer: Message, where: str) -> models.Model:
-    """Returns the model over the pieces of a file, in the order of the ids of a class."""
+    """Returns the model over the pieces of a file, in the order of the ids of a class.
+
+    A character without a piece is unknown, as in the fast tokenizers of transformers, even if the file has tokens of
+    bytes (`byte_fallback`, in DeBERTa-v3), into which the package sentencepiece would split it.
+    """
     kind, unk_id = trainer.integer(3, _UNIGRAM), trainer.integer(40)
-    if kind not in (_UNIGRAM, _BPE) or trainer.integer(35):
-        got = "tokens of bytes (byte_fallback)" if trainer.integer(35) else f"a model of type {kind}"
-        fix = "use a folder with a tokenizer.json"
+    if kind not in (_UNIGRAM, _BPE):
+        got, fix = f"a model of type {kind}", "use a folder with a tokenizer.json"
         raise UserError(where, got=got, expected="a SentencePiece model of type unigram or bpe", fix=fix)
     merges = _merges(pieces) if kind == _BPE else []
     if name in ("XLMRobertaTokenizer", "CamembertTokenizer"):  # the ids of fairseq
         pieces, unk_id = _of_fairseq(pieces, name), 3
     elif name in ("AlbertTokenizer", "XLNetTokenizer"):  # a comma after a digit is a token of its own
-        pieces = [(piece, score + _UNUSED_SCORE * bool(re.search(r"\d,$", piece))) for piece, score in pieces]
+        pieces = [
+            (piece, score + _UNUSED_SCORE if piece.endswith(",") and piece[-2:-1].isdigit() else score)
+            for piece, score in pieces
+        ]
     if kind == _UNIGRAM:
         return models.Unigram(pieces, unk_id=unk_id, byte_fallback=False)
     vocab = {piece: number for number, (piece, _) in enumerate(pieces)}
