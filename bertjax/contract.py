@@ -116,6 +116,10 @@ class PredictionTask(abc.ABC):
         del published
         return params
 
+    def inference_params(self, params: Params) -> Params:
+        """Returns the parameters of a checkpoint in the form that `model` applies. Default: they have it."""
+        return params
+
     @abc.abstractmethod
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
         """Returns (pattern of parameter paths, mesh axis or None for each dimension) pairs.

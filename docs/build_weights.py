@@ -19,7 +19,7 @@ PAGE, README = ROOT / "docs/reference/weights.md", ROOT / "README.md"
 # The task of each class of transformers, by the end of its name.
 _TASKS = {
     "Model": "encoder",
-    "ForPreTraining": "next sentence",
+    "ForPreTraining": "pretraining",  # next sentence; of ELECTRA, replaced tokens
     "ForMaskedLM": "masked LM",
     "ForCausalLM": "causal LM",
     "ForSequenceClassification": "classification",

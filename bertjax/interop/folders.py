@@ -13,6 +13,7 @@ from bertjax.interop.published import Published
 
 # The experiments of transformers' architectures and of ours, by the end of the class name.
 _EXPERIMENTS = {
+    "ElectraForPreTraining": "replaced_tokens",
     "ForPreTraining": "bert_pretraining",
     "ForMaskedLM": "bert_pretraining",
     "ForCausalLM": "bert_pretraining",
@@ -79,6 +80,8 @@ class Transformers(Published):
     @property
     def required(self) -> Mapping[str, Any]:
         """See `Published.required`."""
+        if self.experiment == "replaced_tokens":
+            return {"generator.width": 0.0}  # a discriminator has no generator
         tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
         objective = {"objective": self.objective} if self.objective else {}
         return without_pairs(self.experiment, tensors) | objective

@@ -155,7 +155,7 @@ def save(
       UserError: for an option that the family does not have.
     """
     of_family, found = families.find(family), heads_of(params)
-    _check_fields(config, architecture, of_family)
+    _check_fields(config, architecture, of_family, found)
     is_bare = architecture == "BertModel" and not found  # transformers does without a pooler
     assert is_bare or found == of_family.heads_of(architecture), f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
@@ -213,9 +213,10 @@ def write_json(path: Path, values: Any) -> None:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_fields(config: HeadConfig, architecture: str, family: Family) -> None:
+def _check_fields(config: HeadConfig, architecture: str, family: Family, found: set[str]) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    if family.heads_of(architecture) is None:
+    heads = family.heads_of(architecture)
+    if heads is None or (architecture == "BertForPreTraining" and found != heads):
         expected = f"bert, because {family.label} has no class like {architecture}"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():

@@ -20,6 +20,7 @@ from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer, save
 from bertjax.errors import UserError
 from bertjax.interop import families, json_files
 from bertjax.models.bert import HeadConfig
+from bertjax.models.replaced_tokens import DISENTANGLED, with_changes
 from bertjax.runs import checkpoints
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -254,7 +255,12 @@ class Run(Published):
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`. A task's `transform` and `norm` may start from those of the masked-LM head."""
         head = {name: wanted[name] for name in ("transform", "norm") if name in wanted}
-        found, unchanged = checkpoints.restore_shared(self.path, {**({"masked_lm": head} if head else {}), **wanted})
+        more = {"masked_lm": head} if head else {}
+        if "bert" in wanted and self.config.get("generator", {}).get("embeddings") == "disentangled":
+            tables = wanted["bert"]["embeddings"]
+            more["changes"] = {"embeddings": {name: tables[name] for name in DISENTANGLED if name in tables}}
+        found, unchanged = checkpoints.restore_shared(self.path, {**more, **wanted})
+        found = found if "changes" in wanted else with_changes(found)
         paths = list(unchanged)
         is_missing = {name: any(path.startswith(f"{name}/") for path in paths) for name in ("masked_lm", *head)}
         if any(is_missing[name] for name in head) and not is_missing["masked_lm"]:

@@ -198,13 +198,29 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         ids = self._tokenizer
         return {"pad": ids.pad_id, "cls": ids.cls_id, "sep": ids.sep_id, "mask": ids.mask_id}
 
-    def save(self, params: Params, folder: Path, architecture: str, labels: Sequence[str] | None = None) -> None:
-        """Writes a folder of transformers with the tokenizer; see `huggingface.save`."""
-        tokenizer = self._tokenizer
-        family = self._config.model.family or families.of_model(vars(self._model_config))
-        huggingface.save(folder, params, self._model_config, architecture, labels, special=self._special, family=family)
-        has_types = self._model_config.type_vocab_size > 1
-        tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
+    def save(
+        self,
+        params: Params,
+        folder: Path,
+        architecture: str,
+        labels: Sequence[str] | None = None,
+        config: HeadConfig | None = None,
+        family: str = "",
+    ) -> None:
+        """Writes a folder of transformers with the tokenizer; see `huggingface.save`.
+
+        Args:
+          params: see `huggingface.save`, as the next two.
+          folder: the folder.
+          architecture: the class.
+          labels: the names of the classes.
+          config: the config of the encoder. Default: that of the task.
+          family: its family. Default: that of the task.
+        """
+        tokenizer, config = self._tokenizer, config or self._model_config
+        family = family or self._config.model.family or families.of_model(vars(config))
+        huggingface.save(folder, params, config, architecture, labels, special=self._special, family=family)
+        tokenizer.save(folder, config.max_positions, token_types=config.type_vocab_size > 1)
 
 
 class BertTask(BertPredictionTask[C], TrainingTask):

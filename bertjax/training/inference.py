@@ -260,10 +260,11 @@ class Inference:
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shardings = sharding.tree_shardings(shapes, mesh, task.partition_rules())
         if workdir is None:
-            self.params, has_none = warm_started(task, published, shapes, shardings)
+            params, has_none = warm_started(task, published, shapes, shardings)
             _check_all_loaded(has_none, task, published)
         else:
-            self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+            params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+        self.params = task.inference_params(params)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the validation and test splits, and the baselines."""

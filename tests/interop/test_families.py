@@ -2,15 +2,21 @@
 
 import dataclasses
 import json
+import logging
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.bert_tensors import assemble
-from bertjax.interop.published import Run
+from bertjax.interop.published import Run, open_weights
+from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
+from bertjax.models.replaced_tokens import BertForReplacedTokens
 from tests import published
 
 BERT = Path(__file__).parents[1] / "parity/golden/bert_erf"
@@ -131,6 +137,50 @@ def test_heads_that_a_class_does_not_read_are_ignored():
     assert families.find("roberta").to_canonical(pooler, {}, "", "") == {"bert.pooler.dense.bias": [0]}
     tensors = {"sop_classifier.classifier.bias": np.zeros(2, np.float32)}
     assert assemble(tensors, {}, "folder")[1].unused == tuple(tensors)
+
+
+# Of a discriminator. transformers omits keys with its default values.
+ELECTRA = {
+    "model_type": "electra",
+    "architectures": ["ElectraForPreTraining"],
+    **dict.fromkeys(("vocab_size", "max_position_embeddings"), 16),
+    **dict.fromkeys(("hidden_size", "intermediate_size"), 8),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "type_vocab_size"), 2),
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"), 0.1),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("hidden_act", "gelu_new"), ("summary_type", "mean"), ("summary_use_proj", False)),
+        *(("summary_activation", "tanh"), ("tie_word_embeddings", False), ("is_decoder", True)),
+    ],
+)
+def test_unsupported_values_of_electra(key, value):
+    with pytest.raises(UserError, match=rf"file: {key}: got {value}; expected "):
+        huggingface.read_config({**ELECTRA, key: value}, Path("file"))
+
+
+def test_heads_of_electra_that_a_model_does_not_have_are_reported(tmp_path, caplog):
+    (tmp_path / "config.json").write_text(json.dumps(ELECTRA))
+    folder, ids = open_weights(tmp_path), jnp.zeros((1, 1), jnp.int32)
+    assert folder.experiment == "replaced_tokens" and folder.required == {"generator.width": 0.0}
+    config = build(HeadConfig, folder.fields, "model")
+    assert config.embedding_size == 128
+    inputs, discriminator = BertInputs(ids, ids, ids), BertForReplacedTokens(config)
+    params = jax.jit(lambda key: discriminator.init(key, inputs, deterministic=True))(jax.random.key(0))["params"]
+    huggingface.save(tmp_path, params, config, "BertForPreTraining", family="electra")
+    generator = BertForPreTraining(config, predicts_next=False)
+    options = {"deterministic": True, "return_attention": False}
+    like = jax.eval_shape(lambda: generator.init(jax.random.key(0), inputs, ids, **options))["params"]
+    with caplog.at_level(logging.INFO):
+        _, report = huggingface.load(tmp_path, like, family="electra")
+    assert report.missing == ("masked_lm",) and len(report.unused) == 4
+    assert "4 tensors of other heads are not used: discriminator_predictions.dense, " in caplog.text
+    params["masked_lm"] = like["masked_lm"]
+    with pytest.raises(UserError, match=r"got electra; expected bert, because ELECTRA has no class like Bert"):
+        huggingface.save(tmp_path, params, config, "BertForPreTraining", family="electra")
 
 
 def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):

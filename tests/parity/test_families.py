@@ -12,6 +12,7 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
+from bertjax.models.replaced_tokens import BertForReplacedTokens
 from tests.trees import distance
 
 pytestmark = pytest.mark.slow
@@ -268,6 +269,26 @@ CONFIGS = {
             "tie_word_embeddings": False,
             **dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
             **TOKENS,
+    "electra": (
+        "electra",
+        {
+            "embedding_size": 20,
+            "hidden_size": 24,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 3,
+            "intermediate_size": 28,
+        },
+    ),
+    "electra of one size": (
+        "electra",
+        {
+            "embedding_size": 12,
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 2,
+            "intermediate_size": 14,
+            "layer_norm_eps": 1e-3,
+            "type_vocab_size": 3,
         },
     ),
 }
@@ -294,6 +315,9 @@ CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("
 CASES += [("eurobert of means", head) for head in ("words", "classes")]
 CASES += [("eurobert of first tokens", "classes"), ("modernbert decoder", "model")]
 CASES += [(f"modernbert decoder{more}", head) for more in ("", " with biases") for head in ("words", "classes")]
+CASES += [("electra", head) for head in CLASSES_OF] + [("electra of one size", "words")]
+CLASSES_OF["replaced"] = "BertForPreTraining"  # of ELECTRA alone
+CASES += [(name, "replaced") for name in ("electra", "electra of one size")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 
@@ -372,6 +396,8 @@ def their_outputs(model, inputs):
         return model(**{name: each[None] for name, each in inputs.items()})[0][0, :, None]
     output = model(**inputs)
     spans = ("start_logits", "end_logits")
+    if type(model).__name__ == "ElectraForPreTraining":
+        return output[0][..., None]
     return torch.stack([output[key] for key in spans], -1) if spans[0] in output else output[0]
 
 
@@ -383,6 +409,7 @@ def our_model(head, config):
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
         "spans": lambda: BertForQuestionAnswering(config, 0),
         "choices": lambda: BertForSequenceClassification(config, 1, 0.1, 0),
+        "replaced": lambda: BertForReplacedTokens(config),
     }[head]()
 
 
@@ -396,6 +423,7 @@ def call(head, config, method, first, inputs):
     if method == "init":
         return output["params"]
     found = {"model": lambda: output.hidden, "words": lambda: output.masked_lm_logits}
+    found["replaced"] = lambda: output[..., None]
     return {**found, "spans": lambda: jnp.stack(output, -1)}.get(head, lambda: output)()
 
 

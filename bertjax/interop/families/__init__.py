@@ -16,7 +16,7 @@ from bertjax.models.bert import HeadConfig
 # A model from scratch is of the first family with its kinds of positions and its direction.
 ENCODERS = (
     *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert"),
-    *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder"),
+    *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder", "electra"),
 )
 TRANSLATORS = ("marian",)
 # The modules of families that are not named like it; see `Family.also`.
