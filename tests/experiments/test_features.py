@@ -11,6 +11,7 @@ import pytest
 
 import bertjax
 from bertjax.data.readers.feature_files import FeatureFiles
+from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from bertjax.experiments import features
 from bertjax.interop import huggingface
@@ -193,6 +194,15 @@ def test_the_config_overrides_the_folder(tmp_path):
     config = resolved(folder, "sentence", **overrides).config
     assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
     assert config["model"]["layers"] == [0]
+
+
+def test_lowercasing_in_front_of_a_cased_tokenizer_is_refused(tmp_path):
+    folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
+    assert resolved(folder, "sentence").config["data"]["seq_len"] == 9
+    WordPiece(published.TOKENIZER.vocab, lowercase=False).save(folder)
+    with pytest.raises(UserError, match="do_lower_case: got True; expected False, or a tokenizer that lowercases"):
+        resolved(folder, "sentence")
 
 
 def write_dense(folder, number, kernel, bias, activation):
