@@ -25,8 +25,6 @@ _TASKS = {
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "questions",
     "ForMultipleChoice": "multiple choice",
-    "Sum": "extractive summaries",
-    "SumAbs": "abstractive summaries",
 }
 _CORNER = "usual tokenizer"  # of the README's table
 _HEAD = """# Published weights
@@ -37,7 +35,8 @@ exports have the same form. A folder of any class starts any task: heads that it
 that the task lacks are ignored.
 
 - **out**: the classes of transformers that open exports, each with the end of its task below.
-- **tasks**: the tasks whose runs can be exported. Runs of other tasks train and predict, but are not exported.
+- **tasks**: the tasks whose runs can be exported, in addition to summarization, whose exports of all families have the
+  scorer or the decoder, too. Runs of other tasks train and predict, but are not exported.
 - **tokenizer**: that of most published models. A folder may have any tokenizer that bertjax opens.
 - **compared**: the heads whose outputs (2e-5) and gradients (1e-5) were compared with those of transformers, with
   random weights, in padded and packed rows, after reading a folder of transformers and before writing one.

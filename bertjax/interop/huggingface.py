@@ -144,7 +144,7 @@ def save(
       config: its configuration.
       architecture: the class of BERT like the one that opens it: one of `BertModel`,
         `BertForPreTraining`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
-        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
+        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", whose encoder it opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
       special: the ids of the tokens "pad" and, for some families, "cls" and "sep".
@@ -155,7 +155,7 @@ def save(
     of_family, found = families.find(family), heads_of(params)
     _check_fields(config, architecture, of_family)
     is_bare = architecture == "BertModel" and not found  # transformers does without a pooler
-    assert is_bare or found == of_family.heads[architecture], f"{architecture} with {found}"
+    assert is_bare or found == of_family.heads_of(architecture), f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
         zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
@@ -213,7 +213,7 @@ def write_json(path: Path, values: Any) -> None:
 
 def _check_fields(config: HeadConfig, architecture: str, family: Family) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    if architecture not in family.heads:
+    if family.heads_of(architecture) is None:
         expected = f"bert, because {family.label} has no class like {architecture}"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():

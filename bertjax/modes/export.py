@@ -25,6 +25,6 @@ def export(model: Model, folder: Path) -> None:
     if (folder / "modules.json").exists():
         opened += f', and SentenceTransformer("{folder}") of sentence-transformers'
     elif names:  # transformers has no BertSum
-        name = f'{"BertModel" if names[0].startswith("BertSum") else names[0]}.from_pretrained("{folder}")'
+        name = f'{"AutoModel" if names[0].startswith("BertSum") else names[0]}.from_pretrained("{folder}")'
         opened += f", and {name} of transformers" + " the encoder" * names[0].startswith("BertSum")
     _log.info("exported to %s: %s", folder, opened)

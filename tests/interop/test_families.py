@@ -1,14 +1,19 @@
 """Tests of the records of families."""
 
 import dataclasses
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.interop import families, huggingface, json_files
+from bertjax.interop import families, huggingface
+from bertjax.interop.bert_tensors import assemble
 from bertjax.interop.published import Run
 from tests import published
+
+BERT = Path(__file__).parents[1] / "parity/golden/bert_erf"
 
 
 @pytest.mark.parametrize("name", families.ENCODERS)
@@ -36,20 +41,34 @@ def test_the_family_of_a_run(model, family):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("family", "changes", "message"),
     [
-        ({"relative_attention_num_buckets": 64}, "num_buckets: got 64; expected 32, as in transformers"),
-        ({"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
-        ({"hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
+        ("roberta", {"hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
+        ("camembert", {"pad_token_id": None}, "pad_token_id: got None; expected a value of type int"),
+        ("mpnet", {"pad_token_id": 1, "relative_attention_num_buckets": 64}, "num_buckets: got 64; expected 32, as in"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num: got 2; expected 1"),
+        ("albert", {"embedding_size": 36}, "embedding_size: got 36; expected another size than hidden_size"),
     ],
 )
-def test_values_that_mpnet_does_not_have(changes, message):
-    sizes = {key: 4 for key, kind in json_files.SIZES.values() if kind is int and key != "type_vocab_size"}
-    rates = {key: 0.1 for key, kind in json_files.SIZES.values() if kind is float}
-    raw = {"model_type": "mpnet", "hidden_act": "gelu", **sizes, **rates}
-    assert huggingface.read_config(raw, Path("f"))["max_positions"] == 2
+def test_values_that_a_family_does_not_have(family, changes, message):
+    raw = {**json.loads((BERT / "config.json").read_text()), "embedding_size": 9, "model_type": family, **changes}
     with pytest.raises(UserError, match=message):
-        huggingface.read_config({**raw, **changes}, Path("f"))
+        huggingface.read_config(raw, Path("config.json"))
+
+
+def test_an_export_to_albert_needs_embeddings_of_another_size():
+    config = dataclasses.replace(published.CONFIG, layer_groups=1)
+    with pytest.raises(UserError, match=r"model\.embedding_size: got 0; expected another size than model\.hidden_size"):
+        families.find("albert").write_config(config)
+
+
+def test_heads_that_a_class_does_not_read_are_ignored():
+    """Old classifiers of RoBERTa have a pooler besides their own map; ALBERT has a head for the order of sentences."""
+    pooler = {f"{name}.bias": np.array([i]) for i, name in enumerate(("classifier.dense", "roberta.pooler.dense"))}
+    assert families.find("roberta").to_canonical(pooler, {}, "", "") == {"bert.pooler.dense.bias": [0]}
+    tensors = {"sop_classifier.classifier.bias": np.zeros(2, np.float32)}
+    assert assemble(tensors, {}, "folder")[1].unused == tuple(tensors)
 
 
 def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):

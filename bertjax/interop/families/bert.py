@@ -64,16 +64,9 @@ FAMILY = Family(
         "BertForTokenClassification": {"classifier"},
         "BertForMultipleChoice": {"bert/pooler", "classifier"},
         "BertForQuestionAnswering": {"qa_outputs"},
-        # Not in transformers, which opens them as a BertModel without the pooler.
-        "BertSum": {"scorer"},
-        "BertSumAbs": {"decoder", "target_embeddings", "bias"},
     },
     tokens={"pad": "pad"},
     needs_token_types=True,
 )
 # The heads that other families have too.
-HEADS = {
-    name: modules
-    for name, modules in FAMILY.heads.items()
-    if name.startswith("BertFor") and "next_sentence" not in modules
-}
+HEADS = {name: modules for name, modules in FAMILY.heads.items() if name not in ("BertModel", "BertForPreTraining")}

@@ -12,6 +12,8 @@ import numpy as np
 from bertjax.models.bert import HeadConfig
 
 Tensors = Mapping[str, np.ndarray]
+# The classes of BertSum for any family. transformers does not have them, and opens the encoder alone.
+SUMMARIZERS: Mapping[str, set[str]] = {"BertSum": {"scorer"}, "BertSumAbs": {"decoder", "target_embeddings", "bias"}}
 
 
 def _unchanged(tensors: Tensors, *about: object) -> dict[str, np.ndarray]:
@@ -64,7 +66,11 @@ class Family:
 
     def class_name(self, architecture: str) -> str:
         """Returns the class of transformers that is like a class of BERT."""
-        return self.prefix + architecture.removeprefix("Bert")
+        return architecture if architecture in SUMMARIZERS else self.prefix + architecture.removeprefix("Bert")
+
+    def heads_of(self, architecture: str) -> set[str] | None:
+        """Returns the modules other than the encoder of the class like one of BERT; None if there is none."""
+        return SUMMARIZERS.get(architecture) or self.heads.get(architecture)
 
 
 # The classifier of texts of families whose class for it has no pooler, but the same map in its head; see `Renaming`.

@@ -151,10 +151,11 @@ def save(
     config: HeadConfig,
     head: BertSumConfig | BertSumAbsConfig,
     rows: Mapping[str, Any],
+    **of_encoder: Any,
 ) -> None:
     """Writes config.json and model.safetensors, with transformers' names for BERT and PreSumm's names for its head.
 
-    `huggingface.load` reads everything. `BertModel.from_pretrained` of transformers reads the encoder, and reports the
+    `huggingface.load` reads everything. `AutoModel.from_pretrained` of transformers reads the encoder, and reports the
     tensors that it ignores. Each file appears under its name only when it is complete.
 
     Args:
@@ -163,11 +164,13 @@ def save(
       config: the configuration of its BERT.
       head: the configuration of its head.
       rows: the result of `read_rows` for the folder.
+      **of_encoder: `family` and `special` of `huggingface.save`.
     Raises:
-      UserError: for an option that the BERT of transformers does not have.
+      UserError: for an option that the encoder's family does not have.
     """
     architecture, key = _HEADS[type(head)]
-    huggingface.save(folder, params, config, architecture, more={key: {**dataclasses.asdict(head), _ROWS: rows}})
+    more = {key: {**dataclasses.asdict(head), _ROWS: rows}}
+    huggingface.save(folder, params, config, architecture, more=more, **of_encoder)
 
 
 def read_head(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
