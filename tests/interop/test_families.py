@@ -101,9 +101,10 @@ def test_adapters_in_the_weights_are_refused():
     [
         ("roberta", {"hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
         ("camembert", {"pad_token_id": None}, "pad_token_id: got None; expected a value of type int"),
+        ("mpnet", {"pad_token_id": 1, "relative_attention_num_buckets": 64}, "num_buckets: got 64; expected 32, as in"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
         ("albert", {"inner_group_num": 2}, "inner_group_num: got 2; expected 1"),
         ("albert", {"embedding_size": 36}, "embedding_size: got 36; expected another size than hidden_size"),
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
         ("mpnet", {"pad_token_id": 1, "hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
         ("nomic_bert", {**NOMIC, "prenorm": True}, "prenorm: got True; expected False"),
         ("nomic_bert", {**NOMIC, "num_experts": 8}, "num_experts: got 8; expected None"),
@@ -119,7 +120,7 @@ def test_adapters_in_the_weights_are_refused():
         ("modernbert-decoder", {"local_attention": 3}, "local_attention: got 3; expected at least 4"),
     ],
 )
-def test_values_that_families_do_not_have(family, changes, message):
+def test_values_that_a_family_does_not_have(family, changes, message):
     raw = {**json.loads((BERT / "config.json").read_text()), "embedding_size": 9, "model_type": family, **changes}
     with pytest.raises(UserError, match=message):
         huggingface.read_config(raw, Path("config.json"))

@@ -269,6 +269,8 @@ CONFIGS = {
             "tie_word_embeddings": False,
             **dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
             **TOKENS,
+        },
+    ),
     "electra": (
         "electra",
         {
