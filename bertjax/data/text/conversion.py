@@ -85,12 +85,12 @@ def read(path: Path) -> str:
     config = read_json(folder / "tokenizer_config.json")
     try:
         tokenizer = _byte_level(folder, config) if name in _BYTE_LEVEL else _sentencepiece(path, name, config)
+        _add_special(tokenizer, folder, name)
     except UserError:
         raise
     except Exception as error:  # the library raises no narrower type
         fix = "copy the files again"
         raise UserError(str(path), got=str(error), expected="a vocabulary", fix=fix) from None
-    _add_special(tokenizer, folder, name)
     return tokenizer.to_str()
 
 

@@ -112,7 +112,8 @@ class LibraryTokenizer(Tokenizer):
         names = {"cls": named.get("bos", ""), "sep": named.get("eos", ""), **named}
         found = cls(content, [names.get(role, "") for role in ROLES], where=str(path))
         kind = conversion.kind_of(path) if conversion.is_convertible(path) else tokenizer_class(path.parent)
-        found.template = folder_template(path.parent, kind, found._post_processor, found.cls_id, found.sep_id)
+        ids = found.cls_id, found.sep_id
+        found.template = folder_template(path.parent, kind, found._post_processor, *ids, found.vocab_size)
         return found
 
     @property

@@ -1,7 +1,7 @@
 """The special tokens around one text or a pair of texts, and how files of transformers state them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -79,31 +79,31 @@ def joined_by(separator: Sequence[int], parts: Sequence[Sequence[int]]) -> list[
     return joined
 
 
-def read_template(step: Mapping[str, Any] | None, where: str) -> Template | None:
+def read_template(step: Any, size: int, where: str) -> Template | None:
     """Returns the template in the post_processor of a tokenizer.json; None if it adds no special tokens to pairs.
 
     Args:
       step: the value of post_processor.
+      size: the size of the vocabulary.
       where: the name of the file, for messages.
     Raises:
       UserError: if it is of another kind, or does not surround texts with tokens as `Template` does.
     """
-    steps = step["processors"] if step and step.get("type") == "Sequence" else [step] if step else []
-    found = [each for each in steps if each["type"] != "ByteLevel"]  # which only changes offsets
-    if not found or all("Sequence" in piece for piece in found[0].get("pair", ({},))):  # the library's default
-        return None
-    kind, step = found[0]["type"], found[0]
-    template = None
-    if len(found) == 1 and kind in ("BertProcessing", "RobertaProcessing"):
-        make = Template.of_bert if kind == "BertProcessing" else Template.of_roberta
-        template = make(step["cls"][1], step["sep"][1])
-    elif len(found) == 1 and kind == "TemplateProcessing":
-        template = _of_pieces(step["single"], step["pair"], step["special_tokens"])
-    if template is None:
-        kinds = " and ".join(each["type"] for each in found)
+    try:
+        steps = step["processors"] if step and step["type"] == "Sequence" else [step] if step else []
+        found = [each for each in steps if each["type"] != "ByteLevel"]  # which only changes offsets
+        if not found or all("Sequence" in piece for piece in found[0].get("pair", ({},))):  # the library's default
+            return None
+        (one,) = found
+        template = _KINDS[one["type"]](one)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # of JSON of another form
+        template = None
+    ids = [*template.start, *template.between, *template.end] if template else [-1]
+    is_known = all(type(token) is int and 0 <= token < size for token in ids)
+    if template is None or template.second_type not in (0, 1) or not is_known:
         raise UserError(
             f"{where}: post_processor",
-            got=f"{kinds} {step.get('single', '')} {step.get('pair', '')}".strip(),
+            got=f"{step}",
             expected="BertProcessing, RobertaProcessing or TemplateProcessing: tokens before, between and after texts, "
             "the same around one text and around a pair",
             fix="use another model, or restore the file",
@@ -111,22 +111,23 @@ def read_template(step: Mapping[str, Any] | None, where: str) -> Template | None
     return template
 
 
-def _of_pieces(single: Any, pair: Any, special: Mapping[str, Any]) -> Template | None:
+def _of_pieces(step: Mapping[str, Any]) -> Template | None:
     """Returns the template of a TemplateProcessing; None if it has another form."""
-    texts = [
-        (name, number) for number, piece in enumerate(pair) for name in [piece.get("Sequence", {}).get("id")] if name
-    ]
-    if [name for name, _ in texts] != ["A", "B"]:
-        return None
-    (_, first), (_, second) = texts
-    types = [next(iter(piece.values()))["type_id"] for piece in pair]
-    parts = pair[:first], pair[first + 1 : second], pair[second + 1 :]
-    start, between, end = (
-        tuple(i for each in part for i in special[each["SpecialToken"]["id"]]["ids"]) for part in parts
-    )
-    alone = [next(iter(piece.values()))["id"] for piece in single]
-    expected = [next(iter(piece.values()))["id"] for piece in (*parts[0], pair[first], *parts[2])]
+    single, pair = ([next(iter(piece.items())) for piece in step[key]] for key in ("single", "pair"))
+    first, second = ([kind == "Sequence" and value["id"] for kind, value in pair].index(text) for text in "AB")
+    types = [value["type_id"] for _, value in pair]
+    names = [value["id"] for _, value in pair]
     # Tokens that start the second text of models without token types may have its type.
-    if alone != expected or any(types[: first + 1]) or len({*types[second:]}) > 1:
+    is_usual = [value["id"] for _, value in single] == names[: first + 1] + names[second + 1 :]
+    if not is_usual or first > second or any(types[: first + 1]) or len({*types[second:]}) > 1:
         return None
+    parts = names[:first], names[first + 1 : second], names[second + 1 :]
+    start, between, end = (tuple(i for name in part for i in step["special_tokens"][name]["ids"]) for part in parts)
     return Template(start, between, end, types[second])
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Template | None]] = {
+    "BertProcessing": lambda step: Template.of_bert(step["cls"][1], step["sep"][1]),
+    "RobertaProcessing": lambda step: Template.of_roberta(step["cls"][1], step["sep"][1]),
+    "TemplateProcessing": _of_pieces,
+}

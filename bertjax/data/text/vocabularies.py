@@ -127,7 +127,9 @@ def read_folder(
     added = [token["content"] for token in library.get("added_tokens") or ()]
     _check_added(folder, (*added, *read_json(folder / "added_tokens.json")), vocab)
     ids = checked_ids(vocab, str(folder), special)
-    template = folder_template(folder, kind, library.get("post_processor"), ids[special[2]], ids[special[3]])
+    template = folder_template(
+        folder, kind, library.get("post_processor"), ids[special[2]], ids[special[3]], len(vocab)
+    )
     return vocab, lowercase, _longest_word(folder, library, config), special, template
 
 
@@ -297,7 +299,7 @@ def tokenizer_class(folder: Path) -> str:
     return next((name for name in names if name not in _GENERIC_CLASSES), usual)
 
 
-def folder_template(folder: Path, kind: str, post_processor: Any, cls_id: int, sep_id: int) -> Template:
+def folder_template(folder: Path, kind: str, post_processor: Any, cls_id: int, sep_id: int, size: int) -> Template:
     """Returns the special tokens around texts, by the files of a folder of transformers.
 
     Args:
@@ -306,9 +308,10 @@ def folder_template(folder: Path, kind: str, post_processor: Any, cls_id: int, s
       post_processor: the value in its tokenizer.json, or None.
       cls_id: the id of the start token.
       sep_id: the id of the separator.
+      size: the size of the vocabulary.
     """
     usual = Template.of_roberta if kind in _LIKE_ROBERTA else Template.of_bert
-    return read_template(post_processor, str(folder / "tokenizer.json")) or usual(cls_id, sep_id)
+    return read_template(post_processor, size, str(folder / "tokenizer.json")) or usual(cls_id, sep_id)
 
 
 def read_special_names(folder: Path) -> dict[str, str]:

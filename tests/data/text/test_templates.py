@@ -16,7 +16,9 @@ def pieces(single, pair):
 
 
 def read(step):
-    return read_template(step and json.loads(step.__getstate__()), "tokenizer.json")
+    return read_template(
+        step if step is None or isinstance(step, dict) else json.loads(step.__getstate__()), 10, "folder"
+    )
 
 
 @pytest.mark.parametrize(("step", "template"), [
@@ -38,7 +40,11 @@ def test_a_post_processor(step, template):
     pieces("$A [SEP]:2", "[CLS] $B [SEP] $A [SEP]"),
     pieces("[CLS] $A", "[CLS] $A:1 [SEP] $B:0"),
     processors.Sequence([BERT.processor(["[CLS]"] * 10)] * 2),
+    processors.BertProcessing(("[SEP]", 10), ("[CLS]", 8)),
+    {"type": "TemplateProcessing", "pair": [{"SpecialToken": {"id": "[CLS]"}}]},
+    {"type": "BertProcessing"},
+    {"type": ["RobertaProcessing"]},
 ])  # fmt: skip
 def test_another_post_processor_is_an_error(step):
-    with pytest.raises(UserError, match=r"tokenizer\.json: post_processor: got .*expected BertProcessing, Roberta"):
+    with pytest.raises(UserError, match=r"folder: post_processor: got .*expected BertProcessing, Roberta"):
         read(step)
