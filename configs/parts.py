@@ -77,6 +77,9 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.positions = "learned"
     model.rotary_base = 10_000.0  # with model.positions=rotary
     model.local_rotary_base = 10_000.0
+    model.relative_positions = "none"
+    model.relative_buckets = 32  # with model.relative_positions
+    model.relative_distance = 128
     model.local_attention = 0
     model.global_every = 3  # with model.local_attention
     model.activation = "gelu"

@@ -52,6 +52,7 @@ class Encoder(nn.Module):
         self,
         x: Float[Array, "B S H"],
         mask: Mask,
+        relative: Array | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -65,6 +66,7 @@ class Encoder(nn.Module):
         Args:
           x: the embeddings.
           mask: which token may attend to which.
+          relative: the bias of the scores [1, N, S, S], the same for all layers; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
@@ -77,20 +79,25 @@ class Encoder(nn.Module):
         stacked = self.param("layers", stacked_init(layer, config.num_layers))
         kinds = [config.kind(number) for number in range(config.num_layers)]
 
-        def run(rows: slice, x: Array, *arguments: Any) -> tuple[Array, LayerAttention, Array | None]:
+        def run(
+            rows: slice, x: Array, mask: Mask, relative: Array | None, source: Array | None = None
+        ) -> tuple[Array, LayerAttention, Array | None]:
             # Without a key, dropout inside the layer raises an error.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
+            arguments = (mask, None, None, source, relative)
             of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
             returns = {"return_attention": return_attention, "return_layers": return_layers}
             return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
         if output_positions is None:
-            y, weights, outputs = run(slice(None), x, mask)
+            y, weights, outputs = run(slice(None), x, mask, relative)
         else:
             assert not return_attention and not return_layers
-            y, weights, outputs = run(slice(-1), x, mask)
+            y, weights, outputs = run(slice(-1), x, mask, relative)
+            if relative is not None:
+                relative = jnp.take(relative[0], output_positions, axis=1).swapaxes(0, 1)
             last_mask = mask.of_queries(output_positions)
-            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, None, None, y)
+            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, relative, y)
         y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)

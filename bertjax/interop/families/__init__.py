@@ -30,5 +30,5 @@ def module(name: str) -> Any:
 
 def of_model(model: Mapping[str, Any]) -> str:
     """Returns the family of an encoder whose run does not record one, by the fields of its HeadConfig."""
-    positions = model.get("positions", HeadConfig.positions)
-    return next((name for name in ENCODERS if find(name).fixed["positions"] == positions), ENCODERS[0])
+    positions = {key: model.get(key, getattr(HeadConfig, key)) for key in ("positions", "relative_positions")}
+    return next((name for name in ENCODERS if positions.items() <= find(name).fixed.items()), ENCODERS[0])

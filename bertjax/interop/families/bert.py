@@ -38,6 +38,7 @@ FAMILY = Family(
     label="BERT",
     fixed={
         "positions": "learned",
+        "relative_positions": "none",
         "direction": "both",
         "norm": "post",
         "norm_type": "layer",

@@ -212,6 +212,7 @@ FAMILY = Family(
     label="ModernBERT",
     fixed={
         "positions": "rotary",
+        "relative_positions": "none",
         "type_vocab_size": 0,
         "direction": "both",
         "norm": "pre",
