@@ -25,9 +25,13 @@ _MODULES = {
     "bert/encoder/layers/intermediate": "bert.encoder.layer.{}.intermediate.dense",
     "bert/encoder/layers/output": "bert.encoder.layer.{}.output.dense",
     "bert/encoder/layers/output_norm": "bert.encoder.layer.{}.output.LayerNorm",
-    # transformers' BERT does not have these four. Other models' names are mapped to these names.
+    # transformers' BERT does not have these. Other models' names are mapped to these names.
     "bert/encoder/layers/gate": "bert.encoder.layer.{}.gate.dense",
     "bert/encoder/final_norm": "bert.encoder.final_norm",
+    "bert/relative_embeddings": "bert.relative_embeddings",
+    "bert/relative_embeddings/norm": "bert.relative_embeddings.LayerNorm",
+    "bert/convolution/dense": "bert.convolution.dense",
+    "bert/convolution/norm": "bert.convolution.LayerNorm",
     "transform": "head.dense",
     "norm": "head.norm",
     "bert/pooler": "bert.pooler.dense",
@@ -91,6 +95,8 @@ _TENSORS_OF_HEADS = {
 }
 # Prefixes of the tensor names of BertSum's heads. Weights must have all tensors of such a head, or none.
 _WHOLE_HEADS = {"ext_layer.": "scorer", "decoder.": "decoder", "generator.": "decoder"}
+# The discriminator of published DeBERTa-v3, which no model has.
+_WHOLE_HEADS["mask_predictions."] = "discriminator"
 # Prefixes of tensor names that identify BertSum's scorers.
 _SCORERS = {
     "ext_layer.linear1.": "classifier",

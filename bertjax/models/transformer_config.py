@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
+from bertjax.models.disentangled import Distances
 from bertjax.models.layers import Dense, Norm
 
 
@@ -21,11 +22,13 @@ class LayerKind:
       window: the largest distance of two tokens that may attend to each other; 0 for any distance.
       rotary_base: base of the rotary positions of self-attention; 0 for none.
       bare_input: whether a pre-norm layer has no norm before self-attention.
+      distances: the distances of disentangled self-attention; None for other self-attention.
     """
 
     window: int = 0
     rotary_base: float = 0.0
     bare_input: bool = False
+    distances: Distances | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
