@@ -31,7 +31,8 @@ class BertConfig(TransformerConfig):
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
       max_positions: the maximum number of tokens in a row, and rows of the position embeddings.
-      type_vocab_size: number of token types: 2 for the segments of a pair; 0 for no embeddings of token types.
+      type_vocab_size: number of token types: 2 for the segments of a pair; 1 for a type that all tokens have, as in
+        RoBERTa; 0 for no embeddings of token types.
       positions: "learned", embeddings of positions; "sinusoidal", fixed ones; "rotary", queries and keys rotated by
         their positions (Su et al. 2021); or "none".
       rotary_base: base of the wavelengths of rotary positions.

@@ -23,7 +23,7 @@ from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig, BertInputs, HeadConfig
+from bertjax.models.bert import BertInputs, HeadConfig
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import inputs, pretrained, samples
 
@@ -85,17 +85,6 @@ class HasModel(Protocol):
 
 
 C = TypeVar("C", bound=HasModel)
-
-
-def check_two_segments(config: BertConfig) -> None:
-    """Raises UserError if the model has only one token type. Without any, [SEP] alone separates two segments."""
-    if config.type_vocab_size == 1:
-        raise UserError(
-            "config key model.type_vocab_size",
-            got=config.type_vocab_size,
-            expected="at least 2, a token type for each of two segments, or 0",
-            fix="use a BERT that has them",
-        )
 
 
 def open_vocabulary(config: HasModel, published: Published) -> Tokenizer:
@@ -229,7 +218,7 @@ class BertTask(BertPredictionTask[C], TrainingTask):
         family = self._config.model.family or families.of_model(vars(self._model_config))
         special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
         huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
-        has_types = self._model_config.type_vocab_size > 0
+        has_types = self._model_config.type_vocab_size > 1
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 
 

@@ -92,8 +92,6 @@ class SummarizationConfig(WarmStartConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
-        if self.data.interval_segments:
-            bert.check_two_segments(self.model)
 
 
 C = TypeVar("C", bound=SummarizationConfig)

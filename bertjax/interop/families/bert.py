@@ -70,3 +70,9 @@ FAMILY = Family(
     tokens={"pad": "pad"},
     needs_token_types=True,
 )
+# The heads that other families have too.
+HEADS = {
+    name: modules
+    for name, modules in FAMILY.heads.items()
+    if name.startswith("BertFor") and "next_sentence" not in modules
+}

@@ -193,8 +193,9 @@ def to_canonical(
     return result
 
 
-def from_canonical(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def from_canonical(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
     """Fuses matrices; see `Family.from_canonical`."""
+    del architecture
     found: dict[str, dict[int, np.ndarray]] = {}
     for name, array in tensors.items():
         module, _, leaf = name.rpartition(".")
