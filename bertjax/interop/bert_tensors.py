@@ -28,10 +28,10 @@ _MODULES = {
     # transformers' BERT does not have these. Other models' names are mapped to these names.
     "bert/encoder/layers/gate": "bert.encoder.layer.{}.gate.dense",
     "bert/encoder/final_norm": "bert.encoder.final_norm",
-    "bert/relative_embeddings": "bert.relative_embeddings",
-    "bert/relative_embeddings/norm": "bert.relative_embeddings.LayerNorm",
-    "bert/convolution/dense": "bert.convolution.dense",
-    "bert/convolution/norm": "bert.convolution.LayerNorm",
+    "bert/relative_embeddings": "bert.encoder",
+    "bert/relative_embeddings/norm": "bert.encoder.LayerNorm",
+    "bert/convolution/dense": "bert.encoder.conv.conv",
+    "bert/convolution/norm": "bert.encoder.conv.LayerNorm",
     "transform": "head.dense",
     "norm": "head.norm",
     "bert/pooler": "bert.pooler.dense",
@@ -95,14 +95,14 @@ _TENSORS_OF_HEADS = {
 }
 # Prefixes of the tensor names of BertSum's heads. Weights must have all tensors of such a head, or none.
 _WHOLE_HEADS = {"ext_layer.": "scorer", "decoder.": "decoder", "generator.": "decoder"}
-# The discriminator of published DeBERTa-v3, which no model has.
-_WHOLE_HEADS["mask_predictions."] = "discriminator"
 # Prefixes of tensor names that identify BertSum's scorers.
 _SCORERS = {
     "ext_layer.linear1.": "classifier",
     "ext_layer.transformer_inter.": "transformer",
     "ext_layer.rnn.": "rnn",
 }
+# The discriminator of published DeBERTa-v3, which has no model.
+_UNUSED_HEAD = "mask_predictions."
 # Additional names of a tensor, which some versions also wrote.
 _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -307,7 +307,7 @@ def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:
     for prefix, head in _WHOLE_HEADS.items():
         if name.startswith(prefix):
             return not any(_is_in(path, head) for path in slots)
-    return name in _TENSORS_OF_HEADS
+    return name in _TENSORS_OF_HEADS or name.startswith(_UNUSED_HEAD)
 
 
 def _is_missing(head: str, slots: Mapping[str, Slot], tensors: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ class BucketedBias(nn.Module):
 class PositionTable(nn.Module):
     """The embeddings of relative positions, for disentangled attention; see `disentangled.Distances`.
 
-    Parameters: `table` [R, H]; `norm` if `is_normalized`.
+    Parameters: `rel_embeddings` [R, H]; `norm` if `is_normalized`.
     """
 
     config: TransformerConfig
@@ -53,7 +53,7 @@ class PositionTable(nn.Module):
     def __call__(self, length: int) -> Float[Array, "R H"]:
         """Returns the whole table, of which a row of any `length` reads a part."""
         del length
-        table = embedding_table(self, self.config, "table", self.num_buckets)
+        table = embedding_table(self, self.config, "rel_embeddings", self.num_buckets)
         return make_norm(self.config, "norm")(table) if self.is_normalized else table
 
 

@@ -14,7 +14,7 @@ from bertjax.interop.families.family import Family
 from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kind of positions.
-ENCODERS = ("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert")
+ENCODERS = ("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "deberta-v2")
 TRANSLATORS = ("marian",)
 # The modules of families that are not named like it; see `Family.also`.
 _MODULES = {"xlm-roberta": "roberta", "camembert": "roberta"}
@@ -34,4 +34,5 @@ def module(name: str) -> Any:
 def of_model(model: Mapping[str, Any]) -> str:
     """Returns the family of an encoder whose run does not record one, by the fields of its HeadConfig."""
     positions = {key: model.get(key, getattr(HeadConfig, key)) for key in ("positions", "relative_positions")}
-    return next((name for name in ENCODERS if positions.items() <= find(name).fixed.items()), ENCODERS[0])
+    fits = {name: positions.items() <= {**positions, **find(name).fixed}.items() for name in ENCODERS}
+    return next((name for name in ENCODERS if fits[name]), ENCODERS[0])
