@@ -81,6 +81,10 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.relative_positions = "none"
     model.relative_buckets = 32  # with model.relative_positions
     model.relative_distance = 128
+    model.relative_terms = "both"  # with model.relative_positions=disentangled
+    model.relative_norm = False
+    model.convolution_size = 0
+    model.convolution_activation = "gelu"
     model.local_attention = 0
     model.global_every = 3  # with model.local_attention
     model.activation = "gelu"

@@ -33,6 +33,9 @@ _MODULES = {
     "bert/encoder/layers/gate": "bert.encoder.layer.{}.gate.dense",
     "bert/encoder/final_norm": "bert.encoder.final_norm",
     "bert/relative_embeddings": "bert.encoder",
+    "bert/relative_embeddings/norm": "bert.encoder.LayerNorm",
+    "bert/convolution/dense": "bert.encoder.conv.conv",
+    "bert/convolution/norm": "bert.encoder.conv.LayerNorm",
     "transform": "head.dense",
     "norm": "head.norm",
     "bert/pooler": "bert.pooler.dense",
@@ -110,6 +113,8 @@ _SCORERS = {
     "ext_layer.transformer_inter.": "transformer",
     "ext_layer.rnn.": "rnn",
 }
+# The discriminator of published DeBERTa-v3, which has no model.
+_UNUSED_HEAD = "mask_predictions."
 # Additional names of a tensor, which some versions also wrote.
 _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -318,7 +323,7 @@ def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:
     for prefix, head in _WHOLE_HEADS.items():
         if name.startswith(prefix):
             return not any(_is_in(path, head) for path in slots)
-    return name in _TENSORS_OF_HEADS
+    return name in _TENSORS_OF_HEADS or name.startswith(_UNUSED_HEAD)
 
 
 def _is_missing(head: str, slots: Mapping[str, Slot], tensors: Mapping[str, Any]) -> bool:

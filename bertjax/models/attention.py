@@ -13,7 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models import dot_product
 from bertjax.models.backends import dot_product_attention
+from bertjax.models.disentangled import Distances, Positions
 from bertjax.models.dot_product import AttentionInputs, Mask, Tokens
+from bertjax.models.layers import Dropout
 from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
@@ -41,13 +43,14 @@ class MultiHeadAttention(nn.Module):
         self.output = residual_dense(config)
         if config.qk_norm:
             self.query_norm, self.key_norm = make_norm(config), make_norm(config)
+        self.drop = Dropout(config.dropout)
 
     def __call__(
         self,
         x: Float[Array, "B S H"],
         source: Float[Array, "B T H"],
         mask: Mask,
-        bias: Float[Array, "#B N S T"] | None = None,
+        bias: Float[Array, "#B N S T"] | Float[Array, "R H"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -68,7 +71,7 @@ class MultiHeadAttention(nn.Module):
         key: Float[Array, "B T G Q"],
         value: Float[Array, "B T G D"],
         mask: Mask,
-        bias: Float[Array, "#B N S T"] | None = None,
+        bias: Float[Array, "#B N S T"] | Float[Array, "R H"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -80,7 +83,8 @@ class MultiHeadAttention(nn.Module):
           key: the keys, from `project`.
           value: the values, from `project`.
           mask: which query may attend to which key. Applied before the softmax, so masked keys get no weight.
-          bias: added to the scaled scores, such as a function of the positions of `mask.queries` and `mask.keys`.
+          bias: added to the scaled scores, such as a function of the positions of `mask.queries` and `mask.keys`; with
+            `kind.distances`, the table of relative positions instead, whose scores are added.
           deterministic: whether dropout is off.
           return_attention: whether to return the weights (float32, before dropout) instead of None.
         Raises:
@@ -93,18 +97,31 @@ class MultiHeadAttention(nn.Module):
             assert mask.queries is not None and mask.keys is not None
             query = rotate(query, mask.queries.positions, kind.rotary_base)
             key = rotate(key, mask.keys.positions, kind.rotary_base)
+        relative = None
+        if kind.distances is not None and bias is not None:
+            assert mask.is_in_order
+            table, bias = self.drop(bias, deterministic=deterministic), None
+            relative, query = self._positions(table, kind.distances), query * kind.distances.scale
         key, value = self._shared(key), self._shared(value)
         dropout = None if deterministic or not config.attention_dropout else self._dropout(len(x))
-        inputs = AttentionInputs(query, key, value, mask.within(kind.window), dropout, bias, return_attention)
+        mask = mask.within(kind.window)
+        inputs = AttentionInputs(query, key, value, mask, dropout, bias, return_attention, relative)
         context, weights = dot_product_attention(config.attention_backend, inputs)
         return self.output(context.reshape(*x.shape[:-1], -1)), weights
+
+    def _positions(self, table: Float[Array, "R H"], distances: Distances) -> Positions:
+        """The table's keys and queries, by the maps of the tokens."""
+        heads, terms = self.config.num_heads, distances.terms
+        key = None if terms == "position_to_content" else self._split(self.key(table), heads).swapaxes(0, 1)
+        query = None if terms == "content_to_position" else self._split(self.query(table), heads).swapaxes(0, 1)
+        return Positions(key, None if query is None else query * distances.scale, distances)
 
     def _dropout(self, batch: int) -> dot_product.Dropout:
         pairs = jnp.arange(batch * self.config.num_heads).reshape(batch, -1)
         keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
         return dot_product.Dropout(keys, self.config.attention_dropout)
 
-    def _split(self, y: Float[Array, "B S width"], heads: int) -> Float[Array, "B S {heads} size"]:
+    def _split(self, y: Float[Array, "*rows width"], heads: int) -> Float[Array, "*rows {heads} size"]:
         return y.reshape(*y.shape[:-1], heads, -1)
 
     def _shared(self, x: Float[Array, "B T G size"]) -> Float[Array, "B T N size"]:

@@ -3,14 +3,16 @@
 Shapes: B batch, S queries, T keys, N heads, D head size.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import Array
 
 from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models import local
+from bertjax.models import disentangled, local
 from bertjax.models.compact import compact
 from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context, Weights, chunked, xla
 from bertjax.models.flash import LANES, cudnn, splash
@@ -76,6 +78,8 @@ def _obstacles_of_kernels(inputs: AttentionInputs, platform: str) -> Iterator[st
         yield "attention weights to be returned"
     if inputs.bias is not None:
         yield "a bias of the scores"
+    if inputs.relative is not None:
+        yield "scores of relative positions"
     if inputs.query.shape[-1] != inputs.value.shape[-1]:
         yield f"queries of {inputs.query.shape[-1]} and values of {inputs.value.shape[-1]}"
 
@@ -156,7 +160,20 @@ def _compiled(inputs: AttentionInputs) -> _Attend:
     if meshes.platform() == "cpu":
         return chunked if meshes.num_devices() == 1 else xla
     # A step of decoding has few queries, for which rearranging the cached keys would take longest.
-    return xla if inputs.dropout is None and inputs.lengths[0] < LANES else compact
+    if inputs.dropout is None and inputs.lengths[0] < LANES:
+        return xla
+    return compact if inputs.relative is None else _with_scores_of_positions
+
+
+def _with_scores_of_positions(inputs: AttentionInputs) -> tuple[Context, None]:
+    """`compact` with the scores of positions as a bias, which the backward pass recomputes."""
+
+    @functools.partial(jax.checkpoint, policy=_STORED)
+    def attend(query: Array, key: Array, value: Array, relative: disentangled.Positions) -> Array:
+        bias = disentangled.scores(query.swapaxes(1, 2), key.swapaxes(1, 2), relative)
+        return compact(inputs._replace(query=query, key=key, value=value, bias=bias, relative=None))[0]
+
+    return attend(inputs.query, inputs.key, inputs.value, inputs.relative), None
 
 
 def _by_blocks(inputs: AttentionInputs) -> tuple[Context, None]:

@@ -14,10 +14,12 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Count, Size, above, at_least, one_of
 from bertjax.models.attention import make_mask
+from bertjax.models.convolution import Convolution
+from bertjax.models.disentangled import Distances
 from bertjax.models.embeddings import BertEmbeddings, embedding_table
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.layers import Dense
-from bertjax.models.relative import BucketedBias
+from bertjax.models.relative import BucketedBias, PositionTable
 from bertjax.models.transformer import ACTIVATIONS, activate, keep_rows_split
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, kernel_init, make_norm
 
@@ -39,11 +41,18 @@ class BertConfig(TransformerConfig):
         no local layers.
       global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
       relative_positions: "none"; or "bucketed", a learned bias of the scores for each bucket of distances of two
-        tokens, the same in all layers (Raffel et al. 2020, section 2.1).
+        tokens, the same in all layers (Raffel et al. 2020, section 2.1); or "disentangled", scores of queries and keys
+        of tokens and of embeddings of distances, one table for all layers (He et al. 2021, DeBERTa, section 3.1).
       relative_buckets: number of buckets, half of them for keys after their query.
       relative_distance: the distance from which on all distances share a bucket.
       layer_groups: number of groups of consecutive layers, all of one size, that share their parameters (Lan et al.
         2020, section 3.1); 0 if each layer has its own.
+      relative_terms: with "disentangled", the added scores: "content_to_position", queries of tokens times keys of
+        distances; "position_to_content", queries of distances times keys of tokens; or "both".
+      relative_norm: with "disentangled", whether the embeddings of distances are normalized.
+      convolution_size: width in tokens, an odd number, of a convolution of the embeddings, which is added to the output
+        of the first layer (DeBERTa-v2); 0 for none.
+      convolution_activation: its activation.
       embedding_size: size of the embeddings, which a map with a bias projects to hidden_size if it differs (Lan et al.
         2020, section 3.1), and of the masked-LM head; 0 for hidden_size.
       embedding_norm: whether the embeddings are normalized.
@@ -63,9 +72,13 @@ class BertConfig(TransformerConfig):
     positions: Annotated[str, one_of("learned", "sinusoidal", "rotary", "none")] = "learned"
     rotary_base: Annotated[float, above(0)] = 10_000.0
     local_rotary_base: Annotated[float, above(0)] = 10_000.0
-    relative_positions: Annotated[str, one_of("none", "bucketed")] = "none"
+    relative_positions: Annotated[str, one_of("none", "bucketed", "disentangled")] = "none"
     relative_buckets: Annotated[int, at_least(4)] = 32
     relative_distance: Size = 128
+    relative_terms: Annotated[str, one_of("both", "content_to_position", "position_to_content")] = "both"
+    relative_norm: bool = False
+    convolution_size: Count = 0
+    convolution_activation: Annotated[str, one_of("gelu", "tanh")] = "gelu"
     local_attention: Count = 0
     global_every: Count = 3
     layer_groups: Count = 0
@@ -90,11 +103,13 @@ class BertConfig(TransformerConfig):
         """Returns the kind of a layer, counted from 0."""
         is_local = bool(self.local_attention) and not (self.global_every and layer % self.global_every == 0)
         base = self.local_rotary_base if is_local else self.rotary_base
+        distances = Distances(self.relative_buckets, self.relative_distance, self.relative_terms)
         return LayerKind(
             window=self.local_attention // 2 if is_local else 0,
             rotary_base=base if self.positions == "rotary" else 0.0,
             bare_input=layer == 0 and not self.first_attention_norm,
             group=layer * self.layer_groups // self.num_layers if self.layer_groups else None,
+            distances=distances if self.relative_positions == "disentangled" else None,
         )
 
     def __post_init__(self) -> None:
@@ -110,6 +125,15 @@ class BertConfig(TransformerConfig):
         self.check(self.relative_distance > single, "relative_distance", f"above {single}, the buckets of one distance")
         has_scores = self.relative_positions == "none" or self.attention_backend in ("auto", "xla")
         self.check(has_scores, "relative_positions", f"none with model.attention_backend={self.attention_backend}")
+        if self.relative_positions == "disentangled":
+            most = 2 * self.relative_distance
+            self.check(self.relative_buckets <= most, "relative_buckets", f"at most {most}, twice the distance")
+            is_plain = self.positions != "rotary" and not self.local_attention and not self.qk_norm
+            is_plain = is_plain and self.key_value_heads == self.num_heads
+            expected = "another value with rotary positions, local attention, shared keys, or norms of queries and keys"
+            self.check(is_plain, "relative_positions", expected)
+        fits = not self.convolution_size or (self.convolution_size % 2 == 1 and self.num_layers > 1)
+        self.check(fits, "convolution_size", "0 or an odd number, and 0 with model.num_layers=1")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
         has_own = not self.tie_output and self.word_size == self.hidden_size
         expected = "transform, unless model.tie_output=False and model.embedding_size=0"
@@ -176,7 +200,8 @@ class PreTrainingOutput(NamedTuple):
 class Bert(nn.Module):
     """Embeddings, encoder, and a pooler (dense and an activation) if `pooler_activation` is set.
 
-    Parameters: `embeddings`, `encoder`, `pooler`; with `relative_positions`, also `relative_embeddings`.
+    Parameters: `embeddings`, `encoder`, `pooler`; with `relative_positions`, also `relative_embeddings`; with
+    `convolution_size`, also `convolution`.
     """
 
     config: BertConfig
@@ -188,9 +213,14 @@ class Bert(nn.Module):
         config = self.config
         sizes = config.vocab_size, config.max_positions, config.type_vocab_size
         self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm, config.word_size)
-        self.encoder = Encoder(config)
+        size, rows = config.convolution_size, config.relative_buckets
+        self.convolution = Convolution(config, size, config.convolution_activation) if size else None
+        self.encoder = Encoder(config, self.convolution)
+        self.relative_embeddings: BucketedBias | PositionTable
         if config.relative_positions == "bucketed":
-            self.relative_embeddings = BucketedBias(config, config.relative_buckets, config.relative_distance)
+            self.relative_embeddings = BucketedBias(config, rows, config.relative_distance)
+        elif config.relative_positions == "disentangled":
+            self.relative_embeddings = PositionTable(config, rows, config.relative_norm)
         if self.pooler_activation:
             self.pooler = dense(config, config.hidden_size, part="heads")
 
@@ -215,8 +245,8 @@ class Bert(nn.Module):
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
         mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
         returns = {"return_attention": return_attention, "return_layers": return_layers}
-        has_bias = self.config.relative_positions == "bucketed"
-        relative = self.relative_embeddings(inputs.input_ids.shape[1]) if has_bias else None
+        is_relative = self.config.relative_positions != "none"
+        relative = self.relative_embeddings(inputs.input_ids.shape[1]) if is_relative else None
         hidden, attention, layers = self.encoder(
             x, mask, relative, deterministic=deterministic, output_positions=output_positions, **returns
         )

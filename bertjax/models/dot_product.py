@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from bertjax.models import disentangled
 from bertjax.models.layers import drop
 
 # Finite, so that a row with no key to attend to gets uniform weights and finite gradients instead of NaN.
@@ -122,6 +123,7 @@ class AttentionInputs(NamedTuple):
     dropout: Dropout | None = None  # on the weights
     bias: Float[Array, "#B N S T"] | None = None  # added to the scaled scores; one row if it is the same for all rows
     return_weights: bool = False  # whether the weights are needed; backends that never hold all weights return None
+    relative: disentangled.Positions | None = None  # [N, R, Q], whose scores are added like those of a bias
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -139,7 +141,7 @@ def xla(inputs: AttentionInputs) -> tuple[Context, Weights]:
     """
     query, key, value = (x.swapaxes(1, 2) for x in inputs[:3])
     keys, rate = inputs.dropout or (None, 0.0)
-    context, weights = _of_heads(query, key, value, inputs.mask.allowed, inputs.bias, keys, rate)
+    context, weights = _of_heads(query, key, value, inputs.mask.allowed, inputs.bias, inputs.relative, keys, rate)
     return context.swapaxes(1, 2), weights
 
 
@@ -163,11 +165,14 @@ def chunked(inputs: AttentionInputs) -> tuple[Context, None]:
     def of_chunk(
         number: Array, query: Array, key: Array, value: Array, bias: Array | None, keys: Array | None
     ) -> Array:
+        def of_all_rows(x: Array) -> Array:
+            x = x.reshape(-1, heads, *x.shape[-2:])
+            return jnp.tile(x[number % len(x)], (rows, 1, 1))
+
         own = jnp.repeat(masks[number * size // (rows * num_heads)], heads, axis=0)
-        if shared is not None:
-            biases = shared.reshape(-1, heads, *shared.shape[2:])
-            bias = jnp.tile(biases[number % len(biases)], (rows, 1, 1))
-        return _of_heads(query, key, value, own, bias, keys, rate)[0]
+        bias = bias if shared is None else of_all_rows(shared)
+        relative = jax.tree.map(of_all_rows, inputs.relative)
+        return _of_heads(query, key, value, own, bias, relative, keys, rate)[0]
 
     chunks = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[2:]), (query, key, value, bias, keys))
     numbers = jnp.arange(batch * num_heads // size)
@@ -181,10 +186,13 @@ def _of_heads(
     value: Float[Array, "*pairs T D"],
     mask: Bool[Array, "*#pairs #S T"],
     bias: Float[Array, "*#pairs S T"] | None,
+    relative: disentangled.Positions | None,
     keys: Key[Array, "*pairs"] | None,
     rate: float,
 ) -> tuple[Float[Array, "*pairs S D"], Float[Array, "*pairs S T"]]:
     """Attention for each (row, head) pair, and the weights before dropout."""
+    if relative is not None:
+        bias = disentangled.scores(query, key, relative)
     query = query * query.shape[-1] ** -0.5  # fewer elements than the scores
     scores = jnp.einsum("...SQ,...TQ->...ST", query, key, preferred_element_type=jnp.float32)
     scores = scores if bias is None else scores + bias

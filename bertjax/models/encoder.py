@@ -16,6 +16,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.backends import stores_attention
+from bertjax.models.convolution import Convolution
 from bertjax.models.dot_product import Mask
 from bertjax.models.layers import NORMS
 from bertjax.models.transformer import LayerAttention, TransformerLayer, keep_rows_split
@@ -41,12 +42,14 @@ class Encoder(nn.Module):
     """A stack of Transformer layers.
 
     Parameters: `layers`, those of a TransformerLayer with a leading axis L, or one place for each group of layers that
-    share them; `final_norm` if pre-norm.
+    share them; `final_norm` if pre-norm. `convolution` is
+    applied to the first layer's output.
     `scan_layers` and `remat` change neither the layout nor the result, even with dropout, so a checkpoint can be used
     with any of these options.
     """
 
     config: TransformerConfig
+    convolution: Convolution | None = None
 
     @nn.compact
     def __call__(
@@ -67,13 +70,14 @@ class Encoder(nn.Module):
         Args:
           x: the embeddings.
           mask: which token may attend to which.
-          relative: the bias of the scores [1, N, S, S], the same for all layers; None for none.
+          relative: the bias of the scores [1, N, S, S], or the table of relative positions [R, H], the same for all
+            layers; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
           output_positions: the positions of each row whose output is needed; None for all. The last layer computes
-            queries, attention and feed-forward only at these, which saves most of its work. Cannot be combined with
-            `return_attention` or `return_layers`.
+            queries, attention and feed-forward only at these, which saves most of its work, except with disentangled
+            attention or a convolution. Cannot be combined with `return_attention` or `return_layers`.
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
@@ -90,15 +94,25 @@ class Encoder(nn.Module):
             returns = {"return_attention": return_attention, "return_layers": return_layers}
             return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
-        if output_positions is None:
-            y, weights, outputs = run(slice(None), x, mask, relative)
-        else:
+        saves_work = self.convolution is None and kinds[-1].distances is None
+        if output_positions is not None and saves_work:
             assert not return_attention and not return_layers
             y, weights, outputs = run(slice(-1), x, mask, relative)
             if relative is not None:
                 relative = jnp.take(relative[0], output_positions, axis=1).swapaxes(0, 1)
             last_mask = mask.of_queries(output_positions)
             y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, relative, y)
+        elif self.convolution is None:
+            y, weights, outputs = run(slice(None), x, mask, relative)
+        else:
+            assert mask.queries is not None
+            y, *of_first = run(slice(1), x, mask, relative)
+            y = self.convolution(x, y, mask.queries.segments, deterministic=deterministic)
+            of_first[1] = y[None] if return_layers else None
+            y, *of_others = run(slice(1, None), y, mask, relative)
+            weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), of_first, of_others)
+        if output_positions is not None and not saves_work:
+            y = take_positions(y, output_positions)
         y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)

@@ -1,6 +1,6 @@
 """Relative positions of self-attention, which all layers share.
 
-Shapes: S length, N heads, R buckets.
+Shapes: S length, N heads, R buckets, H hidden size.
 """
 
 import math
@@ -11,7 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.embeddings import embedding_table
-from bertjax.models.transformer_config import TransformerConfig
+from bertjax.models.transformer_config import TransformerConfig, make_norm
 
 
 class BucketedBias(nn.Module):
@@ -37,6 +37,24 @@ class BucketedBias(nn.Module):
         # Each row is the one above, shifted by one position. The gradient of indexing by all distances would be slow.
         shifted = jnp.tile(values, (1, length))[:, : length * (2 * length - 1)].reshape(-1, length, 2 * length - 1)
         return shifted[None, :, :, :length]
+
+
+class PositionTable(nn.Module):
+    """The embeddings of relative positions, for disentangled attention; see `disentangled.Distances`.
+
+    Parameters: `rel_embeddings` [R, H]; `norm` if `is_normalized`.
+    """
+
+    config: TransformerConfig
+    num_buckets: int
+    is_normalized: bool
+
+    @nn.compact
+    def __call__(self, length: int) -> Float[Array, "R H"]:
+        """Returns the whole table, of which a row of any `length` reads a part."""
+        del length
+        table = embedding_table(self, self.config, "rel_embeddings", self.num_buckets)
+        return make_norm(self.config, "norm")(table) if self.is_normalized else table
 
 
 def buckets(steps: Int[np.ndarray, " n"], num_buckets: int, max_distance: int) -> Int[np.ndarray, " n"]:

@@ -131,7 +131,8 @@ class TransformerLayer(nn.Module):
           memory: the keys and values of cross-attention; None without cross-attention.
           memory_mask: which token may attend to which position of the memory.
           source: the whole sequence if `x` is only some of its positions; else None.
-          relative: the bias of the scores of self-attention [#B, N, S, T]; None for none.
+          relative: the bias of the scores of self-attention [#B, N, S, T], or the table of relative positions [R, H];
+            see `MultiHeadAttention.attend`. None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the weights instead of None.
         """

@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from bertjax.config import Constrained, Count, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
+from bertjax.models.disentangled import Distances
 from bertjax.models.layers import Dense, Norm
 
 
@@ -22,12 +23,14 @@ class LayerKind:
       rotary_base: base of the rotary positions of self-attention; 0 for none.
       bare_input: whether a pre-norm layer has no norm before self-attention.
       group: the place of its parameters among those that are stored, if layers share them; None for its own.
+      distances: the distances of disentangled self-attention; None for other self-attention.
     """
 
     window: int = 0
     rotary_base: float = 0.0
     bare_input: bool = False
     group: int | None = None
+    distances: Distances | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,8 @@ _ADDED_LATER = {
     "model.relative_positions": "none",
     "model.relative_buckets": 32,
     "model.relative_distance": 128,
+    "model.relative_terms": "both",
+    "model.convolution_activation": "gelu",
     "model.local_attention": 0,
     "model.global_every": 3,
     "model.gated": False,

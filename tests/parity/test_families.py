@@ -24,6 +24,7 @@ TOKENS = {
     **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
 }
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
+RELATIVE = {"relative_attention": True, "share_att_key": True}
 # For each name, the family and sizes, no two of which are equal. All windows are smaller than the texts.
 CONFIGS = {
     "bert": (
@@ -293,6 +294,38 @@ CONFIGS = {
             "type_vocab_size": 3,
         },
     ),
+    # Like the published v3 models, with buckets of several distances.
+    "deberta": (
+        "deberta-v2",
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            "position_buckets": 6,
+            "norm_rel_ebd": "layer_norm",
+            "pos_att_type": "p2c|c2p",
+            "position_biased_input": False,
+            **RELATIVE,
+        },
+    ),
+    # Like the published v2 models, and texts have distances without a row of their own.
+    "deberta with a convolution": (
+        "deberta-v2",
+        {
+            "hidden_size": 20,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 26,
+            "max_relative_positions": 9,
+            "pos_att_type": ["p2c"],
+            "conv_kernel_size": 5,
+            "conv_act": "gelu",
+            "pooler_hidden_act": "tanh",
+            "layer_norm_eps": 1e-3,
+            **RELATIVE,
+        },
+    ),
 }
 CLASSES_OF = {
     "model": "BertModel",
@@ -320,6 +353,8 @@ CASES += [(f"modernbert decoder{more}", head) for more in ("", " with biases") f
 CASES += [("electra", head) for head in CLASSES_OF] + [("electra of one size", "words")]
 CLASSES_OF["replaced"] = "BertForPreTraining"  # of ELECTRA alone
 CASES += [(name, "replaced") for name in ("electra", "electra of one size")]
+CASES += [("deberta", head) for head in CLASSES_OF if head != "replaced"]
+CASES += [("deberta with a convolution", head) for head in ("words", "classes")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 

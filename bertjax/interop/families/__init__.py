@@ -17,6 +17,7 @@ from bertjax.models.bert import HeadConfig
 ENCODERS = (
     *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert"),
     *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder", "electra"),
+    "deberta-v2",
 )
 TRANSLATORS = ("marian",)
 # The modules of families that are not named like it; see `Family.also`.
@@ -38,4 +39,5 @@ def of_model(model: Mapping[str, Any]) -> str:
     """Returns the family of an encoder whose run does not record one, by the fields of its HeadConfig."""
     keys = ("positions", "relative_positions", "direction")
     values = {key: model.get(key, getattr(HeadConfig, key)) for key in keys}
-    return next((name for name in ENCODERS if values.items() <= find(name).fixed.items()), ENCODERS[0])
+    fits = {name: values.items() <= {**values, **find(name).fixed}.items() for name in ENCODERS}
+    return next((name for name in ENCODERS if fits[name]), ENCODERS[0])
