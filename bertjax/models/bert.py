@@ -41,8 +41,8 @@ class BertConfig(TransformerConfig):
         no local layers.
       global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
       relative_positions: "none"; or "bucketed", a learned bias of the scores for each bucket of distances of two
-        tokens, the same in all layers (Raffel et al. 2020, section 2.1); or "disentangled", scores of queries and keys
-        of tokens and of embeddings of distances, one table for all layers (He et al. 2021, DeBERTa, section 3.1).
+        tokens, the same in all layers (Raffel et al. 2020, section 2.1); or "disentangled", scores of tokens and
+        embeddings of distances, from one table for all layers (He et al. 2021, DeBERTa, section 3.1).
       relative_buckets: number of buckets, half of them for keys after their query.
       relative_distance: the distance from which on all distances share a bucket.
       layer_groups: number of groups of consecutive layers, all of one size, that share their parameters (Lan et al.

@@ -72,24 +72,25 @@ def scores(
 
     Distances are those in the row. Tokens of the same instance of a packed row have the same distance in the instance.
     """
-    steps = np.arange(query.shape[-2] - 1, -key.shape[-2], -1)
-    rows, scale = positions.distances.rows_of(steps), query.shape[-1] ** -0.5
+    size, others, scale = query.shape[-2], key.shape[-2], query.shape[-1] ** -0.5
     total = jnp.zeros((), query.dtype)
     if positions.key is not None:
+        rows = positions.distances.rows_of(np.arange(size - 1, -others - 1, -1))
         total = _by_distance(query, (positions.key * scale)[..., rows, :])
     if positions.query is not None:
-        total += _by_distance(key, (positions.query * scale)[..., rows[::-1], :]).swapaxes(-1, -2)
+        rows = positions.distances.rows_of(np.arange(1 - others, size + 1))
+        total += _by_distance(key, (positions.query * scale)[..., rows, :]).swapaxes(-1, -2)
     return total
 
 
 def _by_distance(x: Float[Array, "*pairs S Q"], table: Float[Array, "*heads E Q"]) -> Float[Array, "*pairs S T"]:
-    """The product of each x_i and row j - i + S - 1 of the table, for j below T = E + 1 - S."""
-    length, others = x.shape[-2], table.shape[-2] + 1 - x.shape[-2]
+    """The product of each x_i and row j - i + S - 1 of the table, for j below T = E - S."""
+    length, others = x.shape[-2], table.shape[-2] - x.shape[-2]
     blocks = []
     for start in range(0, length, _BLOCK):
         block = x[..., start : start + _BLOCK, :]
         first = length - start - block.shape[-2]
-        near = table[..., first : first + block.shape[-2] + others - 1, :]
+        near = table[..., first : first + block.shape[-2] + others, :]
         blocks.append(_shifted(jnp.einsum("...SQ,...EQ->...SE", block, near), others))
     return jnp.concatenate(blocks, axis=-2)
 

@@ -42,6 +42,13 @@ ABLE = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16}  #
             "relative_distance: got 8; expected above 8",
         ),
         (BERT, {"relative_positions": "bucketed", "attention_backend": "splash"}, "relative_positions: got 'bucketed'"),
+        (
+            BERT,
+            {"relative_positions": "disentangled", "relative_buckets": 80, "relative_distance": 39},
+            "relative_buckets: got 80; expected at most 78",
+        ),
+        (MODERN, {"relative_positions": "disentangled"}, "relative_positions: got 'disentangled'; expected another"),
+        (BERT, {"convolution_size": 2}, "convolution_size: got 2; expected 0 or an odd number"),
         (BERT, {"local_attention": 1}, "local_attention: got 1; expected 0, or at least 2"),
         (BERT, {"first_attention_norm": False}, "first_attention_norm: got False; expected True with model.norm=post"),
         (MODERN, {"pooling": "late"}, "pooling: got 'late'; expected cls or mean with model.head=transform"),
