@@ -17,7 +17,7 @@ import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
@@ -126,10 +126,10 @@ class Tokenizer(abc.ABC):
     def key(self) -> list[Any]:
         """A short JSON-serializable description, a digest of the vocabulary first; only equal tokenizers share it."""
 
-    def with_template(self, template: Template) -> Self:
+    def with_template(self, template: Template) -> "Tokenizer":
         """Returns the same tokenizer with another template."""
         cls, arguments = self.__reduce__()
-        made: Self = cls(*arguments[:-1], template)
+        made: Tokenizer = cls(*arguments[:-1], template)
         return made
 
     @abc.abstractmethod
