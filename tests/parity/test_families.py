@@ -265,11 +265,10 @@ CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")
 CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]
 CASES += [("xlm-roberta of two token types", head) for head in ("words", "classes")] + [("camembert", "words")]
 CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albert of two groups", "words")]
-CASES += [(name, head) for name in ("nomic", "gte", "eurobert") for head in ("model", "words", "classes", "tokens")]
-CASES += [("jina", head) for head in ("words", "classes", "tokens", "spans")]
+CASES += [(name, head) for name in ("nomic", "eurobert") for head in ("model", "words", "classes", "tokens")]
+CASES += [("gte", "words"), ("gte", "classes"), ("jina", "words"), ("jina", "classes"), ("jina", "spans")]
 CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("jina of two token types", "words")]
-CASES += [("eurobert of means", head) for head in ("words", "classes")]
-CASES += [("eurobert of first tokens", "classes"), ("modernbert decoder", "model")]
+CASES += [("eurobert of means", "classes"), ("eurobert of first tokens", "classes"), ("modernbert decoder", "model")]
 CASES += [(f"modernbert decoder{more}", head) for more in ("", " with biases") for head in ("words", "classes")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
