@@ -119,6 +119,9 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     folder, of_sentence = published.path, config["pooling"] == "sentence"
     sentences = (sentence_transformers.read(folder) if of_sentence else None) or Sentences()
     seq_len = sentence_transformers.read_length(folder) if of_sentence else None
+    if of_sentence and sentence_transformers.lowercases(folder) and not published.lowercase:
+        expected = "False, or a tokenizer that lowercases"
+        raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
     config = completion.bert(config, published, seq_len=seq_len)
     model = dict(config["model"])
     if not model["layers"]:
@@ -132,9 +135,6 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     used = {key: value if config[key] is None else config[key] for key, value in stated.items()}
     if used["dense"]:
         _check_dense({**used, "model": model}, stated["dense"], sentences.input_size, folder)
-    if of_sentence and sentence_transformers.lowercases(folder) and not published.lowercase:
-        expected = "False, or a tokenizer that lowercases"
-        raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
     name, prompt = config["prompt_name"], config["prompt"]
     return {
         **config,

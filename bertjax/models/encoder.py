@@ -136,17 +136,13 @@ def run_layers(
     if not kinds:
         return x, LayerAttention(None, None), None
     config = layer.config
-    is_shared = kinds[0].group is not None
-    if not is_shared:  # the gradients of shared parameters are added up in their own type
-        # Matrices are cast once, and not in each pass over the layers.
-        stacked = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
+    # Matrices are cast once, not by each layer. Layers cast shared ones, whose gradients are then added up in float32.
+    own = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
     keys = None if key is None else jax.random.split(key, len(kinds))
 
     def apply(kind: LayerKind, x: Array, params: Any, key: Array | None) -> tuple[Array, Any]:
-        if is_shared:
-            params = jax.tree.map(operator.itemgetter(kind.group), stacked)
         y, weights = layer.clone(kind=kind).apply(
-            {"params": params},
+            {"params": params or jax.tree.map(operator.itemgetter(kind.group), stacked)},
             keep_rows_split(x),
             *arguments,
             deterministic=deterministic,
@@ -163,7 +159,7 @@ def run_layers(
     for start, period, repeats in _loops(kinds):
         rows = slice(start, start + period * repeats)
         body = functools.partial(_in_turn, [functools.partial(apply, kind) for kind in kinds[rows][:period]])
-        of_loop = _split((None if is_shared else stacked, keys), rows, repeats)
+        of_loop = _split((own if kinds[0].group is None else None, keys), rows, repeats)
         x, results = jax.lax.scan(body, x, of_loop, repeats, unroll=not config.scan_layers)
         collected.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
     weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *collected)

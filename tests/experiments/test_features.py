@@ -18,6 +18,7 @@ from bertjax.models.bert import Bert, BertInputs
 from bertjax.modes import stages, streams
 from bertjax.training.inference import Inference
 from tests import published, tiny
+from tests.data.text import byte_bpe
 from tests.experiments.commands import done, tree_of
 from tests.random_params import random_params
 
@@ -193,6 +194,16 @@ def test_the_config_overrides_the_folder(tmp_path):
     config = resolved(folder, "sentence", **overrides).config
     assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
     assert config["model"]["layers"] == [0]
+
+
+def test_lowercasing_in_front_of_a_cased_tokenizer_is_refused(tmp_path):
+    folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
+    assert resolved(folder, "sentence").config["data"]["seq_len"] == 9
+    (folder / "vocab.txt").unlink()
+    byte_bpe.trained().save(folder)
+    with pytest.raises(UserError, match="do_lower_case: got True; expected False, or a tokenizer that lowercases"):
+        resolved(folder, "sentence")
 
 
 def write_dense(folder, number, kernel, bias, activation):
