@@ -109,7 +109,9 @@ def measure_plans(documents: int, mean_sentences: float) -> None:
             start, start_of_cpu = time.perf_counter(), time.process_time()
             lengths = np.memmap(path, np.int32, "r")
             room = config.capacity if config.rows.packing else None
-            plan = EpochPlan(Sentences(lengths, sizes), config.pairs, config.masking, room, seed=0, folder=Path(folder))
+            sentences, special = Sentences(lengths, sizes), 1 + config.pairs.num_texts
+            options = {"num_special": special, "seed": 0, "folder": Path(folder)}
+            plan = EpochPlan(sentences, config.pairs, config.masking, room, **options)
             opened = time.perf_counter() - start
             plan.rows(0, 0, 256)
             first = time.perf_counter() - start

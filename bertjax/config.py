@@ -261,7 +261,8 @@ def _listed(choices: Iterable[str]) -> str:
 
 def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
     """Returns `value` as the type `hint`. An int is converted to a float and a list to a tuple, and nothing else."""
-    subtrees = [kind for kind in (hint, *typing.get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)]
+    options = (hint, *(() if typing.get_origin(hint) is tuple else typing.get_args(hint)))
+    subtrees = [kind for kind in options if isinstance(kind, type) and is_dataclass(kind)]
     if is_open and value is None and not subtrees:
         return None
     if subtrees and isinstance(value, Mapping):

@@ -81,6 +81,8 @@ class PredictionTask(abc.ABC):
       open_folder: opens an output folder, for records that do not fit a file of lines. Yields a function that must be
         called with every record, including those of bad inputs; the folder gets its final name after the last one.
         None for tasks that write lines.
+      export: writes the parameters as a folder that other libraries, such as transformers, can open. None for tasks
+        that cannot be exported.
       attention: returns the attention weights, by kind, of an example with one row. None for tasks without attention
         weights.
     """
@@ -88,6 +90,7 @@ class PredictionTask(abc.ABC):
     line: Callable[[Mapping[str, Any]], str] | None = None
     official: Callable[[Iterator[Mapping[str, Any]]], Mapping[str, Any]] | None = None
     open_folder: Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], object]]] | None = None
+    export: Callable[[Params, Path], None] | None = None
     attention: Callable[[Params, Example, Sequence[Output]], Mapping[str, Attended]] | None = None
 
     @property
@@ -104,9 +107,17 @@ class PredictionTask(abc.ABC):
     def init(self, rng: jax.Array) -> Params:
         """Returns random initial parameters. A pure function that reads no file, so `jax.eval_shape` and `jit` work."""
 
+    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """Warns if rows or batches show a mistake; called with the first ones. Default: does nothing."""
+        del rows
+
     def warm_start(self, params: Params, published: Any) -> Params:
         """Returns parameters initialized from the weights in `init_from`, a `Published`; called only if it is set."""
         del published
+        return params
+
+    def inference_params(self, params: Params) -> Params:
+        """Returns the parameters of a checkpoint in the form that `model` applies. Default: they have it."""
         return params
 
     @abc.abstractmethod

@@ -128,7 +128,7 @@ class Model(Inference):
         normalize: bool | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
-    ) -> Float32[np.ndarray, "texts H"]:
+    ) -> Float32[np.ndarray, "texts D"]:
         """Returns a vector for each text from the encoder, which must be a BERT.
 
         Longer texts are truncated to the positions of the model, or to the length that sentence-transformers states.
@@ -138,7 +138,8 @@ class Model(Inference):
         Args:
           texts: texts, or pairs of texts as tuples.
           layer: 0 for the embeddings, -1 for the last layer.
-          pooling: "mean", "cls" or "max" over the tokens of a text. Default for other folders: "mean".
+          pooling: how the tokens of a text become its vector: "mean", "cls", "max" or another value of the key
+            `sentence_pooling`. Default for other folders: "mean".
           normalize: whether vectors are scaled to length 1. Default for other folders: False.
           prompt_name: the name of a prompt of a sentence-transformers folder.
           prompt: a text that precedes each text, or the first of each pair; instead of `prompt_name`.
@@ -153,7 +154,7 @@ class Model(Inference):
             from bertjax.experiments.features import chosen_prompt
 
             task = task.prompted(chosen_prompt(self._folder, prompt_name, prompt))
-        size = task.model.config.hidden_size
+        size = task.size
         none = np.full(size, np.nan, np.float32)
         examples = self._tracked(reported(task.examples_in(_listed(texts)), "texts"), texts)
         results = encoder.predictor(encoder.params, examples)
@@ -175,9 +176,12 @@ class Model(Inference):
             if "bert" not in self.params:
                 got, expected = f"a model of the task {self.config['experiment']}", "a model with a BERT"
                 raise UserError("encode", got=got, expected=expected, fix="load another folder")
-            task = _features(self.config, self._published or open_weights(self._folder), *options)
-            shapes = jax.eval_shape(task.init, jax.random.key(0))
-            self._encoders[key] = _Encoder(task, _subtree(self.params, shapes), Predictor(task, self.mesh))
+            weights = self._published or open_weights(self._folder)
+            task = _features(self.config, weights, *options)
+            shapes, params = jax.eval_shape(task.init, jax.random.key(0)), self.params
+            if not shapes.keys() <= params.keys():  # maps of sentence-transformers that another task does not have
+                params = task.warm_start(shapes, weights)
+            self._encoders[key] = _Encoder(task, _subtree(params, shapes), Predictor(task, self.mesh))
         return self._encoders[key]
 
 

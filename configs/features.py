@@ -16,8 +16,9 @@ the columns to read (docs/reference/inputs.md).
   and none is omitted. A sentence vector covers only the beginning; the log reports how many texts were truncated.
 - Layers: 0 is the embeddings, -1 the last layer. BERT's best frozen features on CoNLL-2003 (section 5.3, table 7) are
   the last four layers concatenated, with 96.1 F1 on the development set; the second to last alone, `(-2,)`, has 95.6.
-- A sentence-transformers folder determines the pooling, and whether vectors are scaled to length 1. Its default prompt
-  precedes each text; `prompt_name` chooses another of its prompts, and `prompt` gives the text.
+- A sentence-transformers folder determines the pooling, maps of the vectors, and whether vectors are scaled to length
+  1. Its default prompt precedes each text; `prompt_name` chooses another of its prompts, and `prompt` gives the text.
+- --mode=export with the variant sentence writes a folder of sentence-transformers.
 """
 
 from ml_collections import ConfigDict
@@ -37,7 +38,10 @@ def get_config(variant: str = "") -> ConfigDict:
     config.init_from = ""
     config.pooling = pooling or "word"
     config.word_pooling = "first"  # the vector of the word's first piece; or "mean" of all its pieces
-    config.sentence_pooling = placeholder(str)  # "mean", "cls" or "max"; default: init_from's, or "mean"
+    config.sentence_pooling = placeholder(
+        str
+    )  # "mean", "cls", "max", ... or "cls+mean"; default: init_from's, or "mean"
+    config.dense = placeholder(tuple)  # maps of the vectors; default: those of a sentence-transformers folder
     config.normalize = placeholder(bool)  # whether to scale to length 1; default: init_from's for sentences
     config.prompt_name = placeholder(str)  # a prompt of a sentence-transformers folder, such as "query"
     config.prompt = placeholder(str)  # or the text that precedes each text; default: the folder's default prompt

@@ -73,6 +73,12 @@ _PUBLISHED = {
         r"|data\.(next_sentence|random_next_prob|short_seq_prob|vocab_size)",
         {"data.seq_len": 128, "masking.mode": "static"},
     ),
+    "replaced_tokens": Published(
+        "Clark et al. 2020 and google-research/electra, Base",
+        "base",
+        rf"{_BERT}|{_ADAM}|masking\.(rate|.*_fraction)|batch_size|num_steps|generator\..*|discriminator_weight",
+        {"data.seq_len": 512},
+    ),
     "classification": Published(_DEVLIN, "base", _FINE_TUNING, _UNCORRECTED),
     "multiple_choice": Published(f"{_DEVLIN} on SWAG", "base,swag", _FINE_TUNING, _UNCORRECTED),
     "question_answering": Published(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, one_of
+from bertjax.config import Constrained, choice, one_of
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.fine_tuning.labeled_text import TextColumns
 from bertjax.data.readers import feature_files
@@ -21,9 +21,10 @@ from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
+from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
-from bertjax.models.heads import POOLINGS, BertFeatures, check_layers, pool, pool_spans
+from bertjax.interop.sentence_transformers import Sentences
+from bertjax.models.heads import POOLINGS, BertFeatures, DenseConfig, SentenceDense, check_layers, pool, pool_spans
 from bertjax.tasks import bert, completion, inputs
 from bertjax.tasks.bert import BertPredictionTask
 
@@ -71,7 +72,9 @@ class Config(Constrained):
       pooling: the unit that a vector represents: "piece", "word" (separated by white space), or "sentence" (a whole
         text, or both texts of a pair).
       word_pooling: the vector of a word: "first", that of its first piece, or "mean", over all its pieces.
-      sentence_pooling: "mean", "cls" or "max"; see `bertjax.models.heads.pool`.
+      sentence_pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", or several such as
+        "cls+mean"; see `bertjax.models.heads.pool`.
+      dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether vectors are scaled to length 1.
       prompt_name: the name of a prompt of a sentence-transformers folder. Default: the folder's default, if any.
       prompt: a text that precedes each text, or the first text of each pair. Default: that of `prompt_name`, or "".
@@ -86,7 +89,8 @@ class Config(Constrained):
     init_from: str
     pooling: Annotated[str, one_of("piece", "word", "sentence")]
     word_pooling: Annotated[str, one_of("first", "mean")]
-    sentence_pooling: Annotated[str, one_of(*POOLINGS)]
+    sentence_pooling: str
+    dense: tuple[DenseConfig, ...]
     normalize: bool
     prompt_name: str | None
     prompt: str
@@ -99,6 +103,8 @@ class Config(Constrained):
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
         check_layers(self.model.layers, self.model.num_layers, "model.layers")
+        for pooling in self.sentence_pooling.split("+"):
+            choice(pooling, POOLINGS, "sentence_pooling")
         got, fix = f"{self.prompt!r} with pooling={self.pooling}", "use configs/features.py:sentence, or omit it"
         self.check(self.pooling == "sentence" or not self.prompt, "prompt", "pooling=sentence", got=got, fix=fix)
 
@@ -111,26 +117,51 @@ class _Source(NamedTuple):
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and sentence pooling. Raises UserError if it is invalid."""
     folder, of_sentence = published.path, config["pooling"] == "sentence"
-    seq_len = huggingface.read_sentence_length(folder) if of_sentence else None
+    sentences = (sentence_transformers.read(folder) if of_sentence else None) or Sentences()
+    seq_len = sentence_transformers.read_length(folder) if of_sentence else None
+    if of_sentence and sentence_transformers.lowercases(folder) and not published.lowercase:
+        expected = "False, or a tokenizer that lowercases"
+        raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
     config = completion.bert(config, published, seq_len=seq_len)
     model = dict(config["model"])
     if not model["layers"]:
         model["layers"] = (-1,) if of_sentence else tuple(range(-min(_BEST_LAYERS, model["num_layers"]), 0))
-    pooling, normalize = config["sentence_pooling"], config["normalize"]
-    if pooling is None:
-        pooling = (huggingface.read_pooling(folder) if of_sentence else None) or "mean"
-    if normalize is None:
-        normalize = of_sentence and huggingface.normalizes(folder)
-    name, prompt, includes = (config[key] for key in ("prompt_name", "prompt", "include_prompt"))
+    stated: dict[str, Any] = {
+        "sentence_pooling": sentences.pooling,
+        "dense": [dataclasses.asdict(each) for each in sentences.dense],
+        "normalize": sentences.normalizes,
+        "include_prompt": sentences.includes_prompt,
+    }
+    used = {key: value if config[key] is None else config[key] for key, value in stated.items()}
+    if used["dense"]:
+        _check_dense({**used, "model": model}, stated["dense"], sentences.input_size, folder)
+    name, prompt = config["prompt_name"], config["prompt"]
     return {
         **config,
+        **used,
         "model": model,
-        "sentence_pooling": pooling,
-        "normalize": normalize,
         "prompt_name": None,  # `prompt` has its text
         "prompt": chosen_prompt(folder, name, prompt) if of_sentence or name else prompt or "",
-        "include_prompt": huggingface.includes_prompt(folder) if includes is None else includes,
     }
+
+
+def _check_dense(used: Mapping[str, Any], stated: Sequence[Any], input_size: int | None, folder: Path) -> None:
+    """Raises UserError unless the maps are those of the folder, and their input has the size of the vectors."""
+    if [*used["dense"]] != stated:
+        expected = "() or " + (f"{stated}, as in {folder}" if stated else "no value, because init_from has no maps")
+        raise UserError("config key dense", got=used["dense"], expected=expected, fix="omit it")
+    pooling = used["sentence_pooling"]
+    size = _pooled_size(used["model"], pooling)
+    if size != input_size:
+        got, expected = f"{pooling!r}, for vectors of {size}", f"vectors of {input_size}, as Dense in {folder} reads"
+        fix = "omit sentence_pooling and model.layers, or set --config.dense=()"
+        raise UserError("config key sentence_pooling", got=got, expected=expected, fix=fix)
+
+
+def _pooled_size(model: Mapping[str, Any], pooling: str) -> int:
+    """The size of the vector of a unit, before maps."""
+    joined = len(model["layers"]) if model["mixing"] == "concatenation" else 1
+    return int(model["hidden_size"]) * joined * (pooling.count("+") + 1)
 
 
 def chosen_prompt(folder: Path, name: str | None, prompt: str | None) -> str:
@@ -140,7 +171,7 @@ def chosen_prompt(folder: Path, name: str | None, prompt: str | None) -> str:
       UserError: if both are given, or the folder has no prompt of this name.
     """
     if prompt is None:
-        return huggingface.read_prompt(folder, name)
+        return sentence_transformers.read_prompt(folder, name)
     if name is not None or not isinstance(prompt, str):
         got = f"{prompt!r}" if name is None else f"{prompt!r} with prompt_name={name!r}"
         raise UserError("prompt", got=got, expected="a text (str), without prompt_name", fix="omit one of them")
@@ -151,7 +182,13 @@ open_vocabulary = bert.open_vocabulary
 
 
 class Task(BertPredictionTask[Config]):
-    """See `bertjax.contract.PredictionTask`."""
+    """See `bertjax.contract.PredictionTask`.
+
+    Parameters: those of `BertFeatures`, and `dense`, those of `SentenceDense`, if there are such maps.
+
+    Attributes:
+      size: the size of a vector.
+    """
 
     columns_key, tabs = "text_columns", True
 
@@ -161,8 +198,17 @@ class Task(BertPredictionTask[Config]):
         head = config.model
         model = BertFeatures(encoder, head.layers, head.mixing)
         super().__init__(config, vocabulary, encoder, model, config.data.seq_len)
-        joined = len(head.layers) if head.mixing == "concatenation" else 1
-        self._size = encoder.hidden_size * joined
+        poolings = config.sentence_pooling if config.pooling == "sentence" else ""
+        self._pooled_size = _pooled_size(dataclasses.asdict(head), poolings)
+        self._dense = SentenceDense(config.dense)
+        self.size = config.dense[-1].size if config.dense else self._pooled_size
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `PredictionTask.init`."""
+        params = super().init(rng)
+        if not self._config.dense:
+            return params
+        return {**params, "dense": self._dense.init(rng, jnp.zeros((1, self._pooled_size)))["params"]}
 
     def prompted(self, prompt: str) -> "Task":
         """Returns the task with another prompt, and the same parameters and programs."""
@@ -207,15 +253,33 @@ class Task(BertPredictionTask[Config]):
         x = self.apply(params, batch, None)
         if self._config.pooling == "sentence":
             x = pool(x, batch.get("pooled", batch["segment_ids"]), self._config.sentence_pooling)
+            x = self._dense.apply({"params": params.get("dense", {})}, x)
         else:
             x = pool_spans(x, batch["unit_starts"], batch["unit_lengths"])
         if self._config.normalize:
             x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), _LEAST_NORM)
         return {"features": x.astype(self._config.dtype_out)}
 
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder of sentence-transformers.
+
+        Raises:
+          UserError: unless the vectors are of texts, from the last layer.
+        """
+        config, bert = self._config, self._model_config
+        if config.pooling != "sentence" or config.model.layers not in ((-1,), (bert.num_layers,)):
+            got, expected = f"{config.pooling} and {config.model.layers}", "sentence and (-1,), the last layer"
+            fix = "use configs/features.py:sentence"
+            raise UserError("config keys pooling and model.layers", got=got, expected=expected, fix=fix)
+        self.save({"bert": params["bert"]}, folder, "BertModel")
+        sentences = Sentences(config.sentence_pooling, config.dense, config.normalize, config.include_prompt)
+        sizes = bert.hidden_size, self._seq_len
+        source = Path(config.init_from)
+        sentence_transformers.save(folder, sentences, params.get("dense", {}), sizes, config.prompt, source)
+
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The `units`, their `features` [n, D], and for a pair the number of the first unit of its `second` text."""
-        parts = [np.zeros((0, self._size), self._config.dtype_out)]
+        parts = [np.zeros((0, self.size), self._config.dtype_out)]
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]
             parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
@@ -226,7 +290,7 @@ class Task(BertPredictionTask[Config]):
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """See `PredictionTask.open_folder` and `readers.feature_files`. A bad input is a text without units."""
-        made_with = {**dataclasses.asdict(self._config), "size": self._size}
-        none = {"units": [], "features": np.zeros((0, self._size), self._config.dtype_out)}
+        made_with = {**dataclasses.asdict(self._config), "size": self.size}
+        none = {"units": [], "features": np.zeros((0, self.size), self._config.dtype_out)}
         with feature_files.writing(folder, made_with) as writer:
             yield lambda record: writer.add({**none, **record})

@@ -121,6 +121,11 @@ class Task(fine_tuning.FineTuningTask[Config]):
     architecture, term = "BertForQuestionAnswering", "span"
     of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
 
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        config.data.check_room(vocabulary.template)
+        super().__init__(config, vocabulary)
+
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForQuestionAnswering:
         """See `FineTuningTask.with_head`."""
         return BertForQuestionAnswering(encoder, config.model.lstm_size)

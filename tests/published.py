@@ -47,7 +47,9 @@ def write_sentence_transformers(folder: Path, pooling: str, normalize: bool, max
     """Writes and returns a folder for sentence-transformers; `pooling` is its pooling mode, such as "mean_tokens"."""
     write_huggingface(folder)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
-    modules = [{"idx": i, "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
+    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
+    types = [f"sentence_transformers.models.{kind}" for kind in kinds]
+    modules = [{"idx": i, "path": path, "type": kind} for i, (path, kind) in enumerate(zip(paths, types, strict=True))]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
     (folder / "1_Pooling").mkdir()

@@ -46,7 +46,7 @@ NEEDED = {
 def small(name: str, folder: Path) -> dict[str, Any]:
     """Writes tiny data for a config and returns the values that it needs."""
     values = {"num_steps": 2, "batch_size": 8, "data.valid_fraction": 0.2}
-    if name == "bert_pretraining":
+    if name in ("bert_pretraining", "replaced_tokens"):
         text = {"data.source": tiny.write_text(folder / "text.txt"), "data.lines": "sentence"}
         return {**values, **text, "data.workers": 1, "data.vocab_size": 120}
     if name == "question_answering":
@@ -207,6 +207,7 @@ LENGTHS = {
     "classification": ("tiny", 128),
     "multiple_choice": ("tiny", 128),
     "question_answering": ("tiny", 384),
+    "replaced_tokens": ("mini", 128),
     "tagging": ("tiny", 128),
     "translation": ("tiny", 128),
 }

@@ -43,6 +43,7 @@ LAYERS = {
     "bertjax/data/prepared.py": "BASE DATA data.rows",
     "bertjax/data/readers/": "BASE DATA data.readers",
     "bertjax/data/text/": "BASE DATA data.text",
+    "bertjax/data/text/conversion.py": "BASE DATA data.text interop.formats",
     "bertjax/data/rows/": "BASE DATA data.text data.rows",
     "bertjax/data/pretraining/": "BASE DATA SHARED data.pretraining",
     "bertjax/data/fine_tuning/": "BASE DATA SHARED data.fine_tuning",

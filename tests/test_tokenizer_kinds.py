@@ -9,6 +9,7 @@ import bertjax
 from tests import test_configs as configs
 from tests import tiny
 from tests.data.text import byte_bpe
+from tests.data.text.sentencepiece_files import FIRST, model
 
 TRAINED = {"data.vocab_file": "", "data.tokenizer": "byte_bpe", "data.vocab_size": 300}
 
@@ -34,10 +35,24 @@ def train(name, folder, **more):
     return workdir
 
 
+def sentencepiece(folder):
+    """Writes a tokenizer like XLM-R's, with padding 1 and two separators in pairs, and returns config values."""
+    pieces = [*(f"\u2581{word}" for word in tiny.WORDS), *"\u2581abcdefghijklmnopqrstuvwxyzABJMT?."]
+    folder.mkdir()
+    (folder / "sentencepiece.bpe.model").write_bytes(model(FIRST, words=pieces))
+    return {"data.vocab_file": folder, "data.lowercase": False}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tagging", "question_answering", "bertsum_abs"])
-def test_tasks_train_with_byte_level_bpe(name, tmp_path):
-    workdir = train(name, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        *((name, None) for name in ("tagging", "question_answering", "bertsum_abs")),
+        *((name, sentencepiece) for name in ("question_answering", "bertsum_ext")),
+    ],
+)
+def test_tasks_train_with_a_library_tokenizer(name, write, tmp_path):
+    workdir = train(name, tmp_path, **(write(tmp_path / "xlm-r") if write else {}))
     losses = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     assert losses[-1]["step"] == 2
     assert (workdir / "tokenizer.json").exists() and not (workdir / "vocab.txt").exists()

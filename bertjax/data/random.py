@@ -33,6 +33,7 @@ class Stream(enum.IntEnum):
     ROW_SPLIT = 6
     DATES = 7
     SPANS = 8
+    SAMPLING = 9
 
 
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:

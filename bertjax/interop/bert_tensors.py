@@ -4,6 +4,7 @@ BertSum's scorers and decoder, which transformers does not have, use PreSumm's n
 these names, so this module does not depend on any format.
 """
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ import numpy as np
 from flax import traverse_util
 
 from bertjax.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 # Module of our tree: module of transformers; {} is the layer.
 _MODULES = {
@@ -26,9 +29,10 @@ _MODULES = {
     "bert/encoder/layers/intermediate": "bert.encoder.layer.{}.intermediate.dense",
     "bert/encoder/layers/output": "bert.encoder.layer.{}.output.dense",
     "bert/encoder/layers/output_norm": "bert.encoder.layer.{}.output.LayerNorm",
-    # transformers' BERT does not have these four. Other models' names are mapped to these names.
+    # transformers' BERT does not have these. Other models' names are mapped to these names.
     "bert/encoder/layers/gate": "bert.encoder.layer.{}.gate.dense",
     "bert/encoder/final_norm": "bert.encoder.final_norm",
+    "bert/relative_embeddings": "bert.encoder",
     "transform": "head.dense",
     "norm": "head.norm",
     "bert/pooler": "bert.pooler.dense",
@@ -36,6 +40,8 @@ _MODULES = {
     "masked_lm/transform": "cls.predictions.transform.dense",
     "masked_lm/norm": "cls.predictions.transform.LayerNorm",
     "next_sentence": "cls.seq_relationship",
+    "discriminator/transform": "discriminator_predictions.dense",  # the names of ELECTRA
+    "discriminator/output": "discriminator_predictions.dense_prediction",
     "classifier": "classifier",
     "qa_outputs": "qa_outputs",
     "scorer/linear": "ext_layer.linear1",
@@ -80,6 +86,7 @@ HEADS = (
     "bert/pooler",
     "masked_lm",
     "next_sentence",
+    "discriminator",
     "transform",
     "norm",
     "classifier",
@@ -180,6 +187,9 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
         fix = "use a BERT with one of the known heads"
         raise UserError(f"{source}: tensors", got=got, expected="only tensors of BERT", fix=fix)
+    if left:
+        modules = ", ".join(sorted({name.rpartition(".")[0] for name in left}))
+        _log.info("%s: %d tensors of other heads are not used: %s", source, len(left), modules)
     if _is_bare(like):
         params = {path.removeprefix("bert/"): array for path, array in params.items()}
         missing = [path.removeprefix("bert/") for path in missing]

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.text.vocabulary_config import casing
-from bertjax.interop import families, huggingface, json_files
+from bertjax.interop import families, huggingface, json_files, sentence_transformers
 from bertjax.interop.bert_tensors import filled, without_pairs
 from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
 
 # The experiments of transformers' architectures and of ours, by the end of the class name.
 _EXPERIMENTS = {
+    "ElectraForPreTraining": "replaced_tokens",
     "ForPreTraining": "bert_pretraining",
     "ForMaskedLM": "bert_pretraining",
     "ForCausalLM": "bert_pretraining",
@@ -79,6 +80,8 @@ class Transformers(Published):
     @property
     def required(self) -> Mapping[str, Any]:
         """See `Published.required`."""
+        if self.experiment == "replaced_tokens":
+            return {"generator.width": 0.0}  # a discriminator has no generator
         tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
         objective = {"objective": self.objective} if self.objective else {}
         return without_pairs(self.experiment, tensors) | objective
@@ -91,7 +94,11 @@ class Transformers(Published):
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`."""
         first = huggingface.first_position(self.config, self._file)
-        return filled(huggingface.load(self.path, wanted, self.architecture, self.family, first), wanted)
+        rest = {name: tree for name, tree in wanted.items() if name != "dense"}
+        found, missing = filled(huggingface.load(self.path, rest, self.architecture, self.family, first), rest)
+        if "dense" in wanted:
+            found["dense"] = sentence_transformers.load_dense(self.path, wanted["dense"])
+        return found, missing
 
 
 def open_weights(path: Path) -> Published | None:

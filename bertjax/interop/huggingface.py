@@ -1,7 +1,5 @@
 """Reads and writes encoders of Hugging Face `transformers` without torch.
 
-Also reads folders of sentence-transformers.
-
 >>> config = HeadConfig(**published.open_weights(Path("bert-base-uncased")).fields)
 >>> init = functools.partial(Bert(config, pooler_activation="tanh").init, deterministic=True, return_attention=False)
 >>> ids = np.zeros((1, 1), np.int32)
@@ -20,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from bertjax.errors import UserError, did_you_mean
+from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import families, json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
@@ -34,15 +32,6 @@ _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 # The ends of the names of classes with a classifier, and transformers' default names of two classes.
 _CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
-# Pooling flags of sentence-transformers, by our names.
-_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-}
-_PROMPTS_FILE = "config_sentence_transformers.json"
-# The supported modules of sentence-transformers.
-_SENTENCE_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 def model_folder(folder: str | Path) -> Path:
@@ -108,83 +97,6 @@ def is_multi_label(raw: Mapping[str, Any], path: Path) -> bool:
     return problem == "multi_label_classification" or not is_one
 
 
-def read_pooling(folder: str | Path) -> str | None:
-    """Returns the pooling of sentence-transformers: "mean", "cls" or "max"; None for other folders.
-
-    Raises:
-      UserError: for an unsupported pooling, a combination of several, or a further layer.
-    """
-    _sentence_modules(folder)
-    path = Path(folder) / "1_Pooling" / CONFIG_FILE
-    if not path.exists():
-        return None
-    values = json_files.read_json(path, dict)
-    asked = [key for key, value in values.items() if key.startswith("pooling_mode_") and value is True]
-    # Newer versions write a name, or a list of names, instead of flags.
-    named = values.get("pooling_mode", "none")
-    found = [_POOLINGS.get(key, key) for key in asked] or (named if isinstance(named, list) else [named])
-    if len(found) != 1 or found[0] not in _POOLINGS.values():
-        refuse(f"{path}", " and ".join(map(str, found)), "one pooling of " + ", ".join(_POOLINGS.values()))
-    return str(found[0])
-
-
-def normalizes(folder: str | Path) -> bool:
-    """Returns whether sentence-transformers scales vectors to length 1. Raises UserError like `read_pooling`."""
-    return "Normalize" in _sentence_modules(folder)
-
-
-def includes_prompt(folder: str | Path) -> bool:
-    """Returns whether the pooling of sentence-transformers includes the tokens of a prompt. Default: True."""
-    path = Path(folder) / "1_Pooling" / CONFIG_FILE
-    values = {"include_prompt": True, **(json_files.read_json(path, dict) if path.exists() else {})}
-    return bool(json_files.fields(values, {"value": ("include_prompt", bool)}, path)["value"])
-
-
-def read_prompt(folder: str | Path, name: str | None) -> str:
-    """Returns a prompt of sentence-transformers, which precedes each text; "" for none.
-
-    Args:
-      folder: the folder.
-      name: the name of the prompt; None for `default_prompt_name` of the folder.
-    Raises:
-      UserError: if the folder has no prompt of this name.
-    """
-    path = Path(folder) / _PROMPTS_FILE
-    values = json_files.read_json(path, dict) if path.exists() else {}
-    prompts = json_files.fields({"prompts": {}, **values}, {"all": ("prompts", dict)}, path)["all"]
-    name, key = (values.get("default_prompt_name"), "default_prompt_name") if name is None else (name, "prompt_name")
-    if name is None:
-        return ""
-    if name not in list(prompts):
-        expected = (
-            f"one of {', '.join(prompts)}, the prompts in {path}" if prompts else f"no name: {path} has no prompts"
-        )
-        raise UserError(
-            key, got=repr(name), expected=expected, fix=did_you_mean(str(name), prompts, "correct the name")
-        )
-    return "" if prompts[name] is None else str(json_files.fields(prompts, {"text": (name, str)}, path)["text"])
-
-
-def read_sentence_length(folder: str | Path) -> int | None:
-    """Returns the maximum tokens of a text in sentence-transformers, including special ones; None if unspecified."""
-    path = model_folder(folder) / "sentence_bert_config.json"
-    values = json_files.read_json(path, dict) if path.exists() else {}
-    if values.get("max_seq_length") is None:
-        return None
-    return int(json_files.fields(values, {"length": ("max_seq_length", int)}, path)["length"])
-
-
-def _sentence_modules(folder: str | Path) -> list[str]:
-    """Returns the kinds of the modules that sentence-transformers chains. Raises UserError for unsupported ones."""
-    path, kinds = Path(folder) / "modules.json", []
-    for module in json_files.read_json(path, list) if path.exists() else ():
-        kind = str(module["type"]).rsplit(".", 1)[-1] if isinstance(module, dict) and "type" in module else module
-        if kind not in _SENTENCE_MODULES:
-            refuse(f"{path}", kind, "only modules of " + ", ".join(_SENTENCE_MODULES))
-        kinds.append(kind)
-    return kinds
-
-
 def load(
     folder: str | Path, like: Mapping[str, Any], architecture: str = "", family: str = "bert", first_position: int = 0
 ) -> tuple[dict[str, Any], Report]:
@@ -243,12 +155,15 @@ def save(
       UserError: for an option that the family does not have.
     """
     of_family, found = families.find(family), heads_of(params)
-    _check_fields(config, architecture, of_family)
-    assert found == of_family.heads_of(architecture), f"{architecture} with {found}"
+    _check_fields(config, architecture, of_family, found)
+    is_bare = architecture == "BertModel" and not found  # transformers does without a pooler
+    assert is_bare or found == of_family.heads_of(architecture), f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
         zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
+    if of_family.pad_id not in (None, special["pad"]):
+        refuse("id of padding in the vocabulary", special["pad"], f"{of_family.pad_id}, as in {of_family.label}")
     first = special["pad"] + 1 if of_family.counts_from_padding else 0
     config = dataclasses.replace(config, max_positions=config.max_positions + first)
     tensors = offset_positions(disassemble(params), first)
@@ -292,15 +207,16 @@ def write_tensors(folder: str | Path, tensors: Mapping[str, np.ndarray]) -> None
         save_file(dict(tensors), temporary, metadata={"format": "pt"})
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Any) -> None:
     """Writes a JSON file with sorted keys, like transformers."""
     with completed(path) as temporary:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_fields(config: HeadConfig, architecture: str, family: Family) -> None:
+def _check_fields(config: HeadConfig, architecture: str, family: Family, found: set[str]) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    if family.heads_of(architecture) is None:
+    heads = family.heads_of(architecture)
+    if heads is None or (architecture == "BertForPreTraining" and found != heads):
         expected = f"bert, because {family.label} has no class like {architecture}"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():

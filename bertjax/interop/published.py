@@ -20,6 +20,7 @@ from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer, save
 from bertjax.errors import UserError
 from bertjax.interop import families, json_files
 from bertjax.models.bert import HeadConfig
+from bertjax.models.replaced_tokens import DISENTANGLED, with_changes
 from bertjax.runs import checkpoints
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -131,6 +132,30 @@ class Published(abc.ABC):
         """Config values without which these weights cannot be used for their experiment, by dotted key."""
         return {}
 
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raises UserError if config.json states other ids of special tokens than a tokenizer has.
+
+        Of the two keys of the start and of the end of texts, one may be that of a decoder, which is not used.
+        """
+        template = tokenizer.template
+        known = {
+            ("pad",): (tokenizer.pad_id,),
+            ("cls", "bos"): (tokenizer.cls_id, *template.start),
+            ("sep", "eos"): (tokenizer.sep_id, *template.end),
+            ("mask",): (tokenizer.mask_id,),
+        }
+        for roles, ids in known.items():
+            keys = [f"{role}_token_id" for role in roles]
+            stated = {key: self.config[key] for key in keys if isinstance(self.config.get(key), int)}
+            if stated and not {*stated.values()} & {*ids}:
+                (key, token), *_ = stated.items()
+                raise UserError(
+                    "the tokenizer",
+                    got=f"{tokenizer.vocab[ids[0]]} with id {ids[0]}",
+                    expected=f"id {token}, {key} in config.json of {self.path}",
+                    fix="use the tokenizer that the weights were trained with; if it is this one, correct config.json",
+                )
+
     def tokenizer(self, lowercase: bool) -> Tokenizer:
         """Opens the vocabulary. Raises UserError if there is none, or it has another casing."""
         return load_tokenizer(self.path, lowercase)
@@ -230,7 +255,12 @@ class Run(Published):
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`. A task's `transform` and `norm` may start from those of the masked-LM head."""
         head = {name: wanted[name] for name in ("transform", "norm") if name in wanted}
-        found, unchanged = checkpoints.restore_shared(self.path, {**({"masked_lm": head} if head else {}), **wanted})
+        more = {"masked_lm": head} if head else {}
+        if "bert" in wanted and self.config.get("generator", {}).get("embeddings") == "disentangled":
+            tables = wanted["bert"]["embeddings"]
+            more["changes"] = {"embeddings": {name: tables[name] for name in DISENTANGLED if name in tables}}
+        found, unchanged = checkpoints.restore_shared(self.path, {**more, **wanted})
+        found = found if "changes" in wanted else with_changes(found)
         paths = list(unchanged)
         is_missing = {name: any(path.startswith(f"{name}/") for path in paths) for name in ("masked_lm", *head)}
         if any(is_missing[name] for name in head) and not is_missing["masked_lm"]:

@@ -6,23 +6,26 @@ raise UserError for packed rows. Logits are float32.
 Shapes: B batch, S length, H hidden size, C classes, K chosen layers, E instances of a packed row.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int
 
-from bertjax.config import choice
+from bertjax.config import Constrained, Size, choice, one_of
 from bertjax.errors import UserError
 from bertjax.models.bert import Bert, BertConfig, BertInputs, HeadConfig, instances, transform
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
+from bertjax.models.transformer import ACTIVATIONS
 from bertjax.models.transformer_config import check_value, kernel_init
 
 MIXINGS = ("concatenation", "sum", "weighted")
-POOLINGS = ("cls", "mean", "max")
+# The names of sentence-transformers.
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 def choose_layers(layers: Float[Array, "layers B S H"], chosen: Sequence[int]) -> Float[Array, "B S K H"]:
@@ -96,22 +99,65 @@ def pool_spans(
     return jnp.einsum("BUS,BSF->BUF", weights, hidden.astype(jnp.float32), precision="highest")
 
 
-def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling: str) -> Float[Array, "B H"]:
+def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling: str) -> Float[Array, "B F"]:
     """Returns one float32 vector per row, as in sentence-transformers. It is finite even for rows of padding.
 
     Args:
       hidden: a vector for each token.
       segment_ids: 0 at tokens that are excluded, such as padding.
-      pooling: "cls", the vector of the first token; or "mean" or "max" over the tokens, including [CLS] and [SEP].
+      pooling: "cls" or "lasttoken", the vector of the first or last token; "mean" or "max" over the tokens, including
+        [CLS] and [SEP]; "mean_sqrt_len_tokens", their sum divided by the root of their number; "weightedmean", a mean
+        with the positions from 1 on as weights; or several, such as "cls+mean", whose vectors are concatenated.
     """
-    choice(pooling, POOLINGS, "sentence_pooling")
     hidden, real = hidden.astype(jnp.float32), (segment_ids != 0)[..., None]
-    if pooling == "cls":
-        return jnp.take_along_axis(hidden, jnp.argmax(real, axis=1)[..., None], axis=1)[:, 0]
-    count = jnp.sum(real, axis=1)
-    if pooling == "mean":
-        return jnp.sum(jnp.where(real, hidden, 0), axis=1) / jnp.maximum(count, 1)
-    return jnp.where(count > 0, jnp.max(jnp.where(real, hidden, -jnp.inf), axis=1), 0)
+    return jnp.concatenate(
+        [_pool(hidden, real, choice(each, POOLINGS, "sentence_pooling")) for each in pooling.split("+")], axis=-1
+    )
+
+
+def _pool(hidden: Float[Array, "B S H"], real: Bool[Array, "B S 1"], pooling: str) -> Float[Array, "B H"]:
+    if pooling in ("cls", "lasttoken"):
+        last = hidden.shape[1] - 1 - jnp.argmax(real[:, ::-1], axis=1)
+        place = jnp.argmax(real, axis=1) if pooling == "cls" else last
+        return jnp.take_along_axis(hidden, place[..., None], axis=1)[:, 0]
+    if pooling == "max":
+        return jnp.where(real.any(axis=1), jnp.max(jnp.where(real, hidden, -jnp.inf), axis=1), 0)
+    weights = jnp.where(real, jnp.arange(1, hidden.shape[1] + 1)[:, None] if pooling == "weightedmean" else 1, 0)
+    total = jnp.maximum(jnp.sum(weights, axis=1), 1)
+    total = jnp.sqrt(total) if pooling == "mean_sqrt_len_tokens" else total
+    return jnp.sum(jnp.where(real, hidden, 0) * weights, axis=1) / total
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseConfig(Constrained, prefix="dense"):
+    """A map of the vectors of texts.
+
+    Attributes:
+      size: the size of its results.
+      activation: the activation of its results; "identity" for none.
+      bias: whether it has a bias.
+    """
+
+    size: Size
+    activation: Annotated[str, one_of("tanh", "identity", "relu", "gelu", "silu")] = "tanh"
+    bias: bool = True
+
+
+class SentenceDense(nn.Module):
+    """Maps of the vectors of texts, one after another, as the modules `Dense` of sentence-transformers.
+
+    Parameters: `0`, `1` and so on, each with `kernel` [I, O] and, if it has one, `bias` [O].
+    """
+
+    maps: tuple[DenseConfig, ...]
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B I"]) -> Float[Array, "B O"]:
+        """Returns the mapped vectors."""
+        for number, each in enumerate(self.maps):
+            y = Dense(each.size, nn.initializers.lecun_normal(), "float32", each.bias, name=f"{number}")(x)
+            x = y if each.activation == "identity" else ACTIVATIONS[each.activation](y)
+        return x
 
 
 class SpanLogits(NamedTuple):

@@ -22,7 +22,9 @@ def export(model: Model, folder: Path) -> None:
     file = folder / "config.json"  # which the export of another package may not have
     names = json.loads(file.read_text(encoding="utf-8")).get("architectures") if file.exists() else None
     opened = f'bertjax.load("{folder}") opens it'
-    if names:  # transformers has no BertSum
+    if (folder / "modules.json").exists():
+        opened += f', and SentenceTransformer("{folder}") of sentence-transformers'
+    elif names:  # transformers has no BertSum
         name = f'{"AutoModel" if names[0].startswith("BertSum") else names[0]}.from_pretrained("{folder}")'
         opened += f", and {name} of transformers" + " the encoder" * names[0].startswith("BertSum")
     _log.info("exported to %s: %s", folder, opened)

@@ -235,6 +235,8 @@ def _check_mode(mode: str, module: Experiment) -> None:
     fixes = {"predict": "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"}
     if issubclass(module.Task, ScoringTask):
         fixes = {"evaluate": "add --mode=evaluate, and omit --workdir", **fixes}
+    if module.Task.export:
+        fixes["export"] = "add --mode=export --output=FOLDER, and omit --workdir"
     if mode not in fixes:
         got, expected = "an experiment without training", " or ".join(f"--mode={name}" for name in fixes)
         raise UserError(f"--mode={mode}", got=got, expected=expected, fix=next(iter(fixes.values())))

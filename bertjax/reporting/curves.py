@@ -26,6 +26,7 @@ _PANELS = {
     "loss of predicted tokens (nats)": "{objective}_loss",
     "accuracy on predicted tokens": "{objective}_accuracy",
     "next-sentence accuracy": "next_sentence_accuracy",
+    "loss of replaced tokens (nats)": "replaced_loss",
     "loss of target tokens (nats)": "nll",
     "accuracy on target tokens": "token_accuracy",
     "BLEU": "bleu",
@@ -34,6 +35,7 @@ _PANELS = {
 _BASELINES = {
     "{objective}_loss": ("unigram", "{objective}_unigram_loss"),
     "next_sentence_accuracy": ("majority", "next_sentence_majority_accuracy"),
+    "replaced_loss": ("entropy", "replaced_entropy_loss"),
 }
 # The panels of runs without these metrics.
 _OTHERS = {
@@ -56,6 +58,7 @@ _STYLES = {
     "train": {"linestyle": "-", "linewidth": 0.8, "alpha": 0.45, "marker": ".", "markersize": 2, "label": "training"},
     "unigram": {"linestyle": "--", "linewidth": 1.0, "label": "unigram"},
     "majority": {"linestyle": ":", "linewidth": 1.0, "label": "majority class"},
+    "entropy": {"linestyle": "-.", "linewidth": 1.0, "label": "entropy of the share"},
 }
 
 

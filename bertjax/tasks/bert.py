@@ -20,15 +20,15 @@ from bertjax.data.rows.text_rows import is_too_long, segmented, text_row
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.data.text.vocabulary_config import load_tokenizer
-from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs, HeadConfig
 from bertjax.models.transformer import TENSOR_RULES
-from bertjax.tasks import inputs, pretrained, samples
+from bertjax.tasks import completion, inputs, pretrained, samples
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
+_MOST_UNKNOWN = 0.1  # of the tokens of the first rows
 INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
 
@@ -39,7 +39,7 @@ class ModelConfig(HeadConfig):
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
       family: the family of published encoders whose form exports have. Default: that of `init_from`, otherwise the one
-        with the same kind of positions, "bert" or "modernbert".
+        with the same kind of positions, "bert", "modernbert" or "mpnet".
     """
 
     vocab_size: Size | None = None  # type: ignore[assignment]  # a HeadConfig always has a size
@@ -48,14 +48,7 @@ class ModelConfig(HeadConfig):
     def encoder(self, vocab: Sequence[str]) -> HeadConfig:
         """Returns the config of the encoder. Raises UserError if the vocabulary is larger than `vocab_size`."""
         size, room = len(vocab), self.vocab_size or len(vocab)
-        if size > room:
-            raise UserError(
-                "config key data.vocab_file",
-                got=f"{size} tokens",
-                expected=f"at most {room}, model.vocab_size",
-                fix="restore the vocabulary that the weights in init_from were trained with, or omit "
-                "--config.model.vocab_size, which follows from the vocabulary",
-            )
+        completion.check_vocab_size(size, room)
         return part(HeadConfig, dataclasses.replace(self, vocab_size=room))
 
 
@@ -126,6 +119,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
             _log.warning(told, size, room)
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model
+        self._has_seen_rows = False
 
     @property
     def model(self) -> nn.Module:
@@ -141,6 +135,19 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         """See `PredictionTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return self._model.init(rng, BertInputs(ids, ids, ids), deterministic=True)["params"]
+
+    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """See `PredictionTask.watch`. Warns if many tokens of the first rows are unknown."""
+        if self._has_seen_rows:
+            return
+        self._has_seen_rows, tokenizer = True, self._tokenizer
+        special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        ids = np.concatenate([np.zeros(0, np.int32), *(np.ravel(row["input_ids"]) for row in rows)])
+        ids = ids[~np.isin(ids, special)]
+        share = np.mean(ids == tokenizer.unk_id) if ids.size else 0.0
+        if share > _MOST_UNKNOWN:
+            told = "%.0f %% of the first %d tokens are unknown: is it the vocabulary of these texts and of the weights?"
+            _log.warning(told, 100 * share, ids.size)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `PredictionTask.warm_start`."""
@@ -185,6 +192,31 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         inputs = BertInputs.of(batch)
         return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
 
+    def save(
+        self,
+        params: Params,
+        folder: Path,
+        architecture: str,
+        labels: Sequence[str] | None = None,
+        config: HeadConfig | None = None,
+        family: str = "",
+    ) -> None:
+        """Writes a folder of transformers with the tokenizer; see `huggingface.save`.
+
+        Args:
+          params: see `huggingface.save`, as the next two.
+          folder: the folder.
+          architecture: the class.
+          labels: the names of the classes.
+          config: the config of the encoder. Default: that of the task.
+          family: its family. Default: that of the task.
+        """
+        tokenizer, config = self._tokenizer, config or self._model_config
+        family = family or self._config.model.family or families.of_model(vars(config))
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id}
+        huggingface.save(folder, params, config, architecture, labels, special=special, family=family)
+        tokenizer.save(folder, config.max_positions, token_types=config.type_vocab_size > 1)
+
 
 class BertTask(BertPredictionTask[C], TrainingTask):
     """A task that trains a model whose encoder is a BERT.
@@ -214,12 +246,7 @@ class BertTask(BertPredictionTask[C], TrainingTask):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
-        tokenizer, labels = self._tokenizer, self.labels or None
-        family = self._config.model.family or families.of_model(vars(self._model_config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id}
-        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
-        has_types = self._model_config.type_vocab_size > 1
-        tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
+        self.save(params, folder, self.architecture, self.labels or None)
 
 
 def batch_specs(

@@ -3,11 +3,13 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import default_seq_len
+from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families
 from bertjax.interop.published import MODEL_KEYS, Published
@@ -68,6 +70,8 @@ def bert(
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
+    if published and not published.is_run and data.get("vocab_file"):
+        _check_tokenizer(published, Path(data["vocab_file"]), data["lowercase"], model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
         family, of_run = families.find(model["family"]), published.config["data"] if published.is_run else {}
@@ -78,6 +82,24 @@ def bert(
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
     return {**config, "model": model, "data": data}
+
+
+def _check_tokenizer(published: Published, path: Path, lowercase: bool, room: int) -> None:
+    found = published.tokenizer(lowercase) if published.has_vocabulary else load_tokenizer(path, lowercase)
+    check_vocab_size(found.vocab_size, room)
+    published.check_tokenizer(found)
+
+
+def check_vocab_size(size: int, room: int) -> None:
+    """Raises UserError if a vocabulary has more tokens than the model has embeddings."""
+    if size > room:
+        raise UserError(
+            "config key data.vocab_file",
+            got=f"{size} tokens",
+            expected=f"at most {room}, model.vocab_size",
+            fix="restore the vocabulary that the weights in init_from were trained with, or omit "
+            "--config.model.vocab_size, which follows from the vocabulary",
+        )
 
 
 def translator(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Predictor:
 
     def __init__(self, task: PredictionTask, mesh: Mesh) -> None:
         """Makes a predictor for a task on a mesh."""
-        self._infer = jax.jit(task.infer)
+        self._infer, self._watch = jax.jit(task.infer), task.watch
         self._lengths = task.predict_lengths()
         self.mesh = mesh
         self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
@@ -73,6 +73,7 @@ class Predictor:
         equal for any `done`.
         """
         for window in _windows(examples):
+            self._watch(row for example in window for row in example.rows)
             if done < len(window):
                 outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
                 results = [(example, list(itertools.islice(outputs, len(example.rows)))) for example in window]
@@ -187,6 +188,7 @@ class Evaluation:
         for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
             if stop():
                 return None
+            self._task.watch([batch])
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
@@ -265,9 +267,10 @@ class Inference:
             fresh = jax.jit(zeros, out_shardings=shardings)()
             started = task.warm_start(fresh, published)
             _check_all_loaded(fresh, started, task, published)
-            self.params = jax.device_put(started, shardings)
+            params = jax.device_put(started, shardings)
         else:
-            self.params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+            params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
+        self.params = task.inference_params(params)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Returns the metrics of the validation and test splits, and the baselines."""
@@ -326,7 +329,13 @@ class Inference:
         return self.task.samples(self.params, data, infer)
 
     def export(self, folder: Path) -> None:
-        """Exports the model to a folder. Parameters that are split over processes are gathered first."""
-        assert isinstance(self.task, TrainingTask), "the task only predicts"
-        task, params = self.task, multihost_utils.process_allgather(self.params, tiled=True)
-        distributed.on_first_process(lambda: task.export(params, folder))
+        """Exports the model to a folder. Parameters that are split over processes are gathered first.
+
+        Raises:
+          UserError: for a model that the task cannot export.
+        """
+        export, params = self.task.export, multihost_utils.process_allgather(self.params, tiled=True)
+        if not export:
+            got, expected = "a task that only predicts", "a task that writes a folder for other libraries"
+            raise UserError("export", got=got, expected=expected, fix="load the folder with another experiment")
+        distributed.on_first_process(lambda: export(params, folder))

@@ -73,12 +73,11 @@ def expected_text(corpus: Corpus, split: str, pairs: PairsConfig, epoch: int = 0
         return documents[document][start : start + length]
 
     found = []
-    for row in make_instances(texts.sentences, np.arange(texts.sentences.num_documents), pairs, 3, epoch):
+    every, special = np.arange(texts.sentences.num_documents), tokenizer.template.num_special(pairs.num_texts)
+    for row in make_instances(texts.sentences, every, pairs, special, 3, epoch):
         a, b = (segment(*(int(row[f"{what}_{side}"]) for what in ("document", "start", "length"))) for side in "ab")
-        ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
-        if pairs.next_sentence:
-            ids += [*b, tokenizer.sep_id]
-        found.append((ids, len(a) + 2, int(row["is_random_next"])))
+        ids, first = tokenizer.template.row([a, b][: pairs.num_texts])
+        found.append((ids, first, int(row["is_random_next"])))
     return sorted(found)
 
 

@@ -24,7 +24,7 @@ def pairs(seq_len: int, short: float, random_next: float) -> PairsConfig:
 
 
 def instances_of(text: Sentences, config: PairsConfig, seed: int, epoch: int) -> np.ndarray:
-    return make_instances(text, np.arange(text.num_documents), config, seed, epoch)
+    return make_instances(text, np.arange(text.num_documents), config, 1 + config.num_texts, seed, epoch)
 
 
 def sentences(lengths: Lengths) -> Sentences:

@@ -56,7 +56,7 @@ def test_common_keys_are_described_once():
     ("arguments", "printed"),
     [
         (["--config=configs/classification.py:mrpc", "--keys=num_ep*"], "num_epochs = 3.0\n    epochs to train for,"),
-        (["--keys=optimizer.learning_rate"], "optimizer.learning_rate = 0.0001 (bert_pretraining); "),
+        (["--keys=optimizer.learning_rate"], "optimizer.learning_rate = 0.0001 (bert_pretraining, replaced_tokens); "),
         (["--version"], "bertjax "),
     ],
 )

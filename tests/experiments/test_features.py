@@ -13,10 +13,12 @@ import bertjax
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.errors import UserError
 from bertjax.experiments import features
+from bertjax.interop import huggingface
 from bertjax.models.bert import Bert, BertInputs
 from bertjax.modes import stages, streams
 from bertjax.training.inference import Inference
 from tests import published, tiny
+from tests.data.text import byte_bpe
 from tests.experiments.commands import done, tree_of
 from tests.random_params import random_params
 
@@ -187,13 +189,68 @@ def test_prompts_precede_texts_as_in_sentence_transformers(tmp_path, included):
 
 
 def test_the_config_overrides_the_folder(tmp_path):
-    folder = published.write_sentence_transformers(tmp_path, "lasttoken", normalize=True, max_seq_length=9)
+    folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
     overrides = {"sentence_pooling": "max", "normalize": False, "data.seq_len": 12, "model.layers": (0,)}
     config = resolved(folder, "sentence", **overrides).config
     assert (config["sentence_pooling"], config["normalize"], config["data"]["seq_len"]) == ("max", False, 12)
     assert config["model"]["layers"] == [0]
-    with pytest.raises(UserError, match="expected one pooling"):
+
+
+def test_lowercasing_in_front_of_a_cased_tokenizer_is_refused(tmp_path):
+    folder = published.write_sentence_transformers(tmp_path, "mean_tokens", normalize=True, max_seq_length=9)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
+    assert resolved(folder, "sentence").config["data"]["seq_len"] == 9
+    (folder / "vocab.txt").unlink()
+    byte_bpe.trained().save(folder)
+    with pytest.raises(UserError, match="do_lower_case: got True; expected False, or a tokenizer that lowercases"):
         resolved(folder, "sentence")
+
+
+def write_dense(folder, number, kernel, bias, activation):
+    """Adds a module `Dense` after the pooling to a folder of sentence-transformers."""
+    path = folder / f"{number}_Dense"
+    path.mkdir()
+    tensors = {"linear.weight": np.ascontiguousarray(kernel.T)} | ({} if bias is None else {"linear.bias": bias})
+    huggingface.write_tensors(path, tensors)
+    values = {"in_features": len(kernel), "out_features": kernel.shape[1], "bias": bias is not None}
+    values["activation_function"] = f"torch.nn.modules.{activation}"
+    (path / "config.json").write_text(json.dumps(values))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.insert(number, {"path": path.name, "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def test_an_export_has_the_vectors_of_its_folder_of_sentence_transformers(tmp_path):
+    folder, rng = published.write_sentence_transformers(tmp_path / "a", "", True, 9), np.random.RandomState(0)
+    first, second, bias = (np.float32(rng.randn(*shape)) for shape in ((32, 5), (5, 7), (7,)))
+    write_dense(folder, 2, first, None, "linear.Identity")
+    write_dense(folder, 3, second, bias, "activation.Tanh")
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": ["weightedmean", "cls"]}')
+    prompts = {"prompts": {"query": "the cat: ", "document": ""}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    expected = []
+    for text in ("dogs", LONG):
+        tokens = layers_of(encode(f"the cat: {text}")[:7])[-1]
+        weights = np.arange(1, len(tokens) + 1)
+        pooled = np.concatenate([weights @ tokens / weights.sum(), tokens[0]])
+        mapped = np.tanh(pooled @ first @ second + bias)
+        expected.append(mapped / np.linalg.norm(mapped))
+    with tiny.few_devices(1):
+        model = bertjax.load(folder)
+        close(model.encode(["dogs", LONG]), expected)
+        close(bertjax.load(folder, config={"pooling": "word"}).encode(["dogs", LONG]), expected)
+        with pytest.raises(UserError, match="pooling: got 'cls', for vectors of 16; expected vectors of 32"):
+            model.encode(["dogs"], pooling="cls")
+        with pytest.raises(UserError, match=r"dense: got .* expected \(\) or \[.*, as in"):
+            bertjax.load(folder, config={"dense": ({"size": 2},)})
+        plain = bertjax.load(folder, config={"dense": (), "normalize": False})
+        close(plain.encode(["dogs"])[0][16:], layers_of(encode("the cat: dogs"))[-1][0])
+        model.export(tmp_path / "b")
+        again = bertjax.load(tmp_path / "b")
+        close(again.encode(["dogs", LONG]), expected)
+        close(again.encode(["dogs"], prompt_name="document"), model.encode(["dogs"], prompt=""))
+        with pytest.raises(UserError, match=r"pooling and model.layers: got sentence and \(0,\); expected sentence"):
+            bertjax.load(folder, config={"dense": (), "model.layers": (0,)}).export(tmp_path / "c")
 
 
 def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):

@@ -2,15 +2,21 @@
 
 import dataclasses
 import json
+import logging
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.bert_tensors import assemble
-from bertjax.interop.published import Run
+from bertjax.interop.published import Run, open_weights
+from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
+from bertjax.models.replaced_tokens import BertForReplacedTokens
 from tests import published
 
 BERT = Path(__file__).parents[1] / "parity/golden/bert_erf"
@@ -34,6 +40,7 @@ def test_an_unknown_family():
         ({"positions": "rotary"}, "modernbert"),
         ({"positions": "none"}, "bert"),
         ({"positions": "rotary", "direction": "left_to_right"}, "modernbert-decoder"),
+        ({"relative_positions": "bucketed"}, "mpnet"),
     ],
 )
 def test_the_family_of_a_run(model, family):
@@ -94,6 +101,11 @@ def test_adapters_in_the_weights_are_refused():
     [
         ("roberta", {"hidden_act": "relu"}, "hidden_act: got relu; expected gelu"),
         ("camembert", {"pad_token_id": None}, "pad_token_id: got None; expected a value of type int"),
+        ("mpnet", {"pad_token_id": 1, "relative_attention_num_buckets": 64}, "num_buckets: got 64; expected 32, as in"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id: got 0; expected 1, as in transformers"),
+        ("electra", {"hidden_act": "gelu_new"}, "hidden_act: got gelu_new; expected 'gelu'"),
+        ("electra", {"summary_type": "mean"}, "summary_type: got mean; expected 'first'"),
+        ("electra", {"summary_activation": None}, "summary_activation: got None; expected 'gelu'"),
         ("albert", {"inner_group_num": 2}, "inner_group_num: got 2; expected 1"),
         ("albert", {"embedding_size": 36}, "embedding_size: got 36; expected another size than hidden_size"),
         ("nomic_bert", {**NOMIC, "prenorm": True}, "prenorm: got True; expected False"),
@@ -128,3 +140,32 @@ def test_heads_that_a_class_does_not_read_are_ignored():
     assert families.find("roberta").to_canonical(pooler, {}, "", "") == {"bert.pooler.dense.bias": [0]}
     tensors = {"sop_classifier.classifier.bias": np.zeros(2, np.float32)}
     assert assemble(tensors, {}, "folder")[1].unused == tuple(tensors)
+
+
+def test_heads_of_electra_that_a_model_does_not_have_are_reported(tmp_path, caplog):
+    raw = {**json.loads((BERT / "config.json").read_text()), "model_type": "electra"}
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "architectures": ["ElectraForPreTraining"]}))
+    folder, ids = open_weights(tmp_path), jnp.zeros((1, 1), jnp.int32)
+    assert folder.experiment == "replaced_tokens" and folder.required == {"generator.width": 0.0}
+    config = build(HeadConfig, folder.fields, "model")
+    assert config.embedding_size == 128  # transformers omits its default
+    inputs, discriminator = BertInputs(ids, ids, ids), BertForReplacedTokens(config)
+    params = jax.jit(lambda key: discriminator.init(key, inputs, deterministic=True))(jax.random.key(0))["params"]
+    huggingface.save(tmp_path, params, config, "BertForPreTraining", family="electra")
+    generator = BertForPreTraining(config, predicts_next=False)
+    options = {"deterministic": True, "return_attention": False}
+    like = jax.eval_shape(lambda: generator.init(jax.random.key(0), inputs, ids, **options))["params"]
+    with caplog.at_level(logging.INFO):
+        _, report = huggingface.load(tmp_path, like, family="electra")
+    assert report.missing == ("masked_lm",) and len(report.unused) == 4
+    assert "4 tensors of other heads are not used: discriminator_predictions.dense, " in caplog.text
+    params["masked_lm"] = like["masked_lm"]
+    with pytest.raises(UserError, match=r"got electra; expected bert, because ELECTRA has no class like Bert"):
+        huggingface.save(tmp_path, params, config, "BertForPreTraining", family="electra")
+
+
+def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):
+    config = dataclasses.replace(published.CONFIG, type_vocab_size=0, relative_positions="bucketed")
+    params = {"bert": published.params(config)}
+    with pytest.raises(UserError, match="id of padding in the vocabulary: got 0; expected 1, as in MPNet"):
+        huggingface.save(tmp_path, params, config, "BertModel", family="mpnet")

@@ -364,61 +364,6 @@ def test_pickled_shards(tmp_path, tensors, params, torch_reader):
     assert read == ["pytorch_model-0.bin", "pytorch_model-1.bin"]
 
 
-MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-
-
-def write_pooling(folder, *modes, modules=("Transformer", "Pooling", "Normalize"), **values):
-    flags = {f"pooling_mode_{mode}": mode in modes for mode in MODES} if modes else {}
-    (folder / "1_Pooling").mkdir(parents=True)
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 36, **flags, **values}))
-    found = [{"idx": i, "path": "", "type": f"sentence_transformers.models.{name}"} for i, name in enumerate(modules)]
-    (folder / "modules.json").write_text(json.dumps(found))
-    return folder
-
-
-@pytest.mark.parametrize(("mode", "pooling"), [("cls_token", "cls"), ("mean_tokens", "mean"), ("max_tokens", "max")])
-def test_pooling_of_sentence_transformers(tmp_path, mode, pooling):
-    assert huggingface.read_pooling(tmp_path) is None
-    assert huggingface.read_pooling(write_pooling(tmp_path, mode)) == pooling
-    named = write_pooling(tmp_path / "named", pooling_mode=pooling, include_prompt=True)
-    assert huggingface.read_pooling(named) == pooling
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_normalizing_of_sentence_transformers(tmp_path, normalize):
-    assert not huggingface.normalizes(tmp_path)
-    write_pooling(tmp_path, "mean_tokens", modules=("Transformer", "Pooling", *(["Normalize"] if normalize else [])))
-    assert huggingface.normalizes(tmp_path) is normalize
-
-
-def test_length_of_sentence_transformers(tmp_path):
-    assert huggingface.read_sentence_length(tmp_path) is None
-    path = tmp_path / "sentence_bert_config.json"
-    for text, length in (('{"max_seq_length": 256}', 256), ('{"max_seq_length": null}', None), ("{}", None)):
-        path.write_text(text)
-        assert huggingface.read_sentence_length(tmp_path) == length
-    path.write_text('{"max_seq_length": "256"}')
-    with pytest.raises(UserError, match=r"config\.json: max_seq_length: got '256'; expected a value of type int"):
-        huggingface.read_sentence_length(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ({"modes": ("lasttoken",)}, "got pooling_mode_lasttoken; expected one pooling of cls, mean, max. Fix: "),
-        ({"modes": ("cls_token", "max_tokens")}, "got cls and max; expected one pooling"),
-        ({"modes": ("mean_tokens",), "modules": ("Transformer", "Pooling", "Dense")}, "got Dense; expected only"),
-        ({"modes": (), "pooling_mode": "weightedmean"}, "got weightedmean; expected one pooling"),
-        ({"modes": (), "pooling_mode": ["mean", "cls"]}, "got mean and cls; expected one pooling"),
-        ({"modes": ()}, "got none; expected one pooling"),
-    ],
-)
-def test_unsupported_poolings_are_refused(tmp_path, written, message):
-    write_pooling(tmp_path, *written.pop("modes"), **written)
-    with pytest.raises(UserError, match=message):
-        huggingface.read_pooling(tmp_path)
-
-
 def test_a_folder_of_old_sentence_transformers_has_the_model_inside(tmp_path, tensors, params):
     inside = tmp_path / "0_Transformer"
     inside.mkdir()

@@ -49,13 +49,20 @@ pool = jax.jit(heads.pool, static_argnums=2)
 
 @pytest.mark.parametrize(
     ("pooling", "expected"),
-    [("cls", [[1, -2], [5, 6]]), ("mean", [[2, -3], [5, 6]]), ("max", [[3, -2], [5, 6]])],
+    [
+        ("cls", [[1, -2], [5, 6]]),
+        ("mean", [[2, -3], [5, 6]]),
+        ("max", [[3, -2], [5, 6]]),
+        ("mean_sqrt_len_tokens", [[4 / 2**0.5, -6 / 2**0.5], [5, 6]]),
+        ("weightedmean", [[7 / 3, -10 / 3], [5, 6]]),
+        ("lasttoken+cls", [[3, -4, 1, -2], [5, 6, 5, 6]]),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pooling_excludes_padding(pooling, expected, dtype):
     pooled = pool(HIDDEN.astype(dtype), SEGMENTS, pooling)
     assert pooled.dtype == jnp.float32
-    assert pooled.tolist() == expected
+    np.testing.assert_allclose(pooled, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", heads.POOLINGS)
@@ -66,7 +73,7 @@ def test_a_row_of_padding_is_finite(pooling):
 
 
 def test_unknown_names_are_user_errors():
-    with pytest.raises(UserError, match=r"sentence_pooling: got 'median'; expected one of cls, mean, max"):
+    with pytest.raises(UserError, match=r"sentence_pooling: got 'median'; expected one of cls, max, mean"):
         heads.pool(HIDDEN, SEGMENTS, "median")
     with pytest.raises(UserError, match=r"model\.mixing: got 'mean'; expected one of concatenation, sum, weighted"):
         heads.LayerMix("mean").init(jax.random.key(0), HIDDEN)

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import bertjax
 from bertjax.config import build
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
-from tests import tiny
+from bertjax.models.replaced_tokens import BertForReplacedTokens
 from tests.trees import distance
 
 pytestmark = pytest.mark.slow
@@ -249,6 +248,51 @@ CONFIGS = {
             **TOKENS,
         },
     ),
+    "mpnet": (
+        "mpnet",
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            "pad_token_id": 1,
+            **ENDS,
+        },
+    ),
+    "mpnet with one head": (
+        "mpnet",
+        {
+            "hidden_size": 12,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 1,
+            "intermediate_size": 14,
+            "layer_norm_eps": 1e-3,
+            "pad_token_id": 1,
+            **ENDS,
+        },
+    ),
+    "electra": (
+        "electra",
+        {
+            "embedding_size": 20,
+            "hidden_size": 24,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 3,
+            "intermediate_size": 28,
+        },
+    ),
+    "electra of one size": (
+        "electra",
+        {
+            "embedding_size": 12,
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 2,
+            "intermediate_size": 14,
+            "layer_norm_eps": 1e-3,
+            "type_vocab_size": 3,
+        },
+    ),
 }
 CLASSES_OF = {
     "model": "BertModel",
@@ -264,7 +308,12 @@ CASES += [("modernbert with biases", head) for head in ("words", "classes", "spa
 CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
 CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]
 CASES += [("xlm-roberta of two token types", head) for head in ("words", "classes")] + [("camembert", "words")]
+CASES += [("mpnet", head) for head in CLASSES_OF if head != "model"]
+CASES += [("mpnet with one head", head) for head in ("words", "classes")]
 CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albert of two groups", "words")]
+CASES += [("electra", head) for head in CLASSES_OF] + [("electra of one size", "words")]
+CLASSES_OF["replaced"] = "BertForPreTraining"  # of ELECTRA alone
+CASES += [(name, "replaced") for name in ("electra", "electra of one size")]
 CASES += [(name, head) for name in ("nomic", "eurobert") for head in ("model", "words", "classes", "tokens")]
 CASES += [("gte", "words"), ("gte", "classes"), ("jina", "words"), ("jina", "classes"), ("jina", "spans")]
 CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("jina of two token types", "words")]
@@ -348,6 +397,8 @@ def their_outputs(model, inputs):
         return model(**{name: each[None] for name, each in inputs.items()})[0][0, :, None]
     output = model(**inputs)
     spans = ("start_logits", "end_logits")
+    if type(model).__name__ == "ElectraForPreTraining":
+        return output[0][..., None]
     return torch.stack([output[key] for key in spans], -1) if spans[0] in output else output[0]
 
 
@@ -359,6 +410,7 @@ def our_model(head, config):
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
         "spans": lambda: BertForQuestionAnswering(config, 0),
         "choices": lambda: BertForSequenceClassification(config, 1, 0.1, 0),
+        "replaced": lambda: BertForReplacedTokens(config),
     }[head]()
 
 
@@ -372,6 +424,7 @@ def call(head, config, method, first, inputs):
     if method == "init":
         return output["params"]
     found = {"model": lambda: output.hidden, "words": lambda: output.masked_lm_logits}
+    found["replaced"] = lambda: output[..., None]
     return {**found, "spans": lambda: jnp.stack(output, -1)}.get(head, lambda: output)()
 
 
@@ -440,8 +493,11 @@ MASKED = ["The [MASK] sees two dogs.", "It didn't rain; [MASK] slept in Köln, 1
 PLAIN = [text.replace("[MASK]", "bird") for text in MASKED]
 
 
-def write_tokenizer(folder):
-    """Writes a small byte-level BPE in the form of ModernBERT's tokenizer, and returns transformers' tokenizer."""
+def write_tokenizer(folder, texts=PLAIN):
+    """Writes a small byte-level BPE in the form of ModernBERT's tokenizer, and returns transformers' tokenizer.
+
+    Words of `texts` are single tokens. The id of padding is 1, which some families need.
+    """
     import tokenizers
     import transformers
 
@@ -450,11 +506,10 @@ def write_tokenizer(folder):
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(PLAIN * 3, trainer)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "pad", "sep", "unk", "mask")}
     tokens = [tokenizers.AddedToken(each, special=True, lstrip=each == "[MASK]") for each in special.values()]
-    tokenizer.add_special_tokens(tokens)
+    options = {"initial_alphabet": alphabet, "special_tokens": tokens, "show_progress": False}
+    tokenizer.train_from_iterator([*texts] * 3, tokenizers.trainers.BpeTrainer(vocab_size=400, **options))
     pairs = [(each, tokenizer.token_to_id(each)) for each in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=pairs
@@ -463,19 +518,3 @@ def write_tokenizer(folder):
     theirs.model_input_names = ["input_ids", "attention_mask"]
     theirs.save_pretrained(folder)
     return theirs
-
-
-def test_a_whole_folder_fills_masks_as_the_pipeline(tmp_path):
-    import transformers
-
-    tokenizer = write_tokenizer(tmp_path)
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
-    model = their_model("modernbert", "words", vocab_size=len(tokenizer), **ids)
-    model.save_pretrained(tmp_path)
-    fill = transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer)
-    with tiny.few_devices(1):
-        ours = bertjax.load(tmp_path)
-        for record, expected in zip(ours.predict(MASKED), fill(MASKED), strict=True):
-            (mask,) = record["masks"]
-            assert mask["tokens"] == ours.tokenizer.names([each["token"] for each in expected])
-            np.testing.assert_allclose(mask["probabilities"], [each["score"] for each in expected], atol=2e-6)

@@ -36,6 +36,7 @@ ARTICLES = {"data.layout": "line", "data.window_overlap": 8}
 TASKS = {
     "masks": ("bert_pretraining", {}, ["a [MASK] .", "the [MASK]\tdog ."], "a cat .", "0 [MASK]"),
     "classes": ("classification", {}, ["a cat .", "the dog ."], "", "an empty text"),
+    "replaced": ("replaced_tokens", {}, ["a cat .", "the dog\ta cat ."], "a\tb\tc", "3 texts"),
     "pairs": ("classification", {"data.text_columns": ("a", "b")}, ["a\tcat", "b\tdog"], "a", "one text"),
     "tags": ("tagging", {}, ["a cat .", "the dog ."], " ", "an empty text"),
     "features": ("features", {"pooling": "word"}, ["a cat .", "the\tdog ."], "a\tcat\t.", "3 texts"),
@@ -48,6 +49,7 @@ TASKS = {
 COLUMNS = {
     "masks": {"data.text_field": "a"},
     "classes": {"data.text_columns": ("a",)},
+    "replaced": {"data.text_field": "a"},
     "pairs": {},
     "tags": {"data.text_field": "a"},
     "features": {"data.text_columns": ("a",)},
@@ -80,7 +82,7 @@ def resolved(home, name, values):
         sides = {f"data.{side}": str(home / f"pairs.{end}") for side, end in (("source", "en"), ("target", "de"))}
         sides |= {key.replace("data.", "data.valid_"): path for key, path in sides.items()}
         own |= {**sides, "data.vocab_size": 40, "decoding.max_length": 16, "model.num_decoder_layers": 1}
-    elif not is_feature and experiment != "bert_pretraining":
+    elif not is_feature and experiment not in ("bert_pretraining", "replaced_tokens"):
         own["data.vocab_file"] = str(home / "vocabulary")
     own |= {"data.labels": ("O", "I-PER")} if experiment in ("classification", "tagging") else {}
     own |= {"data.lowercase": True} if experiment == "tagging" else {}
@@ -271,7 +273,7 @@ def test_other_files_are_read_by_line(home, tmp_path, name):
     (tmp_path / "in.tsv").write_text("\n".join(TASKS[name][2]) + "\n")
     task = make(home, name, **COLUMNS[name])
     assert task.examples_of(str(tmp_path / "in.txt")) is None
-    if name in ("masks", "pairs", "features", "scores"):  # tabs separate the texts of a line
+    if name in ("masks", "replaced", "pairs", "features", "scores"):  # tabs separate the texts of a line
         assert task.examples_of(str(tmp_path / "in.tsv")) is None
         return
     with pytest.raises(UserError, match=r"a row without column 'a'.*rename a file of plain lines to \.txt"):

@@ -1,5 +1,6 @@
 """Each kind of folder in `init_from`: what it determines, and its weights."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -175,6 +176,25 @@ def test_a_bertjax_run(run):
 def test_contradictions_are_reported(huggingface_folder, model, data, message):
     with pytest.raises(UserError, match=message):
         resolve(huggingface_folder, model, **data)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ({"bos_token_id": 9, "cls_token_id": 2, "sep_token_id": None, "mask_token_id": 4}, None),
+        ({"pad_token_id": 5}, r"the tokenizer: got \[PAD\] with id 0; expected id 5, pad_token_id in config\.json"),
+        ({"bos_token_id": 0, "cls_token_id": 1}, r"got \[CLS\] with id 2; expected id 1, cls_token_id"),
+        ({"eos_token_id": 2}, r"got \[SEP\] with id 3; expected id 2, eos_token_id"),
+        ({"mask_token_id": 3}, r"got \[MASK\] with id 4; expected id 3, mask_token_id"),
+        ({"vocab_size": 13}, r"data\.vocab_file: got 14 tokens; expected at most 13"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_the_weights_is_an_error(huggingface_folder, tmp_path, ids, message):
+    folder = shutil.copytree(huggingface_folder, tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **ids}))
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        resolve(folder)
 
 
 def test_pretraining_predicts_the_next_sentence_only_if_the_family_does(huggingface_folder, tmp_path, caplog):

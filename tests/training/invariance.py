@@ -66,6 +66,8 @@ _OF_TASKS = {
         "model.scorer_dropout": 0.0,
     },
 }
+# A task with the data and the values of another one.
+_OTHERS = {"replaced_tokens": "bert_pretraining"}
 _VARIANTS = {"translation": "dates"}
 TASKS = tuple(_OF_TASKS)
 
@@ -112,7 +114,7 @@ def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int
 
 def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
     tree = importlib.import_module(f"bertjax.configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
-    tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[task], **data})
+    tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[_OTHERS.get(task, task)], **data})
     tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
     module = importlib.import_module(f"bertjax.experiments.{task}")
     resolved = stages.of_config(module, json.loads(tree.to_json_best_effort()))

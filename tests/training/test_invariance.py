@@ -84,14 +84,18 @@ MODERN = {
 }
 
 
+REPLACED = {"generator.width": 0.5, "generator.embeddings": "disentangled"}
+
+
 @pytest.mark.slow
-def test_updates_of_a_modern_encoder_do_not_depend_on_the_mesh(data, folder):
-    """With all axes, micro-batches, rematerialization and Muon, against one device."""
-    values = {**data["bert_pretraining"], **MODERN}
-    expected = invariance.train("bert_pretraining", values, folder / "modern", (1, 1, 1), 1)
+@pytest.mark.parametrize(("task", "own"), [("bert_pretraining", MODERN), ("replaced_tokens", REPLACED)])
+def test_updates_of_pretraining_do_not_depend_on_the_mesh(data, folder, task, own):
+    """With all axes, micro-batches and rematerialization, against one device; of a modern encoder also with Muon."""
+    values = {**data["bert_pretraining"], **own}
+    expected = invariance.train(task, values, folder / f"{task} on meshes", (1, 1, 1), 1)
     halved = {**values, "accumulation_steps": 2, "model.remat": "full"}
-    result = invariance.train("bert_pretraining", halved, folder / "modern", (2, 2, 2), 8)
-    check("modern", result, expected)
+    result = invariance.train(task, halved, folder / f"{task} on meshes", (2, 2, 2), 8)
+    check(task, result, expected)
 
 
 @pytest.mark.slow

@@ -30,6 +30,9 @@ class QuestionRows(Recipe[Question]):
     spans: SpanConfig
     tokenizer: Tokenizer
 
+    def __post_init__(self) -> None:
+        self.spans.check_room(self.tokenizer.template)
+
     def key(self) -> Any:
         """See `Recipe.key`. `null_answers` is part of it because `survey` depends on it."""
         spans = self.spans

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from bertjax.config import Constrained, Count, Size
 from bertjax.data.fine_tuning.questions import Answer, Question
 from bertjax.data.rows.text_rows import text_row
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Pieces, Tokenizer
 
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
@@ -53,10 +54,14 @@ class SpanConfig(Constrained, prefix="data"):
     null_threshold: float
     packing: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least, fix = self.max_query_length + 4, "raise data.seq_len (BERT uses 384) or lower data.max_query_length"
-        expected = f"at least {least}: max_query_length, [CLS], two [SEP], a piece of text"
+    def check_room(self, template: Template) -> None:
+        """Raises UserError if rows have no room for a question, special tokens and a piece of text."""
+        special = template.num_special(2)
+        least, fix = (
+            self.max_query_length + special + 1,
+            "raise data.seq_len (BERT uses 384) or lower data.max_query_length",
+        )
+        expected = f"at least {least}: max_query_length, {special} special tokens, a piece of text"
         self.check(self.seq_len >= least, "seq_len", expected, fix=fix)
 
 

@@ -12,7 +12,7 @@ from bertjax.config import Constrained, Count
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
-from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig
+from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig, lengths_of
 from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
 from bertjax.errors import UserError
@@ -205,11 +205,13 @@ class PretrainingBatches:
         self._corpus, self._config = corpus, config
         self._split = corpus.splits[split]
         self._shapes = config.shapes()
+        self._num_special = corpus.tokenizer.template.num_special(config.pairs.num_texts)
         self._plan = EpochPlan(
             self._split.sentences,
             config.pairs,
             config.masking,
             config.capacity if config.rows.packing else None,
+            num_special=self._num_special,
             seed=config.seed,
             folder=corpus.folder / "plans" / split,
         )
@@ -248,7 +250,7 @@ class PretrainingBatches:
 
     def _assemble(self, planned: PlannedRows, masking: MaskingConfig, epoch: int) -> Batch:
         config, instances, template = self._config, planned.instances, self._corpus.tokenizer.template
-        layout = Layout.of(config.pairs.lengths(instances), np.diff(planned.first))
+        layout = Layout.of(lengths_of(instances, self._num_special), np.diff(planned.first))
         predictions = self._predictions(instances, layout, masking, epoch)
         batch = {
             name: np.full(

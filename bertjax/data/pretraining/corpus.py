@@ -38,6 +38,7 @@ from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
 from bertjax.data.text import word_counts
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import (
     KINDS,
@@ -74,8 +75,7 @@ class CorpusConfig(Constrained, prefix="data"):
       text_field: the field that holds the text, in JSONL rows and TFDS records.
       on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
-      vocab_file: a published vocab.txt or tokenizer.json, or a folder with one; empty to train a vocabulary on the
-        training text.
+      vocab_file: a published vocabulary, a file or its folder; empty to train a vocabulary on the training text.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       lowercase: whether the vocabulary is uncased.
       workers: the number of processes that split and tokenize; 0 for one per core. It does not affect the result.
@@ -153,11 +153,18 @@ class Corpus:
       unigrams: the number of occurrences of each token in the training documents; None if there are none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Opens the folder of a finished `Preparation`. Raises UserError if its files are damaged."""
+    def __init__(self, folder: Path, template: Template | None = None) -> None:
+        """Opens the folder of a finished `Preparation`. Raises UserError if its files are damaged.
+
+        Args:
+          folder: the folder.
+          template: the special tokens of instances. Default: those that the folder's vocabulary states.
+        """
         read_manifest(folder)
         self.folder = folder
         self.tokenizer = load_saved(folder)
+        if template and template != self.tokenizer.template:  # runs of several templates share the folder
+            self.tokenizer = self.tokenizer.with_template(template)
         counted = folder / "unigrams.npy"
         self.unigrams: Int64[np.ndarray, " V"] | None = np.load(counted) if counted.exists() else None
         names = SPLITS[1:] if self.unigrams is None else SPLITS
@@ -183,7 +190,7 @@ class Preparation:
           UserError: if the text cannot be read.
         """
         config.check_source()
-        self._config, parts = config, _fingerprint_parts(config)
+        self._config, self._default_dir, parts = config, default_dir, _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
         every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
         options = [(each, *_locate(home, each, bool(config.vocab_file))) for each in every]
@@ -193,6 +200,11 @@ class Preparation:
     def is_finished(self) -> bool:
         """Whether the text has been prepared."""
         return _is_finished(self.folder)
+
+    def corpus(self) -> Corpus:
+        """Opens the prepared text. The template is that of the run's vocabulary, or else of the given one."""
+        path = str(self._default_dir) if saved_file(self._default_dir) else self._config.vocab_file
+        return Corpus(self.folder, load_tokenizer(Path(path), self._config.lowercase).template if path else None)
 
     def run(self) -> None:
         """Prepares the text unless it is prepared already.

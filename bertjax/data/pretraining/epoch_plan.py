@@ -21,7 +21,7 @@ from jaxtyping import Int64
 
 from bertjax.data import random
 from bertjax.data.pretraining.masking import MaskingConfig
-from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences, make_instances
+from bertjax.data.pretraining.sentence_pairs import PairsConfig, Sentences, lengths_of, make_instances
 from bertjax.data.rows.layout import positions_in_groups
 from bertjax.data.rows.packing import Packing, pack
 from bertjax.errors import UserError
@@ -68,6 +68,7 @@ class EpochPlan:
         masking: MaskingConfig,
         packing: Packing | None,
         *,
+        num_special: int,
         seed: int,
         folder: Path,
     ) -> None:
@@ -78,14 +79,15 @@ class EpochPlan:
           pairs: the division of text into instances.
           masking: determines which epochs repeat the draws of earlier ones.
           packing: the capacity of a packed row; None for one instance per row.
+          num_special: the number of special tokens of an instance.
           seed: the seed of all draws.
           folder: the folder of the file with the numbers of rows.
         """
         self._sentences, self._pairs, self._masking, self._packing = sentences, pairs, masking, packing
-        self._seed = seed
+        self._num_special, self._seed = num_special, seed
         cost = len(sentences.lengths) + _PER_DOCUMENT * sentences.num_documents
         self._num_blocks = max(1, min(cost // _BLOCK, sentences.num_documents))
-        settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, seed))
+        settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, num_special, seed))
         self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
         self._planner = ThreadPoolExecutor(1, "plan")
         self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
@@ -173,11 +175,12 @@ class EpochPlan:
         positions = np.arange(number * size // self._num_blocks, (number + 1) * size // self._num_blocks)
         documents = np.sort(random.permuted(self._seed, epoch, positions, size))
         instances = make_instances(
-            self._sentences, documents, self._pairs, self._seed, self._masking.epoch_of_draws(epoch)
+            self._sentences, documents, self._pairs, self._num_special, self._seed, self._masking.epoch_of_draws(epoch)
         )
         row = np.arange(len(instances))
         if self._packing:
-            row = pack(self._pairs.lengths(instances), self._packing, self._seed, epoch, 2 * number + 1)
+            lengths = lengths_of(instances, self._num_special)
+            row = pack(lengths, self._packing, self._seed, epoch, 2 * number + 1)
         sizes = np.bincount(row)
         rows = PlannedRows(instances[np.argsort(row, kind="stable")], np.concatenate([[0], np.cumsum(sizes)]))
         return rows.take(random.permutation(self._seed, epoch, len(rows), 2 * number))

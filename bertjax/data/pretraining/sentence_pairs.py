@@ -42,7 +42,7 @@ class PairsConfig(Constrained, prefix="data"):
     """The division of documents into instances.
 
     Attributes:
-      seq_len: the maximum number of tokens of an instance, including [CLS] and [SEP]. Default: 128, or the model's
+      seq_len: the maximum number of tokens of an instance, including special tokens. Default: 128, or the model's
         number of positions if it is smaller.
       next_sentence: whether an instance is a pair of segments for next-sentence prediction; otherwise one segment.
       whole_sentences: whether a single segment ends with the last sentence that fits; otherwise it is filled with a
@@ -59,13 +59,9 @@ class PairsConfig(Constrained, prefix="data"):
     random_next_prob: Annotated[float, at_least(0, at_most=1)]
 
     @property
-    def specials(self) -> int:
-        """The number of [CLS] and [SEP] tokens of an instance."""
-        return 3 if self.next_sentence else 2
-
-    def lengths(self, instances: np.ndarray) -> Int64[np.ndarray, " n"]:
-        """Returns the number of tokens of instances (dtype `INSTANCE`), including [CLS] and [SEP]."""
-        return instances["length_a"].astype(np.int64) + instances["length_b"] + self.specials
+    def num_texts(self) -> int:
+        """The number of segments of an instance."""
+        return 2 if self.next_sentence else 1
 
 
 class Sentences:
@@ -113,13 +109,30 @@ class Sentences:
         return tokens
 
 
+def lengths_of(instances: np.ndarray, num_special: int) -> Int64[np.ndarray, " n"]:
+    """Returns the number of tokens of instances (dtype `INSTANCE`) with `num_special` special tokens each."""
+    return instances["length_a"].astype(np.int64) + instances["length_b"] + num_special
+
+
 def make_instances(
-    sentences: Sentences, documents: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int
+    sentences: Sentences,
+    documents: Int64[np.ndarray, " m"],
+    config: PairsConfig,
+    num_special: int,
+    seed: int,
+    epoch: int,
 ) -> np.ndarray:
     """Returns all instances of some documents in one epoch (dtype `INSTANCE`), in the order of the text.
 
     A pure function of its arguments. The instances of a document do not depend on the other documents requested.
 
+    Args:
+      sentences: the sentences of all documents.
+      documents: the numbers of the documents.
+      config: the division of documents into instances.
+      num_special: the number of special tokens of an instance, such as [CLS] and [SEP].
+      seed: the seed of all draws.
+      epoch: the epoch.
     Raises:
       UserError: if next-sentence prediction is on and there is only one document.
     """
@@ -131,12 +144,13 @@ def make_instances(
             fix="put blank lines between documents, or set --config.data.next_sentence=False",
         )
     text = _Text.of(sentences, documents)
-    targets = _target_lengths(documents, config, seed, epoch)
+    room = config.seq_len - num_special
+    targets = _target_lengths(documents, room, config.short_seq_prob, seed, epoch)
     if not config.next_sentence:
-        return _full_sentences(text, targets, config) if config.whole_sentences else _pieces(text, targets)
+        return _full_sentences(text, targets, room) if config.whole_sentences else _pieces(text, targets)
     chunks = _chunks(text, targets, config, seed, epoch)
     parts = [
-        _pairs(sentences, _Chunks(*(field[begin : begin + _PART] for field in chunks)), config, seed, epoch)
+        _pairs(sentences, _Chunks(*(field[begin : begin + _PART] for field in chunks)), room, seed, epoch)
         for begin in range(0, len(chunks.document), _PART)
     ]
     return np.concatenate([np.empty(0, INSTANCE), *parts])
@@ -209,7 +223,7 @@ def _chunks(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig, 
     return _Chunks(document[some], sentence[some], start, split, end, target[some], is_random[some], words[some, 2:])
 
 
-def _pairs(sentences: Sentences, chunks: _Chunks, config: PairsConfig, seed: int, epoch: int) -> np.ndarray:
+def _pairs(sentences: Sentences, chunks: _Chunks, room: int, seed: int, epoch: int) -> np.ndarray:
     """Returns the instances of chunks. The second segment is the actual next or a random one; both are truncated."""
     document_b, chosen = chunks.document.copy(), chunks.is_random
     starts = np.stack([chunks.start, chunks.split])
@@ -217,7 +231,7 @@ def _pairs(sentences: Sentences, chunks: _Chunks, config: PairsConfig, seed: int
     document_b[chosen], starts[1, chosen], lengths[1, chosen] = _random_next(
         sentences, chunks.document[chosen], (chunks.target - lengths[0])[chosen], chunks.words[chosen]
     )
-    cuts = _cuts(lengths, config.seq_len - config.specials)
+    cuts = _cuts(lengths, room)
     starts += random.coin_flips(seed, epoch, chunks.document, 1 + chunks.sentence, cuts)
     lengths -= cuts
     instances = np.empty(len(chosen), INSTANCE)
@@ -256,9 +270,9 @@ def _cuts(lengths: Int64[np.ndarray, "2 n"], room: int) -> Int64[np.ndarray, "2 
     return np.stack([of_first, excess - of_first])
 
 
-def _full_sentences(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig) -> np.ndarray:
+def _full_sentences(text: _Text, targets: Int64[np.ndarray, " m"], room: int) -> np.ndarray:
     """Returns segments of as many whole sentences as the target holds, at least one. Only longer sentences are cut."""
-    text = text.cut(config.seq_len - config.specials)
+    text = text.cut(room)
     following = np.searchsorted(text.bounds, text.bounds[:-1] + targets[text.owner], side="right") - 1
     following = np.maximum(following, np.arange(len(following)) + 1)
     following = np.minimum(following, text.first[1:][text.owner])
@@ -288,10 +302,9 @@ def _of_one_segment(
 
 
 def _target_lengths(
-    documents: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int
+    documents: Int64[np.ndarray, " m"], room: int, short_seq_prob: float, seed: int, epoch: int
 ) -> Int64[np.ndarray, " m"]:
     """Returns the target number of tokens for a document's chunks: the maximum, or for some documents a random one."""
-    room = config.seq_len - config.specials
     words = random.bits(seed, random.Stream.CHUNKS, epoch, documents, 2)
-    short = random.uniform(words[:, 0]) < config.short_seq_prob
+    short = random.uniform(words[:, 0]) < short_seq_prob
     return np.where(short, 2 + random.below(words[:, 1], room - 1), room)

@@ -13,33 +13,46 @@ from jaxtyping import Bool
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from bertjax.data.text import conversion
 from bertjax.data.text.bpe_trainer import Bpe
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Pieces, Tokenizer, normalize, save_settings
-from bertjax.data.text.vocabularies import CONTINUATION, MASK, SPECIALS, read_special_names
+from bertjax.data.text.vocabularies import (
+    CONTINUATION,
+    MASK,
+    ROLES,
+    SPECIALS,
+    folder_template,
+    read_special_names,
+    tokenizer_class,
+)
 from bertjax.errors import UserError
 from bertjax.files import completed
 
 FILE = "tokenizer.json"
-ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of `SPECIALS`
 _USUAL = (SPECIALS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # names of BERT and RoBERTa
 _MAX_GAPS = 10  # ids per token of a vocabulary, above which the ids are considered wrong
 _SPACE = "\u2581"  # SentencePiece's symbol
+_BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's token of a byte
 _UNDECODED = "\ufffd"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer.json: byte-level BPE (GPT-2, RoBERTa, ModernBERT), or BPE or Unigram on "\u2581" (SentencePiece).
+    """A tokenizer of the library: byte-level BPE (GPT-2, RoBERTa), or BPE or Unigram on "\u2581" (SentencePiece).
 
     A token starts a word if a space, a punctuation mark or a Chinese character is first in it.
     """
 
-    def __init__(self, content: str, special: Sequence[str], where: str = "the vocabulary") -> None:
+    def __init__(
+        self, content: str, special: Sequence[str], template: Template | None = None, where: str = "the vocabulary"
+    ) -> None:
         """Opens a tokenizer.
 
         Args:
-          content: the content of a tokenizer.json.
+          content: the content of a tokenizer.json, whose post_processor is not read.
           special: the names of the special tokens, in the order of `ROLES`; "" for the usual name.
+          template: the special tokens around texts. Default: those of BERT.
           where: the name of the file, for messages.
         Raises:
           UserError: if the content is not a tokenizer.json of these kinds, or a special token is missing.
@@ -51,6 +64,7 @@ class LibraryTokenizer(Tokenizer):
             raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        self._post_processor = _state(tokenizer.post_processor)
         tokenizer.post_processor = None  # special tokens are added by the caller
         if isinstance(tokenizer.model, models.BPE):
             tokenizer.model.dropout = None  # ids would be random
@@ -62,8 +76,9 @@ class LibraryTokenizer(Tokenizer):
         steps = json.loads(self._content)
         is_byte_level = _is_byte_level(steps, where)
         ids = tokenizer.get_vocab(with_added_tokens=True)
-        self._special = _names(special, ids, where)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self._special)
+        self.special = _names(special, ids, where, needs_unk=not is_byte_level)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special)
+        self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.vocab = _by_id(ids, where)
         self.vocab_size = len(self.vocab)
         self.lowercase = any(
@@ -71,42 +86,44 @@ class LibraryTokenizer(Tokenizer):
             for step in _parts(steps["normalizer"], "normalizers")
         )
         added = {token["id"] for token in steps["added_tokens"]}
-        self._texts = [
-            token if number in added else _text(token, is_byte_level) for number, token in enumerate(self.vocab)
+        contents = [
+            token.encode() if number in added else _bytes(token, is_byte_level)
+            for number, token in enumerate(self.vocab)
         ]
-        self.is_continuation = np.array(
-            [_continues(token, text) for token, text in zip(self.vocab, self._texts, strict=True)]
-        )
+        # U+FFFD stands for incomplete characters.
+        self._texts = [content.decode("utf-8", "replace") for content in contents]
+        self.is_continuation = np.array(list(map(_continues, contents, self._texts)))
         self._is_blank: Bool[np.ndarray, " V"] = np.array([text.isspace() for text in self._texts])
 
-    def __reduce__(self) -> tuple[type["LibraryTokenizer"], tuple[str, tuple[str, ...]]]:
-        return LibraryTokenizer, (self._content, self._special)
+    def __reduce__(self) -> tuple[type["LibraryTokenizer"], tuple[Any, ...]]:
+        return LibraryTokenizer, (self._content, self.special, self.template)
 
     @classmethod
     def from_file(cls, path: Path) -> "LibraryTokenizer":
-        """Reads a tokenizer.json. Files of transformers in its folder may name the special tokens.
+        """Reads a tokenizer.json, or a file of an older folder; see `conversion`.
+
+        Files of transformers in its folder name the special tokens, and the template if a tokenizer.json has none.
 
         Raises:
           UserError: if a file cannot be read, or the constructor raises it.
         """
-        try:
-            content = path.read_bytes().decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            got = error.strerror if isinstance(error, OSError) else f"a byte that is not UTF-8 ({error.reason})"
-            fix = "correct the path, or copy the file again"
-            raise UserError(str(path), got=got, expected="a readable tokenizer.json", fix=fix) from None
+        content = conversion.read(path) if conversion.is_convertible(path) else _read(path)
         named = read_special_names(path.parent)
-        return cls(content, [named.get(role, "") for role in ROLES], str(path))
+        names = {"cls": named.get("bos", ""), "sep": named.get("eos", ""), **named}
+        found = cls(content, [names.get(role, "") for role in ROLES], where=str(path))
+        kind = conversion.kind_of(path) if conversion.is_convertible(path) else tokenizer_class(path.parent)
+        found.template = folder_template(path.parent, kind, found._post_processor, found.cls_id, found.sep_id)
+        return found
 
     @property
     def content(self) -> list[Any]:
         """See `Tokenizer.content`."""
-        return [self._content, self._special]
+        return [self._content, self.special]
 
     @property
     def key(self) -> list[Any]:
         """See `Tokenizer.key`."""
-        return [hashlib.sha256(json.dumps(self.content).encode()).hexdigest()]
+        return [hashlib.sha256(json.dumps(self.content).encode()).hexdigest(), *self._unlike_bert]
 
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
         """Writes tokenizer.json and tokenizer_config.json; see `Tokenizer.save`."""
@@ -119,7 +136,7 @@ class LibraryTokenizer(Tokenizer):
             tokenizer.save(str(path))
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{f"{role}_token": name for role, name in zip(ROLES, self._special, strict=True)},
+            **{f"{role}_token": name for role, name in zip(ROLES, self.special, strict=True)},
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", *["token_type_ids"] * token_types, "attention_mask"],
         }
@@ -147,27 +164,24 @@ class LibraryTokenizer(Tokenizer):
         following, preceding = np.append(visible, size), np.append(0, visible + 1)
         starts, ends = following[np.searchsorted(visible, starts)], preceding[np.searchsorted(visible, ends)]
         # A space that the tokenizer puts before the text has the range of the first character.
-        return Pieces(ids, starts, np.where(self._is_blank[ids], np.minimum(starts, ends), ends))
+        ends = np.where(self._is_blank[ids], np.minimum(starts, ends), ends)
+        return Pieces(ids, starts, np.maximum.accumulate(ends))
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`. The tokenizer's own name of the mask token is also recognized."""
-        text = _encodable(text).replace(MASK, self._mask_name)
+        text = _encodable(text).replace(MASK, self.special[-1])
         return list(self._with_masks.encode(text, add_special_tokens=False).ids)
-
-    @property
-    def _mask_name(self) -> str:
-        return self._special[ROLES.index("mask")]
 
     @functools.cached_property
     def _with_masks(self) -> Library:
         """The tokenizer that finds the mask token in a text, and no other special token."""
         steps = json.loads(self._written().to_str())
-        masks = [token for token in steps["added_tokens"] if token["content"] == self._mask_name]
+        masks = [token for token in steps["added_tokens"] if token["content"] == self.special[-1]]
         for token in masks:
             token["special"] = False
         tokenizer = Library.from_str(json.dumps(steps))
         if not masks:
-            tokenizer.add_tokens([AddedToken(self._mask_name, normalized=False)])
+            tokenizer.add_tokens([AddedToken(self.special[-1], normalized=False)])
         tokenizer.encode_special_tokens = True
         return tokenizer
 
@@ -184,13 +198,22 @@ class LibraryTokenizer(Tokenizer):
 
     def names(self, ids: Sequence[int]) -> list[str]:
         """See `Tokenizer.names`. Tokens that are not whole characters are written as in the vocabulary's file."""
-        bert = dict(zip((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id), SPECIALS, strict=True))
-        return [bert.get(token) or self._name(token) for token in ids]
+        return [self._bert_names.get(token) or self._name(token) for token in ids]
 
     def _name(self, token: int) -> str:
         text = self._texts[token].strip()
         name = text if text and _UNDECODED not in text else self.vocab[token]
         return f"{CONTINUATION}{name}" if self.is_continuation[token] else name
+
+
+def _read(path: Path) -> str:
+    """Returns the text of a tokenizer.json."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        got = error.strerror if isinstance(error, OSError) else f"a byte that is not UTF-8 ({error.reason})"
+        fix = "correct the path, or copy the file again"
+        raise UserError(str(path), got=got, expected="a readable tokenizer.json", fix=fix) from None
 
 
 def byte_level(bpe: Bpe, lowercase: bool, special: Sequence[str]) -> LibraryTokenizer:
@@ -244,11 +267,12 @@ def _is_byte_level(steps: Mapping[str, Any], where: str) -> bool:
     model = steps["model"]["type"]
     splitters = [step["type"] for step in _parts(steps["pre_tokenizer"], "pretokenizers")]
     is_byte_level = "ByteLevel" in splitters
-    if model not in ("BPE", "Unigram") or not (is_byte_level or "Metaspace" in splitters):
+    spaces = [step.get("content") for step in _parts(steps["normalizer"], "normalizers") if step["type"] == "Replace"]
+    if model not in ("BPE", "Unigram") or not (is_byte_level or "Metaspace" in splitters or _SPACE in spaces):
         raise UserError(
             where,
             got=f"a tokenizer of type {model} with the pre-tokenizer {' and '.join(splitters) or 'none'}",
-            expected="byte-level BPE, or BPE or Unigram with the pre-tokenizer Metaspace",
+            expected="byte-level BPE, or BPE or Unigram with the pre-tokenizer Metaspace or spaces replaced by it",
             fix="use such a tokenizer, or a WordPiece vocabulary (vocab.txt)",
         )
     return is_byte_level
@@ -258,14 +282,16 @@ def _parts(step: Mapping[str, Any] | None, key: str) -> Sequence[Mapping[str, An
     """Returns the steps of a sequence in a tokenizer.json, or a single step."""
     if step is None:
         return []
-    return step[key] if step["type"] == "Sequence" else [step]
+    return [each for inner in step[key] for each in _parts(inner, key)] if step["type"] == "Sequence" else [step]
 
 
-def _names(special: Sequence[str], ids: Mapping[str, int], where: str) -> tuple[str, ...]:
-    """Returns the names of the special tokens, in the order of `ROLES`."""
-    found, missing = [], []
+def _names(special: Sequence[str], ids: Mapping[str, int], where: str, *, needs_unk: bool) -> tuple[str, ...]:
+    """Returns the names of the special tokens, in the order of `ROLES`. Without unknown text, padding stands for it."""
+    found: list[str] = []
+    missing: list[str] = []
     for role, name, *usual in zip(ROLES, special, *_USUAL, strict=True):
         candidates = [name] if name else usual
+        candidates += found[:1] if role == "unk" and not needs_unk else []
         known = next((each for each in candidates if each in ids), "")
         found.append(known)
         if not known:
@@ -297,13 +323,12 @@ def _by_id(ids: Mapping[str, int], where: str) -> tuple[str, ...]:
     return tuple(vocab)
 
 
-def _text(token: str, is_byte_level: bool) -> str:
-    """Returns the text of a token, with a space where a word starts, and U+FFFD for incomplete characters."""
+def _bytes(token: str, is_byte_level: bool) -> bytes:
+    """Returns the bytes of a token, with a space where a word starts."""
     if not is_byte_level:
-        return token.replace(_SPACE, " ")
-    if any(char not in _BYTES for char in token):
-        return token
-    return bytes(_BYTES[char] for char in token).decode("utf-8", "replace")
+        byte = _BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
+    return bytes(_BYTES[char] for char in token) if all(char in _BYTES for char in token) else token.encode()
 
 
 def _byte_table() -> dict[str, int]:
@@ -320,12 +345,12 @@ _BYTES = _byte_table()
 BYTE_CHARS = tuple(sorted(_BYTES))
 
 
-def _continues(token: str, text: str) -> bool:
+def _continues(content: bytes, text: str) -> bool:
     """Returns whether a token continues a word: it starts with no space, punctuation mark or Chinese character.
 
     A token of bytes may be the beginning of a character. From U+4000 to U+9FFF, most characters are Chinese.
     """
-    if text[:1] == _UNDECODED and 0xE4 <= _BYTES.get(token[:1], 0) <= 0xE9:
+    if text[:1] == _UNDECODED and 0xE4 <= content[0] <= 0xE9:
         return False
     return bool(text) and " " not in normalize(text[0], lowercase=False)
 

@@ -17,26 +17,25 @@ import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from bertjax.data.text.templates import Template, joined_by
 from bertjax.data.text.vocabularies import (
     CONTINUATION,
     GOOGLE_WORD_CHARS,
     MASK,
+    ROLES,
     SPECIALS,
-    UNK,
     checked_ids,
     read_folder,
     read_vocab,
 )
 from bertjax.files import completed
-
-T = TypeVar("T", int, np.ndarray)
 
 # The number of words whose pieces are cached; English has this many in 20 MB of text.
 _MAX_CACHED = 1 << 16
@@ -57,7 +56,8 @@ class Pieces(NamedTuple):
     """The tokens of a text, and for each the half-open range of characters that it came from.
 
     Starts and ends never decrease. Neighboring ranges overlap if one character gives several tokens (a Hangul
-    syllable). Spaces around a word are in no range; a token of spaces alone has an empty range (start >= end).
+    syllable). Spaces around a word are in no range; a token of spaces alone has an empty range (start >= end), unless
+    a character gives it together with others.
     Characters that normalization drops are in no range or within one. Combining marks dropped after a token belong to
     it.
     """
@@ -65,50 +65,6 @@ class Pieces(NamedTuple):
     ids: Int32[np.ndarray, " pieces"]
     starts: Int64[np.ndarray, " pieces"]
     ends: Int64[np.ndarray, " pieces"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Template:
-    """The special tokens around one text or a pair of texts, by their ids.
-
-    Attributes:
-      start: before the first text.
-      between: between the texts of a pair.
-      end: after the last text.
-      second_type: the token type of a second text and of the tokens after it; 0 if the model has no token types.
-    """
-
-    start: tuple[int, ...]
-    between: tuple[int, ...]
-    end: tuple[int, ...]
-    second_type: int
-
-    def num_special(self, num_texts: int) -> int:
-        """Returns the number of special tokens of a row of one or two texts."""
-        return len(self.start) + (num_texts - 1) * len(self.between) + len(self.end)
-
-    def second_start(self, length: T) -> T:
-        """Returns the position of the second text in a row, after a first text of `length` tokens."""
-        return len(self.start) + length + len(self.between)
-
-    def row(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], int]:
-        """Returns the ids of a row of one or two texts, and how many precede the second text: all if there is none.
-
-        These have token type 0, the others `second_type`.
-
-        >>> bert, roberta = Template((101,), (102,), (102,), 1), Template((0,), (2, 2), (2,), 0)
-        >>> bert.row([[7]]), bert.row([[7], [8]]), roberta.row([[7], [8]])
-        (([101, 7, 102], 3), ([101, 7, 102, 8, 102], 3), ([0, 7, 2, 2, 8, 2], 4))
-        """
-        ids = [*self.start, *joined_by(self.between, texts), *self.end]
-        return ids, self.second_start(len(texts[0])) if len(texts) > 1 else len(ids)
-
-    def processor(self, vocab: Sequence[str]) -> processors.TemplateProcessing:
-        """Returns the template as the library implements it, for the tokens of a vocabulary."""
-        start, between, end = ([vocab[token] for token in ids] for ids in (self.start, self.between, self.end))
-        first, second = ["$A:0", *between], [f"{piece}:{self.second_type}" for piece in ("$B", *end)]
-        names = {vocab[token]: token for token in (*self.start, *self.between, *self.end)}
-        return processors.TemplateProcessing([*start, "$A:0", *end], [*start, *first, *second], [*names.items()])
 
 
 class Tokenizer(abc.ABC):
@@ -120,27 +76,39 @@ class Tokenizer(abc.ABC):
       vocab: the V tokens as the vocabulary's file writes them, in the order of their ids.
       lowercase: whether text is lowercased (an "uncased" model).
       vocab_size: V; all ids are below it.
-      pad_id, unk_id, cls_id, sep_id, mask_id: the ids of the special tokens.
+      special: the names of the special tokens in the vocabulary, in the order of `SPECIALS`.
+      pad_id, unk_id, cls_id, sep_id, mask_id: their ids.
       is_continuation: [V] bool, whether the token continues a word. Other tokens start one.
+      template: the special tokens around texts.
     """
 
     vocab: tuple[str, ...]
     lowercase: bool
     vocab_size: int
+    special: tuple[str, ...]
     pad_id: int
     unk_id: int
     cls_id: int
     sep_id: int
     mask_id: int
     is_continuation: Bool[np.ndarray, " V"]
+    template: Template
+
+    @property
+    def _unlike_bert(self) -> list[Any]:
+        """The template if it is not that of BERT, for `key`, which is otherwise that of earlier versions."""
+        is_usual = self.template == Template.of_bert(self.cls_id, self.sep_id)
+        return [] if is_usual else [dataclasses.astuple(self.template)]
 
     @functools.cached_property
-    def template(self) -> Template:
-        """The special tokens around texts: those of BERT."""
-        return Template((self.cls_id,), (self.sep_id,), (self.sep_id,), second_type=1)
+    def _bert_names(self) -> dict[int, str]:
+        """BERT's names of the special tokens, by id."""
+        ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        return dict(zip(reversed(ids), reversed(SPECIALS), strict=True))  # a shared id has the first name
 
     @abc.abstractmethod
-    def __reduce__(self) -> tuple[Any, ...]: ...
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class and its arguments, the template last."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokenizer) and self.__reduce__() == other.__reduce__()
@@ -151,12 +119,18 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def content(self) -> list[Any]:
-        """The vocabulary and the casing, JSON-serializable, for digests."""
+        """The vocabulary and the casing, JSON-serializable, for digests. A run keeps the template it started with."""
 
     @property
     @abc.abstractmethod
     def key(self) -> list[Any]:
         """A short JSON-serializable description, a digest of the vocabulary first; only equal tokenizers share it."""
+
+    def with_template(self, template: Template) -> "Tokenizer":
+        """Returns the same tokenizer with another template."""
+        cls, arguments = self.__reduce__()
+        made: Tokenizer = cls(*arguments[:-1], template)
+        return made
 
     @abc.abstractmethod
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
@@ -208,23 +182,42 @@ class WordPiece(Tokenizer):
       max_word_chars: the maximum length of a word in characters; a longer word is [UNK].
     """
 
-    def __init__(self, vocab: Sequence[str], lowercase: bool, max_word_chars: int = GOOGLE_WORD_CHARS) -> None:
-        """Builds the tokenizer. Raises UserError if a special token is missing or a token occurs twice."""
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        lowercase: bool,
+        max_word_chars: int = GOOGLE_WORD_CHARS,
+        special: Sequence[str] = SPECIALS,
+        template: Template | None = None,
+    ) -> None:
+        """Builds the tokenizer.
+
+        Args:
+          vocab: the tokens.
+          lowercase: see the class.
+          max_word_chars: see the class.
+          special: the names of the special tokens, in the order of `SPECIALS`.
+          template: the special tokens around texts. Default: those of BERT.
+        Raises:
+          UserError: if a special token is missing or a token occurs twice.
+        """
         self.vocab = tuple(vocab)
         self.lowercase = lowercase
         self.max_word_chars = max_word_chars
         self.vocab_size = len(self.vocab)
-        ids = checked_ids(self.vocab, "the vocabulary")
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIALS)
+        self.special = tuple(special)
+        ids = checked_ids(self.vocab, "the vocabulary", self.special)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in self.special)
+        self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
-        self._model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=max_word_chars)
+        self._model = models.WordPiece(ids, unk_token=self.vocab[self.unk_id], max_input_chars_per_word=max_word_chars)
         self._pieces = _Cache(self._word_ids)
         self._chunks = _Cache(self._encode_chunk)
         self._widths = np.array([len(token.removeprefix(CONTINUATION)) for token in self.vocab])
         self._widths[self.unk_id] = 0  # marks [UNK], whose width is that of its word
 
-    def __reduce__(self) -> tuple[type["WordPiece"], tuple[tuple[str, ...], bool, int]]:
-        return WordPiece, (self.vocab, self.lowercase, self.max_word_chars)
+    def __reduce__(self) -> tuple[type["WordPiece"], tuple[Any, ...]]:
+        return WordPiece, (self.vocab, self.lowercase, self.max_word_chars, self.special, self.template)
 
     @property
     def content(self) -> list[Any]:
@@ -232,10 +225,14 @@ class WordPiece(Tokenizer):
         return [self.vocab, self.lowercase]
 
     @property
+    def _unlike_bert(self) -> list[Any]:
+        return [*([self.special] if self.special != SPECIALS else []), *super()._unlike_bert]
+
+    @property
     def key(self) -> list[Any]:
         """See `Tokenizer.key`."""
         vocabulary = hashlib.sha256("\n".join(self.vocab).encode()).hexdigest()
-        return [vocabulary, self.lowercase, self.max_word_chars]
+        return [vocabulary, self.lowercase, self.max_word_chars, *self._unlike_bert]
 
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":
@@ -261,11 +258,12 @@ class WordPiece(Tokenizer):
         with completed(folder / "tokenizer.json") as path:
             self._library_tokenizer().save(str(path))
         settings = {
-            "tokenizer_class": "BertTokenizer",
+            # `BertTokenizer` would have the special tokens of BERT.
+            "tokenizer_class": "PreTrainedTokenizerFast" if self._unlike_bert else "BertTokenizer",
             "do_lower_case": self.lowercase,
             "strip_accents": None,
             "tokenize_chinese_chars": True,
-            **{f"{token[1:-1].lower()}_token": token for token in SPECIALS},
+            **{f"{role}_token": name for role, name in zip(ROLES, self.special, strict=True)},
         }
         inputs = {} if token_types else {"model_input_names": ["input_ids", "attention_mask"]}
         save_settings(folder, {**settings, **inputs}, max_length)
@@ -305,7 +303,7 @@ class WordPiece(Tokenizer):
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`."""
-        return joined_by((self.mask_id,), self.encode_batch(text.split(MASK)))
+        return joined_by((self.mask_id,), self.encode_batch(text.replace(self.special[-1], MASK).split(MASK)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer.decode`. Spaces separate words and punctuation marks."""
@@ -313,7 +311,7 @@ class WordPiece(Tokenizer):
 
     def names(self, ids: Sequence[int]) -> list[str]:
         """See `Tokenizer.names`."""
-        return [self.vocab[token] for token in ids]
+        return [self._bert_names.get(token) or self.vocab[token] for token in ids]
 
     def _library_tokenizer(self) -> Library:
         """Returns the tokenizer as the library implements it; equal to ours except on the rare text named above."""
@@ -322,21 +320,8 @@ class WordPiece(Tokenizer):
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
         tokenizer.post_processor = self.template.processor(self.vocab)
-        tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIALS])
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in self.special])
         return tokenizer
-
-
-def joined_by(separator: Sequence[int], parts: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the ids of all parts, separated by the ids of `separator`.
-
-    >>> joined_by([0], [[1], [2, 3]])
-    [1, 0, 2, 3]
-    """
-    joined = list(parts[0])
-    for part in parts[1:]:
-        joined += separator
-        joined += part
-    return joined
 
 
 def save_settings(folder: Path, settings: Mapping[str, Any], max_length: int | None) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.data.text.templates import Template, read_template
 from bertjax.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of `SPECIALS`
 CONTINUATION = "##"
 GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] in google-research/bert, transformers
 _LONGEST = "max_input_chars_per_word"
@@ -16,12 +18,31 @@ _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreToken
 _MAX_INT = 2**31 - 1
 _LIBRARY_PARTS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
+_OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")  # its special tokens
+_GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+_LIKE_ROBERTA = (
+    "RobertaTokenizer",
+    "XLMRobertaTokenizer",
+    "CamembertTokenizer",
+    "MPNetTokenizer",
+    "LongformerTokenizer",
+)
+# The classes of tokenizers by model_type, where it is not that of BERT.
+_CLASSES = {
+    "albert": "AlbertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    "longformer": "LongformerTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
 # A model of another tokenizer was trained on ids that differ from ours.
 _FOREIGN_FIX = "use another model, because this tokenizer encodes text differently from BERT's"
 
 
-def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
-    """Returns the id of each token; `what` names the vocabulary in messages.
+def checked_ids(vocab: Sequence[str], what: str, special: Sequence[str] = SPECIALS) -> dict[str, int]:
+    """Returns the id of each token; `what` names the vocabulary in messages, `special` the special tokens.
 
     Raises:
       UserError: if a special token is missing, or a token occurs twice.
@@ -29,12 +50,12 @@ def checked_ids(vocab: Sequence[str], what: str) -> dict[str, int]:
     lines = defaultdict(list)
     for number, token in enumerate(vocab, start=1):
         lines[token].append(number)
-    missing = [token for token in SPECIALS if token not in lines]
+    missing = [token for token in special if token not in lines]
     if missing:
         raise UserError(
             what,
             got=f"{len(vocab)} tokens without {' '.join(missing)}",
-            expected="one token per line, including " + " ".join(SPECIALS),
+            expected="one token per line, including " + " ".join(special),
             fix="use a BERT vocabulary (vocab.txt)",
         )
     twice = {token: numbers for token, numbers in lines.items() if len(numbers) > 1}
@@ -54,8 +75,8 @@ def has_only_specials(vocab: Sequence[str]) -> bool:
     return all(token.startswith("[") and token.endswith("]") for token in vocab)
 
 
-def read_vocab(path: Path) -> list[str]:
-    """Returns the tokens of a vocab.txt: UTF-8, one token per line.
+def read_vocab(path: Path, special: Sequence[str] = SPECIALS) -> list[str]:
+    """Returns the tokens of a vocab.txt: UTF-8, one token per line. `special` names the special tokens.
 
     Raises:
       UserError: if the path is not a readable file, the content is empty or not UTF-8, a special token is missing, a
@@ -73,13 +94,15 @@ def read_vocab(path: Path) -> list[str]:
         ) from error
     # splitlines is not used, because U+0085 or U+2028 may be a token.
     vocab = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-    checked_ids(vocab, str(path))
+    checked_ids(vocab, str(path), special)
     _check_words(vocab, str(path))
     return vocab
 
 
-def read_folder(folder: Path, default_lowercase: bool | None = None) -> tuple[list[str], bool, int]:
-    """Returns the tokens, whether text is lowercased, and the maximum word length of a Hugging Face folder.
+def read_folder(
+    folder: Path, default_lowercase: bool | None = None
+) -> tuple[list[str], bool, int, Sequence[str], Template]:
+    """Returns the arguments of `WordPiece` that the files of a Hugging Face folder state.
 
     Reads the tokens from vocab.txt or else tokenizer.json. The casing and the maximum word length, in characters, are
     in tokenizer.json or tokenizer_config.json. The default maximum word length is that of transformers.
@@ -92,14 +115,20 @@ def read_folder(folder: Path, default_lowercase: bool | None = None) -> tuple[li
         model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese not split, tokens
         added to its vocabulary).
     """
-    library, config = _read_library(folder), _read_json(folder / "tokenizer_config.json")
+    library, config = _read_library(folder), read_json(folder / "tokenizer_config.json")
     lowercase = _casing(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, lowercase)
+    kind = tokenizer_class(folder)
+    usual = _OF_MPNET if kind == "MPNetTokenizer" else SPECIALS
+    named = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
+    special = tuple(named[role] for role in ROLES)
     path = folder / "vocab.txt"
-    vocab = read_vocab(path) if path.exists() else _library_vocab(folder, library)
+    vocab = read_vocab(path, special) if path.exists() else _library_vocab(folder, library)
     added = [token["content"] for token in library.get("added_tokens") or ()]
-    _check_added(folder, (*added, *_read_json(folder / "added_tokens.json")), vocab)
-    return vocab, lowercase, _longest_word(folder, library, config)
+    _check_added(folder, (*added, *read_json(folder / "added_tokens.json")), vocab)
+    ids = checked_ids(vocab, str(folder), special)
+    template = folder_template(folder, kind, library.get("post_processor"), ids[special[2]], ids[special[3]])
+    return vocab, lowercase, _longest_word(folder, library, config), special, template
 
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
@@ -119,7 +148,7 @@ def _read_bytes(path: Path, fix: str) -> bytes:
         raise UserError(str(path), got=error.strerror, expected="a readable file", fix=fix) from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file, or {} if the file does not exist."""
     if not path.exists():
         return {}
@@ -136,7 +165,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_library(folder: Path) -> dict[str, Any]:
     """Returns the object in a tokenizer.json after checking the types of its parts, or {} if there is no such file."""
     path = folder / "tokenizer.json"
-    library = _read_json(path)
+    library = read_json(path)
     for part, kind in _LIBRARY_PARTS.items():
         if not isinstance(library.get(part) or kind(), kind):
             got, expected = f"a JSON {type(library[part]).__name__}", f"a JSON {kind.__name__}"
@@ -150,7 +179,7 @@ def _read_library(folder: Path) -> dict[str, Any]:
 
 def states_casing(folder: Path) -> bool:
     """Returns whether a file of a Hugging Face folder states the casing. Raises UserError for unreadable files."""
-    library, config = _read_library(folder), _read_json(folder / "tokenizer_config.json")
+    library, config = _read_library(folder), read_json(folder / "tokenizer_config.json")
     return (config.get("do_lower_case"), (library.get("normalizer") or {}).get("lowercase")) != (None, None)
 
 
@@ -185,7 +214,7 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], defau
 def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], lowercase: bool) -> None:
     """Raises UserError for a tokenizer that splits text differently from BERT's."""
     kinds = {part: (library.get(part) or {}).get("type") for part in _LIBRARY_KINDS}
-    sentences = _read_json(folder / "sentence_bert_config.json")
+    sentences = read_json(folder / "sentence_bert_config.json")
     foreign = [
         *(f"tokenizer_class {name}" for name in [str(config.get("tokenizer_class", ""))] if "Japanese" in name),
         *(f"{key} {config[key]}" for key in _JAPANESE if config.get(key) is not None),
@@ -223,7 +252,19 @@ def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
 
 
 def _check_words(vocab: Sequence[str], what: str) -> None:
-    """Raises UserError for a vocabulary of special tokens only. transformers saves one if it finds no vocabulary."""
+    """Raises UserError for a vocabulary of special tokens only, or of SentencePiece, whose words WordPiece never finds.
+
+    transformers saves the first kind if it finds no vocabulary. KoBERT has the second kind.
+    """
+    if not any(token.startswith(CONTINUATION) for token in vocab) and any(
+        token.startswith("\u2581") for token in vocab
+    ):
+        raise UserError(
+            what,
+            got="tokens of SentencePiece, which start with \u2581, and none that start with ##",
+            expected="a BERT vocabulary with words and pieces",
+            fix="remove the file, and name the SentencePiece model of the same folder spiece.model",
+        )
     if has_only_specials(vocab):
         raise UserError(
             what,
@@ -247,11 +288,34 @@ def _check_added(folder: Path, added: Sequence[str], vocab: Sequence[str]) -> No
         )
 
 
+def tokenizer_class(folder: Path) -> str:
+    """Returns the class of transformers that the files of a folder state, without "Fast"; "" for none."""
+    config = read_json(folder / "config.json")
+    stated = read_json(folder / "tokenizer_config.json").get("tokenizer_class"), config.get("tokenizer_class")
+    names = [str(name).removesuffix("Fast") for name in stated if name]
+    usual = _CLASSES.get(str(config.get("model_type")), "")
+    return next((name for name in names if name not in _GENERIC_CLASSES), usual)
+
+
+def folder_template(folder: Path, kind: str, post_processor: Any, cls_id: int, sep_id: int) -> Template:
+    """Returns the special tokens around texts, by the files of a folder of transformers.
+
+    Args:
+      folder: the folder.
+      kind: the class of its tokenizer, which decides if there is no post_processor.
+      post_processor: the value in its tokenizer.json, or None.
+      cls_id: the id of the start token.
+      sep_id: the id of the separator.
+    """
+    usual = Template.of_roberta if kind in _LIKE_ROBERTA else Template.of_bert
+    return read_template(post_processor, str(folder / "tokenizer.json")) or usual(cls_id, sep_id)
+
+
 def read_special_names(folder: Path) -> dict[str, str]:
     """Returns the names of special tokens that the files of a folder state, by role ("cls", "mask", ...)."""
     files = ("special_tokens_map.json", "tokenizer_config.json")
     names = {}
-    for key, value in {key: value for file in files for key, value in _read_json(folder / file).items()}.items():
+    for key, value in {key: value for file in files for key, value in read_json(folder / file).items()}.items():
         name = value.get("content") if isinstance(value, dict) else value
         if key.endswith("_token") and isinstance(name, str):
             names[key.removesuffix("_token")] = name
@@ -260,7 +324,7 @@ def read_special_names(folder: Path) -> dict[str, str]:
 
 def library_model(path: Path) -> str:
     """Returns the type of the model in a tokenizer.json; "" if there is no such file. Raises UserError for bad JSON."""
-    model = _read_json(path).get("model")
+    model = read_json(path).get("model")
     if not isinstance(model, dict):
         return ""
     return str(model.get("type") or ("BPE" if "merges" in model else "WordPiece"))

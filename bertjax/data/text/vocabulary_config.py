@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.config import Constrained, choice
-from bertjax.data.text import byte_bpe_trainer, library_tokenizers, wordpiece_trainer
+from bertjax.data.text import byte_bpe_trainer, conversion, library_tokenizers, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import LibraryTokenizer
 from bertjax.data.text.tokenizers import Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import library_model, states_casing
@@ -21,7 +21,8 @@ class VocabularyConfig(Constrained, prefix="data"):
     """The vocabulary of a BERT model.
 
     Attributes:
-      vocab_file: a vocab.txt, a tokenizer.json, or a folder with a vocabulary. Ignored if `init_from` has a vocabulary.
+      vocab_file: a vocab.txt, a tokenizer.json, a SentencePiece model, or a folder with a vocabulary. Ignored if
+        `init_from` has a vocabulary.
       lowercase: whether the vocabulary is uncased.
     """
 
@@ -30,9 +31,9 @@ class VocabularyConfig(Constrained, prefix="data"):
 
 
 def load_tokenizer(path: Path, lowercase: bool) -> Tokenizer:
-    """Opens a vocabulary: a vocab.txt, a tokenizer.json, or a folder or checkpoint that `load_wordpiece` accepts.
+    """Opens a vocabulary: a vocab.txt, a tokenizer.json, a file of `conversion.FILES`, or a folder of one of them.
 
-    A folder has a `LibraryTokenizer` if it has a tokenizer.json with another model than WordPiece, and no vocab.txt.
+    The first of these files in a folder is opened. Folders may also be those that `load_wordpiece` accepts.
 
     Raises:
       UserError: if there is no readable vocabulary, or it has another casing.
@@ -81,8 +82,8 @@ def vocabulary_folder(path: Path) -> Path:
 
 
 def saved_file(folder: Path) -> Path | None:
-    """Returns the vocabulary file of a folder that `Tokenizer.save` wrote to; None if there is none."""
-    paths = (folder / "vocab.txt", folder / library_tokenizers.FILE)
+    """Returns the vocabulary file of a folder; None if there is none."""
+    paths = (folder / name for name in ("vocab.txt", library_tokenizers.FILE, *conversion.FILES))
     return next((path for path in paths if path.exists()), None)
 
 
@@ -119,12 +120,14 @@ def count_words(kind: str, texts: Iterable[str], lowercase: bool) -> Counter[str
 
 
 def _library(path: Path) -> Path | None:
-    """Returns the tokenizer.json of a `LibraryTokenizer`; None for WordPiece and other files."""
-    if path.suffix == ".json" and not path.is_dir():
-        return path
-    found = path / library_tokenizers.FILE
-    is_other = library_model(found) not in ("", "WordPiece") and not (path / "vocab.txt").exists()
-    return found if is_other else None
+    """Returns the file of a `LibraryTokenizer`; None for WordPiece and other files."""
+    if not path.is_dir():
+        return path if path.suffix == ".json" or conversion.is_convertible(path) else None
+    found = saved_file(path)
+    if found is None or conversion.is_convertible(found):
+        return found
+    is_wordpiece = found.name == "vocab.txt" or library_model(found) in ("", "WordPiece")
+    return None if is_wordpiece else found
 
 
 def _check_casing(tokenizer: Tokenizer, lowercase: bool, path: Path) -> None:

@@ -15,7 +15,7 @@ from bertjax.models.bert import HeadConfig
 
 # A model from scratch is of the first family with its kinds of positions and its direction.
 ENCODERS = (
-    *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "albert"),
+    *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert", "electra"),
     *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder"),
 )
 TRANSLATORS = ("marian",)

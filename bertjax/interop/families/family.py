@@ -48,6 +48,7 @@ class Family:
       needs_token_types: whether transformers adds an embedding of token types in any case.
       counts_from_padding: whether the first token of a text has the position after the id of padding, as in fairseq.
         Our position tables omit the rows before it; see `offset_positions`.
+      pad_id: the id of padding, if transformers supports only one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Family:
     from_canonical: Callable[[Tensors, str], dict[str, np.ndarray]] = _unchanged
     needs_token_types: bool = False
     counts_from_padding: bool = False
+    pad_id: int | None = None
     tokenizer: str = "WordPiece"
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     classes: Mapping[str, str] = dataclasses.field(default_factory=dict)

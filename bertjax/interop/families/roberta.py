@@ -11,16 +11,13 @@ from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import bert
 from bertjax.interop.families.family import OWN_POOLER, Family, Renaming
 
-_NAMES = Renaming(
-    "roberta",
-    {
-        "lm_head": "cls.predictions",
-        "lm_head.dense": "cls.predictions.transform.dense",
-        "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
-        "lm_head.decoder": "cls.predictions.decoder",
-    },
-    OWN_POOLER,
-)
+LM_HEAD = {
+    "lm_head": "cls.predictions",
+    "lm_head.dense": "cls.predictions.transform.dense",
+    "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
+    "lm_head.decoder": "cls.predictions.decoder",
+}
+_NAMES = Renaming("roberta", LM_HEAD, OWN_POOLER)
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:

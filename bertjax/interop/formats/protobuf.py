@@ -3,6 +3,8 @@
 The encoding: https://protobuf.dev/programming-guides/encoding/
 """
 
+import struct
+
 from bertjax.errors import UserError
 from bertjax.interop.formats.reading import damaged
 
@@ -29,9 +31,9 @@ class Message:
     def __contains__(self, number: int) -> bool:
         return number in self._fields
 
-    def integer(self, number: int) -> int:
-        """Returns an int32, int64, fixed32 or enum; if it is absent 0, the default of the encoding."""
-        value = self._fields.get(number, [0])[-1]
+    def integer(self, number: int, default: int = 0) -> int:
+        """Returns an int32, int64, fixed32 or enum; if it is absent the default, 0 in the encoding."""
+        value = self._fields.get(number, [default])[-1]
         if isinstance(value, bytes):
             raise self._mistyped(number, "an integer")
         # Negative numbers are varints of 64 bits.
@@ -43,7 +45,23 @@ class Message:
 
     def message(self, number: int) -> "Message":
         """Returns the message of a field; an empty one if it is absent."""
-        return Message((self._contents(number) or [b""])[-1], self._where)
+        return Message(self.content(number), self._where)
+
+    def content(self, number: int) -> bytes:
+        """Returns the bytes of a field; none if it is absent."""
+        return (self._contents(number) or [b""])[-1]
+
+    def text(self, number: int) -> str:
+        """Returns a string; "" if it is absent."""
+        try:
+            return self.content(number).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise damaged(self._where, f"field {number} with {error.reason}", "text in UTF-8") from None
+
+    def number(self, number: int) -> float:
+        """Returns a float of 32 bits; 0 if it is absent."""
+        value: float = struct.unpack("<f", struct.pack("<I", self.integer(number) % 2**32))[0]
+        return value
 
     def _contents(self, number: int) -> list[bytes]:
         values = self._fields.get(number, [])

@@ -16,6 +16,7 @@ from bertjax.data.fine_tuning.spans import (
     windows,
 )
 from bertjax.data.readers.lines import BadRows
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
@@ -220,8 +221,10 @@ def test_a_start_counts_only_in_its_best_window_and_a_text_only_once():
 
 
 def test_rows_without_room_for_the_context_are_an_error():
-    with pytest.raises(UserError, match=r"config key data\.seq_len: got 67; expected at least 68"):
-        config(seq_len=67)
+    for template, least in ((Template.of_bert(0, 1), 68), (Template.of_roberta(0, 1), 69)):
+        config(seq_len=least).check_room(template)
+        with pytest.raises(UserError, match=rf"config key data\.seq_len: got {least - 1}; expected at least {least}"):
+            config(seq_len=least - 1).check_room(template)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.pretraining.batches import PretrainingBatches
+from bertjax.data.pretraining.corpus import Corpus
+from bertjax.data.text.templates import Template
 from bertjax.errors import UserError
 from tests.data.batches import (
     ALL,
@@ -151,7 +153,9 @@ def test_validation_rows_do_not_depend_on_the_objectives_of_training(corpus, pac
 
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
 @pytest.mark.parametrize("masking", [MASKING, KEPT])
-def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking):
+@pytest.mark.parametrize("template", [None, Template((2,), (3, 3), (3,), 1)])
+def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking, template):
+    corpus = Corpus(corpus.folder, template)
     for rows in (CONFIG.rows, PACKED):
         batches = make_batches(corpus, pairs=pairs, masking=masking, rows=rows, batch_size=1)
         place = 0

@@ -16,6 +16,7 @@ import pytest
 from bertjax.data.pretraining import corpus, preparation
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.readers import records
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.errors import UserError
 from tests.data.folders import TRAINED, counts_of, digests, fingerprint, left_behind, read_whole, texts_of
@@ -265,3 +266,15 @@ def test_unreadable_text_is_reported_before_anything_is_written(make_config, tmp
 
 def test_a_trained_vocabulary_needs_room(make_config):
     assert "config key data.vocab_size: got" in raised(lambda: make_config(vocab_file="", vocab_size=9))
+
+
+def test_runs_of_several_templates_share_a_text_and_each_keeps_its_own(make_config, vocab_file, tmp_path):
+    bert = WordPiece.from_file(vocab_file, lowercase=True)
+    for name, template in (("bert", bert.template), ("roberta", Template.of_roberta(bert.cls_id, bert.sep_id))):
+        bert.with_template(template).save(tmp_path / name)
+        preparation = Preparation(make_config(vocab_file=str(tmp_path / name)), tmp_path / "run")
+        preparation.run()
+        assert preparation.corpus().tokenizer.template == template
+    assert len(list((tmp_path / "prepared").glob("*/manifest.json"))) == 1
+    bert.save(tmp_path / "run")
+    assert preparation.corpus().tokenizer == bert

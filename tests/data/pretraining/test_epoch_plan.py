@@ -23,7 +23,7 @@ def make_plan(
     folder: Path, mode: str = "dynamic", seed: int = 7, pairs: PairsConfig = PAIRS, packing: Packing | None = None
 ) -> EpochPlan:
     masking = dataclasses.replace(MASKING, mode=mode)
-    return EpochPlan(Sentences(LENGTHS, SIZES), pairs, masking, packing, seed=seed, folder=folder)
+    return EpochPlan(Sentences(LENGTHS, SIZES), pairs, masking, packing, num_special=3, seed=seed, folder=folder)
 
 
 def all_rows(made: EpochPlan, epoch: int) -> PlannedRows:
@@ -77,7 +77,7 @@ def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
         rows = all_rows(made, epoch)
         assert rows.instances.dtype == INSTANCE
         documents = np.arange(len(SIZES))
-        expected = make_instances(Sentences(LENGTHS, SIZES), documents, PAIRS, 7, config.epoch_of_draws(epoch))
+        expected = make_instances(Sentences(LENGTHS, SIZES), documents, PAIRS, 3, 7, config.epoch_of_draws(epoch))
         assert in_order(rows).tobytes() == expected.tobytes()
         assert in_order(rows).tobytes() != rows.instances.tobytes()
         if packing is None:
@@ -89,7 +89,7 @@ def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
 def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_uniform):
     sizes = np.ones(100_000, np.int32)
     monkeypatch.setattr(epoch_plan, "_BLOCK", 50_000)
-    made = EpochPlan(Sentences(sizes * 9, sizes), PAIRS, MASKING, None, seed=0, folder=tmp_path)
+    made = EpochPlan(Sentences(sizes * 9, sizes), PAIRS, MASKING, None, num_special=3, seed=0, folder=tmp_path)
     first = made.rows(0, 0, 10_000).instances["document_a"]
     check_uniform("documents of the first block", np.bincount(first // 5000, minlength=20))
     second = made.rows(0, 10_000, 20_000).instances["document_a"]

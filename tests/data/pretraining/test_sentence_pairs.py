@@ -148,7 +148,7 @@ def test_instances_do_not_depend_on_other_documents(lengths, values, next_senten
     text = sentences(lengths)
     some = sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1))))
     every = instances_of(text, config, *draws)
-    few = make_instances(text, np.array(some, np.int64), config, *draws)
+    few = make_instances(text, np.array(some, np.int64), config, 1 + config.num_texts, *draws)
     assert few.tobytes() == every[np.isin(every["document_a"], some)].tobytes()
 
 

@@ -1,0 +1,213 @@
+"""Converts the vocabularies of older folders to tokenizers of the library: SentencePiece models, and BPE in two files.
+
+The steps are those of transformers' converters (`convert_slow_tokenizer.py`), from which the published tokenizer.json
+files come. The fields of a model: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from bertjax.data.text.vocabularies import ROLES, SPECIALS, read_json, read_special_names, tokenizer_class
+from bertjax.errors import UserError
+from bertjax.interop.formats.protobuf import Message
+
+# The files, and the class of transformers that opens them if no file of the folder states a known one.
+FILES = {
+    "sentencepiece.bpe.model": "XLMRobertaTokenizer",
+    "spm.model": "DebertaV2Tokenizer",
+    "spiece.model": "XLNetTokenizer",
+    "merges.txt": "RobertaTokenizer",
+}
+_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+_OF_ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+_NORMAL_SCORE, _UNUSED_SCORE = 0.0, -100.0
+_CONTROL, _USER_DEFINED = 3, 4  # types of pieces
+_UNIGRAM, _BPE = 1, 2  # types of models
+_SPACE = "\u2581"
+
+Pieces = list[tuple[str, float]]
+
+
+class _Class(NamedTuple):
+    """A class of tokenizers of transformers.
+
+    Attributes:
+      special: the usual names of the special tokens, in the order of `ROLES`.
+      settings: the keys of tokenizer_config.json that it reads, with their defaults.
+    """
+
+    special: Sequence[str]
+    settings: Mapping[str, bool]
+
+
+_CASING = {"do_lower_case": False, "keep_accents": False, "remove_space": True}
+_CLASSES = {
+    "XLMRobertaTokenizer": _Class(_OF_ROBERTA, {}),
+    "CamembertTokenizer": _Class(_OF_ROBERTA, {}),
+    "DebertaV2Tokenizer": _Class(SPECIALS, {"do_lower_case": False, "split_by_punct": False}),
+    "AlbertTokenizer": _Class(_OF_ALBERT, {**_CASING, "do_lower_case": True}),
+    "XLNetTokenizer": _Class(SPECIALS, _CASING),  # of KoBERT; XLNet has other special tokens
+}
+_BYTE_LEVEL = ("RobertaTokenizer", "LongformerTokenizer")
+
+
+def is_convertible(path: Path) -> bool:
+    """Returns whether `read` opens a file of this name."""
+    return path.name in FILES or path.suffix == ".model"
+
+
+def kind_of(path: Path) -> str:
+    """Returns the class of transformers that opens a file. Without a known one in its folder, the name decides."""
+    stated = tokenizer_class(path.parent)
+    # KoBERT is a BERT with a SentencePiece model.
+    return FILES.get(path.name, "XLNetTokenizer") if stated in ("", "BertTokenizer") else stated
+
+
+def read(path: Path) -> str:
+    """Returns the tokenizer.json of a SentencePiece model, or of a merges.txt with the vocab.json beside it.
+
+    Raises:
+      UserError: if a file is missing or damaged, or files of its folder state a class of tokenizers or a setting that
+        is not supported.
+    """
+    folder, name = path.parent, kind_of(path)
+    known = _BYTE_LEVEL if path.name == "merges.txt" else tuple(_CLASSES)
+    if name not in known:
+        raise UserError(
+            f"the tokenizer of {folder}",
+            got=f"tokenizer_class {name}",
+            expected=f"for {path.name} one of {', '.join(known)}",
+            fix="open the folder with transformers' AutoTokenizer, and save_pretrained it, which writes tokenizer.json",
+        )
+    config = read_json(folder / "tokenizer_config.json")
+    try:
+        tokenizer = _byte_level(folder, config) if name in _BYTE_LEVEL else _sentencepiece(path, name, config)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises no narrower type
+        fix = "copy the files again"
+        raise UserError(str(path), got=str(error), expected="a vocabulary", fix=fix) from None
+    _add_special(tokenizer, folder, name)
+    return tokenizer.to_str()
+
+
+def _byte_level(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
+    """Returns the byte-level BPE of GPT-2 and RoBERTa."""
+    tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space")))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentencepiece(path: Path, name: str, config: Mapping[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of a SentencePiece model, as a class of transformers opens it."""
+    settings = {key: config.get(key, default) for key, default in _CLASSES[name].settings.items()}
+    try:
+        model = Message(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UserError(str(path), got=error.strerror, expected="a readable file", fix="correct the path") from None
+    trainer, charsmap = model.message(2), model.message(3).content(2)
+    pieces = model.messages(1)
+    tokenizer = Tokenizer(_model([(piece.text(1), piece.number(2)) for piece in pieces], name, trainer, str(path)))
+    added = [(piece.text(1), kind) for piece in pieces if (kind := piece.integer(3)) in (_CONTROL, _USER_DEFINED)]
+    tokenizer.add_tokens([AddedToken(piece, normalized=False, special=kind == _CONTROL) for piece, kind in added])
+    tokenizer.normalizer = normalizers.Sequence(_normalizers(name, settings, charsmap))
+    scheme = "never" if config.get("add_prefix_space") is False else "always" if config.get("legacy", True) else "first"
+    spaces = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    punctuation = [pre_tokenizers.Punctuation(behavior="isolated")] if settings.get("split_by_punct") else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*punctuation, spaces])
+    tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    return tokenizer
+
+
+def _model(pieces: Pieces, name: str, trainer: Message, where: str) -> models.Model:
+    """Returns the model over the pieces of a file, in the order of the ids of a class.
+
+    A character without a piece is unknown, as in the fast tokenizers of transformers, even if the file has tokens of
+    bytes (`byte_fallback`, in DeBERTa-v3), into which the package sentencepiece would split it.
+    """
+    kind, unk_id = trainer.integer(3, _UNIGRAM), trainer.integer(40)
+    if kind not in (_UNIGRAM, _BPE):
+        got, fix = f"a model of type {kind}", "use a folder with a tokenizer.json"
+        raise UserError(where, got=got, expected="a SentencePiece model of type unigram or bpe", fix=fix)
+    merges = _merges(pieces) if kind == _BPE else []
+    if name in ("XLMRobertaTokenizer", "CamembertTokenizer"):  # the ids of fairseq
+        pieces, unk_id = _of_fairseq(pieces, name), 3
+    elif name in ("AlbertTokenizer", "XLNetTokenizer"):  # a comma after a digit is a token of its own
+        pieces = [
+            (piece, score + _UNUSED_SCORE if piece.endswith(",") and piece[-2:-1].isdigit() else score)
+            for piece, score in pieces
+        ]
+    if kind == _UNIGRAM:
+        return models.Unigram(pieces, unk_id=unk_id, byte_fallback=False)
+    vocab = {piece: number for number, (piece, _) in enumerate(pieces)}
+    return models.BPE(vocab, merges, unk_token=trainer.text(45) or "<unk>", fuse_unk=True)
+
+
+def _of_fairseq(pieces: Pieces, name: str) -> Pieces:
+    """Returns the pieces with fairseq's special tokens. Those of CamemBERT hide tokens with the same names."""
+    pad, unk = ("<pad>", _NORMAL_SCORE), ("<unk>", _NORMAL_SCORE)
+    if name == "XLMRobertaTokenizer":
+        first, rest = [("<s>", _NORMAL_SCORE), pad, ("</s>", _NORMAL_SCORE), unk], pieces[3:]
+    else:
+        names = ("<s>NOTUSED", "</s>NOTUSED")
+        start, end = ((each, _NORMAL_SCORE) for each in names)
+        first, rest = [start, pad, end, unk, ("<unk>NOTUSED", _UNUSED_SCORE)], pieces[1:]
+    return [*first, *rest, ("<mask>", _NORMAL_SCORE)]
+
+
+def _merges(pieces: Pieces) -> list[tuple[str, str]]:
+    """Returns the merges of a BPE model: every split of a piece into two, by falling score of the piece."""
+    vocab = {piece for piece, _ in pieces}
+    found = []
+    for piece, score in dict(pieces).items():
+        splits = [(piece[:i], piece[i:]) for i in range(1, len(piece))]
+        found += [(score, len(left), len(right), (left, right)) for left, right in splits if {left, right} <= vocab]
+    return [merge for *_, merge in sorted(found, key=lambda each: each[:3], reverse=True)]
+
+
+def _normalizers(name: str, settings: Mapping[str, Any], charsmap: bytes) -> list[normalizers.Normalizer]:
+    """Returns the steps of a class: some of its own, the model's table of characters, and joined spaces."""
+    first: list[normalizers.Normalizer] = []
+    last: list[normalizers.Normalizer] = [normalizers.Replace(Regex(" {2,}"), " ")]
+    if name in ("AlbertTokenizer", "XLNetTokenizer"):
+        if not settings["remove_space"]:
+            raise UserError("tokenizer_config.json: remove_space", got=False, expected="True", fix="use another model")
+        first = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        first += [] if settings["keep_accents"] else [normalizers.NFKD(), normalizers.StripAccents()]
+        # The library's table does not compose Hangul, which SentencePiece does. Published ALBERTs have no Hangul.
+        first += [normalizers.NFC()] if name == "XLNetTokenizer" else []
+    if settings.get("do_lower_case"):
+        first.append(normalizers.Lowercase())
+    if name == "DebertaV2Tokenizer":
+        first.append(normalizers.Strip())
+    elif not settings:
+        last = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), _SPACE)]
+    return [*first, *([normalizers.Precompiled(charsmap)] if charsmap else []), *last]
+
+
+def _add_special(tokenizer: Tokenizer, folder: Path, name: str) -> None:
+    """Marks the special tokens, and adds those that are not in the vocabulary at its end.
+
+    Raises:
+      UserError: if added_tokens.json gives them other ids.
+    """
+    usual = _CLASSES[name].special if name in _CLASSES else _OF_ROBERTA
+    names = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
+    ids = read_json(folder / "added_tokens.json")
+    # As in transformers, only the mask token of DeBERTa does not include the space before it.
+    tokens = dict.fromkeys([*sorted(ids, key=ids.__getitem__), *(names[role] for role in ROLES)])
+    known = {token for token in tokens if tokenizer.token_to_id(token) is not None}
+    wanted = [token for token in tokens if token in known or token in ids or token == names["mask"]]
+    strips = name != "DebertaV2Tokenizer"
+    tokenizer.add_special_tokens(
+        [AddedToken(token, lstrip=strips and token == names["mask"], normalized=False) for token in wanted]
+    )
+    wrong = {token: number for token, number in ids.items() if tokenizer.token_to_id(token) != number}
+    if wrong:
+        token, number = next(iter(wrong.items()))
+        expected, fix = f"{tokenizer.token_to_id(token)}, the next id of the vocabulary", "restore the files"
+        raise UserError(f"{folder / 'added_tokens.json'}: {token}", got=number, expected=expected, fix=fix)

@@ -1,0 +1,132 @@
+"""The special tokens around one text or a pair of texts, and how files of transformers state them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from tokenizers import processors
+
+from bertjax.errors import UserError
+
+T = TypeVar("T", int, np.ndarray)
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The special tokens around one text or a pair of texts, by their ids.
+
+    Attributes:
+      start: before the first text.
+      between: between the texts of a pair.
+      end: after the last text.
+      second_type: the token type of a second text and of the tokens after it; 0 if the model has no token types.
+    """
+
+    start: tuple[int, ...]
+    between: tuple[int, ...]
+    end: tuple[int, ...]
+    second_type: int
+
+    @classmethod
+    def of_bert(cls, cls_id: int, sep_id: int) -> "Template":
+        """Returns the template of BERT, ALBERT and DeBERTa: [CLS] A [SEP] B [SEP]."""
+        return cls((cls_id,), (sep_id,), (sep_id,), second_type=1)
+
+    @classmethod
+    def of_roberta(cls, cls_id: int, sep_id: int) -> "Template":
+        """Returns the template of RoBERTa, XLM-R, CamemBERT and MPNet: <s> A </s></s> B </s>, of one token type."""
+        return cls((cls_id,), (sep_id, sep_id), (sep_id,), second_type=0)
+
+    def num_special(self, num_texts: int) -> int:
+        """Returns the number of special tokens of a row of one or two texts."""
+        return len(self.start) + (num_texts - 1) * len(self.between) + len(self.end)
+
+    def second_start(self, length: T) -> T:
+        """Returns the position of the second text in a row, after a first text of `length` tokens."""
+        return len(self.start) + length + len(self.between)
+
+    def row(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+        """Returns the ids of a row of one or two texts, and how many precede the second text: all if there is none.
+
+        These have token type 0, the others `second_type`.
+
+        >>> bert, roberta = Template.of_bert(101, 102), Template.of_roberta(0, 2)
+        >>> bert.row([[7]]), bert.row([[7], [8]]), roberta.row([[7], [8]])
+        (([101, 7, 102], 3), ([101, 7, 102, 8, 102], 3), ([0, 7, 2, 2, 8, 2], 4))
+        """
+        ids = [*self.start, *joined_by(self.between, texts), *self.end]
+        return ids, self.second_start(len(texts[0])) if len(texts) > 1 else len(ids)
+
+    def processor(self, vocab: Sequence[str]) -> processors.TemplateProcessing:
+        """Returns the template as the library implements it, for the tokens of a vocabulary."""
+        start, between, end = ([vocab[token] for token in ids] for ids in (self.start, self.between, self.end))
+        first, second = ["$A:0", *between], [f"{piece}:{self.second_type}" for piece in ("$B", *end)]
+        names = {vocab[token]: token for token in (*self.start, *self.between, *self.end)}
+        return processors.TemplateProcessing([*start, "$A:0", *end], [*start, *first, *second], [*names.items()])
+
+
+def joined_by(separator: Sequence[int], parts: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the ids of all parts, separated by the ids of `separator`.
+
+    >>> joined_by([0], [[1], [2, 3]])
+    [1, 0, 2, 3]
+    """
+    joined = list(parts[0])
+    for part in parts[1:]:
+        joined += separator
+        joined += part
+    return joined
+
+
+def read_template(step: Mapping[str, Any] | None, where: str) -> Template | None:
+    """Returns the template in the post_processor of a tokenizer.json; None if it adds no special tokens to pairs.
+
+    Args:
+      step: the value of post_processor.
+      where: the name of the file, for messages.
+    Raises:
+      UserError: if it is of another kind, or does not surround texts with tokens as `Template` does.
+    """
+    steps = step["processors"] if step and step.get("type") == "Sequence" else [step] if step else []
+    found = [each for each in steps if each["type"] != "ByteLevel"]  # which only changes offsets
+    if not found or all("Sequence" in piece for piece in found[0].get("pair", ({},))):  # the library's default
+        return None
+    kind, step = found[0]["type"], found[0]
+    template = None
+    if len(found) == 1 and kind in ("BertProcessing", "RobertaProcessing"):
+        make = Template.of_bert if kind == "BertProcessing" else Template.of_roberta
+        template = make(step["cls"][1], step["sep"][1])
+    elif len(found) == 1 and kind == "TemplateProcessing":
+        template = _of_pieces(step["single"], step["pair"], step["special_tokens"])
+    if template is None:
+        kinds = " and ".join(each["type"] for each in found)
+        raise UserError(
+            f"{where}: post_processor",
+            got=f"{kinds} {step.get('single', '')} {step.get('pair', '')}".strip(),
+            expected="BertProcessing, RobertaProcessing or TemplateProcessing: tokens before, between and after texts, "
+            "the same around one text and around a pair",
+            fix="use another model, or restore the file",
+        )
+    return template
+
+
+def _of_pieces(single: Any, pair: Any, special: Mapping[str, Any]) -> Template | None:
+    """Returns the template of a TemplateProcessing; None if it has another form."""
+    texts = [
+        (name, number) for number, piece in enumerate(pair) for name in [piece.get("Sequence", {}).get("id")] if name
+    ]
+    if [name for name, _ in texts] != ["A", "B"]:
+        return None
+    (_, first), (_, second) = texts
+    types = [next(iter(piece.values()))["type_id"] for piece in pair]
+    parts = pair[:first], pair[first + 1 : second], pair[second + 1 :]
+    start, between, end = (
+        tuple(i for each in part for i in special[each["SpecialToken"]["id"]]["ids"]) for part in parts
+    )
+    alone = [next(iter(piece.values()))["id"] for piece in single]
+    expected = [next(iter(piece.values()))["id"] for piece in (*parts[0], pair[first], *parts[2])]
+    # Tokens that start the second text of models without token types may have its type.
+    if alone != expected or any(types[: first + 1]) or len({*types[second:]}) > 1:
+        return None
+    return Template(start, between, end, types[second])

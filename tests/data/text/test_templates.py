@@ -1,0 +1,44 @@
+"""Tests of templates as files of tokenizers state them."""
+
+import json
+
+import pytest
+from tokenizers import processors
+
+from bertjax.data.text.templates import Template, read_template
+from bertjax.errors import UserError
+
+BERT, ROBERTA = Template.of_bert(8, 9), Template.of_roberta(8, 9)
+
+
+def pieces(single, pair):
+    return processors.TemplateProcessing(single, pair, [("[CLS]", 8), ("[SEP]", 9)])
+
+
+def read(step):
+    return read_template(step and json.loads(step.__getstate__()), "tokenizer.json")
+
+
+@pytest.mark.parametrize(("step", "template"), [
+    (None, None),
+    (processors.ByteLevel(), None),
+    (pieces("[CLS] $A [SEP]", None), None),
+    (processors.BertProcessing(("[SEP]", 9), ("[CLS]", 8)), BERT),
+    (processors.RobertaProcessing(("</s>", 9), ("<s>", 8)), ROBERTA),
+    (processors.Sequence([processors.ByteLevel(), BERT.processor(["[UNK]"] * 8 + ["[CLS]", "[SEP]"])]), BERT),
+    (pieces("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"), ROBERTA),
+    (pieces("[CLS] $A", "[CLS] $A [CLS]:1 $B:1"), Template((8,), (8,), (), 1)),
+])  # fmt: skip
+def test_a_post_processor(step, template):
+    assert read(step) == template
+
+
+@pytest.mark.parametrize("step", [
+    pieces("[CLS] $A [SEP]", "[CLS] $A [SEP] $B"),
+    pieces("$A [SEP]:2", "[CLS] $B [SEP] $A [SEP]"),
+    pieces("[CLS] $A", "[CLS] $A:1 [SEP] $B:0"),
+    processors.Sequence([BERT.processor(["[CLS]"] * 10)] * 2),
+])  # fmt: skip
+def test_another_post_processor_is_an_error(step):
+    with pytest.raises(UserError, match=r"tokenizer\.json: post_processor: got .*expected BertProcessing, Roberta"):
+        read(step)
