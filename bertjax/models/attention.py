@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
         keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
         return dot_product.Dropout(keys, self.config.attention_dropout)
 
-    def _split(self, y: Float[Array, "B S width"], heads: int) -> Float[Array, "B S {heads} size"]:
+    def _split(self, y: Float[Array, "*rows width"], heads: int) -> Float[Array, "*rows {heads} size"]:
         return y.reshape(*y.shape[:-1], heads, -1)
 
     def _shared(self, x: Float[Array, "B T G size"]) -> Float[Array, "B T N size"]:
