@@ -6,7 +6,7 @@ What was compared with transformers is what `tests/parity/test_families.py` comp
 """
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from bertjax.files import completed
@@ -83,9 +83,9 @@ def page() -> str:
             family.label,
             f"`{family.name}`",
             f"`{family.class_name('Bert')}...`",
-            _tasks([_ends(family, family.heads.keys() - {"BertModel"})]),
+            _tasks(family, family.heads.keys() - {"BertModel"}),
             family.tokenizer,
-            _tasks([_ends(family, {CLASSES_OF[head] for name, head in CASES if CONFIGS[name][0] == family.name})]),
+            _tasks(family, {CLASSES_OF[head] for name, head in CASES if CONFIGS[name][0] == family.name}),
         )
         for family in map(families.find, families.ENCODERS)
     ]
@@ -100,22 +100,14 @@ def readme() -> str:
     for family in map(families.find, families.ENCODERS):
         if family.fixed["direction"] == "both":
             groups.setdefault(family.tokenizer, []).append(family)
-    rows = [
-        ("in and out", *(", ".join(family.label for family in group) for group in groups.values())),
-        ("tasks", *(_tasks([_ends(each, each.heads.keys() - {"BertModel"}) for each in of]) for of in groups.values())),
-    ]
+    rows = [("in and out", *(", ".join(family.label for family in group) for group in groups.values()))]
     table = _table((_CORNER, *groups), rows)
     return re.sub(rf"\| {_CORNER} .*\n(\|.*\n)*", lambda _: table, README.read_text(), count=1)
 
 
-def _ends(family: Family, classes: Iterable[str]) -> set[str]:
-    """Returns the ends of the names of transformers' classes, given those of BERT's."""
-    return {family.class_name(name).removeprefix(family.prefix) for name in classes}
-
-
-def _tasks(of_families: Iterable[Set[str]]) -> str:
-    """Returns the tasks of the ends that all families have."""
-    ends = frozenset.intersection(*map(frozenset, of_families))
+def _tasks(family: Family, classes: Set[str]) -> str:
+    """Returns the tasks of classes, which have the names of BERT's."""
+    ends = {family.class_name(name).removeprefix(family.prefix) for name in classes}
     return ", ".join(task for end, task in _TASKS.items() if end in ends)
 
 

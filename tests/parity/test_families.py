@@ -139,29 +139,6 @@ CONFIGS = {
         "camembert",
         {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
     ),
-    "mpnet": (
-        "mpnet",
-        {
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 3,
-            "intermediate_size": 30,
-            "pad_token_id": 1,
-            **ENDS,
-        },
-    ),
-    "mpnet with one head": (
-        "mpnet",
-        {
-            "hidden_size": 12,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 1,
-            "intermediate_size": 14,
-            "layer_norm_eps": 1e-3,
-            "pad_token_id": 1,
-            **ENDS,
-        },
-    ),
     "nomic": (
         "nomic_bert",
         {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20},
@@ -272,6 +249,29 @@ CONFIGS = {
             **TOKENS,
         },
     ),
+    "mpnet": (
+        "mpnet",
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            "pad_token_id": 1,
+            **ENDS,
+        },
+    ),
+    "mpnet with one head": (
+        "mpnet",
+        {
+            "hidden_size": 12,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 1,
+            "intermediate_size": 14,
+            "layer_norm_eps": 1e-3,
+            "pad_token_id": 1,
+            **ENDS,
+        },
+    ),
     "electra": (
         "electra",
         {
@@ -344,16 +344,15 @@ CASES += [("xlm-roberta of two token types", head) for head in ("words", "classe
 CASES += [("mpnet", head) for head in CLASSES_OF if head != "model"]
 CASES += [("mpnet with one head", head) for head in ("words", "classes")]
 CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albert of two groups", "words")]
-CASES += [(name, head) for name in ("nomic", "gte", "eurobert") for head in ("model", "words", "classes", "tokens")]
-CASES += [("jina", head) for head in ("words", "classes", "tokens", "spans")]
-CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("jina of two token types", "words")]
-CASES += [("eurobert of means", head) for head in ("words", "classes")]
-CASES += [("eurobert of first tokens", "classes"), ("modernbert decoder", "model")]
-CASES += [(f"modernbert decoder{more}", head) for more in ("", " with biases") for head in ("words", "classes")]
 CASES += [("electra", head) for head in CLASSES_OF] + [("electra of one size", "words")]
 CLASSES_OF["replaced"] = "BertForPreTraining"  # of ELECTRA alone
 CASES += [(name, "replaced") for name in ("electra", "electra of one size")]
-CASES += [("deberta", head) for head in CLASSES_OF if head != "replaced"]
+CASES += [(name, head) for name in ("nomic", "eurobert") for head in ("model", "words", "classes", "tokens")]
+CASES += [("gte", "words"), ("gte", "classes"), ("jina", "words"), ("jina", "classes"), ("jina", "spans")]
+CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("jina of two token types", "words")]
+CASES += [("eurobert of means", "classes"), ("eurobert of first tokens", "classes"), ("modernbert decoder", "model")]
+CASES += [(f"modernbert decoder{more}", head) for more in ("", " with biases") for head in ("words", "classes")]
+CASES += [("deberta", head) for head in CLASSES_OF if head not in ("replaced", "causal")]
 CASES += [("deberta with a convolution", head) for head in ("words", "classes")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
