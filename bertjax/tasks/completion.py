@@ -70,7 +70,7 @@ def bert(
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
-    if published and not published.is_run and data.get("vocab_file"):
+    if published and published.config and not published.is_run and data.get("vocab_file"):
         _check_tokenizer(published, Path(data["vocab_file"]), data["lowercase"], model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
