@@ -106,6 +106,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.num_decoder_layers = layers
     model.hidden_size = hidden
     model.num_heads = heads
+    model.num_key_value_heads = 0  # that of num_heads
     model.intermediate_size = intermediate
     model.activation = "relu"
     model.norm = "post"  # "pre" as in the Annotated Transformer
@@ -115,6 +116,7 @@ def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropou
     model.qk_norm = False
     model.gated = False
     model.biases = True
+    model.unbiased = "none"
     model.positions = "sinusoidal"
     model.sinusoid_layout = "deinterleaved"
     model.max_positions = 1024

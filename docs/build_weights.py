@@ -6,7 +6,7 @@ What was compared with transformers is what `tests/parity/test_families.py` comp
 """
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from bertjax.files import completed
@@ -21,6 +21,7 @@ _TASKS = {
     "Model": "encoder",
     "ForPreTraining": "pretraining",  # next sentence; of ELECTRA, replaced tokens
     "ForMaskedLM": "masked LM",
+    "ForCausalLM": "causal LM",
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "questions",
@@ -61,6 +62,7 @@ _REST = """
 - A folder with code of its own (`auto_map` in config.json), unless its `model_type` is in a table. The code is never
   run, in any case.
 - A config.json with a value that the family supports in transformers and bertjax does not. The error names the key.
+- Tensors of LoRA adapters, which some folders of jina-embeddings-v3 have besides the weights.
 - Missing files, such as a shard that model.safetensors.index.json lists; and torch files that contain code.
 
 `python -m docs.build_weights` writes this page from the code.
@@ -81,9 +83,9 @@ def page() -> str:
             family.label,
             f"`{family.name}`",
             f"`{family.class_name('Bert')}...`",
-            _tasks([family.heads.keys() - {"BertModel"}]),
+            _tasks(family, family.heads.keys() - {"BertModel"}),
             family.tokenizer,
-            _tasks([{CLASSES_OF[head] for name, head in CASES if CONFIGS[name][0] == family.name}]),
+            _tasks(family, {CLASSES_OF[head] for name, head in CASES if CONFIGS[name][0] == family.name}),
         )
         for family in map(families.find, families.ENCODERS)
     ]
@@ -96,18 +98,16 @@ def readme() -> str:
     """Returns the README with a new table of encoders, one column for each kind of tokenizer."""
     groups: dict[str, list[Family]] = {}
     for family in map(families.find, families.ENCODERS):
-        groups.setdefault(family.tokenizer, []).append(family)
-    rows = [
-        ("in and out", *(", ".join(family.label for family in group) for group in groups.values())),
-        ("tasks", *(_tasks([family.heads.keys() - {"BertModel"} for family in group]) for group in groups.values())),
-    ]
+        if family.fixed["direction"] == "both":
+            groups.setdefault(family.tokenizer, []).append(family)
+    rows = [("in and out", *(", ".join(family.label for family in group) for group in groups.values()))]
     table = _table((_CORNER, *groups), rows)
     return re.sub(rf"\| {_CORNER} .*\n(\|.*\n)*", lambda _: table, README.read_text(), count=1)
 
 
-def _tasks(of_families: Iterable[Set[str]]) -> str:
-    """Returns the tasks of the classes that all families have."""
-    ends = {name.removeprefix("Bert") for name in frozenset.intersection(*map(frozenset, of_families))}
+def _tasks(family: Family, classes: Set[str]) -> str:
+    """Returns the tasks of classes, which have the names of BERT's."""
+    ends = {family.class_name(name).removeprefix(family.prefix) for name in classes}
     return ", ".join(task for end, task in _TASKS.items() if end in ends)
 
 

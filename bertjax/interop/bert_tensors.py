@@ -78,7 +78,9 @@ _MODULES = {
 }
 # Parameters that belong to no module.
 _TENSORS = {"target_embeddings": "decoder.embeddings.weight", "bias": "generator.0.bias"}
-_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # an embedding table NAME becomes NAME.weight
+_OUTPUT = "cls.predictions.weight"
+# An embedding table NAME becomes NAME.weight, apart from the output embeddings.
+_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "output_embeddings": "weight"}
 # Modules that either the weights or the model may lack. transformers has no counterpart of `lstm`.
 HEADS = (
     "bert/pooler",
@@ -112,7 +114,7 @@ _SCORERS = {
 _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
-    "cls.predictions.weight": "bert.embeddings.word_embeddings.weight",  # of families with one module for both
+    _OUTPUT: "bert.embeddings.word_embeddings.weight",  # of families with one module for both, if they are tied
     "generator.0.weight": "decoder.embeddings.weight",  # PreSumm's
 }
 
@@ -133,7 +135,7 @@ class Slot(NamedTuple):
     transposed: bool  # torch stores kernels as [O, I]
 
 
-def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.ndarray]:
+def canonical(tensors: Mapping[str, np.ndarray], source: str, *, is_tied: bool = True) -> dict[str, np.ndarray]:
     """Returns the tensors as float32 under current transformers names, each once.
 
     The names are those of `BertForPreTraining`, with the prefix `bert.`, which files of `BertModel` omit. Accepts
@@ -142,6 +144,7 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.nd
     Args:
       tensors: the tensors of a file.
       source: the file or folder, for messages.
+      is_tied: whether the wanted parameters have one table of input and output embeddings.
     Raises:
       UserError: if a type is not float32, float16 or bfloat16, or two tensors of one parameter differ.
     """
@@ -152,7 +155,7 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, np.nd
         name = re.sub(r"^(?=(embeddings|encoder|pooler)\.)", "bert.", original)
         name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
         name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-        name = _ALIASES.get(name, name)
+        name = name if name == _OUTPUT and not is_tied else _ALIASES.get(name, name)
         array = as_float32(array, f"{source}: {original}")
         if name in result and not np.array_equal(result[name], array):
             refuse(f"{source}: {original}", "other values", f"the values of {name}, the same parameter")

@@ -16,6 +16,7 @@ _EXPERIMENTS = {
     "ElectraForPreTraining": "replaced_tokens",
     "ForPreTraining": "bert_pretraining",
     "ForMaskedLM": "bert_pretraining",
+    "ForCausalLM": "bert_pretraining",
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForMultipleChoice": "multiple_choice",
@@ -82,7 +83,13 @@ class Transformers(Published):
         if self.experiment == "replaced_tokens":
             return {"generator.width": 0.0}  # a discriminator has no generator
         tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
-        return without_pairs(self.experiment, tensors)
+        objective = {"objective": self.objective} if self.objective else {}
+        return without_pairs(self.experiment, tensors) | objective
+
+    @property
+    def objective(self) -> str | None:
+        """See `Published.objective`; that of masked language models is not assumed."""
+        return "causal_lm" if self.architecture.endswith("ForCausalLM") else None
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`."""

@@ -120,7 +120,9 @@ def load(
     folder = model_folder(folder)
     tensors, source = read_tensors(folder), str(folder)
     tensors = families.find(family).to_canonical(tensors, like, architecture, source)
-    return assemble(offset_positions(canonical(tensors, source), -first_position), like, source)
+    is_tied = "masked_lm" in like and "output_embeddings" not in like["masked_lm"]
+    tensors = canonical(tensors, source, is_tied=is_tied)
+    return assemble(offset_positions(tensors, -first_position), like, source)
 
 
 def save(
@@ -147,7 +149,7 @@ def save(
         `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", whose encoder it opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
-      special: the ids of the tokens "pad" and, for some families, "cls" and "sep".
+      special: the ids of the tokens "pad" and, for some families, "cls", "sep" and "mask".
       family: the name of the encoder's family.
     Raises:
       UserError: for an option that the family does not have.
@@ -168,8 +170,8 @@ def save(
     values = {"model_type": of_family.name, **of_family.write_config(config)}
     values |= {"architectures": [of_family.class_name(architecture)], "dtype": "float32"}
     values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()} | dict(more or {})
-    if "classifier.bias" in tensors:
-        values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
+    if "classifier.weight" in tensors:
+        values |= _classes_json(architecture, len(tensors["classifier.weight"]), labels)
     tensors = of_family.from_canonical(tensors, architecture)
     if architecture == "BertModel":
         tensors = {name.removeprefix(f"{of_family.base}."): array for name, array in tensors.items()}

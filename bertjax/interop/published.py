@@ -118,6 +118,11 @@ class Published(abc.ABC):
         return None
 
     @property
+    def objective(self) -> str | None:
+        """The objective of pretraining, "masked_lm" or "causal_lm", if it is known."""
+        return self.config.get("objective")
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Config values that the folder states, such as those of generation, by dotted key."""
         return {}

@@ -1,6 +1,7 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2) and its masks.
 
-Shapes: B batch, S queries, T keys, H hidden size, N heads, Q size of a head's queries and keys, D size of its values.
+Shapes: B batch, S queries, T keys, H hidden size, N heads, G heads of keys and values, Q size of a head's queries and
+keys, D size of its values.
 """
 
 import functools
@@ -20,8 +21,10 @@ from bertjax.models.transformer_config import LayerKind, TransformerConfig, dens
 class MultiHeadAttention(nn.Module):
     """Attends from `x` to `source`: `x` itself for self-attention, the encoder's output for cross-attention.
 
-    Parameters: `query` and `key`, each with `kernel` [H, N Q] and `bias` [N Q]; `value`, with `kernel` [H, N D] and
-    `bias` [N D]; `output`, with `kernel` [N D, H] and `bias` [H]; with `qk_norm`, `query_norm` and `key_norm` [Q].
+    Parameters: `query`, with `kernel` [H, N Q] and `bias` [N Q]; `key`, with `kernel` [H, G Q] and `bias` [G Q];
+    `value`, with `kernel` [H, G D] and `bias` [G D]; `output`, with `kernel` [N D, H] and `bias` [H]; with `qk_norm`,
+    `query_norm` and `key_norm` [Q].
+
     Dropout applies to the attention weights, as in BERT. Each row and head has its own key, so with "threefry2x32" the
     draws do not depend on batching.
     """
@@ -32,8 +35,9 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         """Makes the projections and norms."""
         config = self.config
-        sizes = config.head_key_size, config.head_key_size, config.head_value_size
-        self.query, self.key, self.value = (dense(config, config.num_heads * size) for size in sizes)
+        self.query = dense(config, config.num_heads * config.head_key_size)
+        self.key = dense(config, config.key_value_heads * config.head_key_size)
+        self.value = dense(config, config.key_value_heads * config.head_value_size)
         self.output = residual_dense(config)
         if config.qk_norm:
             self.query_norm, self.key_norm = make_norm(config), make_norm(config)
@@ -52,16 +56,17 @@ class MultiHeadAttention(nn.Module):
         key, value = self.project(source)
         return self.attend(x, key, value, mask, bias, deterministic=deterministic, return_attention=return_attention)
 
-    def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T N Q"], Float[Array, "B T N D"]]:
+    def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T G Q"], Float[Array, "B T G D"]]:
         """Returns the keys and values of `source`, for `attend`."""
-        key = self._split(self.key(source))
-        return self.key_norm(key) if self.config.qk_norm else key, self._split(self.value(source))
+        key = self._split(self.key(source), self.config.key_value_heads)
+        value = self._split(self.value(source), self.config.key_value_heads)
+        return self.key_norm(key) if self.config.qk_norm else key, value
 
     def attend(
         self,
         x: Float[Array, "B S H"],
-        key: Float[Array, "B T N Q"],
-        value: Float[Array, "B T N D"],
+        key: Float[Array, "B T G Q"],
+        value: Float[Array, "B T G D"],
         mask: Mask,
         bias: Float[Array, "#B N S T"] | None = None,
         *,
@@ -82,12 +87,13 @@ class MultiHeadAttention(nn.Module):
           UserError: if the backend cannot compute this attention; see `dot_product_attention`.
         """
         config, kind = self.config, self.kind
-        query = self._split(self.query(x))
+        query = self._split(self.query(x), config.num_heads)
         query = self.query_norm(query) if config.qk_norm else query
         if kind.rotary_base:
             assert mask.queries is not None and mask.keys is not None
             query = rotate(query, mask.queries.positions, kind.rotary_base)
             key = rotate(key, mask.keys.positions, kind.rotary_base)
+        key, value = self._shared(key), self._shared(value)
         dropout = None if deterministic or not config.attention_dropout else self._dropout(len(x))
         inputs = AttentionInputs(query, key, value, mask.within(kind.window), dropout, bias, return_attention)
         context, weights = dot_product_attention(config.attention_backend, inputs)
@@ -98,8 +104,13 @@ class MultiHeadAttention(nn.Module):
         keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
         return dot_product.Dropout(keys, self.config.attention_dropout)
 
-    def _split(self, y: Float[Array, "B S width"]) -> Float[Array, "B S N size"]:
-        return y.reshape(*y.shape[:-1], self.config.num_heads, -1)
+    def _split(self, y: Float[Array, "*rows width"], heads: int) -> Float[Array, "*rows {heads} size"]:
+        return y.reshape(*y.shape[:-1], heads, -1)
+
+    def _shared(self, x: Float[Array, "B T G size"]) -> Float[Array, "B T N size"]:
+        """Keys or values with a copy for each query head, which every backend reads."""
+        copies = self.config.num_heads // self.config.key_value_heads
+        return x if copies == 1 else jnp.repeat(x, copies, axis=2)
 
 
 def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[Array, "B S"] | None = None) -> Mask:

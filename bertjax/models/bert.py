@@ -50,6 +50,8 @@ class BertConfig(TransformerConfig):
       first_attention_norm: whether the first layer of a pre-norm model has a norm before its attention.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.
       tie_output: whether the masked-LM head uses the word embeddings as its output embeddings, instead of its own.
+      masked_lm_head: what the masked-LM head consists of: "transform", a map, activation and norm, and the output
+        embeddings with a bias, as in BERT; or "linear", the output embeddings alone, as in EuroBERT.
 
     Raises:
       UserError: if a value is out of range.
@@ -72,6 +74,7 @@ class BertConfig(TransformerConfig):
     first_attention_norm: bool = True
     direction: Annotated[str, one_of("both", "left_to_right", "right_to_left")] = "both"
     tie_output: bool = True
+    masked_lm_head: Annotated[str, one_of("transform", "linear")] = "transform"
 
     @property
     def word_size(self) -> int:
@@ -108,6 +111,9 @@ class BertConfig(TransformerConfig):
         has_scores = self.relative_positions == "none" or self.attention_backend in ("auto", "xla")
         self.check(has_scores, "relative_positions", f"none with model.attention_backend={self.attention_backend}")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
+        has_own = not self.tie_output and self.word_size == self.hidden_size
+        expected = "transform, unless model.tie_output=False and model.embedding_size=0"
+        self.check(self.masked_lm_head == "transform" or has_own, "masked_lm_head", expected)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,17 +124,17 @@ class HeadConfig(BertConfig):
       head: what the classifiers of fine-tuning read: "pooler", the pooled [CLS] of whole rows and the encoder's output
         of tokens, as in BERT; or "transform", both after a map, activation and norm, as in ModernBERT.
       pooler_activation: the activation of the pooler: "tanh", as in BERT; "relu", as in DistilBERT; or "gelu".
-      pooling: what represents a whole instance with model.head=transform: "cls", its first token; or "mean", the mean
-        of its tokens.
+      pooling: what represents a whole instance: "cls", its first token; "mean", the mean of its tokens; or, with
+        model.head=pooler, "late", the mean of the pooled tokens, as in EuroBERT.
     """
 
     head: Annotated[str, one_of("pooler", "transform")] = "pooler"
     pooler_activation: Annotated[str, one_of("tanh", "relu", "gelu")] = "tanh"
-    pooling: Annotated[str, one_of("cls", "mean")] = "cls"
+    pooling: Annotated[str, one_of("cls", "mean", "late")] = "cls"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(self.pooling == "cls" or self.head == "transform", "pooling", "cls with model.head=pooler")
+        self.check(self.pooling != "late" or self.head == "pooler", "pooling", "cls or mean with model.head=transform")
 
 
 class BertInputs(NamedTuple):
@@ -168,13 +174,14 @@ class PreTrainingOutput(NamedTuple):
 
 
 class Bert(nn.Module):
-    """Embeddings, encoder, and a pooler (dense and an activation on [CLS]) if `pooler_activation` is set.
+    """Embeddings, encoder, and a pooler (dense and an activation) if `pooler_activation` is set.
 
     Parameters: `embeddings`, `encoder`, `pooler`; with `relative_positions`, also `relative_embeddings`.
     """
 
     config: BertConfig
     pooler_activation: str = ""  # of the pooler; "" for none
+    pooling: str = "cls"  # what the pooler reads; see `HeadConfig`
 
     def setup(self) -> None:
         """Makes the submodules."""
@@ -185,7 +192,7 @@ class Bert(nn.Module):
         if config.relative_positions == "bucketed":
             self.relative_embeddings = BucketedBias(config, config.relative_buckets, config.relative_distance)
         if self.pooler_activation:
-            self.pooler = dense(config, config.hidden_size)
+            self.pooler = dense(config, config.hidden_size, part="heads")
 
     def __call__(
         self,
@@ -215,21 +222,33 @@ class Bert(nn.Module):
         )
         pooled = None
         if self.pooler_activation:
-            positions = inputs.cls_positions
-            first = hidden[:, :1] if positions is None else take_positions(hidden, positions)
-            pooled = ACTIVATIONS[self.pooler_activation](self.pooler(first))
+            is_late, activation = self.pooling == "late", ACTIVATIONS[self.pooler_activation]
+            pooled = activation(self.pooler(hidden if is_late else instances(self.pooling, hidden, inputs)))
+            pooled = instances("mean", pooled, inputs) if is_late else pooled
         return BertOutput(hidden, pooled, attention, layers)
+
+
+def instances(pooling: str, hidden: Float[Array, "B S H"], inputs: BertInputs) -> Float[Array, "B E H"]:
+    """Returns the vector of each instance of a row: that of its token in `cls_positions`, or the mean of its tokens."""
+    positions = inputs.cls_positions
+    if pooling == "cls":
+        return hidden[:, :1] if positions is None else take_positions(hidden, positions)
+    numbers = 1 + jnp.arange(1 if positions is None else positions.shape[1])
+    own = inputs.segment_ids[:, None] == numbers[:, None]
+    weights = own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1)
+    return jnp.einsum("BES,BSH->BEH", weights.astype(hidden.dtype), hidden)
 
 
 def transform(config: BertConfig, size: int, hidden: Float[Array, "*rows H"]) -> Float[Array, "*rows {size}"]:
     """Applies a map to `size`, the activation and a norm; the calling module owns its `transform` and `norm`."""
-    return make_norm(config, "norm")(activate(config, dense(config, size, "transform")(hidden)))
+    return make_norm(config, "norm")(activate(config, dense(config, size, "transform", "heads")(hidden)))
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Predicts masked words: dense, activation, norm, then the product with the output embeddings, plus a bias.
+    """Predicts masked words; see `BertConfig.masked_lm_head`.
 
-    Parameters: `transform`, `norm`, `bias` [V], and `output_embeddings` [V, W] unless they are the word embeddings.
+    Parameters: `transform`, `norm` and `bias` [V] unless the head is "linear", and `output_embeddings` [V, W] unless
+    they are the word embeddings.
     """
 
     config: BertConfig
@@ -238,12 +257,13 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V W"]) -> Float32[Array, "B P V"]:
         """Returns the logits of all words at each masked position."""
         config = self.config
-        x = transform(config, config.word_size, keep_rows_split(hidden))
+        x, is_linear = keep_rows_split(hidden), config.masked_lm_head == "linear"
+        x = x if is_linear else transform(config, config.word_size, x)
         if not config.tie_output:
             word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size, config.word_size)
         table = word_embeddings.astype(config.dtype)
         logits = jnp.einsum("BPW,VW->BPV", x, table, preferred_element_type=jnp.float32)
-        return logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        return logits if is_linear else logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
 
 
 class BertForPreTraining(nn.Module):

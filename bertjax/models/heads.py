@@ -17,8 +17,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from bertjax.config import Constrained, Size, choice, one_of
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertConfig, BertInputs, HeadConfig, transform
-from bertjax.models.encoder import take_positions
+from bertjax.models.bert import Bert, BertConfig, BertInputs, HeadConfig, instances, transform
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
 from bertjax.models.transformer import ACTIVATIONS
@@ -173,7 +172,7 @@ class BertForSequenceClassification(nn.Module):
 
     The input of the classifier is the pooled output of [CLS], the first token. If `direction` is "left_to_right", it is
     that of the last token, because [CLS] then attends only to itself. With a BiLSTM ("+ BiLSTM" in table 5), it is the
-    two final states of the BiLSTM, and there is no pooler. For `head="transform"` see `HeadConfig`.
+    two final states of the BiLSTM, and there is no pooler. For other values of `head` and `pooling` see `HeadConfig`.
 
     Parameters: `bert`, with `pooler` unless there is an `lstm` or `head` is "transform", and then `transform` and
     `norm`; `lstm`; `classifier` [H or 2 lstm_size, C].
@@ -193,12 +192,12 @@ class BertForSequenceClassification(nn.Module):
             pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
         has_pooler = self.config.head == "pooler" and not self.lstm_size
         pooler_activation = self.config.pooler_activation if has_pooler else ""
-        output = Bert(self.config, pooler_activation, name="bert")(
+        output = Bert(self.config, pooler_activation, self.config.pooling, name="bert")(
             pooled, deterministic=deterministic, return_attention=False
         )
         x = output.hidden if output.pooled is None else output.pooled
         if not self.lstm_size:
-            x = x if has_pooler else _instances(self.config.pooling, x, pooled)
+            x = x if has_pooler else instances(self.config.pooling, x, pooled)
             x = x[:, 0] if inputs.cls_positions is None else x
         x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)
@@ -325,16 +324,6 @@ def _transformed(config: HeadConfig, x: Float[Array, "*rows H"]) -> Float[Array,
     return transform(config, config.hidden_size, x) if config.head == "transform" else x
 
 
-def _instances(pooling: str, hidden: Float[Array, "B S H"], inputs: BertInputs) -> Float[Array, "B E H"]:
-    """The vector of each instance of a row: that of its token in `cls_positions`, or the mean of its tokens."""
-    first = jnp.zeros_like(inputs.segment_ids[:, :1]) if inputs.cls_positions is None else inputs.cls_positions
-    if pooling == "cls":
-        return take_positions(hidden, first)
-    own = inputs.segment_ids[:, None] == 1 + jnp.arange(first.shape[1])[:, None]
-    weights = own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1)
-    return jnp.einsum("BES,BSH->BEH", weights.astype(hidden.dtype), hidden)
-
-
 def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None) -> Int[Array, "B E"]:
     """The positions of the instances' last tokens, given those of their first; None for one instance per row."""
     first = jnp.zeros_like(segment_ids[:, :1]) if first is None else first
@@ -343,7 +332,7 @@ def _last_tokens(segment_ids: Int[Array, "B S"], first: Int[Array, "B E"] | None
 
 
 def _classifier(config: BertConfig, num_labels: int, name: str) -> Dense:
-    return Dense(num_labels, kernel_init(config), "float32", name=name)
+    return Dense(num_labels, kernel_init(config), "float32", config.unbiased != "classifiers", name=name)
 
 
 def _check_head(num_labels: int, dropout: float, lstm_size: int, inputs: BertInputs | None = None) -> None:

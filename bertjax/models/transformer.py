@@ -1,8 +1,8 @@
 """The Transformer layer (Vaswani et al. 2017), post-norm or pre-norm (Xiong et al. 2020).
 
 Shapes: B batch, S length, T length of the whole sequence if S are only some of its positions, M memory length of
-cross-attention, H hidden size, N heads, Q size of a head's queries and keys, D size of its values, F feed-forward size,
-K beams, P positions of a cache.
+cross-attention, H hidden size, N heads, G heads of keys and values, Q size of a head's queries and keys, D size of its
+values, F feed-forward size, K beams, P positions of a cache.
 """
 
 from collections.abc import Callable
@@ -80,10 +80,10 @@ class LayerCache(NamedTuple):
     cache contiguously.
     """
 
-    key: Array  # [B, N, Q, P]
-    value: Array  # [B, N, P, D]
-    memory_key: Array  # [B, N, Q, M]
-    memory_value: Array  # [B, N, M, D]
+    key: Array  # [B, G, Q, P]
+    value: Array  # [B, G, P, D]
+    memory_key: Array  # [B, G, Q, M]
+    memory_value: Array  # [B, G, M, D]
 
 
 class TransformerLayer(nn.Module):
@@ -105,8 +105,9 @@ class TransformerLayer(nn.Module):
         if self.cross:
             self.cross_attention, self.cross_attention_norm = MultiHeadAttention(config), make_norm(config)
         if config.gated:
-            self.gate = dense(config, config.intermediate_size)
-        self.intermediate, self.output = dense(config, config.intermediate_size), residual_dense(config)
+            self.gate = dense(config, config.intermediate_size, part="intermediate")
+        self.intermediate = dense(config, config.intermediate_size, part="intermediate")
+        self.output = residual_dense(config)
         self.output_norm = make_norm(config)
         self.activation_drop, self.drop = Dropout(config.activation_dropout), Dropout(config.dropout)
 
@@ -222,15 +223,15 @@ class TransformerLayer(nn.Module):
 
 
 def _to_cache_layout(
-    key: Float[Array, "B P N Q"], value: Float[Array, "B P N D"]
-) -> tuple[Float[Array, "B N Q P"], Float[Array, "B N P D"]]:
+    key: Float[Array, "B P G Q"], value: Float[Array, "B P G D"]
+) -> tuple[Float[Array, "B G Q P"], Float[Array, "B G P D"]]:
     """Keys and values in the layout of `LayerCache`."""
     return key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
 
 
 def _from_cache_layout(
-    key: Float[Array, "B N Q P"], value: Float[Array, "B N P D"]
-) -> tuple[Float[Array, "B P N Q"], Float[Array, "B P N D"]]:
+    key: Float[Array, "B G Q P"], value: Float[Array, "B G P D"]
+) -> tuple[Float[Array, "B P G Q"], Float[Array, "B P G D"]]:
     """Keys and values in the layout of `MultiHeadAttention.attend`."""
     return key.transpose(0, 3, 1, 2), value.swapaxes(1, 2)
 

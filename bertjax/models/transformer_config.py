@@ -8,7 +8,7 @@ from typing import Annotated
 
 from flax import linen as nn
 
-from bertjax.config import Constrained, DropoutRate, Size, above, one_of
+from bertjax.config import Constrained, Count, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.layers import Dense, Norm
 
@@ -40,6 +40,8 @@ class TransformerConfig(Constrained, prefix="model"):
       hidden_size: size of the embeddings and of each layer's output; a multiple of num_heads.
       num_layers: number of layers; of encoder layers in an encoder-decoder.
       num_heads: attention heads.
+      num_key_value_heads: heads of keys and values, each shared by as many query heads (Ainslie et al. 2023); 0 for
+        num_heads.
       intermediate_size: size of the hidden layer of the feed-forward network.
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
@@ -56,6 +58,9 @@ class TransformerConfig(Constrained, prefix="model"):
       gated: whether the activations of the feed-forward network are multiplied by a second map of its input (Shazeer
         2020): GeGLU with a GELU, SwiGLU with "silu".
       biases: whether the maps of a layer, and of heads in front of the output layer, have biases.
+      unbiased: which maps have no biases in any case: "none"; "intermediate", the first maps of the feed-forward
+        network, as in GTE; "layers", all maps of the layers, as in NomicBERT and EuroBERT; or "classifiers", the output
+        layers of classifiers, as in ModernBERT's decoder.
       initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
         2010).
       initializer_range: standard deviation of truncated normal matrices and embedding tables.
@@ -74,6 +79,7 @@ class TransformerConfig(Constrained, prefix="model"):
     hidden_size: Size
     num_layers: Size
     num_heads: Size
+    num_key_value_heads: Count = 0
     intermediate_size: Size
     dropout: DropoutRate
     attention_dropout: DropoutRate
@@ -87,12 +93,18 @@ class TransformerConfig(Constrained, prefix="model"):
     qk_norm: bool = False
     gated: bool = False
     biases: bool = True
+    unbiased: Annotated[str, one_of("none", "intermediate", "layers", "classifiers")] = "none"
     initializer: Annotated[str, one_of("truncated_normal", "xavier_uniform")] = "truncated_normal"
     initializer_range: Annotated[float, above(0)] = 0.02
     depth_scaled_init: bool = False
     dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
     scan_layers: bool = False
     remat: Annotated[str, one_of("none", "dots", "norms", "full", formerly={"false": "none", "true": "full"})] = "none"
+
+    @property
+    def key_value_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.num_key_value_heads or self.num_heads
 
     @property
     def head_key_size(self) -> int:
@@ -118,6 +130,8 @@ class TransformerConfig(Constrained, prefix="model"):
         super().__post_init__()
         divisible = self.hidden_size % self.num_heads == 0
         self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
+        divides = self.num_heads % self.key_value_heads == 0
+        self.check(divides, "num_key_value_heads", f"0, or a divisor of num_heads={self.num_heads}")
         backend = f"with model.attention_backend={self.attention_backend}"
         if self.attention_backend in ("cudnn", "rows", "splash"):
             # These kernels never store the attention weights, so they cannot drop any.
@@ -147,15 +161,23 @@ def kernel_init(config: TransformerConfig, scale: float = 1.0) -> nn.initializer
     return nn.initializers.truncated_normal(config.initializer_range * scale)
 
 
-def dense(config: TransformerConfig, features: int, name: str | None = None) -> Dense:
-    """Returns a Dense layer with the initializer, biases and dtype of the config."""
-    return Dense(features, kernel_init(config), config.dtype, config.biases, name=name)
+def dense(config: TransformerConfig, features: int, name: str | None = None, part: str = "layers") -> Dense:
+    """Returns a Dense layer with the initializer, biases and dtype of the config.
+
+    `part` is "intermediate" for the first maps of the feed-forward network, "layers" for other maps of layers, and
+    "heads" for those of heads.
+    """
+    return Dense(features, kernel_init(config), config.dtype, _has_biases(config, part), name=name)
 
 
 def residual_dense(config: TransformerConfig) -> Dense:
     """Returns a Dense layer whose result is added to the residual stream."""
     scale = (2 * config.num_layers) ** -0.5 if config.depth_scaled_init else 1.0
-    return Dense(config.hidden_size, kernel_init(config, scale), config.dtype, config.biases)
+    return Dense(config.hidden_size, kernel_init(config, scale), config.dtype, _has_biases(config, "layers"))
+
+
+def _has_biases(config: TransformerConfig, part: str) -> bool:
+    return config.biases and (part == "heads" or config.unbiased not in (part, "layers"))
 
 
 def make_norm(config: TransformerConfig, name: str | None = None) -> Norm:

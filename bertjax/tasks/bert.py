@@ -213,7 +213,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         """
         tokenizer, config = self._tokenizer, config or self._model_config
         family = family or self._config.model.family or families.of_model(vars(config))
-        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id, "mask": tokenizer.mask_id}
         huggingface.save(folder, params, config, architecture, labels, special=special, family=family)
         tokenizer.save(folder, config.max_positions, token_types=config.type_vocab_size > 1)
 

@@ -26,12 +26,12 @@ OBJECTIVES = ("masked_lm", "causal_lm")
 
 
 def check_objective(objective: str | None, published: Published) -> str:
-    """Returns the objective of a run, or else the given one, or "masked_lm".
+    """Returns the objective of the weights, or else the given one, or "masked_lm".
 
     Raises:
-      UserError: if the run was trained with another objective than the given one.
+      UserError: if the weights were trained with another objective than the given one.
     """
-    before = published.config.get("objective")
+    before = published.objective
     if before in OBJECTIVES and objective not in (None, before):
         raise UserError(
             "config key objective",

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.training.optimizers import path_names
 
 # Keys of `model` whose values are split over the tensor axis.
-SPLIT_BY_TENSOR = ("num_heads", "intermediate_size")
+SPLIT_BY_TENSOR = ("num_heads", "num_key_value_heads", "intermediate_size")
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
 # Sharding smaller arrays is not worth the communication.
 _MIN_FSDP_SIZE = 2**14

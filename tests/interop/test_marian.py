@@ -307,6 +307,8 @@ def test_wrong_tensors_are_named(folder, change, message):
         ("norm_eps", 1e-6, "1e-05"),
         ("positions", "learned", "sinusoidal"),
         ("key_size", 2, "0"),
+        ("num_key_value_heads", 1, "0"),
+        ("gated", True, "False"),
         ("sinusoid_layout", "interleaved", marian._ALL["sinusoid_layout"]),
     ],
 )

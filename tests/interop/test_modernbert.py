@@ -212,11 +212,13 @@ def test_saved_files_name_their_class_and_special_tokens(tmp_path, architecture)
     assert_equal(loaded, params)
 
 
-def test_the_head_of_a_task_starts_from_that_of_masked_words(tmp_path):
-    words, classes = params_of("BertForMaskedLM"), params_of("BertForSequenceClassification")
-    huggingface.save(tmp_path, words, CONFIG, "BertForMaskedLM", family="modernbert")
+@pytest.mark.parametrize(("tie_output", "unused"), [(True, ("bias",)), (False, ("bias", "weight"))])
+def test_the_head_of_a_task_starts_from_that_of_masked_words(tmp_path, tie_output, unused):
+    config = dataclasses.replace(CONFIG, tie_output=tie_output)
+    words, classes = params_of("BertForMaskedLM", config), params_of("BertForSequenceClassification")
+    huggingface.save(tmp_path, words, config, "BertForMaskedLM", family="modernbert")
     loaded, report = huggingface.load(tmp_path, classes, family="modernbert")
-    assert report == (("classifier",), ("cls.predictions.bias",))
+    assert report == (("classifier",), tuple(f"cls.predictions.{name}" for name in unused))
     assert_equal(
         loaded,
         {"bert": words["bert"], "transform": words["masked_lm"]["transform"], "norm": words["masked_lm"]["norm"]},

@@ -23,9 +23,9 @@ class WithValuesOf5(EncoderDecoderConfig):
 
 
 def attention(
-    dropout=0.0, dtype="float32", num_heads=3, backend="xla", key_size=0, kind=PLAIN, config=EncoderDecoderConfig
+    dropout=0.0, dtype="float32", num_heads=3, backend="xla", kind=PLAIN, config=EncoderDecoderConfig, **sizes
 ):
-    sizes = {"hidden_size": 12, "num_heads": num_heads, "key_size": key_size, "dtype": dtype}
+    sizes = {"hidden_size": 12, "num_heads": num_heads, "dtype": dtype, **sizes}
     return MultiHeadAttention(config(**LAYERS, **sizes, attention_dropout=dropout, attention_backend=backend), kind)
 
 
@@ -56,13 +56,20 @@ def run(module, *inputs, **options):
     return tuple(map(np.asarray, apply(module, init(module), *inputs, **options)))
 
 
-def numpy_attention(params, x, source, mask, num_heads, bias):
+def shared(y, num_heads, copies):
+    """Keys or values in which query head n has a copy of head n // copies."""
+    heads = np.split(y, num_heads // copies, axis=-1)
+    return np.concatenate([heads[n // copies] for n in range(num_heads)], axis=-1)
+
+
+def numpy_attention(params, x, source, mask, num_heads, groups, bias):
     """Attention in NumPy, one query and head at a time, over the allowed keys only."""
 
     def project(name, y):
         return y @ np.asarray(params[name]["kernel"]) + np.asarray(params[name]["bias"])
 
     query, key, value = project("query", x), project("key", source), project("value", source)
+    key, value = (shared(y, num_heads, num_heads // groups) for y in (key, value))
     context = np.zeros((*x.shape[:2], value.shape[-1]))
     weights = np.zeros((x.shape[0], num_heads, x.shape[1], source.shape[1]))
     size, key_size = value.shape[-1] // num_heads, query.shape[-1] // num_heads
@@ -77,16 +84,17 @@ def numpy_attention(params, x, source, mask, num_heads, bias):
 
 
 @pytest.mark.parametrize(
-    ("num_heads", "key_size", "config"),
-    [(1, 0, EncoderDecoderConfig), (3, 2, EncoderDecoderConfig), (2, 7, WithValuesOf5)],
+    ("num_heads", "groups", "key_size", "config"),
+    [(1, 1, 0, EncoderDecoderConfig), (3, 1, 2, EncoderDecoderConfig), (4, 2, 7, WithValuesOf5)],
 )
-def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, key_size, config):
-    """With a bias of the scores, and keys and values of other sizes."""
-    module, bias = attention(num_heads=num_heads, key_size=key_size, config=config), np.random.randn(1, num_heads, 5, 7)
+def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, groups, key_size, config):
+    """With a bias of the scores, keys and values that query heads share, and those of other sizes."""
+    sizes = {"num_heads": num_heads, "num_key_value_heads": groups, "key_size": key_size}
+    module, bias = attention(config=config, **sizes), np.random.randn(1, num_heads, 5, 7)
     params = init(module)["params"]
     assert params["query"]["kernel"].shape == (12, num_heads * key_size or 12)
     output, weights = run(module, *inputs(), bias=bias)
-    expected = numpy_attention(params, *inputs(), num_heads, bias)
+    expected = numpy_attention(params, *inputs(), num_heads, groups, bias)
     np.testing.assert_allclose(output, expected[0], atol=1e-5)
     np.testing.assert_allclose(weights, expected[1], atol=1e-6)
 

@@ -135,7 +135,7 @@ def test_packed_rows_equal_separate_rows(changes):
     [
         {"scan_layers": False, **SHARED},
         {"remat": "full", "positions": "learned", "scale_embeddings": False},
-        {"norm": "pre", "sinusoid_layout": "half_split", "activation": "gelu", "key_size": 4},
+        {"norm": "pre", "sinusoid_layout": "half_split", "activation": "gelu", "key_size": 4, "num_key_value_heads": 1},
     ],
     ids=["post_unrolled_tied", "post_remat_learned", "pre_half_split_small_keys"],
 )

@@ -138,6 +138,116 @@ CONFIGS = {
         "camembert",
         {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
     ),
+    "nomic": (
+        "nomic_bert",
+        {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20},
+    ),
+    "nomic with GELU": (
+        "nomic_bert",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "intermediate_size": 26,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-3,
+            "type_vocab_size": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
+    "gte": ("gte", {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20}),
+    "gte without token types": (
+        "gte",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "intermediate_size": 26,
+            "type_vocab_size": 0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
+    "jina": (
+        "jina_embeddings_v3",
+        {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20, **ENDS},
+    ),
+    "jina of two token types": (
+        "jina_embeddings_v3",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "intermediate_size": 26,
+            "type_vocab_size": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            **ENDS,
+        },
+    ),
+    "eurobert": (
+        "eurobert",
+        {
+            "hidden_size": 24,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "num_hidden_layers": 2,
+            "intermediate_size": 20,
+            **ENDS,
+            "mask_token_id": 3,
+        },
+    ),
+    "eurobert of means": (
+        "eurobert",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 3,
+            "intermediate_size": 26,
+            "hidden_act": "gelu",
+            "rms_norm_eps": 1e-3,
+            "classifier_pooling": "mean",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            **ENDS,
+            "mask_token_id": 3,
+        },
+    ),
+    "eurobert of first tokens": (
+        "eurobert",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 1,
+            "num_hidden_layers": 1,
+            "intermediate_size": 26,
+            "classifier_pooling": "bos",
+            **ENDS,
+            "mask_token_id": 3,
+        },
+    ),
+    "modernbert decoder": (
+        "modernbert-decoder",
+        {
+            "hidden_size": 24,
+            "num_attention_heads": 3,
+            "num_hidden_layers": 4,
+            "intermediate_size": 20,
+            "local_attention": 7,
+            **TOKENS,
+        },
+    ),
+    "modernbert decoder with biases": (
+        "modernbert-decoder",
+        {
+            "hidden_size": 12,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 3,
+            "intermediate_size": 26,
+            "local_attention": 10,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            **dict.fromkeys(("hidden_activation", "classifier_activation"), "silu"),
+            "tie_word_embeddings": False,
+            **dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
+            **TOKENS,
+        },
+    ),
     "mpnet": (
         "mpnet",
         {
@@ -204,6 +314,11 @@ CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albe
 CASES += [("electra", head) for head in CLASSES_OF] + [("electra of one size", "words")]
 CLASSES_OF["replaced"] = "BertForPreTraining"  # of ELECTRA alone
 CASES += [(name, "replaced") for name in ("electra", "electra of one size")]
+CASES += [(name, head) for name in ("nomic", "eurobert") for head in ("model", "words", "classes", "tokens")]
+CASES += [("gte", "words"), ("gte", "classes"), ("jina", "words"), ("jina", "classes"), ("jina", "spans")]
+CASES += [("nomic with GELU", "words"), ("gte without token types", "words"), ("jina of two token types", "words")]
+CASES += [("eurobert of means", "classes"), ("eurobert of first tokens", "classes"), ("modernbert decoder", "model")]
+CASES += [(f"modernbert decoder{more}", head) for more in ("", " with biases") for head in ("words", "classes")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 
@@ -342,7 +457,7 @@ def check(head, config, params, model, folder):
     first = huggingface.first_position(model.config.to_dict(), folder)
     expected, report = huggingface.load(folder, params, type(model).__name__, family, first)
     assert report == ((), ())
-    if family == "modernbert":  # transformers has no norm before the first attention, and ours is not used
+    if family.startswith("modernbert"):  # transformers has no norm before the first attention, and ours is not used
         expected.get("bert", expected)["encoder"]["layers"]["attention_norm"]["scale"][0] = 0.0
     assert distance(ours, expected) <= 1e-5
 
@@ -361,7 +476,7 @@ def test_a_folder_in_both_directions(name, head, tmp_path):
     assert report == ((), ())
     check(head, config, params, model, tmp_path / "gradient")
     labels = [f"name {i}" for i in range(CLASSES)] if head in ("classes", "tokens") else None
-    special = {"pad": model.config.pad_token_id, "cls": 1, "sep": 2}
+    special = {"pad": model.config.pad_token_id, "cls": 1, "sep": 2, "mask": 3}
     huggingface.save(tmp_path / "ours", params, config, CLASSES_OF[head], labels, special=special, family=family)
     again, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True, attn_implementation="eager")
     assert type(transformers.AutoConfig.from_pretrained(tmp_path / "ours")) is type(model.config)

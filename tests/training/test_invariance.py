@@ -63,6 +63,8 @@ def test_updates_do_not_depend_on_the_number_of_processes(alone, of_two_processe
 MODERN = {
     "batch_size": 8,
     "model.num_layers": 3,
+    "model.num_heads": 4,
+    "model.num_key_value_heads": 2,
     "model.max_positions": 256,
     "model.positions": "rotary",
     "model.local_attention": 16,

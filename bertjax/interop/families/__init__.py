@@ -13,8 +13,11 @@ from bertjax.config import choice
 from bertjax.interop.families.family import Family
 from bertjax.models.bert import HeadConfig
 
-# A model from scratch is of the first family with its kind of positions.
-ENCODERS = ("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert", "electra")
+# A model from scratch is of the first family with its kinds of positions and its direction.
+ENCODERS = (
+    *("bert", "modernbert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet", "albert", "electra"),
+    *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder"),
+)
 TRANSLATORS = ("marian",)
 # The modules of families that are not named like it; see `Family.also`.
 _MODULES = {"xlm-roberta": "roberta", "camembert": "roberta"}
@@ -33,5 +36,6 @@ def module(name: str) -> Any:
 
 def of_model(model: Mapping[str, Any]) -> str:
     """Returns the family of an encoder whose run does not record one, by the fields of its HeadConfig."""
-    positions = {key: model.get(key, getattr(HeadConfig, key)) for key in ("positions", "relative_positions")}
-    return next((name for name in ENCODERS if positions.items() <= find(name).fixed.items()), ENCODERS[0])
+    keys = ("positions", "relative_positions", "direction")
+    values = {key: model.get(key, getattr(HeadConfig, key)) for key in keys}
+    return next((name for name in ENCODERS if values.items() <= find(name).fixed.items()), ENCODERS[0])

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.interop.bert_tensors import refuse
 from bertjax.models.bert import HeadConfig
 
 Tensors = Mapping[str, np.ndarray]
+Names = str | tuple[str, ...]
+QUERY_KEY_VALUE = ("attention.self.query", "attention.self.key", "attention.self.value")
 # The classes of BertSum for any family. transformers does not have them, and opens the encoder alone.
 SUMMARIZERS: Mapping[str, set[str]] = {"BertSum": {"scorer"}, "BertSumAbs": {"decoder", "target_embeddings", "bias"}}
 
@@ -40,6 +43,7 @@ class Family:
       tokenizer: the kind of tokenizer of most published models, for the documentation.
       also: further model_types with the same form, and the fields that differ for each.
       base: what the names of tensors begin with that belong to the encoder; files of the encoder alone omit it.
+      classes: the classes of transformers whose names are not regular, by the name of BERT's class.
       tokens: the keys of config.json for special tokens, without "_token_id", and our name of the same token.
       needs_token_types: whether transformers adds an embedding of token types in any case.
       counts_from_padding: whether the first token of a text has the position after the id of padding, as in fairseq.
@@ -63,10 +67,13 @@ class Family:
     pad_id: int | None = None
     tokenizer: str = "WordPiece"
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def class_name(self, architecture: str) -> str:
         """Returns the class of transformers that is like a class of BERT."""
-        return architecture if architecture in SUMMARIZERS else self.prefix + architecture.removeprefix("Bert")
+        if architecture in SUMMARIZERS:
+            return architecture
+        return self.classes.get(architecture) or self.prefix + architecture.removeprefix("Bert")
 
     def heads_of(self, architecture: str) -> set[str] | None:
         """Returns the modules other than the encoder of the class like one of BERT; None if there is none."""
@@ -78,40 +85,59 @@ OWN_POOLER = MappingProxyType({"classifier.dense": "bert.pooler.dense", "classif
 
 
 class Renaming:
-    """Converts tensors that differ from those of `bert_tensors` only in their names, both ways.
+    """Converts tensors that differ from those of `bert_tensors` only in names and fused matrices, both ways.
 
     Its methods are `Family.to_canonical` and `Family.from_canonical`.
     """
 
     def __init__(
-        self, base: str, modules: Mapping[str, str], classifier: Mapping[str, str] = MappingProxyType({})
+        self, base: str, modules: Mapping[str, Names], classifier: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """Stores the names.
 
         Args:
           base: `Family.base`.
-          modules: the name of each module of the family, and of the same module in `bert_tensors`; {} is the layer.
-            The other modules of the encoder have the names of `bert_tensors` after the base.
+          modules: the name of each module of the family, and of the same module in `bert_tensors`, or of several whose
+            rows follow one another in it; {} is the layer. Of several names of a module, the last one is written. The
+            other modules of the encoder have the names of `bert_tensors` after the base.
           classifier: names that only the class for sequence classification has. They take the place of modules that
             other classes have for the same parameters, and that files of this class may have without a use.
         """
-        self._theirs, self._ours = {**modules, **classifier}, {ours: theirs for theirs, ours in modules.items()}
-        self._classifier = {ours: theirs for theirs, ours in classifier.items()}
+        self._theirs = _tuples({**modules, **classifier})
+        self._ours, self._classifier = _inverse(modules), _inverse(classifier)
         parts = {name.split(".")[1] for name in modules if name.startswith(f"{base}.")}
         self._bare, self._base = re.compile(rf"({'|'.join(parts)})\."), base
 
-    def to_canonical(self, tensors: Tensors, *about: object) -> dict[str, np.ndarray]:
-        """See `Family.to_canonical`. Unknown names do not change, apart from the base."""
-        del about
+    def to_canonical(
+        self, tensors: Tensors, like: Mapping[str, Any], architecture: str, source: str
+    ) -> dict[str, np.ndarray]:
+        """See `Family.to_canonical`. Unknown names do not change, apart from the base.
+
+        Raises:
+          UserError: if a fused matrix cannot be split.
+        """
         whole = {f"{self._base}.{name}" if self._bare.match(name) else name: array for name, array in tensors.items()}
-        of_classifier = self._classifier.values()
+        of_classifier = {theirs for theirs, _ in self._classifier.values()}
         names = sorted(whole, key=lambda name: _module(name) in of_classifier)  # of two with one name, the last stays
-        return {_renamed(name, self._theirs, self._base, "bert"): whole[name] for name in names}
+        result: dict[str, np.ndarray] = {}
+        for name in names:
+            module, layer, leaf = _split(name)
+            ours, array = self._theirs.get(module) or (re.sub(rf"^{self._base}\.", "bert.", module),), whole[name]
+            if len(ours) > 1 and (not array.ndim or len(array) % len(ours)):
+                refuse(f"{source}: {name}", f"shape {array.shape}", f"a multiple of {len(ours)} rows")
+            parts = np.split(array, len(ours)) if len(ours) > 1 else [array]
+            result |= {f"{each.format(layer)}.{leaf}": part for each, part in zip(ours, parts, strict=True)}
+        return result
 
     def from_canonical(self, tensors: Tensors, architecture: str) -> dict[str, np.ndarray]:
         """See `Family.from_canonical`."""
         ours = self._ours | (self._classifier if architecture == "BertForSequenceClassification" else {})
-        return {_renamed(name, ours, "bert", self._base): array for name, array in tensors.items()}
+        found: dict[str, dict[int, np.ndarray]] = {}
+        for name, array in tensors.items():
+            module, layer, leaf = _split(name)
+            theirs, place = ours.get(module) or (re.sub(r"^bert\.", f"{self._base}.", module), 0)
+            found.setdefault(f"{theirs.format(layer)}.{leaf}", {})[place] = array
+        return {name: np.concatenate([parts[i] for i in sorted(parts)]) for name, parts in found.items()}
 
 
 def offset_positions(tensors: Tensors, rows: int) -> dict[str, np.ndarray]:
@@ -127,9 +153,23 @@ def _module(tensor: str) -> str:
     return tensor.rpartition(".")[0]
 
 
-def _renamed(tensor: str, modules: Mapping[str, str], base: str, other_base: str) -> str:
+def _split(tensor: str) -> tuple[str, str, str]:
+    """Returns the module, with {} as its layer; the layer; and the parameter."""
     module, leaf = _module(tensor), tensor.rpartition(".")[2]
     layer = re.search(r"\.(\d+)\.", module)
-    name = module if layer is None else module.replace(layer[0], ".{}.", 1)
-    other = modules.get(name) or re.sub(rf"^{base}\.", f"{other_base}.", name)
-    return f"{other.format(layer and layer[1])}.{leaf}"
+    return (module, "", leaf) if layer is None else (module.replace(layer[0], ".{}.", 1), layer[1], leaf)
+
+
+def _tuples(modules: Mapping[str, Names]) -> dict[str, tuple[str, ...]]:
+    return {theirs: (ours,) if isinstance(ours, str) else ours for theirs, ours in modules.items()}
+
+
+def _inverse(modules: Mapping[str, Names]) -> dict[str, tuple[str, int]]:
+    """Returns their module for each of ours, and the place of ours in it."""
+    return {each: (theirs, place) for theirs, ours in _tuples(modules).items() for place, each in enumerate(ours)}
+
+
+def of_layers(layers: str, modules: Mapping[str, Names]) -> dict[str, Names]:
+    """Returns the modules of all layers for `Renaming`, given those of one without the name of its layer."""
+    ours = "bert.encoder.layer.{{}}.{}".format
+    return {f"{layers}.{{}}.{theirs}": tuple(map(ours, names)) for theirs, names in _tuples(modules).items()}

@@ -51,6 +51,13 @@ _FIELDS: dict[str, tuple[str, type]] = {
 _ALL = {
     "norm": "post",
     "norm_eps": 1e-5,
+    "norm_type": "layer",
+    "norm_biases": True,
+    "qk_norm": False,
+    "gated": False,
+    "biases": True,
+    "unbiased": "none",
+    "num_key_value_heads": 0,
     "positions": "sinusoidal",
     "sinusoid_layout": "deinterleaved",
     "logits_bias": True,

@@ -2,11 +2,10 @@
 
 Tensors are converted to the names that `bert_tensors` has for the same parameters of BERT:
 
->>> to_canonical({"layers.1.attn.Wqkv.weight": np.zeros((6, 2), np.float32)}, {}, "", "folder").keys()
+>>> FAMILY.to_canonical({"layers.1.attn.Wqkv.weight": np.zeros((6, 2), np.float32)}, {}, "", "folder").keys()
 dict_keys(['bert.encoder.layer.1.attention.self.query.weight', ...])
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import numpy as np
 
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
-from bertjax.interop.families.family import Family
+from bertjax.interop.families.family import QUERY_KEY_VALUE, Family, Names, Renaming, of_layers
+from bertjax.interop.families.rotary import read_base
 from bertjax.models.bert import HeadConfig
 
 # Fields of HeadConfig that config.json has under the same meaning, in the form of `json_files.SIZES`.
@@ -62,29 +62,20 @@ _BASES = {
     _GLOBAL: ("rotary_base", "global_rope_theta", 160_000.0),
     _LOCAL: ("local_rotary_base", "local_rope_theta", 10_000.0),
 }
-# Modules of ModernBERT, and the names of the same modules in `bert_tensors`: several for a fused matrix.
-_OF_LAYER = {
-    "attn.Wqkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "attn.Wo": ("attention.output.dense",),
-    "attn_norm": ("attention.output.LayerNorm",),
-    "mlp.Wi": ("gate.dense", "intermediate.dense"),
-    "mlp.Wo": ("output.dense",),
-    "mlp_norm": ("output.LayerNorm",),
-}
-_MODULES = {
+_MODULES: dict[str, Names] = {
     "model.embeddings.tok_embeddings": "bert.embeddings.word_embeddings",
     "model.embeddings.norm": "bert.embeddings.LayerNorm",
     "model.final_norm": "bert.encoder.final_norm",
     "decoder": "cls.predictions",
 }
-_HEAD_OF_WORDS = {
-    "head.dense": "cls.predictions.transform.dense",
-    "head.norm": "cls.predictions.transform.LayerNorm",
+_OF_LAYER: dict[str, Names] = {
+    "attn.Wo": "attention.output.dense",
+    "attn_norm": "attention.output.LayerNorm",
+    "mlp.Wi": ("gate.dense", "intermediate.dense"),
+    "mlp.Wo": "output.dense",
+    "mlp_norm": "output.LayerNorm",
 }
-_LAYER, _OUR_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)"), re.compile(r"bert\.encoder\.layer\.(\d+)\.(.+)")
-_THEIRS = {ours: theirs for theirs, ours in (_MODULES | _HEAD_OF_WORDS).items()}
-_THEIRS |= {"qa_outputs": "classifier", "cls.predictions.output_embeddings": "decoder"}
-_THEIRS_OF_LAYER = {ours: (theirs, place) for theirs, names in _OF_LAYER.items() for place, ours in enumerate(names)}
+_WORDS = "cls.predictions.transform"
 _FIRST_NORM = "bert.encoder.layer.0.attention.output.LayerNorm"
 _SECOND_NORM = "bert.encoder.layer.0.output.LayerNorm"
 
@@ -126,16 +117,10 @@ def _layer_types(count: int, every: int) -> list[str]:
 
 def _read_bases(raw: Mapping[str, Any], path: Path) -> dict[str, float]:
     newer = raw.get("rope_parameters") or {}
-    bases: dict[str, float] = {}
-    for kind, (field, old_key, default) in _BASES.items():
-        given = newer.get(kind) if isinstance(newer, dict) else newer
-        given, name = {} if given is None else given, f"rope_parameters.{kind}"
-        if not isinstance(given, dict) or given.get("rope_type", "default") != "default":
-            refuse(f"{path}: {name}", given, '{"rope_type": "default", "rope_theta": ...}')
-        key = f"{name}.rope_theta" if "rope_theta" in given else old_key
-        value = given.get("rope_theta", raw.get(old_key, default))
-        bases |= json_files.fields({key: value}, {field: (key, float)}, path)
-    return bases
+    return {
+        field: read_base(newer.get(kind) if isinstance(newer, dict) else newer, kind, raw, (old_key, default), path)
+        for kind, (field, old_key, default) in _BASES.items()
+    }
 
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
@@ -155,59 +140,46 @@ def write_config(config: HeadConfig) -> dict[str, Any]:
     }
 
 
-def to_canonical(
-    tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
-) -> dict[str, np.ndarray]:
-    """Splits fused matrices; see `Family.to_canonical`.
+class TensorNames:
+    """Converts tensors; its methods are `Family.to_canonical` and `Family.from_canonical`."""
 
-    `head` in the file belongs to the masked language model or to the task, whichever `like` has. The first layer has no
-    norm before its attention: it gets the scale 1, which our model does not use.
+    def __init__(self, attention: Mapping[str, Names], head: str) -> None:
+        """Stores the names of the maps in front of attention, and of the head of the masked language model."""
+        self._modules = {**_MODULES, **of_layers("model.layers", {**_OF_LAYER, **attention})}
+        self._of_words = {f"{head}.dense": f"{_WORDS}.dense", f"{head}.norm": f"{_WORDS}.LayerNorm"}
+        self._of_task = {f"{head}.{part}": f"head.{part}" for part in ("dense", "norm")}
 
-    Raises:
-      UserError: if a fused matrix cannot be split, or there is a norm before the first attention.
-    """
-    modules = dict(_MODULES)
-    if "masked_lm" in like and "decoder.bias" in tensors:
-        modules |= _HEAD_OF_WORDS
-    if architecture.endswith("ForQuestionAnswering"):
-        modules["classifier"] = "qa_outputs"
-    is_tied = "output_embeddings" not in like.get("masked_lm", {})
-    result: dict[str, np.ndarray] = {}
-    for original, array in tensors.items():
-        name = re.sub(r"^(?=(embeddings|layers|final_norm)\.)", "model.", original)
-        module, _, leaf = name.rpartition(".")
-        names: tuple[str, ...] = (modules.get(module, module),)
-        if match := _LAYER.fullmatch(module):
-            names = tuple(f"bert.encoder.layer.{match[1]}.{part}" for part in _OF_LAYER.get(match[2], (match[2],)))
-        if name == "decoder.weight":
-            names = ("cls.predictions.decoder" if is_tied else "cls.predictions.output_embeddings",)
-        if len(names) > 1 and (not array.ndim or len(array) % len(names)):
-            refuse(f"{source}: {original}", f"shape {array.shape}", f"a multiple of {len(names)} rows")
-        parts = np.split(array, len(names)) if len(names) > 1 else [array]
-        result |= {f"{each}.{leaf}": part for each, part in zip(names, parts, strict=True)}
-    for leaf, value in (("weight", 1.0), ("bias", 0.0)):
-        if f"{_FIRST_NORM}.{leaf}" in result:
-            refuse(f"{source}: norm of the first attention", leaf, "no such norm")
-        if (norm := result.get(f"{_SECOND_NORM}.{leaf}")) is not None:
-            result[f"{_FIRST_NORM}.{leaf}"] = np.full_like(norm, value)
-    return result
+    def to_canonical(
+        self, tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
+    ) -> dict[str, np.ndarray]:
+        """See `Family.to_canonical`.
 
+        The head in a file of the language model belongs to that model or to the task, whichever `like` has. The first
+        layer has no norm before its attention: it gets the scale 1, which our model does not use.
 
-def from_canonical(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
-    """Fuses matrices; see `Family.from_canonical`."""
-    del architecture
-    found: dict[str, dict[int, np.ndarray]] = {}
-    for name, array in tensors.items():
-        module, _, leaf = name.rpartition(".")
-        theirs, place = _THEIRS.get(module, module), 0
-        if match := _OUR_LAYER.fullmatch(module):
-            of_layer, place = _THEIRS_OF_LAYER[match[2]]
-            theirs = f"model.layers.{match[1]}.{of_layer}"
-        if module != _FIRST_NORM:
-            found.setdefault(f"{theirs}.{leaf}", {})[place] = array
-    return {name: np.concatenate([parts[i] for i in sorted(parts)]) for name, parts in found.items()}
+        Raises:
+          UserError: if a fused matrix cannot be split, or there is a norm before the first attention.
+        """
+        is_of_words = "masked_lm" in like and "decoder.bias" in tensors
+        modules = self._modules | (self._of_words if is_of_words else self._of_task)
+        if architecture.endswith("ForQuestionAnswering"):
+            modules["classifier"] = "qa_outputs"
+        result = Renaming("model", modules).to_canonical(tensors, like, architecture, source)
+        for leaf, value in (("weight", 1.0), ("bias", 0.0)):
+            if f"{_FIRST_NORM}.{leaf}" in result:
+                refuse(f"{source}: norm of the first attention", leaf, "no such norm")
+            if (norm := result.get(f"{_SECOND_NORM}.{leaf}")) is not None:
+                result[f"{_FIRST_NORM}.{leaf}"] = np.full_like(norm, value)
+        return result
+
+    def from_canonical(self, tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
+        """See `Family.from_canonical`."""
+        kept = {name: array for name, array in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
+        names = Renaming("model", {**self._modules, **self._of_words, "classifier": "qa_outputs"})
+        return names.from_canonical(kept, architecture)
 
 
+_NAMES = TensorNames({"attn.Wqkv": QUERY_KEY_VALUE}, "head")
 FAMILY = Family(
     name="modernbert",
     label="ModernBERT",
@@ -224,6 +196,9 @@ FAMILY = Family(
         "first_attention_norm": False,
         "qk_norm": False,
         "gated": True,
+        "unbiased": "none",
+        "num_key_value_heads": 0,
+        "masked_lm_head": "transform",
         "head": "transform",
     },
     read_config=read_config,
@@ -239,8 +214,8 @@ FAMILY = Family(
         "BertForMultipleChoice": {"transform", "norm", "classifier"},
         "BertForQuestionAnswering": {"transform", "norm", "qa_outputs"},
     },
-    to_canonical=to_canonical,
-    from_canonical=from_canonical,
+    to_canonical=_NAMES.to_canonical,
+    from_canonical=_NAMES.from_canonical,
     # The defaults of transformers are the ids of the published vocabulary.
     tokens={"pad": "pad", "cls": "cls", "bos": "cls", "sep": "sep", "eos": "sep"},
 )
