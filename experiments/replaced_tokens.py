@@ -185,8 +185,10 @@ class Task(PretrainingTask[Config]):
         return params
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
-        """The generator, unless `init_from` is a run."""
-        return () if published.is_run or not self._has_generator else ("generator",)
+        """The generator and what belongs to it, unless `init_from` is a run."""
+        if published.is_run or not self._has_generator:
+            return ()
+        return ("generator", "changes") if self._config.generator.embeddings == "disentangled" else ("generator",)
 
     def inference_params(self, params: Params) -> Params:
         """See `PredictionTask.inference_params`; both models have all their embeddings."""

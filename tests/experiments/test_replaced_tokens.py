@@ -177,3 +177,13 @@ def test_the_export_of_a_discriminator_that_transformers_does_not_have(tmp_path,
         assert bertjax.load(tmp_path / "exported").config.experiment == "features"
     assert "the discriminator's head is not exported" in caplog.text
     assert "the generator is not exported: config key model.embedding_size: got 16" in caplog.text
+
+
+def test_training_from_a_folder_starts_with_a_new_generator(tmp_path, caplog):
+    task, _, _ = made(tmp_path, **{"generator.embeddings": "disentangled"})
+    fresh, params = random_params(task.init), random_params(task.init, seed=1)
+    task.export(params, tmp_path / "exported")
+    started = task.warm_start(fresh, open_weights(tmp_path / "exported"))
+    assert {name for name in fresh if started[name] is fresh[name]} == {"generator", "changes"}
+    assert "module generator keeps its random initialization" in caplog.text
+    jax.tree.map(np.testing.assert_array_equal, started["discriminator"], params["discriminator"])
