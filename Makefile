@@ -80,9 +80,10 @@ demo-summarization: setup  ## train a tiny BertSum and summarize a text
 	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE, also of the lead baseline; summary.html shades the text"
 	@echo "Its page: $(SUMMARIES)/report.html"
 
-docs: setup-dev  ## renew the walkthrough, the page of config keys and the outputs of the notebooks
+docs: setup-dev  ## renew the walkthrough, the pages of config keys and weights, and the outputs of the notebooks
 	$(BIN)/python -m docs.build_walkthrough
 	$(BIN)/python -m docs.build_keys
+	$(BIN)/python -m docs.build_weights
 	$(BIN)/python -m docs.build_notebooks
 
 site: setup-dev  ## build the documentation site, without network; warnings are errors

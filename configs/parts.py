@@ -77,6 +77,9 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.positions = "learned"
     model.rotary_base = 10_000.0  # with model.positions=rotary
     model.local_rotary_base = 10_000.0
+    model.relative_positions = "none"
+    model.relative_buckets = 32  # with model.relative_positions
+    model.relative_distance = 128
     model.local_attention = 0
     model.global_every = 3  # with model.local_attention
     model.activation = "gelu"
@@ -87,6 +90,7 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.norm_biases = True
     model.norm_eps = 1e-12
     model.qk_norm = False
+    model.layer_groups = 0  # no parameters are shared
     model.embedding_size = 0  # that of the layers
     model.embedding_norm = True
     model.first_attention_norm = True

@@ -83,9 +83,6 @@ class Config(ExperimentConfig):
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
         fix = "set --config.model.direction=left_to_right --config.data.next_sentence=False"
         self.check(ok, "objective", expected, got=got, fix=fix)
-        ok, got = not data.next_sentence or model.type_vocab_size != 1, "True with model.type_vocab_size=1"
-        expected, fix = "at least 2, one for each segment of a pair, or 0", "set --config.data.next_sentence=False"
-        data.check(ok, "next_sentence", expected, got=got, fix=fix)
         data.check(data.seq_len <= most, "seq_len", f"at most model.max_positions={most}", fix="lower data.seq_len")
         has_table = bool(self.init_from) and model.positions == "learned"
         ok, got = 0 <= self.learned_positions <= most * has_table, f"{self.learned_positions} with {self.init_from!r}"
@@ -320,12 +317,12 @@ class Task(BertTask[Config], StagedTask):
         (row,) = segmented([text_row(segments, self._tokenizer)])
         ids = row["input_ids"].tolist()
         positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
-        limit, types = self._model_config.max_positions, 1 if self._model_config.type_vocab_size == 1 else 2
-        if not positions or len(segments) > types or len(ids) > limit:
+        limit = self._model_config.max_positions
+        if not positions or len(segments) > 2 or len(ids) > limit:
             raise RowError(
                 where,
                 got=f"{len(positions)} [MASK], {len(segments)} segment(s), {len(ids)} word pieces",
-                expected=f"at least one [MASK], at most {types} segment(s) with a tab between them in a line, and at "
+                expected=f"at least one [MASK], at most 2 segments with a tab between them in a line, and at "
                 f"most {limit} word pieces with [CLS] and [SEP]",
                 fix="correct the text",
             )

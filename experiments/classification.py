@@ -70,11 +70,6 @@ class Config(fine_tuning.FineTuningConfig):
             self.check((metric in _CORRELATIONS) == self.is_numeric, "metrics", expected, got=got, fix=fix)
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether rows have two texts."""
-        return len(self.data.text_columns) == 2
-
-    @property
     def is_numeric(self) -> bool:
         """Whether labels are numbers."""
         return self.objective == "regression"
@@ -240,7 +235,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
         self._numeric = config.is_numeric
         self.term = config.objective
-        self.labels, self.tabs = config.data.labels, config.has_pairs
+        self.labels, self.tabs = config.data.labels, len(config.data.text_columns) == 2
         self.of_examples = {"labels": np.float32 if self._numeric else np.int32}
         config.check_labels()
         super().__init__(config, vocabulary)

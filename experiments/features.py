@@ -173,8 +173,6 @@ class Task(BertPredictionTask[Config]):
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`; of one text or two."""
         inputs.check_texts(texts, where, (1, 2))
-        if len(texts) == 2:
-            bert.check_two_segments(self._model_config)
         if self._config.pooling != "sentence":
             return self._of_units(texts)
         prompt, source = self._config.prompt, _Source(["\t".join(texts)], None)

@@ -80,11 +80,6 @@ class Config(fine_tuning.FineTuningConfig):
     model: ModelConfig
     data: DataConfig
 
-    @property
-    def has_pairs(self) -> bool:
-        """Whether rows have two texts."""
-        return False
-
 
 FREE_AFTER_TRAINING = (
     "data.word_column",

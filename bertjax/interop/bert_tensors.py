@@ -17,6 +17,7 @@ from bertjax.errors import UserError
 _MODULES = {
     "bert/embeddings": "bert.embeddings",
     "bert/embeddings/norm": "bert.embeddings.LayerNorm",
+    "bert/embeddings/projection": "bert.embeddings.projection",  # not in transformers' BERT
     "bert/encoder/layers/attention/query": "bert.encoder.layer.{}.attention.self.query",
     "bert/encoder/layers/attention/key": "bert.encoder.layer.{}.attention.self.key",
     "bert/encoder/layers/attention/value": "bert.encoder.layer.{}.attention.self.value",
@@ -86,8 +87,11 @@ HEADS = (
     "decoder",
     *_TENSORS,
 )
+_UNSUPPORTED = ("sop_classifier.classifier",)  # heads that our models never have: ALBERT's order of sentences
 _TENSORS_OF_HEADS = {
-    f"{theirs}.{leaf}" for ours, theirs in _MODULES.items() if ours.startswith(HEADS) for leaf in ("weight", "bias")
+    f"{module}.{leaf}"
+    for module in (*(theirs for ours, theirs in _MODULES.items() if ours.startswith(HEADS)), *_UNSUPPORTED)
+    for leaf in ("weight", "bias")
 }
 # Prefixes of the tensor names of BertSum's heads. Weights must have all tensors of such a head, or none.
 _WHOLE_HEADS = {"ext_layer.": "scorer", "decoder.": "decoder", "generator.": "decoder"}

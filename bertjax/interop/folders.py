@@ -83,7 +83,8 @@ class Transformers(Published):
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`."""
-        return filled(huggingface.load(self.path, wanted, self.architecture, self.family), wanted)
+        first = huggingface.first_position(self.config, self._file)
+        return filled(huggingface.load(self.path, wanted, self.architecture, self.family, first), wanted)
 
 
 def open_weights(path: Path) -> Published | None:

@@ -24,7 +24,7 @@ from bertjax.errors import UserError, did_you_mean
 from bertjax.files import completed
 from bertjax.interop import families, json_files
 from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
-from bertjax.interop.families import Family
+from bertjax.interop.families.family import Family, offset_positions
 from bertjax.models.bert import HeadConfig
 
 CONFIG_FILE = "config.json"
@@ -64,9 +64,19 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """
     kind = json_files.fields(raw, {"kind": ("model_type", str)}, path)["kind"]
     if kind not in families.ENCODERS:
-        refuse(f"{path}: model_type", kind, " or ".join(map(repr, families.ENCODERS)))
+        got = f"{kind}, with its own code (auto_map), which is never run" if raw.get("auto_map") else kind
+        names = ", ".join((*families.ENCODERS, *families.TRANSLATORS))
+        raise UserError(f"{path}: model_type", got=got, expected=names, fix="use a model of one of these families")
     family = families.find(kind)
-    return {**family.fixed, **family.read_config(raw, path)}
+    values = {**family.fixed, **family.read_config(raw, path)}
+    return {**values, "max_positions": values["max_positions"] - first_position(raw, path)}
+
+
+def first_position(raw: Mapping[str, Any], path: Path) -> int:
+    """Returns the row of the first token of a text in the position table of the weights; see `read_config`."""
+    if not families.find(raw["model_type"]).counts_from_padding:
+        return 0
+    return 1 + int(json_files.fields({"pad_token_id": 1, **raw}, {"pad": ("pad_token_id", int)}, path)["pad"])
 
 
 def read_labels(raw: Mapping[str, Any], path: Path) -> tuple[str, ...] | None:
@@ -176,7 +186,7 @@ def _sentence_modules(folder: str | Path) -> list[str]:
 
 
 def load(
-    folder: str | Path, like: Mapping[str, Any], architecture: str = "", family: str = "bert"
+    folder: str | Path, like: Mapping[str, Any], architecture: str = "", family: str = "bert", first_position: int = 0
 ) -> tuple[dict[str, Any], Report]:
     """Reads weights as parameters: nested dicts of float32 numpy arrays.
 
@@ -188,6 +198,7 @@ def load(
       like: the wanted parameters, or their shapes; see `bert_tensors.assemble`.
       architecture: the class in config.json. Only ModernBERT's for question answering matters.
       family: the name of the encoder's family.
+      first_position: see the function of this name.
     Returns:
       the parameters without the modules that the weights lack, and the report of these modules.
     Raises:
@@ -197,7 +208,7 @@ def load(
     folder = model_folder(folder)
     tensors, source = read_tensors(folder), str(folder)
     tensors = families.find(family).to_canonical(tensors, like, architecture, source)
-    return assemble(canonical(tensors, source), like, source)
+    return assemble(offset_positions(canonical(tensors, source), -first_position), like, source)
 
 
 def save(
@@ -221,7 +232,7 @@ def save(
       config: its configuration.
       architecture: the class of BERT like the one that opens it: one of `BertModel`,
         `BertForPreTraining`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
-        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", which `BertModel` opens.
+        `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", whose encoder it opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
       more: additional keys of config.json.
       special: the ids of the tokens "pad" and, for some families, "cls" and "sep".
@@ -231,18 +242,20 @@ def save(
     """
     of_family, found = families.find(family), heads_of(params)
     _check_fields(config, architecture, of_family)
-    assert found == of_family.heads[architecture], f"{architecture} with {found}"
+    assert found == of_family.heads_of(architecture), f"{architecture} with {found}"
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
-        zeros = {"token_type_embeddings": np.zeros((1, config.hidden_size), np.float32)}
+        zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
-    tensors = disassemble(params)
+    first = special["pad"] + 1 if of_family.counts_from_padding else 0
+    config = dataclasses.replace(config, max_positions=config.max_positions + first)
+    tensors = offset_positions(disassemble(params), first)
     values = {"model_type": of_family.name, **of_family.write_config(config)}
     values |= {"architectures": [of_family.class_name(architecture)], "dtype": "float32"}
     values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()} | dict(more or {})
     if "classifier.bias" in tensors:
         values |= _classes_json(architecture, len(tensors["classifier.bias"]), labels)
-    tensors = of_family.from_canonical(tensors)
+    tensors = of_family.from_canonical(tensors, architecture)
     if architecture == "BertModel":
         tensors = {name.removeprefix(f"{of_family.base}."): array for name, array in tensors.items()}
     write_tensors(folder, tensors)
@@ -285,8 +298,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def _check_fields(config: HeadConfig, architecture: str, family: Family) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    if architecture not in family.heads:
-        expected = f"bert, because transformers has no {family.class_name(architecture)}"
+    if family.heads_of(architecture) is None:
+        expected = f"bert, because {family.label} has no class like {architecture}"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():
         if getattr(config, key) != value:

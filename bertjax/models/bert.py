@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.config import Count, Size, above, one_of
+from bertjax.config import Count, Size, above, at_least, one_of
 from bertjax.models.attention import make_mask
 from bertjax.models.embeddings import BertEmbeddings, embedding_table
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.layers import Dense
+from bertjax.models.relative import BucketedBias
 from bertjax.models.transformer import ACTIVATIONS, activate, keep_rows_split
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, kernel_init, make_norm
 
@@ -28,7 +29,8 @@ class BertConfig(TransformerConfig):
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
       max_positions: the maximum number of tokens in a row, and rows of the position embeddings.
-      type_vocab_size: number of token types: 2 for the segments of a pair; 0 for no embeddings of token types.
+      type_vocab_size: number of token types: 2 for the segments of a pair; 1 for a type that all tokens have, as in
+        RoBERTa; 0 for no embeddings of token types.
       positions: "learned", embeddings of positions; "sinusoidal", fixed ones; "rotary", queries and keys rotated by
         their positions (Su et al. 2021); or "none".
       rotary_base: base of the wavelengths of rotary positions.
@@ -36,6 +38,12 @@ class BertConfig(TransformerConfig):
       local_attention: width of the attention of local layers: a token attends to those at most half of it away. 0 for
         no local layers.
       global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
+      relative_positions: "none"; or "bucketed", a learned bias of the scores for each bucket of distances of two
+        tokens, the same in all layers (Raffel et al. 2020, section 2.1).
+      relative_buckets: number of buckets, half of them for keys after their query.
+      relative_distance: the distance from which on all distances share a bucket.
+      layer_groups: number of groups of consecutive layers, all of one size, that share their parameters (Lan et al.
+        2020, section 3.1); 0 if each layer has its own.
       embedding_size: size of the embeddings, which a map with a bias projects to hidden_size if it differs (Lan et al.
         2020, section 3.1), and of the masked-LM head; 0 for hidden_size.
       embedding_norm: whether the embeddings are normalized.
@@ -53,8 +61,12 @@ class BertConfig(TransformerConfig):
     positions: Annotated[str, one_of("learned", "sinusoidal", "rotary", "none")] = "learned"
     rotary_base: Annotated[float, above(0)] = 10_000.0
     local_rotary_base: Annotated[float, above(0)] = 10_000.0
+    relative_positions: Annotated[str, one_of("none", "bucketed")] = "none"
+    relative_buckets: Annotated[int, at_least(4)] = 32
+    relative_distance: Size = 128
     local_attention: Count = 0
     global_every: Count = 3
+    layer_groups: Count = 0
     embedding_size: Count = 0
     embedding_norm: bool = True
     first_attention_norm: bool = True
@@ -66,6 +78,11 @@ class BertConfig(TransformerConfig):
         """The size of the embeddings: `embedding_size` if set."""
         return self.embedding_size or self.hidden_size
 
+    @property
+    def stored_layers(self) -> int:
+        """See `TransformerConfig.stored_layers`."""
+        return self.layer_groups or self.num_layers
+
     def kind(self, layer: int) -> LayerKind:
         """Returns the kind of a layer, counted from 0."""
         is_local = bool(self.local_attention) and not (self.global_every and layer % self.global_every == 0)
@@ -74,6 +91,7 @@ class BertConfig(TransformerConfig):
             window=self.local_attention // 2 if is_local else 0,
             rotary_base=base if self.positions == "rotary" else 0.0,
             bare_input=layer == 0 and not self.first_attention_norm,
+            group=layer * self.layer_groups // self.num_layers if self.layer_groups else None,
         )
 
     def __post_init__(self) -> None:
@@ -82,7 +100,13 @@ class BertConfig(TransformerConfig):
         self.check(is_even, "positions", f"not rotary with heads of {self.head_key_size}, which is odd")
         is_even = self.positions != "sinusoidal" or self.word_size % 2 == 0
         self.check(is_even, "positions", f"not sinusoidal with embeddings of {self.word_size}, which is odd")
+        is_even = not self.num_layers % self.stored_layers
+        self.check(is_even, "layer_groups", f"0, or a divisor of num_layers={self.num_layers}")
         self.check(self.local_attention != 1, "local_attention", "0, or at least 2")
+        single = self.relative_buckets // 4
+        self.check(self.relative_distance > single, "relative_distance", f"above {single}, the buckets of one distance")
+        has_scores = self.relative_positions == "none" or self.attention_backend in ("auto", "xla")
+        self.check(has_scores, "relative_positions", f"none with model.attention_backend={self.attention_backend}")
         self.check(self.first_attention_norm or self.norm == "pre", "first_attention_norm", "True with model.norm=post")
 
 
@@ -146,7 +170,7 @@ class PreTrainingOutput(NamedTuple):
 class Bert(nn.Module):
     """Embeddings, encoder, and a pooler (dense and an activation on [CLS]) if `pooler_activation` is set.
 
-    Parameters: `embeddings`, `encoder`, `pooler`.
+    Parameters: `embeddings`, `encoder`, `pooler`; with `relative_positions`, also `relative_embeddings`.
     """
 
     config: BertConfig
@@ -158,6 +182,8 @@ class Bert(nn.Module):
         sizes = config.vocab_size, config.max_positions, config.type_vocab_size
         self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm, config.word_size)
         self.encoder = Encoder(config)
+        if config.relative_positions == "bucketed":
+            self.relative_embeddings = BucketedBias(config, config.relative_buckets, config.relative_distance)
         if self.pooler_activation:
             self.pooler = dense(config, config.hidden_size)
 
@@ -182,8 +208,10 @@ class Bert(nn.Module):
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
         mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
         returns = {"return_attention": return_attention, "return_layers": return_layers}
+        has_bias = self.config.relative_positions == "bucketed"
+        relative = self.relative_embeddings(inputs.input_ids.shape[1]) if has_bias else None
         hidden, attention, layers = self.encoder(
-            x, mask, deterministic=deterministic, output_positions=output_positions, **returns
+            x, mask, relative, deterministic=deterministic, output_positions=output_positions, **returns
         )
         pooled = None
         if self.pooler_activation:

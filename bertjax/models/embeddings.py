@@ -75,7 +75,8 @@ class BertEmbeddings(nn.Module):
             )
         x = jnp.take(self.word_embeddings, input_ids, axis=0)
         if self.type_vocab_size:
-            x = x + jnp.take(self.type_embeddings, token_type_ids, axis=0)
+            types = jnp.zeros_like(token_type_ids) if self.type_vocab_size == 1 else token_type_ids
+            x = x + jnp.take(self.type_embeddings, types, axis=0)
         if self.positions in ("learned", "sinusoidal"):
             positions = self.position_embeddings
             x = x + (positions[:length] if position_ids is None else jnp.take(positions, position_ids, axis=0))

@@ -40,7 +40,8 @@ class EncoderOutput(NamedTuple):
 class Encoder(nn.Module):
     """A stack of Transformer layers.
 
-    Parameters: `layers`, those of a TransformerLayer with a leading axis L; `final_norm` if pre-norm.
+    Parameters: `layers`, those of a TransformerLayer with a leading axis L, or one place for each group of layers that
+    share them; `final_norm` if pre-norm.
     `scan_layers` and `remat` change neither the layout nor the result, even with dropout, so a checkpoint can be used
     with any of these options.
     """
@@ -52,6 +53,7 @@ class Encoder(nn.Module):
         self,
         x: Float[Array, "B S H"],
         mask: Mask,
+        relative: Array | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -65,6 +67,7 @@ class Encoder(nn.Module):
         Args:
           x: the embeddings.
           mask: which token may attend to which.
+          relative: the bias of the scores [1, N, S, S], the same for all layers; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
@@ -74,23 +77,28 @@ class Encoder(nn.Module):
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
-        stacked = self.param("layers", stacked_init(layer, config.num_layers))
+        stacked = self.param("layers", stacked_init(layer, config.stored_layers))
         kinds = [config.kind(number) for number in range(config.num_layers)]
 
-        def run(rows: slice, x: Array, *arguments: Any) -> tuple[Array, LayerAttention, Array | None]:
+        def run(
+            rows: slice, x: Array, mask: Mask, relative: Array | None, source: Array | None = None
+        ) -> tuple[Array, LayerAttention, Array | None]:
             # Without a key, dropout inside the layer raises an error.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
-            of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked)
+            arguments = (mask, None, None, source, relative)
+            of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked) if kinds[0].group is None else stacked
             returns = {"return_attention": return_attention, "return_layers": return_layers}
             return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
         if output_positions is None:
-            y, weights, outputs = run(slice(None), x, mask)
+            y, weights, outputs = run(slice(None), x, mask, relative)
         else:
             assert not return_attention and not return_layers
-            y, weights, outputs = run(slice(-1), x, mask)
+            y, weights, outputs = run(slice(-1), x, mask, relative)
+            if relative is not None:
+                relative = jnp.take(relative[0], output_positions, axis=1).swapaxes(0, 1)
             last_mask = mask.of_queries(output_positions)
-            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, None, None, y)
+            y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, relative, y)
         y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)
@@ -115,7 +123,7 @@ def run_layers(
     Args:
       layer: the module, which all layers share apart from their kinds.
       kinds: the kind of each layer.
-      stacked: the parameters of all layers, as made by `stacked_init`.
+      stacked: the parameters of all layers, or of all groups of layers, as made by `stacked_init`.
       x: the sequence.
       arguments: the layer's other positional arguments.
       key: the dropout key, which is split among the layers; None for no key.
@@ -128,13 +136,13 @@ def run_layers(
     if not kinds:
         return x, LayerAttention(None, None), None
     config = layer.config
-    # Matrices are cast once, and not in each pass over the layers.
-    stacked = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
+    # Matrices are cast once, not by each layer. Layers cast shared ones, whose gradients are then added up in float32.
+    own = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
     keys = None if key is None else jax.random.split(key, len(kinds))
 
     def apply(kind: LayerKind, x: Array, params: Any, key: Array | None) -> tuple[Array, Any]:
         y, weights = layer.clone(kind=kind).apply(
-            {"params": params},
+            {"params": params or jax.tree.map(operator.itemgetter(kind.group), stacked)},
             keep_rows_split(x),
             *arguments,
             deterministic=deterministic,
@@ -151,8 +159,8 @@ def run_layers(
     for start, period, repeats in _loops(kinds):
         rows = slice(start, start + period * repeats)
         body = functools.partial(_in_turn, [functools.partial(apply, kind) for kind in kinds[rows][:period]])
-        of_loop = _split((stacked, keys), rows, repeats)
-        x, results = jax.lax.scan(body, x, of_loop, unroll=not config.scan_layers)
+        of_loop = _split((own if kinds[0].group is None else None, keys), rows, repeats)
+        x, results = jax.lax.scan(body, x, of_loop, repeats, unroll=not config.scan_layers)
         collected.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
     weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *collected)
     return x, weights, outputs

@@ -117,6 +117,7 @@ class TransformerLayer(nn.Module):
         memory: Float[Array, "B M H"] | None = None,
         memory_mask: Mask | None = None,
         source: Float[Array, "B T H"] | None = None,
+        relative: Array | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -129,6 +130,7 @@ class TransformerLayer(nn.Module):
           memory: the keys and values of cross-attention; None without cross-attention.
           memory_mask: which token may attend to which position of the memory.
           source: the whole sequence if `x` is only some of its positions; else None.
+          relative: the bias of the scores of self-attention [#B, N, S, T]; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the weights instead of None.
         """
@@ -136,10 +138,10 @@ class TransformerLayer(nn.Module):
 
         def attend(y: Array) -> tuple[Array, Array | None]:
             if source is None:
-                return self.attention(y, y, mask, **options)
+                return self.attention(y, y, mask, relative, **options)
             has_norm = self.config.norm == "pre" and not self.kind.bare_input
             whole = self.attention_norm(source) if has_norm else source
-            return self.attention(y, whole, mask, **options)
+            return self.attention(y, whole, mask, relative, **options)
 
         def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
             assert memory is not None and memory_mask is not None

@@ -21,11 +21,13 @@ class LayerKind:
       window: the largest distance of two tokens that may attend to each other; 0 for any distance.
       rotary_base: base of the rotary positions of self-attention; 0 for none.
       bare_input: whether a pre-norm layer has no norm before self-attention.
+      group: the place of its parameters among those that are stored, if layers share them; None for its own.
     """
 
     window: int = 0
     rotary_base: float = 0.0
     bare_input: bool = False
+    group: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,11 @@ class TransformerConfig(Constrained, prefix="model"):
     def head_value_size(self) -> int:
         """The size of a head's values."""
         return self.hidden_size // self.num_heads
+
+    @property
+    def stored_layers(self) -> int:
+        """The number of layers whose parameters are stored."""
+        return self.num_layers
 
     def kind(self, layer: int) -> LayerKind:
         """Returns the kind of a layer, counted from 0."""

@@ -23,6 +23,6 @@ def export(model: Model, folder: Path) -> None:
     names = json.loads(file.read_text(encoding="utf-8")).get("architectures") if file.exists() else None
     opened = f'bertjax.load("{folder}") opens it'
     if names:  # transformers has no BertSum
-        name = f'{"BertModel" if names[0].startswith("BertSum") else names[0]}.from_pretrained("{folder}")'
+        name = f'{"AutoModel" if names[0].startswith("BertSum") else names[0]}.from_pretrained("{folder}")'
         opened += f", and {name} of transformers" + " the encoder" * names[0].startswith("BertSum")
     _log.info("exported to %s: %s", folder, opened)

@@ -20,10 +20,9 @@ from bertjax.data.rows.text_rows import is_too_long, segmented, text_row
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.data.text.vocabulary_config import load_tokenizer
-from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig, BertInputs, HeadConfig
+from bertjax.models.bert import BertInputs, HeadConfig
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.tasks import completion, inputs, pretrained, samples
 
@@ -79,17 +78,6 @@ class HasModel(Protocol):
 
 
 C = TypeVar("C", bound=HasModel)
-
-
-def check_two_segments(config: BertConfig) -> None:
-    """Raises UserError if the model has only one token type. Without any, [SEP] alone separates two segments."""
-    if config.type_vocab_size == 1:
-        raise UserError(
-            "config key model.type_vocab_size",
-            got=config.type_vocab_size,
-            expected="at least 2, a token type for each of two segments, or 0",
-            fix="use a BERT that has them",
-        )
 
 
 def open_vocabulary(config: HasModel, published: Published) -> Tokenizer:
@@ -231,17 +219,13 @@ class BertTask(BertPredictionTask[C], TrainingTask):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record of a validation example for the run's page, with its "kind" and the reference."""
 
-    @property
-    def _special(self) -> dict[str, int]:
-        """The ids of special tokens that config.json of an export states."""
-        return {"pad": self._tokenizer.pad_id, "cls": self._tokenizer.cls_id, "sep": self._tokenizer.sep_id}
-
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
         tokenizer, labels = self._tokenizer, self.labels or None
         family = self._config.model.family or families.of_model(vars(self._model_config))
-        huggingface.save(folder, params, self._model_config, self.architecture, labels, None, self._special, family)
-        has_types = self._model_config.type_vocab_size > 0
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        huggingface.save(folder, params, self._model_config, self.architecture, labels, special=special, family=family)
+        has_types = self._model_config.type_vocab_size > 1
         tokenizer.save(folder, self._model_config.max_positions, token_types=has_types)
 
 

@@ -76,6 +76,12 @@ def bert(
         check_vocab_size(found.vocab_size, model["vocab_size"])
         published.check_tokenizer(found)
     model["family"] = model.get("family") or families.of_model(model)
+    if published and data.get("next_sentence"):
+        family, of_run = families.find(model["family"]), published.config["data"] if published.is_run else {}
+        has_head = "next_sentence" in family.heads.get("BertForPreTraining", ()) or of_run.get("next_sentence")
+        if not has_head:
+            _log.warning("data.next_sentence=False: %s has no next-sentence prediction", family.label)
+        data["next_sentence"] = bool(has_head)
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
     return {**config, "model": model, "data": data}

@@ -92,16 +92,9 @@ class FineTuningConfig(EpochsConfig):
 
     data: DataConfig
 
-    @property
-    def has_pairs(self) -> bool:
-        """Whether rows have two texts."""
-        return True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
-        if self.has_pairs:
-            bert.check_two_segments(self.model)
         wrong = [f"model.{key}={value}" for key in _NOT_PACKED if (value := getattr(self.model, key, None))]
         expected = "False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row"
         got, ok = f"True with {', '.join(wrong)}", not (self.data.packing and wrong)

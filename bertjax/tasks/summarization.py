@@ -36,6 +36,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import Selection, SelectionConfig
+from bertjax.interop import families
 from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -92,8 +93,6 @@ class SummarizationConfig(WarmStartConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
-        if self.data.interval_segments:
-            bert.check_two_segments(self.model)
 
 
 C = TypeVar("C", bound=SummarizationConfig)
@@ -307,10 +306,13 @@ class SummarizationTask(BertTask[C]):
         return " ".join(record["summary"])
 
     def export(self, params: Params, folder: Path) -> None:
-        """Writes weights and vocabulary; `transformers.BertModel.from_pretrained` opens the encoder."""
+        """Writes weights and vocabulary; `transformers.AutoModel.from_pretrained` opens the encoder."""
         rows = {key: getattr(self._config.data, key) for key in ("words", "interval_segments")}
-        presumm.save(folder, params, self._model_config, self._head, rows, self._special)
-        self._tokenizer.save(folder, self._model_config.max_positions)
+        bert, tokenizer = self._model_config, self._tokenizer
+        family = self._config.model.family or families.of_model(vars(bert))
+        special = {"pad": tokenizer.pad_id, "cls": tokenizer.cls_id, "sep": tokenizer.sep_id}
+        presumm.save(folder, params, bert, self._head, rows, family=family, special=special)
+        tokenizer.save(folder, bert.max_positions, token_types=bert.type_vocab_size > 1)
 
 
 def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:

@@ -23,7 +23,7 @@ Schedule = Callable[[int | float], float]
 # The schedules whose decay depends on the number of updates.
 _DECAYING = ("linear", "sqrt_decay", "cosine", "trapezoidal")
 # The input embeddings of an encoder: those of BERT, or those of an encoder-decoder except the decoder's.
-_ENCODER_INPUT = re.compile(r"(^|/)(embeddings(/|$)|source_)")
+_ENCODER_INPUT = re.compile(r"(^|/)((relative_)?embeddings(/|$)|source_)")
 # The matrices from hidden states to hidden states: all kernels of Transformer layers, which are stacked on the first
 # axis, BERT's pooler, and the transforms of the masked language model and of other heads.
 _HIDDEN_MATRIX = re.compile(r"(^|/)(layers/.*|pooler/|transform/)kernel$")

@@ -288,7 +288,7 @@ def test_options_that_modernbert_does_not_have_cannot_be_saved(tmp_path, field, 
         huggingface.save(tmp_path, {}, config, "BertForMaskedLM", family="modernbert")
 
 
-@pytest.mark.parametrize("architecture", ["BertForPreTraining", "BertSum"])
-def test_models_that_have_no_modernbert_cannot_be_saved(tmp_path, architecture):
-    with pytest.raises(UserError, match=rf"model\.family: got modernbert; expected bert, .* no Modern{architecture}"):
-        huggingface.save(tmp_path, {}, CONFIG, architecture, family="modernbert")
+def test_a_model_that_has_no_modernbert_cannot_be_saved(tmp_path):
+    expected = "got modernbert; expected bert, because ModernBERT has no class like BertForPreTraining"
+    with pytest.raises(UserError, match=rf"model\.family: {expected}"):
+        huggingface.save(tmp_path, {}, CONFIG, "BertForPreTraining", family="modernbert")

@@ -333,22 +333,24 @@ def test_named_classes_are_never_imported(tmp_path):
         torch_pickle.read(path)
 
 
-@pytest.mark.parametrize("scorer", SCORERS)
-def test_round_trip(tmp_path, scorer):
+@pytest.mark.parametrize(("scorer", "family"), [*((scorer, "bert") for scorer in SCORERS), ("rnn", "roberta")])
+def test_round_trip(tmp_path, scorer, family):
     model, params = read(GOLDEN / f"{scorer}.pt")
-    presumm.save(tmp_path, params, model.config, model.head, {"words": "spaces", "interval_segments": False})
-    loaded, report = huggingface.load(tmp_path, shapes(model))
-    assert report == ((), ())
-    assert_equal(loaded, params)
+    rows, of_encoder = {"words": "spaces", "interval_segments": False}, {"family": family, "special": {"pad": 1}}
+    presumm.save(tmp_path, params, model.config, model.head, rows, **of_encoder)
     found = open_weights(tmp_path)
+    assert (found.family, found.experiment, found.fields["max_positions"]) == (family, "bertsum_ext", 40)
+    loaded, missing = found.load(shapes(model))
+    assert not missing
+    assert_equal(loaded, params)
     assert found.rows == {"words": "spaces", "interval_segments": False}
     head = {key: getattr(model.head, key) for key in ("scorer", *(key for key in ABSENT), "scorer_dropout")}
     assert presumm.read_head(found.config, tmp_path) == head
     del found.config["bertsum"]["sentence_pooling"]  # as in folders without this key
     assert presumm.read_head(found.config, tmp_path)["sentence_pooling"] == "cls"
     # Tensors have the names of PreSumm and transformers.
-    renamed = {re.sub("^encoder", "ext_layer", key.replace("bert.model.", "bert.")) for key in tensors(scorer)}
-    renamed -= {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "ext_layer.pos_emb.pe"}
+    renamed = {re.sub("^encoder", "ext_layer", key.replace("bert.model.", f"{family}.")) for key in tensors(scorer)}
+    renamed -= {f"{family}.pooler.dense.weight", f"{family}.pooler.dense.bias", "ext_layer.pos_emb.pe"}
     assert set(huggingface.read_tensors(tmp_path)) == renamed
 
 

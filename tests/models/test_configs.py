@@ -36,6 +36,12 @@ ABLE = {"attention_backend": "cudnn", "dtype": "bfloat16", "hidden_size": 16}  #
         ),
         (MODERN, {"hidden_size": 27}, "positions: got 'rotary'; expected not rotary with heads of 9"),
         (BERT, {"hidden_size": 27, "positions": "sinusoidal"}, "positions: got 'sinusoidal'"),
+        (
+            BERT,
+            {"relative_positions": "bucketed", "relative_distance": 8},
+            "relative_distance: got 8; expected above 8",
+        ),
+        (BERT, {"relative_positions": "bucketed", "attention_backend": "splash"}, "relative_positions: got 'bucketed'"),
         (BERT, {"local_attention": 1}, "local_attention: got 1; expected 0, or at least 2"),
         (BERT, {"first_attention_norm": False}, "first_attention_norm: got False; expected True with model.norm=post"),
         (BERT, {"pooling": "mean"}, "pooling: got 'mean'; expected cls with model.head=pooler"),

@@ -56,6 +56,15 @@ def test_dropout_comes_last():
     np.testing.assert_allclose(dropped[kept], 2 * still[kept], rtol=1e-5)
 
 
+def test_all_tokens_have_the_only_type():
+    params = initial()["params"]
+    params = {**params, "token_type_embeddings": params["token_type_embeddings"][:1]}
+    module = embeddings().clone(type_vocab_size=1)
+    found = [apply(module, {"params": params}, IDS, types, None) for types in (TYPES, 0 * TYPES)]
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], run(initial(), types=0 * TYPES))
+
+
 @pytest.mark.parametrize("where", ["input_ids", "token_type_ids"])
 def test_an_id_outside_its_table_gives_nan(where):
     ids, types = IDS.copy(), TYPES.copy()

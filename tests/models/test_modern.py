@@ -15,6 +15,7 @@ from bertjax.models.dot_product import AttentionInputs, Dropout, xla
 from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.layers import Norm
+from bertjax.models.relative import BucketedBias
 from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
@@ -92,6 +93,19 @@ def test_rotation_equals_complex_multiplication_and_preserves_lengths():
     np.testing.assert_array_equal(rotated[0, 0], x[0, 0])
 
 
+# A bias of the scores by distance.
+
+
+def test_a_distance_has_the_bias_of_its_bucket():
+    table = np.random.RandomState(0).randn(32, 3).astype(np.float32)
+    module, params = BucketedBias(MODERN, 32, 128), {"relative_attention_bias": table}
+    (bias,) = module.apply({"params": params}, 200)
+    firsts = [*range(9), 12, 16, 23, 32, 46, 64, 91]  # the smallest distance of each bucket
+    row, column = np.indices((200, 200))
+    buckets = np.searchsorted(firsts, np.abs(column - row), side="right") - 1 + np.where(column > row, 16, 0)
+    np.testing.assert_array_equal(bias, table[buckets].transpose(2, 0, 1))
+
+
 # Local layers.
 
 
@@ -147,7 +161,7 @@ def test_dropout_of_local_attention_has_its_rate_and_differs_between_blocks():
 )
 def test_scan_and_rematerialization_do_not_change_layers_of_several_kinds(scan_layers, remat):
     inputs = of_lengths(70, 30, 90, size=200)
-    plain = dataclasses.replace(MODERN, num_layers=7, global_every=3, scan_layers=False)
+    plain = dataclasses.replace(MODERN, num_layers=7, global_every=3, scan_layers=False, relative_positions="bucketed")
     config = dataclasses.replace(plain, scan_layers=scan_layers, remat=remat)
 
     @functools.partial(jax.jit, static_argnums=0)
@@ -165,6 +179,32 @@ def test_scan_and_rematerialization_do_not_change_layers_of_several_kinds(scan_l
     np.testing.assert_allclose(own[0], others[0], atol=1e-5)
     np.testing.assert_allclose(own[1], others[1], atol=1e-5)
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-4, rtol=1e-4), found, expected)
+
+
+@pytest.mark.parametrize(("scan_layers", "remat"), [(False, "none"), (True, "full")])
+@pytest.mark.parametrize("places", [None, jnp.array([[3, 0]])])
+def test_shared_layers_equal_copies_and_add_their_gradients(scan_layers, remat, places):
+    copies = dataclasses.replace(BERT, num_layers=6, scan_layers=scan_layers, remat=remat)
+    shared, inputs = dataclasses.replace(copies, layer_groups=2), of_lengths(9, 6)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def outputs_and_gradient(config, params):
+        def loss(params):
+            options = {"deterministic": True, "return_attention": False, "output_positions": places}
+            hidden = Bert(config).apply({"params": params}, inputs, **options).hidden
+            return jnp.sum(jnp.sin(hidden)), hidden
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    def with_layers(change, params):
+        return {**params, "encoder": {"layers": jax.tree.map(change, params["encoder"]["layers"])}}
+
+    params = params_of(shared)
+    found, own = outputs_and_gradient(shared, params)
+    expected, other = outputs_and_gradient(copies, with_layers(lambda leaf: jnp.repeat(leaf, 3, axis=0), params))
+    np.testing.assert_allclose(own, other, atol=1e-5)
+    sums = with_layers(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]).sum(axis=1), expected)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-4, rtol=1e-4), found, sums)
 
 
 def test_layers_have_the_kinds_that_the_config_says():
@@ -190,10 +230,14 @@ def test_layers_have_the_kinds_that_the_config_says():
         ("sinusoidal", "both"),
         ("learned", "left_to_right"),
         ("none", "both"),
+        ("bucketed", "both"),
     ],
 )
 def test_packed_rows_equal_single_rows(positions, direction):
-    config = dataclasses.replace(MODERN, positions=positions, direction=direction, qk_norm=True)
+    kinds = (
+        {"positions": "none", "relative_positions": positions} if positions == "bucketed" else {"positions": positions}
+    )
+    config = dataclasses.replace(MODERN, direction=direction, qk_norm=True, **kinds)
     inputs = of_lengths(12, 110, 75, size=210)
     packed = run(config, inputs)
     for number in (1, 2, 3):
@@ -203,8 +247,8 @@ def test_packed_rows_equal_single_rows(positions, direction):
 
 def test_output_positions_equal_those_of_all_positions():
     inputs, places = of_lengths(60, 20), jnp.array([[3, 70, 0, 59]])
-    for layers in (1, 3, 4):  # the last layer is the first one, a local one, a global one
-        config = dataclasses.replace(MODERN, num_layers=layers)
+    for layers, relative in ((1, "bucketed"), (3, "none"), (4, "bucketed")):  # the last: the first, a local, a global
+        config = dataclasses.replace(MODERN, num_layers=layers, relative_positions=relative)
         some = Bert(config).apply(
             {"params": params_of(config)}, inputs, deterministic=True, return_attention=False, output_positions=places
         )

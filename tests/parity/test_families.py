@@ -24,6 +24,7 @@ TOKENS = {
     **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
     **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
 }
+ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 # For each name, the family and sizes, no two of which are equal. All windows are smaller than the texts.
 CONFIGS = {
     "bert": (
@@ -85,6 +86,59 @@ CONFIGS = {
             **TOKENS,
         },
     ),
+    "roberta": (
+        "roberta",
+        {
+            "hidden_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 3,
+            **ENDS,
+        },
+    ),
+    "xlm-roberta of two token types": (
+        "xlm-roberta",
+        {
+            "hidden_size": 16,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "intermediate_size": 22,
+            "layer_norm_eps": 1e-3,
+            **ENDS,
+        },
+    ),
+    "albert": (
+        "albert",
+        {
+            "embedding_size": 10,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 30,
+            **ENDS,
+        },
+    ),
+    "albert of two groups": (
+        "albert",
+        {
+            "embedding_size": 20,
+            "hidden_size": 16,
+            "num_hidden_layers": 4,
+            "num_hidden_groups": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 22,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-3,
+            **ENDS,
+        },
+    ),
+    "camembert": (
+        "camembert",
+        {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
+    ),
 }
 CLASSES_OF = {
     "model": "BertModel",
@@ -92,11 +146,15 @@ CLASSES_OF = {
     "classes": "BertForSequenceClassification",
     "tokens": "BertForTokenClassification",
     "spans": "BertForQuestionAnswering",
+    "choices": "BertForMultipleChoice",
 }
 CASES = [(name, head) for name in ("bert", "distilbert", "modernbert") for head in CLASSES_OF]
 CASES.remove(("bert", "model"))  # test_bert.py has it, with its pooler
 CASES += [("modernbert with biases", head) for head in ("words", "classes", "spans")]
 CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
+CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]
+CASES += [("xlm-roberta of two token types", head) for head in ("words", "classes")] + [("camembert", "words")]
+CASES += [("albert", head) for head in ("words", "classes", "tokens")] + [("albert of two groups", "words")]
 # Keys of config.json that describe the classes or the file.
 NOT_OF_THE_ENCODER = {"_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type"}
 
@@ -159,6 +217,8 @@ def their_model(name, head, **changes):
             noise = torch.from_numpy(rng.standard_normal(parameter.shape, np.float32))
             is_scale = "norm" in key.lower() and key.endswith("weight")
             parameter.copy_(0.2 * noise + (1.0 if is_scale else 0.0))
+            if key.endswith("position_embeddings.weight") and families.find(family).counts_from_padding:
+                parameter[: values["pad_token_id"] + 1] = 0  # which no token has
     return model
 
 
@@ -167,8 +227,11 @@ def their_outputs(model, inputs):
     import torch
 
     ids, types, mask = (torch.tensor(np.array(each)).long() for each in inputs[:3])
-    more = {"token_type_ids": types} if model.config.model_type == "bert" else {}
-    output = model(input_ids=ids, attention_mask=mask, **more)
+    more = {"token_type_ids": types} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
+    inputs = {"input_ids": ids, "attention_mask": mask, **more}
+    if type(model).__name__.endswith("ForMultipleChoice"):  # the texts are the choices of one question
+        return model(**{name: each[None] for name, each in inputs.items()})[0][0, :, None]
+    output = model(**inputs)
     spans = ("start_logits", "end_logits")
     return torch.stack([output[key] for key in spans], -1) if spans[0] in output else output[0]
 
@@ -180,6 +243,7 @@ def our_model(head, config):
         "classes": lambda: BertForSequenceClassification(config, CLASSES, 0.1, 0),
         "tokens": lambda: BertForTokenClassification(config, CLASSES, 0.1, 0),
         "spans": lambda: BertForQuestionAnswering(config, 0),
+        "choices": lambda: BertForSequenceClassification(config, 1, 0.1, 0),
     }[head]()
 
 
@@ -217,12 +281,13 @@ def check(head, config, params, model, folder):
     theirs.backward(type(theirs)(of_outputs))
     real = mask.astype(bool) if theirs.ndim == 3 else slice(None)
     np.testing.assert_allclose(np.asarray(rows)[real], theirs.detach().numpy()[real], atol=2e-5)
-    for one, text in zip(unpacked(in_packed, head == "classes"), TEXTS, strict=True):
+    for one, text in zip(unpacked(in_packed, head in ("classes", "choices")), TEXTS, strict=True):
         alone = BertInputs(text[None], types_of(np.arange(len(text)))[None], np.ones((1, len(text))))
         np.testing.assert_allclose(one, their_outputs(model, alone).detach().numpy()[0], atol=2e-5)
     huggingface.write_tensors(folder, {name: each.grad.numpy() for name, each in model.named_parameters()})
     family = model.config.model_type
-    expected, report = huggingface.load(folder, params, type(model).__name__, family=family)
+    first = huggingface.first_position(model.config.to_dict(), folder)
+    expected, report = huggingface.load(folder, params, type(model).__name__, family, first)
     assert report == ((), ())
     if family == "modernbert":  # transformers has no norm before the first attention, and ours is not used
         expected.get("bert", expected)["encoder"]["layers"]["attention_norm"]["scale"][0] = 0.0
@@ -238,11 +303,12 @@ def test_a_folder_in_both_directions(name, head, tmp_path):
     model.save_pretrained(tmp_path / "theirs")
     config = build(HeadConfig, {**open_weights(tmp_path / "theirs").fields, "scan_layers": True}, "model")
     shapes = jax.eval_shape(lambda: call(head, config, "init", jax.random.key(0), padded()))
-    params, report = huggingface.load(tmp_path / "theirs", shapes, type(model).__name__, family=family)
+    first = huggingface.first_position(model.config.to_dict(), tmp_path)
+    params, report = huggingface.load(tmp_path / "theirs", shapes, type(model).__name__, family, first)
     assert report == ((), ())
     check(head, config, params, model, tmp_path / "gradient")
     labels = [f"name {i}" for i in range(CLASSES)] if head in ("classes", "tokens") else None
-    special = {"pad": 0, "cls": 1, "sep": 2}
+    special = {"pad": model.config.pad_token_id, "cls": 1, "sep": 2}
     huggingface.save(tmp_path / "ours", params, config, CLASSES_OF[head], labels, special=special, family=family)
     again, info = type(model).from_pretrained(tmp_path / "ours", output_loading_info=True, attn_implementation="eager")
     assert type(transformers.AutoConfig.from_pretrained(tmp_path / "ours")) is type(model.config)

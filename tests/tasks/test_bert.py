@@ -1,6 +1,5 @@
 """Settings of a model with a BERT, the shapes of its batches, and its examples."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
-from bertjax.tasks.bert import BertPredictionTask, batch_specs, check_two_segments, to_example
+from bertjax.tasks.bert import BertPredictionTask, batch_specs, to_example
 from bertjax.tasks.fine_tuning import ClassifierConfig
 
 
@@ -60,13 +59,6 @@ def test_a_vocabulary_larger_than_the_embeddings():
         UserError, match=r"data\.vocab_file: got .*121 tokens.*; expected at most 120.*omit --config\.model"
     ):
         encoder(121, vocab_size=120)
-
-
-def test_two_segments_need_two_token_types():
-    bert = encoder(99)
-    check_two_segments(bert)
-    with pytest.raises(UserError, match=r"model\.type_vocab_size: got 1; expected at least 2, a token type for each"):
-        check_two_segments(dataclasses.replace(bert, type_vocab_size=1))
 
 
 @pytest.mark.parametrize("shape", [(8, 30), (8, 4, 12)])

@@ -197,6 +197,15 @@ def test_a_tokenizer_that_does_not_fit_the_weights_is_an_error(huggingface_folde
         resolve(folder)
 
 
+def test_pretraining_predicts_the_next_sentence_only_if_the_family_does(huggingface_folder, tmp_path, caplog):
+    assert resolve(huggingface_folder, next_sentence=True)["data"]["next_sentence"]
+    folder = shutil.copytree(huggingface_folder, tmp_path / "roberta")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
+    assert not resolve(folder, next_sentence=True)["data"]["next_sentence"]
+    assert caplog.messages == ["data.next_sentence=False: RoBERTa has no next-sentence prediction"]
+
+
 def test_what_heads_read_may_differ_from_the_folder(huggingface_folder):
     resolved = resolve(huggingface_folder, {"head": "transform", "pooling": "mean"})
     assert (resolved["model"]["head"], resolved["model"]["pooling"]) == ("transform", "mean")

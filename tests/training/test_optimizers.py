@@ -325,6 +325,7 @@ def deep_params(num_layers=3):
         "bert": {
             "embeddings": {"word_embeddings": normal(7, 4), "norm": {"scale": normal(4)}},
             "encoder": {"layers": {"attention": {"kernel": normal(num_layers, 4, 4), "bias": normal(num_layers, 4)}}},
+            "relative_embeddings": {"relative_attention_bias": normal(8, 2)},
             "pooler": {"kernel": normal(4, 4)},
         },
         "classifier": {"kernel": normal(4, 2), "bias": normal(2)},

@@ -38,10 +38,12 @@ FAMILY = Family(
     label="BERT",
     fixed={
         "positions": "learned",
+        "relative_positions": "none",
         "direction": "both",
         "norm": "post",
         "norm_type": "layer",
         "norm_biases": True,
+        "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,
         "qk_norm": False,
@@ -62,10 +64,9 @@ FAMILY = Family(
         "BertForTokenClassification": {"classifier"},
         "BertForMultipleChoice": {"bert/pooler", "classifier"},
         "BertForQuestionAnswering": {"qa_outputs"},
-        # Not in transformers, which opens them as a BertModel without the pooler.
-        "BertSum": {"scorer"},
-        "BertSumAbs": {"decoder", "target_embeddings", "bias"},
     },
     tokens={"pad": "pad"},
     needs_token_types=True,
 )
+# The heads that other families have too.
+HEADS = {name: modules for name, modules in FAMILY.heads.items() if name not in ("BertModel", "BertForPreTraining")}

@@ -62,7 +62,6 @@ def write_config(config: BertConfig) -> dict[str, Any]:
     return {**fields, "activation": json_files.activation_name(config.activation), "sinusoidal_pos_embds": False}
 
 
-_HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "MultipleChoice", "QuestionAnswering")
 FAMILY = Family(
     name="distilbert",
     label="DistilBERT",
@@ -71,7 +70,7 @@ FAMILY = Family(
     write_config=write_config,
     prefix="DistilBert",
     base="distilbert",
-    heads={"BertModel": set(), **{f"BertFor{head}": bert.FAMILY.heads[f"BertFor{head}"] for head in _HEADS}},
+    heads={"BertModel": set(), **bert.HEADS},
     to_canonical=_NAMES.to_canonical,
     from_canonical=_NAMES.from_canonical,
     tokens={"pad": "pad"},

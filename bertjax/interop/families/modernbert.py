@@ -193,8 +193,9 @@ def to_canonical(
     return result
 
 
-def from_canonical(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def from_canonical(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
     """Fuses matrices; see `Family.from_canonical`."""
+    del architecture
     found: dict[str, dict[int, np.ndarray]] = {}
     for name, array in tensors.items():
         module, _, leaf = name.rpartition(".")
@@ -212,10 +213,12 @@ FAMILY = Family(
     label="ModernBERT",
     fixed={
         "positions": "rotary",
+        "relative_positions": "none",
         "type_vocab_size": 0,
         "direction": "both",
         "norm": "pre",
         "norm_type": "layer",
+        "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,
         "first_attention_norm": False,
@@ -227,6 +230,7 @@ FAMILY = Family(
     write_config=write_config,
     prefix="ModernBert",
     base="model",
+    tokenizer="byte-level BPE",
     heads={
         "BertModel": set(),
         "BertForMaskedLM": {"masked_lm"},

@@ -13,7 +13,6 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -152,11 +151,11 @@ def save(
     config: HeadConfig,
     head: BertSumConfig | BertSumAbsConfig,
     rows: Mapping[str, Any],
-    special: Mapping[str, int] = MappingProxyType({"pad": 0}),
+    **of_encoder: Any,
 ) -> None:
     """Writes config.json and model.safetensors, with transformers' names for BERT and PreSumm's names for its head.
 
-    `huggingface.load` reads everything. `BertModel.from_pretrained` of transformers reads the encoder, and reports the
+    `huggingface.load` reads everything. `AutoModel.from_pretrained` of transformers reads the encoder, and reports the
     tensors that it ignores. Each file appears under its name only when it is complete.
 
     Args:
@@ -165,13 +164,13 @@ def save(
       config: the configuration of its BERT.
       head: the configuration of its head.
       rows: the result of `read_rows` for the folder.
-      special: see `huggingface.save`.
+      **of_encoder: `family` and `special` of `huggingface.save`.
     Raises:
-      UserError: for an option that the BERT of transformers does not have.
+      UserError: for an option that the encoder's family does not have.
     """
     architecture, key = _HEADS[type(head)]
     more = {key: {**dataclasses.asdict(head), _ROWS: rows}}
-    huggingface.save(folder, params, config, architecture, special=special, more=more)
+    huggingface.save(folder, params, config, architecture, more=more, **of_encoder)
 
 
 def read_head(values: Mapping[str, Any], path: Path) -> dict[str, Any]:

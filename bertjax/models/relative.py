@@ -1,0 +1,55 @@
+"""Relative positions of self-attention, which all layers share.
+
+Shapes: S length, N heads, R buckets.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from bertjax.models.embeddings import embedding_table
+from bertjax.models.transformer_config import TransformerConfig
+
+
+class BucketedBias(nn.Module):
+    """A bias of the scores for each head and bucket of distances, as in T5 and MPNet; see `buckets`.
+
+    Parameters: `relative_attention_bias` [R, N].
+    """
+
+    config: TransformerConfig
+    num_buckets: int
+    max_distance: int
+
+    @nn.compact
+    def __call__(self, length: int) -> Float[Array, "1 N {length} {length}"]:
+        """Returns the bias of each query (axis 2) and key (axis 3) of a row.
+
+        Tokens of an instance have consecutive positions, so the bias is right for packed rows too.
+        """
+        table = embedding_table(self, self.config, "relative_attention_bias", self.num_buckets, self.config.num_heads)
+        steps = np.arange(2 * length)
+        steps = np.where(steps < length, steps, steps - 2 * length)
+        values = table[buckets(steps, self.num_buckets, self.max_distance)].T
+        # Each row is the one above, shifted by one position. The gradient of indexing by all distances would be slow.
+        shifted = jnp.tile(values, (1, length))[:, : length * (2 * length - 1)].reshape(-1, length, 2 * length - 1)
+        return shifted[None, :, :, :length]
+
+
+def buckets(steps: Int[np.ndarray, " n"], num_buckets: int, max_distance: int) -> Int[np.ndarray, " n"]:
+    """Returns the bucket of each number of positions from a query to a key (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets are for keys after their query. In each half, the first buckets are single distances and the
+    others grow logarithmically. The last one has all distances from `max_distance` on, and some smaller ones.
+    """
+    half = num_buckets // 2
+    single = half // 2
+    distances = np.abs(steps)
+    # float32 decides the bucket of a distance at a boundary.
+    growth = np.log(np.maximum(distances, single).astype(np.float32) / np.float32(single))
+    growth = growth / np.float32(math.log(max_distance / single)) * np.float32(half - single)
+    large = np.minimum(single + growth.astype(np.int32), half - 1)
+    return np.where(distances < single, distances, large) + half * (steps > 0)
