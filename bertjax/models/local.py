@@ -26,7 +26,7 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     A query has the keys of its own block and of the two neighboring ones. `joined` inverts it for the result. Dropout
     has other draws than for whole rows.
     """
-    query, key, value, mask, dropout, bias, _ = inputs
+    query, key, value, mask, dropout, bias = inputs[:6]
     size = _size(mask.window)
     own, near = functools.partial(_own, size=size), functools.partial(_near, size=size)
     queries, keys = jax.tree.map(own, mask.queries), jax.tree.map(near, mask.keys)
