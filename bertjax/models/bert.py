@@ -216,11 +216,10 @@ class Bert(nn.Module):
         size, rows = config.convolution_size, config.relative_buckets
         self.convolution = Convolution(config, size, config.convolution_activation) if size else None
         self.encoder = Encoder(config, self.convolution)
-        self.relative_embeddings: BucketedBias | PositionTable
-        if config.relative_positions == "bucketed":
-            self.relative_embeddings = BucketedBias(config, rows, config.relative_distance)
-        elif config.relative_positions == "disentangled":
-            self.relative_embeddings = PositionTable(config, rows, config.relative_norm)
+        if config.relative_positions != "none":
+            bias = BucketedBias(config, rows, config.relative_distance)
+            table = PositionTable(config, rows, config.relative_norm)
+            self.relative_embeddings = bias if config.relative_positions == "bucketed" else table
         if self.pooler_activation:
             self.pooler = dense(config, config.hidden_size, part="heads")
 

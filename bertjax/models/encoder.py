@@ -94,8 +94,8 @@ class Encoder(nn.Module):
             returns = {"return_attention": return_attention, "return_layers": return_layers}
             return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
-        saves_work = self.convolution is None and kinds[-1].distances is None
-        if output_positions is not None and saves_work:
+        needs_all = self.convolution is not None or kinds[-1].distances is not None
+        if output_positions is not None and not needs_all:
             assert not return_attention and not return_layers
             y, weights, outputs = run(slice(-1), x, mask, relative)
             if relative is not None:
@@ -111,7 +111,7 @@ class Encoder(nn.Module):
             of_first[1] = y[None] if return_layers else None
             y, *of_others = run(slice(1, None), y, mask, relative)
             weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), of_first, of_others)
-        if output_positions is not None and not saves_work:
+        if output_positions is not None and needs_all:
             y = take_positions(y, output_positions)
         y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
