@@ -161,7 +161,7 @@ def _check_dense(used: Mapping[str, Any], stated: Sequence[Any], input_size: int
 def _pooled_size(model: Mapping[str, Any], pooling: str) -> int:
     """The size of the vector of a unit, before maps."""
     joined = len(model["layers"]) if model["mixing"] == "concatenation" else 1
-    return int(model["hidden_size"]) * joined * (pooling.count("+") + 1)
+    return int(model["hidden_size"]) * joined * (str(pooling).count("+") + 1)
 
 
 def chosen_prompt(folder: Path, name: str | None, prompt: str | None) -> str:
