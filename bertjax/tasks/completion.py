@@ -71,10 +71,7 @@ def bert(
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
     if published and published.config and not published.is_run and data.get("vocab_file"):
-        path, lowercase = Path(data["vocab_file"]), data["lowercase"]
-        found = published.tokenizer(lowercase) if published.has_vocabulary else load_tokenizer(path, lowercase)
-        check_vocab_size(found.vocab_size, model["vocab_size"])
-        published.check_tokenizer(found)
+        _check_tokenizer(published, Path(data["vocab_file"]), data["lowercase"], model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
         family, of_run = families.find(model["family"]), published.config["data"] if published.is_run else {}
@@ -85,6 +82,12 @@ def bert(
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
     return {**config, "model": model, "data": data}
+
+
+def _check_tokenizer(published: Published, path: Path, lowercase: bool, room: int) -> None:
+    found = published.tokenizer(lowercase) if published.has_vocabulary else load_tokenizer(path, lowercase)
+    check_vocab_size(found.vocab_size, room)
+    published.check_tokenizer(found)
 
 
 def check_vocab_size(size: int, room: int) -> None:
