@@ -102,20 +102,33 @@ class Encoder(nn.Module):
                 relative = jnp.take(relative[0], output_positions, axis=1).swapaxes(0, 1)
             last_mask = mask.of_queries(output_positions)
             y, _, _ = run(slice(-1, None), take_positions(y, output_positions), last_mask, relative, y)
-        elif self.convolution is None:
-            y, weights, outputs = run(slice(None), x, mask, relative)
         else:
-            assert mask.queries is not None
-            y, *of_first = run(slice(1), x, mask, relative)
-            y = self.convolution(x, y, mask.queries.segments, deterministic=deterministic)
-            of_first[1] = y[None] if return_layers else None
-            y, *of_others = run(slice(1, None), y, mask, relative)
-            weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), of_first, of_others)
+            run_rows = functools.partial(run, mask=mask, relative=relative)
+            y, weights, outputs = _all_layers(run_rows, x, self.convolution, mask, deterministic)
         if output_positions is not None and needs_all:
             y = take_positions(y, output_positions)
         y = make_norm(config, "final_norm")(y) if config.norm == "pre" else y
         layers = None if outputs is None else jnp.concatenate([x[None], outputs[:-1], y[None]])
         return EncoderOutput(y, weights.own, layers)
+
+
+def _all_layers(
+    run: Callable[[slice, Array], tuple[Array, LayerAttention, Array | None]],
+    x: Float[Array, "B S H"],
+    convolution: Convolution | None,
+    mask: Mask,
+    deterministic: bool,
+) -> tuple[Array, LayerAttention, Array | None]:
+    """The results of all layers by `run`, with the convolution after the first layer if there is one."""
+    if convolution is None:
+        return run(slice(None), x)
+    assert mask.queries is not None
+    y, *of_first = run(slice(1), x)
+    y = convolution(x, y, mask.queries.segments, deterministic=deterministic)
+    of_first[1] = None if of_first[1] is None else y[None]
+    y, *of_others = run(slice(1, None), y)
+    weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), of_first, of_others)
+    return y, weights, outputs
 
 
 def run_layers(
