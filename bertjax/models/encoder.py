@@ -42,8 +42,7 @@ class Encoder(nn.Module):
     """A stack of Transformer layers.
 
     Parameters: `layers`, those of a TransformerLayer with a leading axis L, or one place for each group of layers that
-    share them; `final_norm` if pre-norm. `convolution` is
-    applied to the first layer's output.
+    share them; `final_norm` if pre-norm. `convolution` is applied to the first layer's output.
     `scan_layers` and `remat` change neither the layout nor the result, even with dropout, so a checkpoint can be used
     with any of these options.
     """
