@@ -43,6 +43,7 @@ FAMILY = Family(
         "norm": "post",
         "norm_type": "layer",
         "norm_biases": True,
+        "convolution_size": 0,
         "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,

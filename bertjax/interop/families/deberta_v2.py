@@ -136,7 +136,7 @@ def from_canonical(tensors: Tensors, architecture: str) -> dict[str, np.ndarray]
     return _NAMES.from_canonical(tensors, architecture)
 
 
-_OPEN = ("positions", "relative_positions", "pooler_activation")  # not as in BERT
+_OPEN = ("positions", "relative_positions", "convolution_size", "pooler_activation")  # not as in BERT
 FAMILY = Family(
     name="deberta-v2",
     label="DeBERTa-v2",

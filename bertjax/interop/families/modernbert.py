@@ -190,6 +190,7 @@ FAMILY = Family(
         "direction": "both",
         "norm": "pre",
         "norm_type": "layer",
+        "convolution_size": 0,
         "layer_groups": 0,
         "embedding_size": 0,
         "embedding_norm": True,
