@@ -42,13 +42,13 @@ class Config(PretrainingConfig):
     minimal_pairs: MinimalPairsConfig = _NO_PAIRS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         model, data = self.model, self.data
         ok = self.objective != "causal_lm" or not (model.direction == "both" or data.next_sentence)
         got = f"causal_lm with model.direction={model.direction} and data.next_sentence={data.next_sentence}"
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
         fix = "set --config.model.direction=left_to_right --config.data.next_sentence=False"
         self.check(ok, "objective", expected, got=got, fix=fix)
-        super().__post_init__()
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
