@@ -17,8 +17,9 @@ takes the discriminator. The variants are those of `configs/bert_pretraining.py`
 from ml_collections import ConfigDict
 
 from bertjax.configs import bert_pretraining
+from bertjax.configs.sizes import SIZES
 
-VARIANTS = bert_pretraining.VARIANTS
+VARIANTS = (tuple(SIZES), ("modern",))
 # Of the paper's table 6: batch size, updates, learning rate, masking rate, and width of the generator.
 _PUBLISHED = {"base": (256, 766_000, 2e-4, 0.15, 1 / 3), "large": (2048, 400_000, 2e-4, 0.25, 1 / 4)}
 
