@@ -1,5 +1,6 @@
 """Preemption: after SIGTERM or Ctrl-C, a run saves a checkpoint and stops."""
 
+import contextlib
 import itertools
 import logging
 import signal
@@ -43,10 +44,11 @@ class Preemption:
         return self._noticed
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        told = "got %s: saving a checkpoint, then stopping; Ctrl-C stops at once"
-        _log.warning(told, signal.Signals(number).name)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if self._distributed:
             signal.raise_signal(signal.SIGTERM)
         else:
             self._noticed = True
+        told = "got %s: saving a checkpoint, then stopping; Ctrl-C stops at once"
+        with contextlib.suppress(RuntimeError):  # raised if the signal interrupts the writing of another message
+            _log.warning(told, signal.Signals(number).name)

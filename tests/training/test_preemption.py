@@ -1,15 +1,18 @@
 """A run that is stopped and resumed has the same checkpoints as an uninterrupted run."""
 
+import io
 import json
+import logging
 import os
 import signal
+import sys
 
 import jax
 import numpy as np
 import pytest
 
 from bertjax.runs import checkpoints
-from bertjax.training import loop
+from bertjax.training import loop, preemption
 from tests import tiny
 
 
@@ -53,6 +56,25 @@ def uninterrupted(settings, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("uninterrupted")
     train(settings, workdir)
     return workdir
+
+
+def test_a_signal_may_interrupt_a_message(monkeypatch):
+    """Its own message cannot be written then, but the run stops."""
+
+    class Stream(io.StringIO):
+        def write(self, text):
+            if self.getvalue():
+                raise RuntimeError("reentrant call")
+            super().write(text)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(sys, "stderr", stream := Stream())
+    handler = logging.StreamHandler(stream)
+    log = logging.getLogger("bertjax.training")
+    monkeypatch.setattr(log, "handlers", [handler])
+    with preemption.Preemption() as preempted:
+        log.warning("step 5")
+    assert preempted() and stream.getvalue() == "step 5\n"
 
 
 def test_stopping_does_not_change_checkpoints(settings, uninterrupted, tmp_path):
