@@ -110,6 +110,12 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
         model.update(_modern(hidden))
     if not size:
         model.update({key: placeholder(type(value)) for key, value in model.items()})
+    _add_changeable(model)
+    return model
+
+
+def _add_changeable(model: ConfigDict) -> None:
+    """Adds the model keys that a size does not determine."""
     model.vocab_size = placeholder(int)  # default: from the vocabulary
     model.family = placeholder(str)
     model.dropout = 0.1
@@ -122,7 +128,6 @@ def model(size: str, *, is_modern: bool = False) -> ConfigDict:
     model.dtype = "float32"
     model.scan_layers = False  # True compiles faster and runs slower
     model.remat = "none"
-    return model
 
 
 def inference_model() -> ConfigDict:
