@@ -51,7 +51,7 @@ class PositionTable(nn.Module):
 
     @nn.compact
     def __call__(self, length: int) -> Float[Array, "R H"]:
-        """Returns the whole table, of which a row of any `length` reads a part."""
+        """Returns the whole table, for rows of any `length`."""
         del length
         table = embedding_table(self, self.config, "rel_embeddings", self.num_buckets)
         return make_norm(self.config, "norm")(table) if self.is_normalized else table

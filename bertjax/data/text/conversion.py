@@ -67,7 +67,7 @@ def kind_of(path: Path) -> str:
 
 
 def read(path: Path) -> str:
-    """Returns the tokenizer.json of a SentencePiece model, or of a merges.txt with the vocab.json beside it.
+    """Returns the tokenizer.json of a SentencePiece model, or of a merges.txt and the vocab.json in its folder.
 
     Raises:
       UserError: if a file is missing or damaged, or files of its folder state a class of tokenizers or a setting that
