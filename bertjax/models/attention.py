@@ -15,7 +15,7 @@ from bertjax.models import dot_product
 from bertjax.models.backends import dot_product_attention
 from bertjax.models.disentangled import Distances, Positions
 from bertjax.models.dot_product import AttentionInputs, Mask, Tokens
-from bertjax.models.layers import Dropout
+from bertjax.models.layers import Dropout, row_numbers
 from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
@@ -43,7 +43,7 @@ class MultiHeadAttention(nn.Module):
         self.output = residual_dense(config)
         if config.qk_norm:
             self.query_norm, self.key_norm = make_norm(config), make_norm(config)
-        self.drop = Dropout(config.dropout)
+        self.drop = Dropout(config.dropout, by_row=False)
 
     def __call__(
         self,
@@ -117,7 +117,8 @@ class MultiHeadAttention(nn.Module):
         return Positions(key, None if query is None else query * distances.scale, distances)
 
     def _dropout(self, batch: int) -> dot_product.Dropout:
-        pairs = jnp.arange(batch * self.config.num_heads).reshape(batch, -1)
+        heads = self.config.num_heads
+        pairs = row_numbers(batch)[:, None] * heads + jnp.arange(heads)
         keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
         return dot_product.Dropout(keys, self.config.attention_dropout)
 

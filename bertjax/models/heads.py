@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from bertjax.config import Constrained, Size, choice, one_of
+from bertjax.config import Constrained, Constraint, Size, choice, one_of
 from bertjax.errors import UserError
 from bertjax.models.bert import Bert, BertConfig, BertInputs, HeadConfig, instances, transform
 from bertjax.models.layers import Dense, Dropout
@@ -26,6 +26,12 @@ from bertjax.models.transformer_config import check_value, kernel_init
 MIXINGS = ("concatenation", "sum", "weighted")
 # The names of sentence-transformers.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+Pooling = Annotated[
+    str,
+    Constraint(
+        f"one of {', '.join(POOLINGS)}, or several joined by +", lambda value: set(value.split("+")) <= set(POOLINGS)
+    ),
+]
 
 
 def choose_layers(layers: Float[Array, "layers B S H"], chosen: Sequence[int]) -> Float[Array, "B S K H"]:
@@ -105,27 +111,44 @@ def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling:
     Args:
       hidden: a vector for each token.
       segment_ids: 0 at tokens that are excluded, such as padding.
+      pooling: see `pool_texts`.
+    """
+    positions = jnp.broadcast_to(jnp.arange(hidden.shape[1]), segment_ids.shape)
+    return pool_texts(hidden, (segment_ids != 0)[:, None], positions, pooling)[:, 0]
+
+
+def pool_texts(
+    hidden: Float[Array, "B S H"], own: Bool[Array, "B E S"], positions: Int[Array, "B S"], pooling: str
+) -> Float[Array, "B E F"]:
+    """Returns one float32 vector for each text of each row.
+
+    Args:
+      hidden: a vector for each token.
+      own: which tokens each text has.
+      positions: the position of each token in its text, from 0 on.
       pooling: "cls" or "lasttoken", the vector of the first or last token; "mean" or "max" over the tokens, including
         [CLS] and [SEP]; "mean_sqrt_len_tokens", their sum divided by the root of their number; "weightedmean", a mean
         with the positions from 1 on as weights; or several, such as "cls+mean", whose vectors are concatenated.
     """
-    hidden, real = hidden.astype(jnp.float32), (segment_ids != 0)[..., None]
-    return jnp.concatenate(
-        [_pool(hidden, real, choice(each, POOLINGS, "sentence_pooling")) for each in pooling.split("+")], axis=-1
-    )
+    hidden, positions = hidden.astype(jnp.float32), positions[:, None]
+    names = [choice(each, POOLINGS, "sentence_pooling") for each in pooling.split("+")]
+    return jnp.concatenate([_pool(hidden, own, positions, name) for name in names], axis=-1)
 
 
-def _pool(hidden: Float[Array, "B S H"], real: Bool[Array, "B S 1"], pooling: str) -> Float[Array, "B H"]:
-    if pooling in ("cls", "lasttoken"):
-        last = hidden.shape[1] - 1 - jnp.argmax(real[:, ::-1], axis=1)
-        place = jnp.argmax(real, axis=1) if pooling == "cls" else last
-        return jnp.take_along_axis(hidden, place[..., None], axis=1)[:, 0]
+def _pool(
+    hidden: Float[Array, "B S H"], own: Bool[Array, "B E S"], positions: Int[Array, "B 1 S"], pooling: str
+) -> Float[Array, "B E H"]:
     if pooling == "max":
-        return jnp.where(real.any(axis=1), jnp.max(jnp.where(real, hidden, -jnp.inf), axis=1), 0)
-    weights = jnp.where(real, jnp.arange(1, hidden.shape[1] + 1)[:, None] if pooling == "weightedmean" else 1, 0)
-    total = jnp.maximum(jnp.sum(weights, axis=1), 1)
-    total = jnp.sqrt(total) if pooling == "mean_sqrt_len_tokens" else total
-    return jnp.sum(jnp.where(real, hidden, 0) * weights, axis=1) / total
+        each = jnp.where(own[..., None], hidden[:, None], -jnp.inf)
+        return jnp.where(own.any(axis=-1)[..., None], jnp.max(each, axis=2), 0)
+    if pooling in ("cls", "lasttoken"):
+        end = jnp.argmin if pooling == "cls" else jnp.argmax
+        place = end(jnp.where(own, positions, jnp.inf if pooling == "cls" else -1.0), axis=-1)
+        return jnp.take_along_axis(hidden, place[..., None], axis=1)
+    weights = jnp.where(own, positions + 1 if pooling == "weightedmean" else 1, 0)
+    total = jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1)
+    weights = weights / (jnp.sqrt(total) if pooling == "mean_sqrt_len_tokens" else total)
+    return jnp.einsum("BES,BSH->BEH", weights, jnp.where(own.any(axis=1)[..., None], hidden, 0), precision="highest")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """Layers used by all models: an affine map, norms (Ba et al. 2016), dropout (Srivastava et al. 2014)."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bertjax import meshes
 
@@ -129,6 +132,28 @@ def _normalize_backward(
 _normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
+_ROWS: ContextVar[jax.Array | None] = ContextVar("rows", default=None)
+
+
+@contextlib.contextmanager
+def drawing_by_row(rows: Int[Array, " B"]) -> Iterator[None]:
+    """Draws the dropout of each row by its number in `rows` instead of its place in the batch.
+
+    The draws of a row then do not depend on the other rows of an array.
+    """
+    token = _ROWS.set(rows)
+    try:
+        yield
+    finally:
+        _ROWS.reset(token)
+
+
+def row_numbers(count: int) -> Int[Array, " {count}"]:
+    """Returns the numbers that dropout knows the rows by: by default 0, 1, ..."""
+    rows = _ROWS.get()
+    return jnp.arange(count) if rows is None else rows
+
+
 class Dropout(nn.Module):
     """Sets a fraction `rate` of the elements to 0 and scales up the others to preserve the mean.
 
@@ -137,13 +162,18 @@ class Dropout(nn.Module):
     """
 
     rate: float
+    by_row: bool = True  # whether axis 0 has the rows of a batch; see `drawing_by_row`
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows H"], *, deterministic: bool) -> Float[Array, "*rows H"]:
         """Drops elements, using the key of the collection "dropout", unless `deterministic`."""
         if deterministic or not self.rate:
             return x
-        return drop(x, self.make_rng("dropout"), self.rate)
+        key, rows = self.make_rng("dropout"), _ROWS.get()
+        if rows is None or not self.by_row:
+            return drop(x, key, self.rate)
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(rows)
+        return jax.vmap(functools.partial(drop, rate=self.rate))(x, keys)
 
 
 def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:

@@ -36,8 +36,9 @@ from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate, warm_started
 
 Row = Mapping[str, np.ndarray]
-# Tokens of the rows that are sorted by length together; their outputs are in memory at the same time.
-_WINDOW_TOKENS = 2**16
+# Tokens of the rows that are sorted by length together; their outputs are in memory at the same time. Exact outputs
+# fill the last batch of each length, so their windows are larger.
+_WINDOW_TOKENS, _EXACT_TOKENS = 2**16, 2**20
 # Positions of a batch (rows times padded length), for tasks with a width of at most `_WIDTH`.
 _BATCH_PLACES = 2**12
 _WIDTH = 4
@@ -55,9 +56,16 @@ class Predictor:
       mesh: the devices that rows are split over.
     """
 
-    def __init__(self, task: PredictionTask, mesh: Mesh) -> None:
-        """Makes a predictor for a task on a mesh."""
-        self._infer, self._watch = jax.jit(task.infer), task.watch
+    def __init__(self, task: PredictionTask, mesh: Mesh, *, exact: bool = False) -> None:
+        """Makes a predictor for a task on a mesh.
+
+        Args:
+          task: the task.
+          mesh: the mesh.
+          exact: whether a row has the same bits whatever the other rows are. Its own length then decides the padding,
+            and all batches of a length have the same number of rows. Few rows take longer.
+        """
+        self._infer, self._watch, self._exact = jax.jit(task.infer), task.watch, exact
         self._lengths = task.predict_lengths()
         self.mesh = mesh
         self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
@@ -70,7 +78,7 @@ class Predictor:
         Reads one window of examples at a time. Windows and batches do not depend on `done`, so outputs are bitwise
         equal for any `done`.
         """
-        for window in _windows(examples):
+        for window in _windows(examples, _EXACT_TOKENS if self._exact else _WINDOW_TOKENS):
             self._watch(row for example in window for row in example.rows)
             if done < len(window):
                 outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
@@ -82,8 +90,8 @@ class Predictor:
         """The outputs of rows, in the same order."""
         running = []
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        for members, shape in self._batches(rows):
-            count = -(-(1 << (len(members) - 1).bit_length()) // shards) * shards
+        for members, shape, full in self._batches(rows):
+            count = -(-(full if self._exact else 1 << (len(members) - 1).bit_length()) // shards) * shards
             stacked = _stack([rows[i] for i in members], shape, count)
             local = {name: values[sharding.local_rows(self.mesh, count)] for name, values in stacked.items()}
             with jax.set_mesh(self.mesh):
@@ -95,19 +103,26 @@ class Predictor:
                 outputs[i] = {name: np.asarray(value[place]) for name, value in fetched.items()}
         return [outputs[i] for i in range(len(rows))]
 
-    def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int]]]:
-        """Yields batches as indices of rows and padded lengths of arrays, from the longest rows to the shortest.
+    def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int], int]]:
+        """Yields batches as indices of rows, padded lengths of arrays, and rows of a full batch, from long to short.
 
-        All batches except the last are full. The number of rows of a full batch is a power of two, so that few shapes
-        are compiled; the last batch is filled up.
+        All batches are full except the last one or, if `exact`, the last of each length. The number of rows of a full
+        batch is a power of two, so that few shapes are compiled; other batches are filled up.
         """
         waiting = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
         while waiting:
             fitting = max(1, self._places // self._padded_length(_length(rows[waiting[-1]])))
             count = 1 << (fitting.bit_length() - 1)
-            members, waiting = waiting[-count:], waiting[:-count]
+            first = max(0, len(waiting) - count)
+            if self._exact:
+                same = self._padded_length(_length(rows[waiting[-1]]))
+                first = next(
+                    i for i in range(first, len(waiting)) if self._padded_length(_length(rows[waiting[i]])) == same
+                )
+            members, waiting = waiting[first:], waiting[:first]
             names = [name for name, array in rows[members[0]].items() if array.ndim]
-            yield members, {name: self._padded_length(max(len(rows[i][name]) for i in members)) for name in names}
+            longest = {name: max(len(rows[i][name]) for i in members) for name in names}
+            yield members, {name: self._padded_length(length) for name, length in longest.items()}, count
 
     def _padded_length(self, length: int) -> int:
         return next(padded for padded in self._lengths if padded >= length)
@@ -118,12 +133,12 @@ def _length(row: Row) -> int:
     return max(len(array) for array in row.values() if array.ndim)
 
 
-def _windows(examples: Iterable[Example]) -> Iterator[list[Example]]:
+def _windows(examples: Iterable[Example], most: int) -> Iterator[list[Example]]:
     window, tokens = [], 0
     for example in examples:
         window.append(example)
         tokens += sum(len(row["input_ids"]) for row in example.rows)
-        if tokens >= _WINDOW_TOKENS:
+        if tokens >= most:
             yield window
             window, tokens = [], 0
     if window:

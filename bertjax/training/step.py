@@ -121,7 +121,9 @@ def make_gradient(
         def micro_step(rows: Tree, key: jax.Array) -> Tree:
             return jax.value_and_grad(loss, has_aux=True)(params, rows, key)
 
-        keys = jax.random.split(parts.own_key(dropout_key(config.rng, seed, index)), config.accumulation_steps)
+        # A task that couples rows divides the batch itself.
+        count = 1 if task.couples_rows else config.accumulation_steps
+        keys = jax.random.split(parts.own_key(dropout_key(config.rng, seed, index)), count)
         total: tuple[tuple[jax.Array, Metrics], Params] = parts.all_sum(accumulate(micro_step, batch, keys))
         return total
 

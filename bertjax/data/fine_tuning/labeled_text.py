@@ -249,7 +249,11 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
 
 def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:
     texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
-    label = (_target if numeric else _class)(row, config.label_column) if config.label_column else None
+    label: str | float | None = None
+    if config.label_column:
+        label = (
+            number_of(row, config.label_column, "data.label_column") if numeric else _class(row, config.label_column)
+        )
     return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
 
 
@@ -269,8 +273,9 @@ def _class(row: Row, column: str) -> str:
     return name
 
 
-def _target(row: Row, column: str) -> float:
-    value = value_of(row, column, "data.label_column")
+def number_of(row: Row, column: str, key: str) -> float:
+    """Returns the number of the column that config key `key` names. Raises RowError unless it is finite."""
+    value = value_of(row, column, key)
     number = _number(value)
     if number is None:
         raise RowError(row.where, f"{value!r} in column {column!r}", "a finite number")

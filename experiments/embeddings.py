@@ -1,0 +1,343 @@
+"""Vectors of texts that are trained to be similar for related texts (Reimers and Gurevych 2019, Sentence-BERT)."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from bertjax.config import Size, above, each, one_of, part
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.fine_tuning.related_texts import (
+    RelatedTexts,
+    RelatedTextsConfig,
+    RelatedTextsRecipe,
+    pieces_of,
+)
+from bertjax.data.rows.buckets import max_examples
+from bertjax.data.rows.joint_batches import Examples, JointBatches, row_counts
+from bertjax.data.rows.text_rows import is_too_long, text_row
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.interop import sentence_transformers
+from bertjax.interop.published import Published
+from bertjax.interop.sentence_transformers import Sentences
+from bertjax.models.bert import Bert, BertInputs, HeadConfig
+from bertjax.models.embedding_losses import LOSSES, LossConfig, Texts, total
+from bertjax.models.heads import Pooling, pool_texts
+from bertjax.models.layers import drawing_by_row
+from bertjax.models.slices import in_slices
+from bertjax.scoring import glue, retrieval
+from bertjax.tasks import bert, completion, fine_tuning, inputs
+
+# What the rows of an objective must state; see `RelatedTextsRecipe`.
+_SCORES = {"ranking": "", "triplet": "", "cosine": "pair", "cosent": "pair", "margin": "teacher"}
+_CORRELATIONS, _RANKS = ("spearman", "pearson"), ("accuracy@1", "mrr@10", "ndcg@10")
+_NEIGHBOR = ("neighbor_accuracy",)
+FREE_AFTER_TRAINING = tuple(
+    f"data.{key}" for key in ("text_columns", "num_negatives", "score_column", "label_column", "header", "separator")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(RelatedTextsConfig, fine_tuning.DataConfig):
+    """The keys of `data`.
+
+    Attributes:
+      row_multiple: the rows of a batch, which hold several texts each, are a multiple of this number times
+        `accumulation_steps`. It must be a multiple of the devices that rows are split over.
+      row_counts: the numbers of rows that a batch may have. Default: from the training rows.
+    """
+
+    row_multiple: Size
+    row_counts: tuple[int, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(fine_tuning.FineTuningConfig):
+    """The config keys that this experiment reads.
+
+    Attributes:
+      objective: "ranking", "cosine", "cosent", "triplet" or "margin"; see `bertjax.models.embedding_losses`.
+      scale: what similarities are multiplied by in "ranking" and "cosent": one over the temperature.
+      learn_scale: whether the scale is a parameter, which starts at `scale` (Radford et al. 2021, CLIP).
+      symmetric: whether "ranking" also ranks the queries of each positive.
+      false_negative_margin: how much more similar to the query than its positive another document may be to be its
+        negative; None for any similarity.
+      triplet_margin: see "triplet".
+      sizes: the first numbers of a vector that are also trained as a vector (Matryoshka; Kusupati et al. 2022), such as
+        (64, 128); the whole vector always is. All have equal weight.
+      sentence_pooling: see `bertjax.models.heads.pool_texts`. Default: that of `init_from`, or "mean".
+      normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
+        or True.
+      accumulation_steps: the number of slices of a batch, of which one at a time is in memory.
+    """
+
+    model: bert.ModelConfig
+    data: DataConfig
+    objective: Annotated[str, one_of(*LOSSES)]
+    scale: Annotated[float, above(0)]
+    learn_scale: bool
+    symmetric: bool
+    false_negative_margin: float | None
+    triplet_margin: Annotated[float, above(0)]
+    sizes: Annotated[tuple[int, ...], each(above(0))]
+    sentence_pooling: Pooling
+    normalize: bool
+    accumulation_steps: Size
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        data = self.data
+        needs, has = bool(_SCORES[self.objective]), bool(data.score_column)
+        expected = "a column" if needs else "''"
+        self.data.check(needs == has, "score_column", f"{expected} with objective={self.objective}")
+        fix = "use objective=ranking, or columns of texts that are related"
+        self.check(not data.label_column or self.objective == "ranking", "objective", "ranking with classes", fix=fix)
+        ok = self.objective not in ("triplet", "margin") or len(data.text_columns) > 2
+        data.check(ok, "text_columns", f"a third column, of negatives, with objective={self.objective}")
+        width = self.model.hidden_size * (1 + self.sentence_pooling.count("+"))
+        self.check(all(size < width for size in self.sizes), "sizes", f"numbers below {width}, the size of vectors")
+
+    @property
+    def num_texts(self) -> int:
+        """The maximum number of texts of an example."""
+        return 2 + (self.data.num_negatives if len(self.data.text_columns) > 2 else 0)
+
+
+def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
+    """Fills in what `init_from` determines: sizes, casing, pooling and prompts."""
+    folder = published.path if published else None
+    known = (sentence_transformers.read(folder) if folder else None) or Sentences(normalizes=True)
+    length = sentence_transformers.read_length(folder) if folder and config["data"]["seq_len"] is None else None
+    config = completion.bert(config, published, seq_len=length or 128)
+    stated = {"sentence_pooling": known.pooling, "normalize": known.normalizes}
+    return {**config, **{key: value for key, value in stated.items() if config[key] is None}}
+
+
+open_vocabulary = bert.open_vocabulary
+
+
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`; rows of `data.seq_len` have two texts each."""
+    data, num_texts = config["data"], 2 + config["data"]["num_negatives"] * (len(config["data"]["text_columns"]) > 2)
+    rows = -(-config["batch_size"] * num_texts // 2)
+    return fine_tuning.example_config({**config, "data": {**data, "row_counts": (rows,)}})
+
+
+class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
+    """See `bertjax.contract.Data`."""
+
+    @functools.cached_property
+    def recipe(self) -> RelatedTextsRecipe:
+        """See `FineTuningData.recipe`."""
+        return RelatedTextsRecipe(
+            part(RelatedTextsConfig, self._config.data), _SCORES[self._config.objective], self.vocabulary
+        )
+
+    @functools.cached_property
+    def _examples(self) -> Examples:
+        return Examples(self.fields(), self._config.num_texts)
+
+    @functools.cached_property
+    def rows(self) -> Any:
+        """The texts of all training rows."""
+        return self._examples.texts
+
+    @functools.cached_property
+    def train(self) -> JointBatches:  # type: ignore[override]
+        """See `PreparedData.train`."""
+        config = self._config
+        counts = config.data.row_counts or self._row_counts()
+        return JointBatches(self._examples, self._row_length, counts, config.batch_size, config.seed)
+
+    @property
+    def _row_length(self) -> int:
+        return _row_length(self.row_lengths, self._config.data.seq_len)
+
+    def _row_counts(self) -> tuple[int, ...]:
+        config = self._config
+        multiple = config.data.row_multiple * config.accumulation_steps
+        return row_counts(self._examples, self._row_length, config.batch_size, multiple, config.seed)
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`; also fills in `data.row_counts`."""
+        config = super().complete(config)
+        counts = self._config.data.row_counts or (self._row_counts() if self._trains else ())
+        return {**config, "data": {**config["data"], "row_counts": counts}}
+
+    def _count_rows(self) -> int:
+        return len(self._examples.lengths)
+
+    def example(self, row: RelatedTexts) -> Example:
+        """See `FineTuningData.example`; one row per text."""
+        data, tokenizer = self._config.data, self.vocabulary
+        pieces = pieces_of(row.texts, data, tokenizer)
+        is_cut = any(is_too_long(text, tokenizer, data.seq_len) for text in pieces)
+        rows = [text_row(text, tokenizer, data.seq_len) for text in pieces]
+        return bert.to_example(rows, row, inputs.limited(bert.of_seq_len(data.seq_len), truncated=is_cut))
+
+
+def _row_length(lengths: Sequence[int] | None, seq_len: int) -> int:
+    """The tokens of a packed row: at least those of the longest text."""
+    return (lengths or (seq_len,))[-1]
+
+
+class Embedder(nn.Module):
+    """A vector for each text of each row.
+
+    Parameters: `bert`, without a pooler.
+    """
+
+    config: HeadConfig
+    pooling: str
+
+    @nn.compact
+    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float[Array, "B E F"]:
+        """Returns the vectors; meaningless ones where a row has fewer texts."""
+        hidden = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
+        count = 1 if inputs.cls_positions is None else inputs.cls_positions.shape[1]
+        own = inputs.segment_ids[:, None] == 1 + jnp.arange(count)[:, None]
+        positions = inputs.position_ids
+        every = jnp.broadcast_to(jnp.arange(hidden.shape[1]), inputs.segment_ids.shape)
+        return pool_texts(hidden, own, every if positions is None else positions, self.pooling)
+
+
+class Task(fine_tuning.FineTuningTask[Config]):
+    """See `bertjax.contract.TrainingTask`.
+
+    Parameters: those of `Embedder`, and `log_scale` [] with `learn_scale`.
+    """
+
+    architecture, couples_rows = "BertModel", True
+
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        super().__init__(config, vocabulary)
+        self.term = config.objective
+        margins = config.false_negative_margin, config.triplet_margin
+        self._loss = LossConfig(config.symmetric, *margins)
+
+    def with_head(self, encoder: HeadConfig, config: Config) -> Embedder:
+        """See `FineTuningTask.with_head`."""
+        return Embedder(encoder, config.sentence_pooling)
+
+    def init(self, rng: jax.Array) -> Params:
+        """See `PredictionTask.init`."""
+        learned = {"log_scale": jnp.log(jnp.float32(self._config.scale))} if self._config.learn_scale else {}
+        return {**super().init(rng), **learned}
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `TrainingTask.batch_specs` and `JointBatches.training`."""
+        config, data = self._config, self._config.data
+        length = _row_length(data.row_lengths, data.seq_len)
+        size, texts = config.batch_size, config.num_texts
+        whole = {"places": (size, texts), "numbers": (size, texts), "scores": (size, texts - 1), "weights": (size,)}
+        kinds = {"scores": np.float32, "weights": np.float32}
+        return [
+            {name: jax.ShapeDtypeStruct((rows, length), np.int32) for name in (*bert.INPUTS, "position_ids")}
+            | {"cls_positions": jax.ShapeDtypeStruct((rows, max_examples(length)), np.int32)}
+            | {name: jax.ShapeDtypeStruct(shape, kinds.get(name, np.int32)) for name, shape in whole.items()}
+            for rows in data.row_counts or ()
+        ]
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """1, because the loss is that of the whole batch."""
+        return {self.term: jnp.ones(())}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """The loss of the whole batch, whose texts are encoded in slices; see `TrainingTask.loss`."""
+
+        def encode(rows: Batch, numbers: jax.Array) -> jax.Array:
+            with drawing_by_row(numbers):
+                return self.apply(params, rows, rng)
+
+        rows = {name: batch[name] for name in (*bert.INPUTS, "position_ids", "cls_positions")}
+        found = in_slices(encode, rows, self._config.accumulation_steps)
+        places = batch["places"]
+        vectors = found.reshape(-1, found.shape[-1])[jnp.maximum(places, 0)]
+        scores = batch["scores"] if _SCORES[self.term] else jnp.zeros((len(places), 0))
+        texts = Texts(places >= 0, batch["numbers"], scores, batch["weights"])
+        scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
+        sizes = (*self._config.sizes, vectors.shape[-1])
+        losses = [total(self.term, vectors[..., :size], texts, scale, self._loss) for size in sizes]
+        tokens = jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32)
+        return {self.term: sum(losses, jnp.zeros(()))}, {"tokens": (tokens, jnp.ones(()))}
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The vector of each row, [B, F]."""
+        x = self.apply(params, batch, None)[:, 0]
+        if self._config.normalize:
+            x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+        return {"features": x}
+
+    def score_names(self) -> Sequence[str]:
+        """The correlations with scores; for classes, how often the nearest text has the class; else the ranks."""
+        if self._config.data.label_column:
+            return _NEIGHBOR
+        return _CORRELATIONS if _SCORES[self.term] == "pair" else _RANKS
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `score_names`. A query is compared with the positives and negatives of all examples."""
+        vectors = [np.stack([output["features"] for output in outputs]).astype(np.float32) for _, outputs in results]
+        unit = [each / np.maximum(np.linalg.norm(each, axis=-1, keepdims=True), 1e-12) for each in vectors]
+        rows = [example.source for example, _ in results]
+        if self._config.data.label_column:
+            return {"neighbor_accuracy": _neighbor_accuracy(np.concatenate(unit), [row.label for row in rows])}
+        if _SCORES[self.term] == "pair":
+            cosines, scores = np.array([each[0] @ each[1] for each in unit]), np.array([row.scores[0] for row in rows])
+            return glue.score(_CORRELATIONS, cosines, scores)
+        return _ranks(unit, rows)
+
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`; of one text, without a prompt."""
+        inputs.check_texts(texts, where, (1,))
+        return bert.text_example(self._tokenizer.encode_batch(texts), self._tokenizer, self._seq_len, texts[0])
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The text, and its vector."""
+        return {"text": example.source, "features": outputs[0]["features"]}
+
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """See `BertTask.sample`."""
+        raise NotImplementedError
+
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder that sentence-transformers opens."""
+        config, data = self._config, self._config.data
+        self.save({"bert": params["bert"]}, folder, self.architecture)
+        sentences = Sentences(config.sentence_pooling, (), config.normalize)
+        prompts = {"query": data.query_prompt, "document": data.document_prompt}
+        sizes = self._model_config.hidden_size, self._seq_len
+        sentence_transformers.save(folder, sentences, {}, sizes, prompts, Path(config.init_from))
+
+
+def _neighbor_accuracy(vectors: Float[np.ndarray, "N D"], labels: Sequence[str]) -> float:
+    """The fraction of texts whose most similar other text has their class."""
+    similar = vectors @ vectors.T
+    np.fill_diagonal(similar, -np.inf)
+    names = np.array(labels)
+    return float(np.mean(names[similar.argmax(axis=1)] == names))
+
+
+def _ranks(vectors: Sequence[Float[np.ndarray, "T D"]], rows: Sequence[RelatedTexts]) -> dict[str, float]:
+    """The metrics of finding the positives of each query among the documents of all rows; equal texts are one."""
+    texts = {text: None for row in rows for text in row.texts[1:]}
+    place = {text: number for number, text in enumerate(texts)}
+    documents = np.zeros((len(texts), vectors[0].shape[1]), np.float32)
+    relevant: dict[str, dict[str, int]] = {}
+    queries: dict[str, np.ndarray] = {}
+    for row, own in zip(rows, vectors, strict=True):
+        for text, vector in zip(row.texts[1:], own[1:], strict=True):
+            documents[place[text]] = vector
+        queries[row.texts[0]] = own[0]
+        relevant.setdefault(row.texts[0], {})[str(place[row.texts[1]])] = 1
+    _, found = retrieval.search(np.stack(list(queries.values())), documents, 10)
+    ranked = {text: list(map(str, best)) for text, best in zip(queries, found.tolist(), strict=True)}
+    values = list(retrieval.each_query(ranked, relevant))
+    return {name: float(np.mean([value[name] for value in values])) for name in _RANKS}
