@@ -257,7 +257,7 @@ class TrainingTask(PredictionTask):
     Attributes:
       uses_dropout: whether updates pass a key to `loss`.
       couples_rows: whether the loss of a row depends on other rows. `loss` then gets the whole global batch, which it
-        divides by `accumulation_steps` itself; see `training.step.in_slices`.
+        encodes in `accumulation_steps` slices; see `bertjax.models.slices`.
     """
 
     uses_dropout, couples_rows = True, False

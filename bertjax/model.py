@@ -153,7 +153,8 @@ class Model(Inference):
         if prompt_name is not None or prompt is not None:
             from bertjax.experiments.features import chosen_prompt
 
-            task = task.prompted(chosen_prompt(self._folder, prompt_name, prompt))
+            published = self._published or open_weights(self._folder)
+            task = task.prompted(chosen_prompt(published, prompt_name, prompt))
         size = task.size
         none = np.full(size, np.nan, np.float32)
         examples = self._tracked(reported(task.examples_in(_listed(texts)), "texts"), texts)

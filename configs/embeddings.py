@@ -13,7 +13,8 @@ similarity, or has the scores of a teacher. With `data.label_column` it is a tex
 
 The variant, after the colon, is a size, an objective, or both:
 
-- Sizes: as in configs/classification.py.
+- Sizes: tiny, mini, small, medium, base, large, from random weights, with a vocabulary in `data.vocab_file`. Without a
+  size, `init_from` determines it.
 - Objectives: `ranking`, the default, chooses the positive among all documents of a batch; `similarity` orders pairs by
   their scores (`objective=cosent`); `distillation` learns the differences of a teacher's scores (`objective=margin`).
 
@@ -46,6 +47,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.triplet_margin = 5.0
     config.sizes = ()
     config.sentence_pooling = placeholder(str)  # default: init_from's, or "mean"
+    config.dense = placeholder(tuple)  # maps of the vectors; default: those of a sentence-transformers folder
     config.normalize = placeholder(bool)  # default: init_from's, or True
     is_pair = config.objective == "cosent"
     config.checkpoint.best_metric = "valid/spearman" if is_pair else "valid/ndcg@10"
@@ -54,8 +56,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.data.num_negatives = 8
     config.data.score_column = "score" if config.objective != "ranking" else ""
     config.data.label_column = ""
-    config.data.query_prompt = ""
-    config.data.document_prompt = ""
+    config.data.query_prompt = placeholder(str)  # default: init_from's, or ""
+    config.data.document_prompt = placeholder(str)
     config.data.row_multiple = 8
     config.data.row_counts = placeholder(tuple)  # default: from the training rows
     return config

@@ -25,7 +25,6 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
-from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
@@ -83,7 +82,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 def _pooling(published: Published | None) -> str:
     """The default of `model.sentence_pooling`: "mean" if the encoder was trained for mean pooling, else "cls"."""
     try:
-        sentences = sentence_transformers.read(published.path) if published else None
+        sentences = published.sentences if published else None
     except UserError:  # an unsupported module; the encoder can still be used
         sentences = None
     return "mean" if sentences and sentences.pooling == "mean" else "cls"

@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,9 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from bertjax import contract
 from bertjax.config import Size, above, each, one_of, part
-from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.related_texts import (
     RelatedTexts,
     RelatedTextsConfig,
@@ -24,21 +26,23 @@ from bertjax.data.rows.buckets import max_examples
 from bertjax.data.rows.joint_batches import Examples, JointBatches, row_counts
 from bertjax.data.rows.text_rows import is_too_long, text_row
 from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.errors import UserError
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from bertjax.models.embedding_losses import LOSSES, LossConfig, Texts, total
-from bertjax.models.heads import Pooling, pool_texts
+from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, pool_texts
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
 from bertjax.scoring import glue, retrieval
-from bertjax.tasks import bert, completion, fine_tuning, inputs
+from bertjax.tasks import bert, completion, fine_tuning, inputs, samples
 
 # What the rows of an objective must state; see `RelatedTextsRecipe`.
 _SCORES = {"ranking": "", "triplet": "", "cosine": "pair", "cosent": "pair", "margin": "teacher"}
 _CORRELATIONS, _RANKS = ("spearman", "pearson"), ("accuracy@1", "mrr@10", "ndcg@10")
-_NEIGHBOR = ("neighbor_accuracy",)
+_RANKED = 10  # documents of the metrics
+_SEARCHED, _SHOWN, _SHOWN_DOCUMENTS = 500, 8, 5  # on the run's page: rows, examples, and documents of each
 FREE_AFTER_TRAINING = tuple(
     f"data.{key}" for key in ("text_columns", "num_negatives", "score_column", "label_column", "header", "separator")
 )
@@ -63,6 +67,7 @@ class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads.
 
     Attributes:
+      init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
       objective: "ranking", "cosine", "cosent", "triplet" or "margin"; see `bertjax.models.embedding_losses`.
       scale: what similarities are multiplied by in "ranking" and "cosent": one over the temperature.
       learn_scale: whether the scale is a parameter, which starts at `scale` (Radford et al. 2021, CLIP).
@@ -73,6 +78,7 @@ class Config(fine_tuning.FineTuningConfig):
       sizes: the first numbers of a vector that are also trained as a vector (Matryoshka; Kusupati et al. 2022), such as
         (64, 128); the whole vector always is. All have equal weight.
       sentence_pooling: see `bertjax.models.heads.pool_texts`. Default: that of `init_from`, or "mean".
+      dense: maps of the vectors. Default: those of a sentence-transformers folder; () for none.
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
       accumulation_steps: the number of slices of a batch, of which one at a time is in memory.
@@ -88,6 +94,7 @@ class Config(fine_tuning.FineTuningConfig):
     triplet_margin: Annotated[float, above(0)]
     sizes: Annotated[tuple[int, ...], each(above(0))]
     sentence_pooling: Pooling
+    dense: tuple[DenseConfig, ...]
     normalize: bool
     accumulation_steps: Size
 
@@ -101,8 +108,13 @@ class Config(fine_tuning.FineTuningConfig):
         self.check(not data.label_column or self.objective == "ranking", "objective", "ranking with classes", fix=fix)
         ok = self.objective not in ("triplet", "margin") or len(data.text_columns) > 2
         data.check(ok, "text_columns", f"a third column, of negatives, with objective={self.objective}")
-        width = self.model.hidden_size * (1 + self.sentence_pooling.count("+"))
+        width = self.size
         self.check(all(size < width for size in self.sizes), "sizes", f"numbers below {width}, the size of vectors")
+
+    @property
+    def size(self) -> int:
+        """The size of a vector."""
+        return self.dense[-1].size if self.dense else self.model.hidden_size * (1 + self.sentence_pooling.count("+"))
 
     @property
     def num_texts(self) -> int:
@@ -111,13 +123,22 @@ class Config(fine_tuning.FineTuningConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """Fills in what `init_from` determines: sizes, casing, pooling and prompts."""
-    folder = published.path if published else None
-    known = (sentence_transformers.read(folder) if folder else None) or Sentences(normalizes=True)
-    length = sentence_transformers.read_length(folder) if folder and config["data"]["seq_len"] is None else None
+    """Fills in what `init_from` determines: sizes, casing, pooling, maps and prompts.
+
+    Raises:
+      UserError: if config keys contradict each other or `init_from`, or its vectors leave out their prompts.
+    """
+    known = (published.sentences if published else None) or Sentences(normalizes=True)
+    length = published.max_length if published else None
     config = completion.bert(config, published, seq_len=length or 128)
-    stated = {"sentence_pooling": known.pooling, "normalize": known.normalizes}
-    return {**config, **{key: value for key, value in stated.items() if config[key] is None}}
+    config = completion.sentences(config, known, config["model"]["hidden_size"])
+    stated = {"query_prompt": known.prompt("query"), "document_prompt": known.prompt("document", "passage", "corpus")}
+    data = {key: value if config["data"][key] is None else config["data"][key] for key, value in stated.items()}
+    if any(data.values()) and not known.includes_prompt:
+        got, expected = "prompts with include_prompt=False", "vectors that include the tokens of their prompts"
+        fix = "set --config.data.query_prompt='' and --config.data.document_prompt=''"
+        raise UserError(f"config key init_from={config['init_from']}", got=got, expected=expected, fix=fix)
+    return {**config, "data": {**config["data"], **data}}
 
 
 open_vocabulary = bert.open_vocabulary
@@ -191,11 +212,12 @@ def _row_length(lengths: Sequence[int] | None, seq_len: int) -> int:
 class Embedder(nn.Module):
     """A vector for each text of each row.
 
-    Parameters: `bert`, without a pooler.
+    Parameters: `bert`, without a pooler; and, if there are maps, `dense`, see `SentenceDense`.
     """
 
     config: HeadConfig
     pooling: str
+    dense: tuple[DenseConfig, ...]
 
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float[Array, "B E F"]:
@@ -205,7 +227,8 @@ class Embedder(nn.Module):
         own = inputs.segment_ids[:, None] == 1 + jnp.arange(count)[:, None]
         positions = inputs.position_ids
         every = jnp.broadcast_to(jnp.arange(hidden.shape[1]), inputs.segment_ids.shape)
-        return pool_texts(hidden, own, every if positions is None else positions, self.pooling)
+        vectors = pool_texts(hidden, own, every if positions is None else positions, self.pooling)
+        return SentenceDense(self.dense, name="dense")(vectors) if self.dense else vectors
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
@@ -225,12 +248,16 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def with_head(self, encoder: HeadConfig, config: Config) -> Embedder:
         """See `FineTuningTask.with_head`."""
-        return Embedder(encoder, config.sentence_pooling)
+        return Embedder(encoder, config.sentence_pooling, config.dense)
 
     def init(self, rng: jax.Array) -> Params:
         """See `PredictionTask.init`."""
         learned = {"log_scale": jnp.log(jnp.float32(self._config.scale))} if self._config.learn_scale else {}
         return {**super().init(rng), **learned}
+
+    def warm_start(self, params: Params, published: Published) -> Params:
+        """See `PredictionTask.warm_start`; the scale starts at `scale`."""
+        return {**params, **super().warm_start({key: params[key] for key in params if key != "log_scale"}, published)}
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `TrainingTask.batch_specs` and `JointBatches.training`."""
@@ -277,22 +304,24 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {"features": x}
 
     def score_names(self) -> Sequence[str]:
-        """The correlations with scores; for classes, how often the nearest text has the class; else the ranks."""
-        if self._config.data.label_column:
-            return _NEIGHBOR
-        return _CORRELATIONS if _SCORES[self.term] == "pair" else _RANKS
+        """The correlations of cosines with the scores of pairs; otherwise the metrics of `_rankings`."""
+        return _CORRELATIONS if self._is_pair else _RANKS
+
+    @property
+    def _is_pair(self) -> bool:
+        return _SCORES[self.term] == "pair"
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`. A query is compared with the positives and negatives of all examples."""
-        vectors = [np.stack([output["features"] for output in outputs]).astype(np.float32) for _, outputs in results]
-        unit = [each / np.maximum(np.linalg.norm(each, axis=-1, keepdims=True), 1e-12) for each in vectors]
-        rows = [example.source for example, _ in results]
-        if self._config.data.label_column:
-            return {"neighbor_accuracy": _neighbor_accuracy(np.concatenate(unit), [row.label for row in rows])}
-        if _SCORES[self.term] == "pair":
-            cosines, scores = np.array([each[0] @ each[1] for each in unit]), np.array([row.scores[0] for row in rows])
-            return glue.score(_CORRELATIONS, cosines, scores)
-        return _ranks(unit, rows)
+        """See `score_names`."""
+        if self._is_pair:
+            cosines = np.array([first @ second for _, (first, second) in _unit(results)])
+            return glue.score(_CORRELATIONS, cosines, np.array([example.source.scores[0] for example, _ in results]))
+        values = [
+            value
+            for each in _rankings(results)
+            for value in retrieval.each_query({each.query: list(each.found)}, {each.query: each.relevant})
+        ]
+        return {name: float(np.mean([value[name] for value in values])) if values else 0.0 for name in _RANKS}
 
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`; of one text, without a prompt."""
@@ -303,41 +332,77 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """The text, and its vector."""
         return {"text": example.source, "features": outputs[0]["features"]}
 
+    def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Yields validation texts with the most similar texts of the first rows, or pairs with their scores."""
+        shown = list(itertools.islice(data.validation_examples(), _SEARCHED))
+        every = Example([row for example in shown for row in example.rows], None)
+        ((_, outputs),) = infer([every])  # one example, because `infer` yields only the first few
+        found = iter(outputs)
+        results = [(example, list(itertools.islice(found, len(example.rows)))) for example in shown]
+        yield from itertools.islice(
+            itertools.starmap(self.sample, results) if self._is_pair else map(_shown, _rankings(results)), _SHOWN
+        )
+        yield from samples.bert_positions(params)
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`."""
-        raise NotImplementedError
+        """See `BertTask.sample`; of a pair."""
+        ((row, (first, second)),) = _unit([(example, outputs)])
+        values = {"score": round(float(first @ second), 3), "reference": row.scores[0]}
+        return {"kind": "label", "text": row.texts[0], "second": row.texts[1], **values}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that sentence-transformers opens."""
         config, data = self._config, self._config.data
         self.save({"bert": params["bert"]}, folder, self.architecture)
-        sentences = Sentences(config.sentence_pooling, (), config.normalize)
+        sentences = Sentences(config.sentence_pooling, config.dense, config.normalize)
         prompts = {"query": data.query_prompt, "document": data.document_prompt}
-        sizes = self._model_config.hidden_size, self._seq_len
-        sentence_transformers.save(folder, sentences, {}, sizes, prompts, Path(config.init_from))
+        sizes, maps = (self._model_config.hidden_size, self._seq_len), params.get("dense", {})
+        sentence_transformers.save(folder, sentences, maps, sizes, prompts, Path(config.init_from))
 
 
-def _neighbor_accuracy(vectors: Float[np.ndarray, "N D"], labels: Sequence[str]) -> float:
-    """The fraction of texts whose most similar other text has their class."""
-    similar = vectors @ vectors.T
-    np.fill_diagonal(similar, -np.inf)
-    names = np.array(labels)
-    return float(np.mean(names[similar.argmax(axis=1)] == names))
+class _Ranking(NamedTuple):
+    query: str
+    found: Mapping[str, float]  # the cosines of the most similar documents, in descending order
+    relevant: Mapping[str, int]
 
 
-def _ranks(vectors: Sequence[Float[np.ndarray, "T D"]], rows: Sequence[RelatedTexts]) -> dict[str, float]:
-    """The metrics of finding the positives of each query among the documents of all rows; equal texts are one."""
-    texts = {text: None for row in rows for text in row.texts[1:]}
-    place = {text: number for number, text in enumerate(texts)}
-    documents = np.zeros((len(texts), vectors[0].shape[1]), np.float32)
-    relevant: dict[str, dict[str, int]] = {}
+def _unit(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[tuple[RelatedTexts, np.ndarray]]:
+    """Yields the rows of examples with the vectors of their texts, scaled to length 1."""
+    for example, outputs in results:
+        vectors = np.stack([output["features"] for output in outputs]).astype(np.float32)
+        yield example.source, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def _rankings(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[_Ranking]:
+    """Ranks the documents of all rows for each query. Equal texts are one.
+
+    Relevant are the positives of a query. If rows have classes, each text is a query, and the relevant documents are
+    the other texts of its class.
+    """
     queries: dict[str, np.ndarray] = {}
-    for row, own in zip(rows, vectors, strict=True):
-        for text, vector in zip(row.texts[1:], own[1:], strict=True):
-            documents[place[text]] = vector
-        queries[row.texts[0]] = own[0]
-        relevant.setdefault(row.texts[0], {})[str(place[row.texts[1]])] = 1
-    _, found = retrieval.search(np.stack(list(queries.values())), documents, 10)
-    ranked = {text: list(map(str, best)) for text, best in zip(queries, found.tolist(), strict=True)}
-    values = list(retrieval.each_query(ranked, relevant))
-    return {name: float(np.mean([value[name] for value in values])) for name in _RANKS}
+    documents: dict[str, np.ndarray] = {}
+    relevant: dict[str, dict[str, int]] = {}  # by query, or by class
+    classes: dict[str, str] = {}
+    for row, vectors in _unit(results):
+        query, *others = row.texts
+        queries[query] = vectors[0]
+        if row.label is not None:
+            others, vectors, classes[query] = [query], vectors[[0, 0]], row.label
+        documents.update(zip(others, vectors[1:], strict=True))
+        relevant.setdefault(classes.get(query, query), {})[others[0]] = 1
+    names = list(documents)
+    scores, places = retrieval.search(np.stack(list(queries.values())), np.stack(list(documents.values())), _RANKED + 1)
+    for query, of_query, best in zip(queries, scores.tolist(), places.tolist(), strict=True):
+        itself = query if query in classes else None
+        pairs = [(names[place], score) for place, score in zip(best, of_query, strict=True) if names[place] != itself]
+        right = relevant[classes.get(query, query)]
+        yield _Ranking(query, dict(pairs[:_RANKED]), {name: 1 for name in right if name != itself})
+
+
+def _shown(ranking: _Ranking) -> Mapping[str, Any]:
+    """A ranking for the run's page."""
+    found = [
+        {"text": text, "score": round(score, 3), "right": text in ranking.relevant}
+        for text, score in itertools.islice(ranking.found.items(), _SHOWN_DOCUMENTS)
+    ]
+    return {"kind": "retrieval", "text": ranking.query, "found": found, "reference": next(iter(ranking.relevant), "")}

@@ -117,8 +117,8 @@ class _Source(NamedTuple):
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and sentence pooling. Raises UserError if it is invalid."""
     folder, of_sentence = published.path, config["pooling"] == "sentence"
-    sentences = (sentence_transformers.read(folder) if of_sentence else None) or Sentences()
-    seq_len = sentence_transformers.read_length(folder) if of_sentence else None
+    sentences = (published.sentences if of_sentence else None) or Sentences()
+    seq_len = published.max_length if of_sentence else None
     if of_sentence and sentence_transformers.lowercases(folder) and not published.lowercase:
         expected = "False, or a tokenizer that lowercases"
         raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
@@ -126,52 +126,29 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     model = dict(config["model"])
     if not model["layers"]:
         model["layers"] = (-1,) if of_sentence else tuple(range(-min(_BEST_LAYERS, model["num_layers"]), 0))
-    stated: dict[str, Any] = {
-        "sentence_pooling": sentences.pooling,
-        "dense": [dataclasses.asdict(each) for each in sentences.dense],
-        "normalize": sentences.normalizes,
-        "include_prompt": sentences.includes_prompt,
-    }
-    used = {key: value if config[key] is None else config[key] for key, value in stated.items()}
-    if used["dense"]:
-        _check_dense({**used, "model": model}, stated["dense"], sentences.input_size, folder)
+    config = completion.sentences(config, sentences, _size(model))
     name, prompt = config["prompt_name"], config["prompt"]
     return {
         **config,
-        **used,
         "model": model,
         "prompt_name": None,  # `prompt` has its text
-        "prompt": chosen_prompt(folder, name, prompt) if of_sentence or name else prompt or "",
+        "prompt": chosen_prompt(published, name, prompt) if of_sentence or name else prompt or "",
     }
 
 
-def _check_dense(used: Mapping[str, Any], stated: Sequence[Any], input_size: int | None, folder: Path) -> None:
-    """Raises UserError unless the maps are those of the folder, and their input has the size of the vectors."""
-    if [*used["dense"]] != stated:
-        expected = "() or " + (f"{stated}, as in {folder}" if stated else "no value, because init_from has no maps")
-        raise UserError("config key dense", got=used["dense"], expected=expected, fix="omit it")
-    pooling = used["sentence_pooling"]
-    size = _pooled_size(used["model"], pooling)
-    if size != input_size:
-        got, expected = f"{pooling!r}, for vectors of {size}", f"vectors of {input_size}, as Dense in {folder} reads"
-        fix = "omit sentence_pooling and model.layers, or set --config.dense=()"
-        raise UserError("config key sentence_pooling", got=got, expected=expected, fix=fix)
+def _size(model: Mapping[str, Any]) -> int:
+    """The size of the vector of a token."""
+    return int(model["hidden_size"]) * (len(model["layers"]) if model["mixing"] == "concatenation" else 1)
 
 
-def _pooled_size(model: Mapping[str, Any], pooling: str) -> int:
-    """The size of the vector of a unit, before maps."""
-    joined = len(model["layers"]) if model["mixing"] == "concatenation" else 1
-    return int(model["hidden_size"]) * joined * (str(pooling).count("+") + 1)
-
-
-def chosen_prompt(folder: Path, name: str | None, prompt: str | None) -> str:
-    """Returns the prompt with a name, or the given one, or the default of a folder; see `Config`.
+def chosen_prompt(published: Published, name: str | None, prompt: str | None) -> str:
+    """Returns the prompt with a name, or the given one, or the default of `published`; see `Config`.
 
     Raises:
-      UserError: if both are given, or the folder has no prompt of this name.
+      UserError: if both are given, or there is no prompt of this name.
     """
     if prompt is None:
-        return sentence_transformers.read_prompt(folder, name)
+        return sentence_transformers.prompt_of(published.sentences or Sentences(), name, published.path)
     if name is not None or not isinstance(prompt, str):
         got = f"{prompt!r}" if name is None else f"{prompt!r} with prompt_name={name!r}"
         raise UserError("prompt", got=got, expected="a text (str), without prompt_name", fix="omit one of them")
@@ -199,7 +176,7 @@ class Task(BertPredictionTask[Config]):
         model = BertFeatures(encoder, head.layers, head.mixing)
         super().__init__(config, vocabulary, encoder, model, config.data.seq_len)
         poolings = config.sentence_pooling if config.pooling == "sentence" else ""
-        self._pooled_size = _pooled_size(dataclasses.asdict(head), poolings)
+        self._pooled_size = _size(dataclasses.asdict(head)) * (1 + poolings.count("+"))
         self._dense = SentenceDense(config.dense)
         self.size = config.dense[-1].size if config.dense else self._pooled_size
 
@@ -275,7 +252,8 @@ class Task(BertPredictionTask[Config]):
         sentences = Sentences(config.sentence_pooling, config.dense, config.normalize, config.include_prompt)
         sizes = bert.hidden_size, self._seq_len
         source = Path(config.init_from)
-        sentence_transformers.save(folder, sentences, params.get("dense", {}), sizes, config.prompt, source)
+        prompts = {"": config.prompt}
+        sentence_transformers.save(folder, sentences, params.get("dense", {}), sizes, prompts, source)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The `units`, their `features` [n, D], and for a pair the number of the first unit of its `second` text."""

@@ -63,6 +63,7 @@ def small(name: str, folder: Path) -> dict[str, Any]:
     writers = {
         "classification": tiny.write_table,
         "multiple_choice": tiny.write_choices,
+        "embeddings": tiny.write_related,
         "tagging": tiny.write_sentences,
     }
     return {**values, **writers[name](folder), "data.seq_len": 16}

@@ -58,6 +58,16 @@ class Transformers(Published):
         return {**huggingface.read_config(self.config, self._file), **presumm.read_head(self.config, self._file)}
 
     @functools.cached_property
+    def sentences(self) -> sentence_transformers.Sentences | None:
+        """That of a folder of sentence-transformers."""
+        return sentence_transformers.read(self.path)
+
+    @functools.cached_property
+    def max_length(self) -> int | None:
+        """See `sentence_transformers.read_length`."""
+        return sentence_transformers.read_length(self.path)
+
+    @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """The class names in config.json."""
         return huggingface.read_labels(self.config, self._file) or ()

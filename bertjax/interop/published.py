@@ -19,7 +19,9 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer, saved_file, vocabulary_folder
 from bertjax.errors import UserError
 from bertjax.interop import families, json_files
+from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.bert import HeadConfig
+from bertjax.models.heads import DenseConfig
 from bertjax.models.replaced_tokens import DISENTANGLED, with_changes
 from bertjax.runs import checkpoints
 
@@ -121,6 +123,16 @@ class Published(abc.ABC):
     def objective(self) -> str | None:
         """The objective of pretraining, "masked_lm" or "causal_lm", if it is known."""
         return self.config.get("objective")
+
+    @property
+    def sentences(self) -> Sentences | None:
+        """How texts become vectors; None if the folder does not state it."""
+        return None
+
+    @property
+    def max_length(self) -> int | None:
+        """The maximum number of tokens of a text whose vector is made; None for all positions of the model."""
+        return None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -236,6 +248,22 @@ class Run(Published):
         """See `Published.rows`."""
         keys = ("seq_len",) if self.experiment == "translation" else _ROWS
         return {key: self.config["data"][key] for key in keys if key in self.config["data"]}
+
+    @property
+    def sentences(self) -> Sentences | None:
+        """That of the experiment "embeddings"."""
+        run = self.config
+        if self.experiment != "embeddings":
+            return None
+        dense = tuple(DenseConfig(**each) for each in run["dense"])
+        size = run["model"]["hidden_size"] * (1 + run["sentence_pooling"].count("+")) if dense else None
+        prompts = {name: run["data"][f"{name}_prompt"] for name in ("query", "document")}
+        return Sentences(run["sentence_pooling"], dense, run["normalize"], True, size, prompts)
+
+    @property
+    def max_length(self) -> int | None:
+        """That of the experiment "embeddings"."""
+        return self.config["data"]["seq_len"] if self.experiment == "embeddings" else None
 
     @functools.cached_property
     def vocabularies(self) -> Any:

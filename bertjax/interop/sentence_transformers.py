@@ -6,6 +6,7 @@ These are the modules that make a vector of a text, its prompts, and its maximum
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,13 +43,19 @@ _MAX_LENGTH = 2**31 - 1  # tokenizers without a limit have 10^30
 
 
 class Sentences(NamedTuple):
-    """How the vectors of tokens become the vector of a text."""
+    """How a text becomes a vector, in addition to the encoder."""
 
     pooling: str = "mean"  # see `bertjax.models.heads.pool`
     dense: tuple[DenseConfig, ...] = ()
     normalizes: bool = False  # whether vectors are scaled to length 1
     includes_prompt: bool = True  # whether `pooling` includes the tokens of a prompt
     input_size: int | None = None  # the size of the vectors that the first of `dense` maps; None without any
+    prompts: Mapping[str, Any] = MappingProxyType({})  # texts that may precede a text, by name
+    default_prompt: str | None = None  # the name of the prompt that precedes each text by default
+
+    def prompt(self, *names: str) -> str:
+        """Returns the first prompt with one of these names; "" without any."""
+        return next((self.prompts[name] or "" for name in names if name in self.prompts), "")
 
 
 def read(folder: Path) -> Sentences | None:
@@ -70,12 +77,15 @@ def read(folder: Path) -> Sentences | None:
     if not found or not set(found) <= set(POOLINGS):
         refuse(f"{path}", " and ".join(map(str, found)), "poolings of " + ", ".join(POOLINGS))
     dense = [_read_dense(each / CONFIG_FILE) for kind, each in modules if kind == "Dense"]
+    default_prompt, prompts = _prompts(folder)
     return Sentences(
         pooling="+".join(found),
         dense=tuple(each for _, each in dense),
         normalizes=modules[-1][0] == "Normalize",
         includes_prompt=json_files.fields(values, {"value": ("include_prompt", bool)}, path)["value"],
         input_size=dense[0][0] if dense else None,
+        prompts=prompts,
+        default_prompt=default_prompt,
     )
 
 
@@ -102,7 +112,12 @@ def load_dense(folder: Path, like: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(
-    folder: Path, sentences: Sentences, dense: Mapping[str, Any], sizes: tuple[int, int], prompt: str, source: Path
+    folder: Path,
+    sentences: Sentences,
+    dense: Mapping[str, Any],
+    sizes: tuple[int, int],
+    prompts: Mapping[str, str],
+    source: Path,
 ) -> None:
     """Writes the files that a folder of sentence-transformers has in addition to those of its encoder.
 
@@ -111,7 +126,7 @@ def save(
       sentences: how the vectors of texts are made.
       dense: the parameters of `sentences.dense`.
       sizes: the size of the vectors of tokens, and the maximum number of tokens.
-      prompt: the text that precedes each text; "" for none.
+      prompts: texts that precede the texts, by name. That of the name "" precedes each text by default.
       source: a folder of sentence-transformers whose other prompts are kept.
     """
     names, (size, length) = sentences.pooling.split("+"), sizes
@@ -134,9 +149,11 @@ def save(
         (folder / path).mkdir(exist_ok=True)
         write_json(folder / path / CONFIG_FILE, config)
     write_json(folder / _LENGTH_FILE, {"max_seq_length": length, "do_lower_case": False})
-    _, prompts = _prompts(source)
-    name = next((name for name, text in prompts.items() if text == prompt), "default")
-    named = {"default_prompt_name": name, "prompts": {**prompts, name: prompt}} if prompt else {"prompts": prompts}
+    kept = {**_prompts(source)[1], **{name: text for name, text in prompts.items() if name}}
+    named: dict[str, Any] = {"prompts": kept}
+    if default := prompts.get(""):
+        name = next((name for name, text in kept.items() if text == default), "default")
+        named = {"default_prompt_name": name, "prompts": {**kept, name: default}}
     write_json(folder / _PROMPTS_FILE, named)
     types = [f"sentence_transformers.models.{kind}" for kind in kinds]
     of_modules = enumerate(zip(paths, types, strict=True))
@@ -144,28 +161,28 @@ def save(
     write_json(folder / _MODULES_FILE, modules)
 
 
-def read_prompt(folder: Path, name: str | None) -> str:
+def prompt_of(sentences: Sentences, name: str | None, source: Path) -> str:
     """Returns a prompt, which precedes each text; "" for none.
 
     Args:
-      folder: the folder.
-      name: the name of the prompt; None for `default_prompt_name` of the folder.
+      sentences: what `source` states.
+      name: the name of the prompt; None for the default one.
+      source: the folder, for messages.
     Raises:
-      UserError: if the folder has no prompt of this name.
+      UserError: if there is no prompt of this name.
     """
-    default, prompts = _prompts(folder)
-    name, key = (default, "default_prompt_name") if name is None else (name, "prompt_name")
+    key = "default_prompt_name" if name is None else "prompt_name"
+    name, prompts = sentences.default_prompt if name is None else name, sentences.prompts
     if name is None:
         return ""
-    path = folder / _PROMPTS_FILE
     if name not in list(prompts):
-        expected = (
-            f"one of {', '.join(prompts)}, the prompts in {path}" if prompts else f"no name: {path} has no prompts"
-        )
+        expected = f"one of {', '.join(prompts)}" if prompts else "no name"
+        expected += f", the prompts of {source}" if prompts else f": {source} has no prompts"
         raise UserError(
             key, got=repr(name), expected=expected, fix=did_you_mean(str(name), prompts, "correct the name")
         )
-    return "" if prompts[name] is None else str(json_files.fields(prompts, {"text": (name, str)}, path)["text"])
+    text = prompts[name]
+    return "" if text is None else str(json_files.fields(prompts, {"text": (name, str)}, source)["text"])
 
 
 def read_length(folder: Path) -> int | None:

@@ -5,12 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 Tree = Any
 
 
 def in_slices(function: Callable[[Tree, jax.Array], Tree], rows: Tree, count: int) -> Tree:
-    """Returns `function` of all rows. Only one slice of them is in memory at a time.
+    """Returns `function` of all rows, on every device. Only one slice of the rows is in memory at a time.
 
     A loss of the results has the same gradient as without slices. Differentiation computes each slice again, as with
     cached gradients (Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup").
@@ -22,7 +23,13 @@ def in_slices(function: Callable[[Tree, jax.Array], Tree], rows: Tree, count: in
     """
     numbers = jnp.arange(len(jax.tree.leaves(rows)[0]))
     if count == 1:
-        return function(rows, numbers)
+        return _gathered(function(rows, numbers))
     slices = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1), (rows, numbers))
     results = jax.lax.map(lambda part: jax.checkpoint(function)(*part), slices)
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), results)
+    return _gathered(jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), results))
+
+
+def _gathered(results: Tree) -> Tree:
+    if jax.sharding.get_abstract_mesh().empty:
+        return results
+    return jax.lax.with_sharding_constraint(results, PartitionSpec())

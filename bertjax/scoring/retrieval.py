@@ -74,6 +74,7 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 METRICS = {
+    "accuracy@1": (reciprocal_rank, 1),
     "ndcg@10": (ndcg, 10),
     "mrr@10": (reciprocal_rank, 10),
     "recall@10": (recall, 10),

@@ -13,6 +13,7 @@ from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families
 from bertjax.interop.published import MODEL_KEYS, Published
+from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
 
@@ -82,6 +83,39 @@ def bert(
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
     return {**config, "model": model, "data": data}
+
+
+def sentences(config: Mapping[str, Any], known: Sentences, size: int) -> dict[str, Any]:
+    """Fills in how texts become vectors, as `init_from` states it.
+
+    Args:
+      config: the whole config.
+      known: what `init_from` states.
+      size: the size of the vector of a token.
+    Raises:
+      UserError: unless the maps are those of `init_from`, or none, and their input has the size of the vectors.
+    """
+    stated: dict[str, Any] = {
+        "sentence_pooling": known.pooling,
+        "dense": [dataclasses.asdict(each) for each in known.dense],
+        "normalize": known.normalizes,
+        "include_prompt": known.includes_prompt,
+    }
+    used = {key: value if config[key] is None else config[key] for key, value in stated.items() if key in config}
+    if used["dense"]:
+        folder, pooling = config["init_from"], used["sentence_pooling"]
+        if [*used["dense"]] != stated["dense"]:
+            expected = "() or " + (
+                f"{stated['dense']}, as in {folder}" if known.dense else "no value: init_from has none"
+            )
+            raise UserError("config key dense", got=used["dense"], expected=expected, fix="omit it")
+        size *= 1 + str(pooling).count("+")
+        if size != known.input_size:
+            got = f"{pooling!r}, for vectors of {size}"
+            expected = f"vectors of {known.input_size}, as Dense in {folder} reads"
+            fix = "omit the keys of pooling and layers, or set --config.dense=()"
+            raise UserError("config key sentence_pooling", got=got, expected=expected, fix=fix)
+    return {**config, **used}
 
 
 def _check_tokenizer(published: Published, path: Path, lowercase: bool, room: int) -> None:

@@ -84,15 +84,15 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
-def check_rows(mesh: Mesh, batch_size: int) -> None:
-    """Raises UserError unless the batch size is a multiple of the devices that rows are split over."""
+def check_rows(mesh: Mesh, rows: int, key: str = "batch_size") -> None:
+    """Raises UserError unless the rows, which a config key sets, are a multiple of the devices that share them."""
     shards = mesh.shape["data"] * mesh.shape["fsdp"]
-    if batch_size % shards:
+    if rows % shards:
         raise UserError(
-            "config key batch_size (divided by accumulation_steps)",
-            got=batch_size,
+            f"config key {key} (divided by accumulation_steps)",
+            got=rows,
             expected=f"a multiple of {shards}, the devices that rows are split over (mesh.data * mesh.fsdp)",
-            fix=f"make batch_size a multiple of {shards} * accumulation_steps, or split rows over fewer devices",
+            fix=f"make {key} a multiple of {shards} * accumulation_steps, or split rows over fewer devices",
         )
 
 

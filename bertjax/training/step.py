@@ -102,7 +102,7 @@ def make_gradient(
 
     The loss is the sum over terms of (sum over rows) / denominator, with denominators of the whole batch. Sums are
     added over micro-batches and devices, so without dropout the gradient does not depend on how the batch is divided.
-    With dropout, the masks depend on `accumulation_steps`.
+    With dropout, the masks depend on `accumulation_steps`, except those of tasks that couple rows.
 
     Args:
       task: the task.
@@ -200,6 +200,10 @@ def assemble(task: TrainingTask, config: TrainingConfig, devices: Sequence[jax.D
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_rows(mesh, config.batch_size)
     sharding.check_rows(mesh, config.batch_size // config.accumulation_steps)
+    if task.couples_rows:
+        for spec in task.batch_specs():
+            rows = spec["input_ids"].shape[0] // config.accumulation_steps
+            sharding.check_rows(mesh, rows, "data.row_multiple")
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # models may depend on the kind of device
         params = jax.eval_shape(lambda: task.init(jax.random.key(0)))
         optimizer = make_optimizer(config.optimizer, params)
@@ -254,13 +258,15 @@ def pmap_step(
     """Returns the same update through `jax.pmap`, with one device per block of rows, for comparison.
 
     Raises:
-      UserError: if the mesh splits parameters, or if there are several processes. `parallel=jit` supports both.
+      UserError: if the mesh splits parameters, there are several processes, or the loss couples rows. `parallel=jit`
+        supports all three.
     """
-    if mesh.shape["data"] != mesh.size or jax.process_count() > 1:
+    if mesh.shape["data"] != mesh.size or jax.process_count() > 1 or task.couples_rows:
+        coupled = ", and a loss that couples all rows" if task.couples_rows else ""
         raise UserError(
             "config key parallel",
-            got=f"'pmap' with mesh {dict(mesh.shape)} in {jax.process_count()} process(es)",
-            expected="one process whose devices are all on the data axis",
+            got=f"'pmap' with mesh {dict(mesh.shape)} in {jax.process_count()} process(es){coupled}",
+            expected="one process whose devices are all on the data axis, and a loss that is a sum over rows",
             fix="use --config.parallel=jit",
         )
     parts = Parts(

@@ -57,6 +57,15 @@ _OF_TASKS = {
         "decoding.max_length": 48,
         "optimizer.eps": 1e-6,
     },
+    # Dropout is on, because its masks depend on rows only.
+    "embeddings": {
+        "data.seq_len": 32,
+        "data.text_columns": ("query", "positive", "negatives"),
+        "data.row_multiple": 16,
+        "model.dropout": 0.1,
+        "model.attention_dropout": 0.1,
+        "optimizer.eps": 1e-6,
+    },
     "bertsum_ext": {
         "data.seq_len": 32,
         "data.window_overlap": 8,
@@ -95,7 +104,8 @@ def write_data(task: str, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     if task == "bert_pretraining":
         return {"data.source": str(tiny.write_text(folder / "text.txt", documents=60))}
-    return tiny.write_articles(folder) if task == "bertsum_ext" else {}
+    writers = {"bertsum_ext": tiny.write_articles, "embeddings": tiny.write_related}
+    return writers[task](folder) if task in writers else {}
 
 
 def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:

@@ -32,7 +32,8 @@ def alone(data, folder):
 def of_two_processes(data, folder):
     """The results of all tasks in each of two processes of four devices."""
     own = [[f"--output={folder / str(i)}"] for i in range(2)]
-    shared = ["2x2x2", json.dumps(data), str(folder)]
+    in_slices = {**data, "embeddings": {**data["embeddings"], "accumulation_steps": 2}}
+    shared = ["2x2x2", json.dumps(in_slices), str(folder)]
     processes.train(shared, 2, 4, entry=("-m", "tests.training.invariance"), own=own)
     return [pickle.loads((folder / str(i)).read_bytes()) for i in range(2)]
 
@@ -105,3 +106,10 @@ def test_updates_do_not_depend_on_the_mesh(alone, data, folder, task="translatio
     result = invariance.train(task, data[task], folder / task, (1, 8, 1), 8)
     check(task, result, expected)
     assert result.expected_bytes < 0.2 * expected.expected_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slices", "mesh", "devices"), [(4, (1, 1, 1), 1), (1, (8, 1, 1), 8)])
+def test_updates_of_coupled_rows_do_not_depend_on_slices(alone, data, folder, slices, mesh, devices, task="embeddings"):
+    values = {**data[task], "accumulation_steps": slices}
+    check(task, invariance.train(task, values, folder / task, mesh, devices), alone(task))

@@ -80,14 +80,11 @@ class Examples:
         successors[order] = following
         return successors
 
-    def described(self, texts: Indices) -> dict[str, np.ndarray]:
+    def described(self, texts: Int64[np.ndarray, "B T"]) -> dict[str, np.ndarray]:
         """Returns "numbers" [B, T] int32 and "scores" [B, T - 1] float32 of texts; see `Texts` of the losses."""
         known = texts >= 0
-        scores: np.ndarray = np.where(known, self._scores[texts], np.float32(0))
-        return {
-            "numbers": np.where(known, self._numbers[texts], 0).astype(np.int32),
-            "scores": scores[:, 1:],
-        }
+        numbers, scores = np.where(known, self._numbers[texts], 0), np.where(known, self._scores[texts], 0)[:, 1:]
+        return {"numbers": numbers.astype(np.int32), "scores": scores.astype(np.float32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +136,7 @@ class JointBatches:
         slots[order] = row[order] * max_examples(self.length) + positions_in_groups(counts)
         places = np.full(texts.shape, -1, np.int32)
         places[known] = slots
-        weights = known[:, : self.examples.least].all(axis=1).astype(np.float32)
+        weights = np.asarray(known[:, : self.examples.least].all(axis=1), np.float32)
         return {**fields, "places": places, "weights": weights, **self.examples.described(texts)}
 
 
@@ -176,6 +173,6 @@ def _packed(lengths: Indices, length: int, seed: int, step: int) -> Indices:
     return pack(lengths, row_capacity(length, max_examples(length)), seed, step, _ROWS)
 
 
-def _share(rows: Indices, batch_size: int, size: int) -> Indices:
+def _share(rows: Indices, batch_size: int, size: int) -> Int64[np.ndarray, " m"]:
     """The entries, of `size`, that correspond to these of `batch_size` rows."""
     return np.flatnonzero(np.isin(np.arange(size) * batch_size // size, rows))

@@ -72,7 +72,7 @@ def test_a_batch_of_long_texts_has_more_rows():
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_text_of_a_class_is_related_to_another_of_its_class(epoch):
-    numbers = np.random.default_rng(1).integers(0, 12, 50)
+    numbers = np.arange(50) % 7
     numbers[0] = 99
     found, _ = examples([1] * 50, numbers)
     first, second = found.ordered(3, epoch).T

@@ -1,0 +1,135 @@
+"""Embeddings, from related texts to vectors of new texts."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.errors import UserError
+from bertjax.models.embedding_losses import Texts, total
+from bertjax.reporting import samples
+from tests import tiny
+from tests.experiments.commands import NO_DROPOUT, done, flags, tree_of
+from tests.random_params import random_params
+
+SMALL = {
+    "batch_size": 16,
+    "log_every": 50,
+    "model.num_layers": 1,
+    "model.hidden_size": 32,
+    "model.num_heads": 2,
+    "model.intermediate_size": 32,
+    "model.max_positions": 24,
+    **NO_DROPOUT,
+    "data.seq_len": 24,
+    "data.valid_fraction": 0.2,
+    "data.text_columns": ("query", "positive", "negatives"),
+}
+PAIRS = {"data.text_columns": ("query", "positive"), "data.score_column": "score"}
+TEACHER = {"data.score_column": "scores"}
+CLASSES = {"data.text_columns": ("query",), "data.label_column": "label"}
+
+
+def ready(folder, **values):
+    tree = tree_of("embeddings", "tiny", {**SMALL, **tiny.write_related(folder), "num_steps": 2, **values})
+    return tiny.ready(tree, folder / "kept")
+
+
+@pytest.mark.slow
+def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
+    values = {
+        **SMALL,
+        **CLASSES,
+        **tiny.write_related(tmp_path, 500),
+        "num_epochs": 10.0,
+        "optimizer.learning_rate": 3e-3,
+    }
+    values |= {"data.query_prompt": "the ", "sizes": (8, 16), "learn_scale": True}
+    run, exported = tmp_path / "run", tmp_path / "exported"
+    done("--config=configs/embeddings.py:tiny", f"--workdir={run}", *flags(values))
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert metrics[-1]["valid/accuracy@1"] > 0.9
+    done("--mode=report", f"--workdir={run}")
+    assert samples.read(run).examples[0]["kind"] == "retrieval"
+    done("--mode=export", f"--workdir={run}", f"--output={exported}")
+    texts, (ours, theirs) = ["cat runs", "dog sees big horse"], map(bertjax.load, (run, exported))
+    vectors = ours.encode(texts)
+    np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-6)
+    np.testing.assert_allclose([record["features"] for record in ours.predict(texts)], vectors, atol=1e-6)
+    np.testing.assert_allclose(
+        theirs.encode(texts, prompt_name="query"), ours.encode([f"the {t}" for t in texts]), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "own"),
+    [
+        ("ranking", {}),
+        ("ranking", {"data.text_columns": ("query", "positive"), "symmetric": True, "learn_scale": True}),
+        ("ranking", CLASSES),
+        ("cosine", PAIRS),
+        ("cosent", PAIRS),
+        ("triplet", {"sentence_pooling": "cls+max"}),
+        ("margin", {**TEACHER, "sizes": (8,)}),
+    ],
+)
+def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, own):
+    task, data, _, config = ready(tmp_path, objective=objective, normalize=False, **own)
+    params, batch = random_params(task.init), next(data.batches("train", 0, np.arange(16)))
+    assert {name: (x.shape, x.dtype) for name, x in batch.items()} in [
+        {name: (x.shape, x.dtype) for name, x in spec.items()} for spec in task.batch_specs()
+    ]
+    vectors = np.zeros((*batch["places"].shape, task.model.pooling.count("+") * 32 + 32), np.float32)
+    count = batch["cls_positions"].shape[1]
+    for example, place in np.argwhere(batch["places"] >= 0):
+        row, number = divmod(batch["places"][example, place], count)
+        own_tokens = batch["segment_ids"][row] == number + 1
+        alone = {name: batch[name][row][own_tokens][None] for name in ("input_ids", "token_type_ids")}
+        alone["segment_ids"] = np.ones_like(alone["input_ids"])
+        vectors[example, place] = task.infer(params, alone)["features"][0]
+    scores = batch["scores"] if config["data"]["score_column"] else np.zeros((16, 0), np.float32)
+    texts = Texts(batch["places"] >= 0, batch["numbers"], scores, batch["weights"])
+    assert len({*batch["numbers"][batch["places"] >= 0]}) > 2
+    expected = sum(
+        total(objective, jnp.asarray(vectors[..., :size]), texts, jnp.float32(config["scale"]), task._loss)
+        for size in (*config["sizes"], vectors.shape[-1])
+    )
+    sums, _ = task.loss(
+        params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}, batch, None
+    )
+    np.testing.assert_allclose(sums[objective], expected, rtol=1e-5)
+
+
+def test_slices_draw_the_same_dropout(tmp_path):
+    def gradient(slices):
+        task, data, *_ = ready(
+            tmp_path,
+            accumulation_steps=slices,
+            **{"model.dropout": 0.2, "model.attention_dropout": 0.2, "data.row_multiple": 8 // slices},
+        )
+        batch = next(data.batches("train", 0, np.arange(16)))
+        loss = jax.jit(jax.value_and_grad(lambda params: task.loss(params, batch, jax.random.key(1))[0]["ranking"]))
+        return loss(random_params(task.init))
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(1), gradient(4))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"objective": "cosine"}, "data.score_column: got ''; expected a column with objective=cosine"),
+        ({"objective": "triplet", "data.text_columns": ("query", "positive")}, "a third column, of negatives"),
+        ({**CLASSES, "objective": "triplet"}, "expected ranking with classes"),
+        ({"sizes": (32,)}, "sizes: got .*expected numbers below 32"),
+        ({"data.num_negatives": 2}, "jsonl:1: got 3 negatives; expected at most 2"),
+        ({"data.text_columns": ("query", "label2")}, "label2"),
+        ({**TEACHER, "objective": "margin", "data.text_columns": ("query", "positive", "label")}, "4 scores in column"),
+        ({"sentence_pooling": "median"}, "got 'median'; expected one of cls, max, mean"),
+    ],
+)
+def test_bad_values_are_refused(tmp_path, values, message):
+    with pytest.raises(UserError, match=message):
+        ready(tmp_path, **values)
