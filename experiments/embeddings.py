@@ -328,6 +328,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
         inputs.check_texts(texts, where, (1,))
         return bert.text_example(self._tokenizer.encode_batch(texts), self._tokenizer, self._seq_len, texts[0])
 
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """See `PredictionTask.examples_of`; the texts in the first of `data.text_columns`."""
+        data = self._config.data
+        return inputs.of_table(
+            path, "data.text_columns", data.text_columns[:1], self.example, data.on_bad_row, data.header
+        )
+
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The text, and its vector."""
         return {"text": example.source, "features": outputs[0]["features"]}

@@ -59,6 +59,9 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     vectors = ours.encode(texts)
     np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-6)
     np.testing.assert_allclose([record["features"] for record in ours.predict(texts)], vectors, atol=1e-6)
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"query": text}) + "\n" for text in texts))
+    predicted = done("--mode=predict", f"--workdir={run}", f"--input={tmp_path / 'texts.jsonl'}").stdout.splitlines()
+    np.testing.assert_allclose([json.loads(line)["features"] for line in predicted], vectors, atol=1e-5)
     np.testing.assert_allclose(
         theirs.encode(texts, prompt_name="query"), ours.encode([f"the {t}" for t in texts]), atol=1e-6
     )
