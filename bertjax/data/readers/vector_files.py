@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import logging
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -78,7 +77,8 @@ class VectorFile:
             texts.write_bytes(b"")
             self._rows.write_bytes(self._header(0))
         # A killed process may leave a part of a vector, or a digest without a vector.
-        start, row, known = len(self._header(0)), self._dtype.itemsize * size, texts.read_bytes()
+        known = texts.read_bytes() if texts.exists() else b""
+        start, row = len(self._header(0)), self._dtype.itemsize * size
         counts = max(0, self._rows.stat().st_size - start) // row, len(known) // _DIGEST_BYTES
         self.done = min(counts)
         self._known, self._waiting = known[: self.done * _DIGEST_BYTES], deque[bytes]()
@@ -88,9 +88,9 @@ class VectorFile:
             return
         if self.done:
             _log.info("resuming after text %d", self.done)
-        os.truncate(texts, len(self._known))
-        os.truncate(self._rows, start + self.done * row)
         self._files = texts.open("ab"), self._rows.open("ab")
+        for file, length in zip(self._files, (len(self._known), start + self.done * row), strict=True):
+            file.truncate(length)
 
     def _header(self, count: int) -> bytes:
         """The header of the file; its size does not depend on the number of vectors."""

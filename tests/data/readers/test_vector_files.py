@@ -82,6 +82,9 @@ def test_a_complete_file_is_compared_and_not_written(tmp_path):
     path.write_bytes(before[:-1])
     with pytest.raises(UserError, match=r"got 4 vectors; expected 5, as in .*a\.npy\.texts"):
         write(path)
+    (tmp_path / "a.npy.texts").unlink()
+    with pytest.raises(UserError, match=r"got 4 vectors; expected 0, as in .*a\.npy\.texts"):
+        write(path)
     np.save(tmp_path / "b.npy", np.zeros(3))
     with pytest.raises(UserError, match=r"got a file without a description; expected .*b\.npy\.json"):
         write(tmp_path / "b.npy")
