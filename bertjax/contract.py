@@ -85,6 +85,9 @@ class PredictionTask(abc.ABC):
         that cannot be exported.
       attention: returns the attention weights, by kind, of an example with one row. None for tasks without attention
         weights.
+      exact: whether the outputs of a row have the same bits in any order of any rows, on one kind and number of devices
+        with one number of cores. A few rows then take as long as a batch. It suits rows whose arrays have one length,
+        because each combination of lengths is a program.
     """
 
     line: Callable[[Mapping[str, Any]], str] | None = None
@@ -92,6 +95,7 @@ class PredictionTask(abc.ABC):
     open_folder: Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], object]]] | None = None
     export: Callable[[Params, Path], None] | None = None
     attention: Callable[[Params, Example, Sequence[Output]], Mapping[str, Attended]] | None = None
+    exact = False
 
     @property
     @abc.abstractmethod

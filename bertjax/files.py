@@ -164,6 +164,21 @@ def locked(path: Path, refusal: UserError | None = None, *, is_temporary: bool =
                 path.unlink(missing_ok=True)
 
 
+def alone(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Holds the lock `PATH.lock` while an output is written; see `locked`.
+
+    Raises:
+      UserError: if another process holds the lock.
+    """
+    refusal = UserError(
+        f"--output={path}",
+        got="an output that another process is writing",
+        expected="one process per output",
+        fix="wait for the other process, or choose another --output",
+    )
+    return locked(path.with_name(path.name + ".lock"), refusal, is_temporary=True)
+
+
 def made_once(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> None:
     """Makes a folder that appears under its name only when it is complete. A second process waits for the first.
 

@@ -1,20 +1,23 @@
 """A model that is ready to predict: what `bertjax.load` returns."""
 
+import hashlib
 import json
 import logging
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Float32
+from flax import traverse_util
+from jaxtyping import Float, Int8
 
-from bertjax.config import Tree
+from bertjax.config import Tree, choice
 from bertjax.contract import Example, Params, PredictionTask
+from bertjax.data.readers import vector_files
 from bertjax.errors import UserError, naming_arguments
 from bertjax.interop.published import Published, open_weights
 from bertjax.progress import amount, track
@@ -27,7 +30,7 @@ _log = logging.getLogger(__name__)
 _OF_ENCODE = {
     "model.layers": "layer",
     "sentence_pooling": "pooling",
-    **{key: key for key in ("normalize", "prompt_name", "prompt")},
+    **{key: key for key in ("normalize", "prompt_name", "prompt", "dtype")},
 }
 _SIZES = {"num_layers": "layers", "num_decoder_layers": "decoder layers", "num_heads": "heads"}  # keys of `model`
 _SHOWN = 80  # characters of the names of classes in `print(model)`
@@ -128,7 +131,10 @@ class Model(Inference):
         normalize: bool | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
-    ) -> Float32[np.ndarray, "texts D"]:
+        exact: bool = True,
+        output: str | os.PathLike[str] | None = None,
+        dtype: str = "float32",
+    ) -> Float[np.ndarray, "texts D"] | Int8[np.ndarray, "texts D"]:
         """Returns a vector for each text from the encoder, which must be a BERT.
 
         Longer texts are truncated to the positions of the model, or to the length that sentence-transformers states.
@@ -136,43 +142,67 @@ class Model(Inference):
         of a sentence-transformers folder.
 
         Args:
-          texts: texts, or pairs of texts as tuples.
+          texts: texts, or pairs of texts as tuples. They are read as a stream.
           layer: 0 for the embeddings, -1 for the last layer.
           pooling: how the tokens of a text become its vector: "mean", "cls", "max" or another value of the key
             `sentence_pooling`. Default for other folders: "mean".
           normalize: whether vectors are scaled to length 1. Default for other folders: False.
           prompt_name: the name of a prompt of a sentence-transformers folder.
           prompt: a text that precedes each text, or the first of each pair; instead of `prompt_name`.
+          exact: whether a vector has the same bits whatever the order and number of texts, on one kind and number of
+            devices and cores. False encodes a single text faster.
+          output: a .npy file for the vectors, which the same call resumes after an interruption; see
+            `vector_files.writing`.
+          dtype: "float32", "float16", or "int8" for vectors of length 1; see `vector_files.to_dtype`.
         Returns:
-          the vectors. With `data.on_bad_row="skip"`, the vector of a bad text is NaN, and the log has their number.
+          the vectors; memory-mapped if there is an `output`. With `data.on_bad_row="skip"`, the vector of a bad text is
+          NaN, or zeros in int8, and the log has their number.
         Raises:
-          UserError: for a bad text, an invalid option, or a model without a BERT.
+          UserError: for a bad text, an invalid option, a model without a BERT, or an `output` of other vectors.
         """
-        encoder = self._encoder(layer, pooling, normalize)
+        encoder = self._encoder(layer, pooling, normalize, exact)
         task: Any = encoder.task
         if prompt_name is not None or prompt is not None:
             from bertjax.experiments.features import chosen_prompt
 
             published = self._published or open_weights(self._folder)
             task = task.prompted(chosen_prompt(published, prompt_name, prompt))
-        size = task.size
-        none = np.full(size, np.nan, np.float32)
-        examples = self._tracked(reported(task.examples_in(_listed(texts)), "texts"), texts)
-        results = encoder.predictor(encoder.params, examples)
-        found = [outputs[0]["features"] if outputs else none for _, outputs in results]
-        if bad := sum(row is none for row in found):
-            _log.warning("%d of %d texts are bad: their vectors are NaN", bad, len(found))
-        return np.stack(found) if found else np.zeros((0, size), np.float32)
+        encoder = encoder._replace(task=task)
+        _check_storage(task, dtype, exact, output)
+        texts = _listed(texts)
+        if output is None:
+            found = list(self._vectors(encoder, texts, texts, dtype))
+            return np.stack(found) if found else np.zeros((0, task.size), dtype)
+        made_with = _made_with(encoder)
+        with vector_files.writing(Path(output), made_with, task.size, dtype) as file:
+            for vector in self._vectors(encoder, texts, file.unread(texts), dtype, file.done):
+                file.add(vector)
+        return np.load(output, mmap_mode="r")
 
-    def _tracked(self, examples: Iterable[Example], inputs: Any) -> Iterable[Example]:
-        """Shows progress."""
-        total = len(inputs) if isinstance(inputs, Sequence) else None
+    def _vectors(
+        self, encoder: _Encoder, texts: Iterable[Any], unread: Iterable[Any], dtype: str, done: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Yields the vectors of the texts after the first `done`, and logs the number of bad ones."""
+        task: Any = encoder.task
+        examples = self._tracked(reported(task.examples_in(unread, done + 1), "texts"), texts, done)
+        count = bad = 0
+        for count, (_, outputs) in enumerate(encoder.predictor(encoder.params, examples), start=1):
+            bad += not outputs
+            vector = outputs[0]["features"] if outputs else None
+            yield vector_files.to_dtype(vector, task.size, dtype, done + count)
+        if bad:
+            vectors = "zeros" if dtype == "int8" else "NaN"
+            _log.warning("%d of %d texts are bad: their vectors are %s", bad, count, vectors)
+
+    def _tracked(self, examples: Iterable[Example], inputs: Any, done: int = 0) -> Iterable[Example]:
+        """Shows progress on the inputs after the first `done`."""
+        total = len(inputs) - done if isinstance(inputs, Sequence) else None
         return track(examples, "predicting", "input", total)
 
-    def _encoder(self, layer: int, pooling: str | None, normalize: bool | None) -> _Encoder:
+    def _encoder(self, layer: int, pooling: str | None, normalize: bool | None, exact: bool) -> _Encoder:
         """The task "features" on the parameters of this model."""
         options = (layer, pooling, normalize)
-        key = repr(options)  # options of wrong types may not be hashable
+        key = repr((*options, exact))  # options of wrong types may not be hashable
         if key not in self._encoders:
             if "bert" not in self.params:
                 got, expected = f"a model of the task {self.config['experiment']}", "a model with a BERT"
@@ -182,7 +212,7 @@ class Model(Inference):
             shapes, params = jax.eval_shape(task.init, jax.random.key(0)), self.params
             if not shapes.keys() <= params.keys():  # maps of sentence-transformers that another task does not have
                 params = task.warm_start(shapes, weights)
-            self._encoders[key] = _Encoder(task, _subtree(params, shapes), Predictor(task, self.mesh))
+            self._encoders[key] = _Encoder(task, _subtree(params, shapes), Predictor(task, self.mesh, exact=exact))
         return self._encoders[key]
 
 
@@ -212,6 +242,31 @@ def _features(
     }
     settings = build_part(features.Config, features.resolve(given, published))
     return features.Task(settings, features.open_vocabulary(settings, published))
+
+
+def _check_storage(task: Any, dtype: str, exact: bool, output: Any) -> None:
+    """Raises UserError for options of `Model.encode` that do not fit each other."""
+    if choice(dtype, vector_files.DTYPES, "dtype") == "int8" and not task.normalizes:
+        got, expected = "int8, which has only directions, for vectors of any length", "vectors of length 1"
+        raise UserError("dtype", got=got, expected=expected, fix='set normalize=True or dtype="float16"')
+    if output is not None and not exact:
+        got, expected = "False with an output", "True, because vectors may not depend on where encoding resumes"
+        raise UserError("exact", got=got, expected=expected, fix="omit it")
+    if output is not None and jax.process_count() > 1:
+        got, expected = f"{jax.process_count()} processes", "one process"
+        raise UserError(f"output={output}", got=got, expected=expected, fix="give each process texts of its own")
+
+
+def _made_with(encoder: _Encoder) -> dict[str, Any]:
+    """The description of what vectors depend on, with the names of arguments of `Model.encode`."""
+    task: Any = encoder.task
+    weights = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(encoder.params):
+        weights.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode() + np.asarray(leaf).tobytes())
+    config = traverse_util.flatten_dict(task.made_with, sep=".")
+    names = {key: _OF_ENCODE.get(key, key) for key in config if key not in ("init_from", "dtype_out")}
+    values = {name: config[key] for key, name in names.items()}
+    return {"weights": weights.hexdigest(), "tokenizer": task.tokenizer.key, **values}
 
 
 def _subtree(params: Params, like: Params) -> Params:

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -165,6 +165,7 @@ class Task(BertPredictionTask[Config]):
 
     Attributes:
       size: the size of a vector.
+      normalizes: whether vectors have length 1.
     """
 
     columns_key, tabs = "text_columns", True
@@ -179,6 +180,8 @@ class Task(BertPredictionTask[Config]):
         self._pooled_size = _size(dataclasses.asdict(head)) * (1 + poolings.count("+"))
         self._dense = SentenceDense(config.dense)
         self.size = config.dense[-1].size if config.dense else self._pooled_size
+        self.normalizes = config.normalize
+        self.exact = config.pooling == "sentence"  # the other rows have arrays of units, too
 
     def init(self, rng: jax.Array) -> Params:
         """See `PredictionTask.init`."""
@@ -187,11 +190,20 @@ class Task(BertPredictionTask[Config]):
             return params
         return {**params, "dense": self._dense.init(rng, jnp.zeros((1, self._pooled_size)))["params"]}
 
+    @property
+    def made_with(self) -> Mapping[str, Any]:
+        """The description of the vectors."""
+        return {**dataclasses.asdict(self._config), "size": self.size}
+
     def prompted(self, prompt: str) -> "Task":
         """Returns the task with another prompt, and the same parameters and programs."""
         task = copy.copy(self)
         task._config = dataclasses.replace(self._config, prompt=prompt)
         return task
+
+    def examples_in(self, values: Iterable[Any], first: int = 1) -> Iterator[Example]:
+        """See `PredictionTask.examples_in`. Messages count the texts from `first` on."""
+        return inputs.of_objects(values, self.example, self._config.data.on_bad_row, first)
 
     def example(self, texts: Sequence[str], where: str) -> Example:
         """See `BertPredictionTask.example`; of one text or two."""
@@ -268,7 +280,6 @@ class Task(BertPredictionTask[Config]):
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """See `PredictionTask.open_folder` and `readers.feature_files`. A bad input is a text without units."""
-        made_with = {**dataclasses.asdict(self._config), "size": self.size}
         none = {"units": [], "features": np.zeros((0, self.size), self._config.dtype_out)}
-        with feature_files.writing(folder, made_with) as writer:
+        with feature_files.writing(folder, self.made_with) as writer:
             yield lambda record: writer.add({**none, **record})

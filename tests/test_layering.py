@@ -22,7 +22,7 @@ LAYERS = {
     "bertjax/fitting.py": "BASE experiments.find loading model modes reporting training",
     "bertjax/keys.py": "BASE experiments.find training.config",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
-    "bertjax/model.py": "BASE configs contract experiments interop.published training",
+    "bertjax/model.py": "BASE configs contract data.readers experiments interop.published training",
     "bertjax/modes/": "BASE contract distributed interop.published model modes planning runs training",
     "bertjax/sweeps/": "BASE sweeps modes distributed runs training.preemption reporting.runs reporting.titles "
     "scoring.paired data.text data.readers data.summarization.article_formats",

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from bertjax.configs import classification
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
-from bertjax.training import loop
+from bertjax.training import inference, loop
 from tests import published, tiny
 
 TEXTS = ["the cat sees the dog.", "dogs.", "the bird sees the cat. the dog sees the bird."]
@@ -155,10 +156,59 @@ def test_bad_inputs_are_user_errors(encoder, inputs, message):
 
 def test_the_vector_of_a_skipped_text_is_nan(encoder, caplog):
     with tiny.few_devices(1):
-        found = bertjax.load(encoder, config={"data.on_bad_row": "skip"}).encode(["dogs.", "", "the cat"])
+        model = bertjax.load(encoder, config={"data.on_bad_row": "skip"})
+        found, rounded = (model.encode(["dogs.", "", "the cat"], dtype=dtype) for dtype in ("float16", "int8"))
         assert np.isnan(found).all(axis=1).tolist() == [False, True, False]
-        np.testing.assert_array_equal(found[::2], bertjax.load(encoder).encode(["dogs.", "the cat"]))
+        assert rounded.any(axis=1).tolist() == [True, False, True]
+        np.testing.assert_array_equal(found[::2], model.encode(["dogs.", "the cat"]).astype(np.float16))
     assert "1 of 3 texts are bad: their vectors are NaN" in caplog.messages
+    assert "1 of 3 texts are bad: their vectors are zeros" in caplog.messages
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_vectors_have_the_same_bits_in_any_order_batch_and_file(encoder, tmp_path, monkeypatch, devices):
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(["the", "cats", "dog", "sees", "."], k=rng.randint(1, 12))) for _ in range(100)]
+    monkeypatch.setattr(inference, "_EXACT_BATCHES", 1)  # several windows
+    with tiny.few_devices(devices):
+        model = bertjax.load(encoder)
+        expected = model.encode(texts)
+        np.testing.assert_array_equal(model.encode(texts[::-1])[::-1], expected)
+        for size in (1, 7):
+            parts = [model.encode(texts[start : start + size]) for start in range(0, 28, size)]
+            np.testing.assert_array_equal(np.concatenate(parts), expected[:28])
+        np.testing.assert_array_equal(np.concatenate([each["features"] for each in model.predict(texts)]), expected)
+        read = []
+        stream = (text if number < 90 else read.append(number) or 1 / 0 for number, text in enumerate(texts))
+        with pytest.raises(ZeroDivisionError):
+            model.encode(stream, output=tmp_path / "a" / "vectors.npy")
+        assert read == [90] and [*tmp_path.rglob("*.npy")] == []
+        with pytest.raises(UserError, match=r"^input 100: got an object of type int"):
+            model.encode([*texts[:99], 5], output=tmp_path / "a" / "vectors.npy")
+        with pytest.raises(UserError, match=r"^output=.*: got vectors with pooling='mean'; expected pooling='cls'"):
+            model.encode(texts, pooling="cls", output=tmp_path / "a" / "vectors.npy")
+        found = model.encode(iter(texts), output=tmp_path / "a" / "vectors.npy")
+        assert isinstance(found, np.memmap)
+        np.testing.assert_array_equal(found, expected)
+        again = bertjax.load(encoder)
+        again.params = jax.tree.map(lambda leaf: leaf * 2, again.params)
+        with pytest.raises(
+            UserError, match=r"^output=.*: got vectors with weights='\w{64}'; expected weights='\w{64}'"
+        ):
+            again.encode(texts, output=tmp_path / "a" / "vectors.npy")
+    assert np.abs(model.encode(texts, exact=False) - expected).max() < 1e-6
+
+
+def test_how_vectors_are_stored_is_checked_first(encoder, tmp_path):
+    with tiny.few_devices(1):
+        model = bertjax.load(encoder)
+    for options, message in (
+        ({"dtype": "int4"}, r"^dtype: got 'int4'; expected one of float32, float16, int8"),
+        ({"dtype": "int8", "normalize": False}, r"^dtype: got int8, which has only directions"),
+        ({"output": tmp_path / "a.npy", "exact": False}, r"^exact: got False with an output; expected True"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.encode(TEXTS, **options)
 
 
 def test_models_of_other_kinds_have_no_vectors(encoder, monkeypatch):

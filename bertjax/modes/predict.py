@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax import distributed
+from bertjax import distributed, files
 from bertjax.contract import BadInput, Example, PredictionTask
 from bertjax.errors import UserError
 from bertjax.model import Model
@@ -80,7 +80,7 @@ def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[C
         yield lambda record: None
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with streams.alone(folder), open_folder(folder) as take:
+    with files.alone(folder), open_folder(folder) as take:
         yield take
 
 

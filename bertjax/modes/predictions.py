@@ -63,7 +63,7 @@ def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextI
             yield file, 0
         return
     partial = path.with_name(f"{path.name}.{made_of}.partial")
-    with streams.named_errors(name), streams.alone(path) if is_writer else contextlib.nullcontext():
+    with streams.named_errors(name), files.alone(path) if is_writer else contextlib.nullcontext():
         done = distributed.of_first_process(_keep_whole_lines(partial) if is_writer else 0)
         with (partial if is_writer else Path(os.devnull)).open("a", 1, "utf-8") as file:
             yield file, done

@@ -8,7 +8,6 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +15,7 @@ import jax
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.files import locked, standard_output
+from bertjax.files import alone, standard_output
 
 
 def read_lines(name: str) -> Iterator[str]:
@@ -86,21 +85,6 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 def _rounded(array: np.ndarray) -> list[Any]:
     return np.round(array.astype(np.float64), 6).tolist()
-
-
-def alone(path: Path) -> AbstractContextManager[None]:
-    """Holds the lock `PATH.lock` while an output is written; see `files.locked`.
-
-    Raises:
-      UserError: if another process holds the lock.
-    """
-    refusal = UserError(
-        f"--output={path}",
-        got="an output that another process is writing",
-        expected="one process per output",
-        fix="wait for the other process, or choose another --output",
-    )
-    return locked(path.with_name(path.name + ".lock"), refusal, is_temporary=True)
 
 
 @contextlib.contextmanager

@@ -40,15 +40,16 @@ def of_lines(lines: Iterable[str], make: Make, on_bad_row: str, *, splits_tabs: 
     return _of_texts(found, lambda line: line.split("\t") if splits_tabs else [line], make, on_bad_row)
 
 
-def of_objects(values: Iterable[Any], make: Make, on_bad_row: str) -> Iterator[Example]:
+def of_objects(values: Iterable[Any], make: Make, on_bad_row: str, first: int = 1) -> Iterator[Example]:
     """Makes an example from each Python object, which is a text, or a tuple or list of texts; see `examples`.
 
     Args:
       values: the objects. Those of other types are bad.
       make: see `Make`.
       on_bad_row: see `BadRows`.
+      first: the number of the first object.
     """
-    found = ((f"input {number}", value) for number, value in enumerate(values, start=1))
+    found = ((f"input {number}", value) for number, value in enumerate(values, start=first))
     return _of_texts(found, lambda value: [value] if isinstance(value, str) else value, make, on_bad_row)
 
 

@@ -36,12 +36,16 @@ from bertjax.training.metric_log import means
 from bertjax.training.step import accumulate, warm_started
 
 Row = Mapping[str, np.ndarray]
-# Tokens of the rows that are sorted by length together; their outputs are in memory at the same time. Exact outputs
-# fill the last batch of each length, so their windows are larger.
-_WINDOW_TOKENS, _EXACT_TOKENS = 2**16, 2**20
+# Tokens of the rows that are sorted by length together; their outputs are in memory at the same time.
+_WINDOW_TOKENS = 2**16
 # Positions of a batch (rows times padded length), for tasks with a width of at most `_WIDTH`.
 _BATCH_PLACES = 2**12
 _WIDTH = 4
+# The positions of an exact batch on a CPU, which computes small batches as fast, so that a single row takes a short
+# time. A batch of one row leaves cores idle, so it has at least two.
+_EXACT_PLACES = {"cpu": 2**9}
+_EXACT_ROWS = 2
+_EXACT_BATCHES = 2**8  # in a window of exact outputs, so that few are filled up: one for each length
 
 
 def checkpoint_name(workdir: Path, which: str) -> str:
@@ -56,19 +60,22 @@ class Predictor:
       mesh: the devices that rows are split over.
     """
 
-    def __init__(self, task: PredictionTask, mesh: Mesh, *, exact: bool = False) -> None:
+    def __init__(self, task: PredictionTask, mesh: Mesh, *, exact: bool | None = None) -> None:
         """Makes a predictor for a task on a mesh.
 
         Args:
           task: the task.
           mesh: the mesh.
-          exact: whether a row has the same bits whatever the other rows are. Its own length then decides the padding,
-            and all batches of a length have the same number of rows. Few rows take longer.
+          exact: see `PredictionTask.exact`, which is the default. The lengths of a row's arrays alone then decide its
+            program: their padding, and the number of rows of the batch, which is filled up.
         """
-        self._infer, self._watch, self._exact = jax.jit(task.infer), task.watch, exact
+        self._infer, self._watch = jax.jit(task.infer), task.watch
+        self._exact = task.exact if exact is None else exact
         self._lengths = task.predict_lengths()
         self.mesh = mesh
-        self._places = _BATCH_PLACES // max(1, task.width() // _WIDTH)
+        places = _EXACT_PLACES.get(mesh.devices.flat[0].platform, _BATCH_PLACES) if self._exact else _BATCH_PLACES
+        self._places = places // max(1, task.width() // _WIDTH)
+        self._window = self._places * _EXACT_BATCHES if self._exact else _WINDOW_TOKENS
 
     def __call__(
         self, params: Params, examples: Iterable[Example], done: int = 0
@@ -78,7 +85,7 @@ class Predictor:
         Reads one window of examples at a time. Windows and batches do not depend on `done`, so outputs are bitwise
         equal for any `done`.
         """
-        for window in _windows(examples, _EXACT_TOKENS if self._exact else _WINDOW_TOKENS):
+        for window in _windows(examples, self._window):
             self._watch(row for example in window for row in example.rows)
             if done < len(window):
                 outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
@@ -90,8 +97,9 @@ class Predictor:
         """The outputs of rows, in the same order."""
         running = []
         shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        for members, shape, full in self._batches(rows):
-            count = -(-(full if self._exact else 1 << (len(members) - 1).bit_length()) // shards) * shards
+        for members, shape in self._batches(rows):
+            filled = self._full(shape) if self._exact else 1 << (len(members) - 1).bit_length()
+            count = -(-filled // shards) * shards
             stacked = _stack([rows[i] for i in members], shape, count)
             local = {name: values[sharding.local_rows(self.mesh, count)] for name, values in stacked.items()}
             with jax.set_mesh(self.mesh):
@@ -103,26 +111,24 @@ class Predictor:
                 outputs[i] = {name: np.asarray(value[place]) for name, value in fetched.items()}
         return [outputs[i] for i in range(len(rows))]
 
-    def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int], int]]:
-        """Yields batches as indices of rows, padded lengths of arrays, and rows of a full batch, from long to short.
+    def _batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[int], dict[str, int]]]:
+        """Yields batches as indices of rows and padded lengths of arrays, from the longest rows to the shortest.
 
-        All batches are full except the last one or, if `exact`, the last of each length. The number of rows of a full
-        batch is a power of two, so that few shapes are compiled; other batches are filled up.
+        All batches are full except the last one or, if exact, the last of each shape.
         """
-        waiting = sorted(range(len(rows)), key=lambda i: _length(rows[i]))
-        while waiting:
-            fitting = max(1, self._places // self._padded_length(_length(rows[waiting[-1]])))
-            count = 1 << (fitting.bit_length() - 1)
-            first = max(0, len(waiting) - count)
-            if self._exact:
-                same = self._padded_length(_length(rows[waiting[-1]]))
-                first = next(
-                    i for i in range(first, len(waiting)) if self._padded_length(_length(rows[waiting[i]])) == same
-                )
-            members, waiting = waiting[first:], waiting[:first]
-            names = [name for name, array in rows[members[0]].items() if array.ndim]
-            longest = {name: max(len(rows[i][name]) for i in members) for name in names}
-            yield members, {name: self._padded_length(length) for name, length in longest.items()}, count
+        shapes = [{name: self._padded_length(len(a)) for name, a in row.items() if a.ndim} for row in rows]
+        kinds = [(max(shape.values()), *shape.values()) if self._exact else () for shape in shapes]
+        order = sorted(range(len(rows)), key=lambda i: (kinds[i], _length(rows[i])))
+        for waiting in reversed([list(group) for _, group in itertools.groupby(order, lambda i: kinds[i])]):
+            while waiting:
+                count = self._full(shapes[waiting[-1]])
+                members, waiting = waiting[-count:], waiting[:-count]
+                yield members, {name: max(shapes[i][name] for i in members) for name in shapes[members[0]]}
+
+    def _full(self, shape: Mapping[str, int]) -> int:
+        """The rows of a full batch, given padded lengths: a power of two, so that few shapes are compiled."""
+        fitting = max(_EXACT_ROWS if self._exact else 1, self._places // max(shape.values()))
+        return 1 << (fitting.bit_length() - 1)
 
     def _padded_length(self, length: int) -> int:
         return next(padded for padded in self._lengths if padded >= length)

@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
+from bertjax import files
 from bertjax.contract import BadInput, Example
 from bertjax.errors import UserError
-from bertjax.modes import streams
 from bertjax.modes.predict import predict
 from bertjax.progress import log_once
 from bertjax.reporting import summaries
@@ -142,7 +142,7 @@ def test_empty_and_incomplete_texts_are_counted(tmp_path, caplog, runner):
 
 
 def test_one_process_writes_a_folder(tmp_path, runner):
-    with streams.alone(tmp_path / "out"), pytest.raises(UserError, match="another process is writing"):
+    with files.alone(tmp_path / "out"), pytest.raises(UserError, match="another process is writing"):
         infer(tmp_path, "out/", "one\n", Skipping(), runner)
     assert not (tmp_path / "out").exists()
 

@@ -164,6 +164,25 @@ def test_few_shapes_are_compiled():
     assert len(model.shapes) <= len(LENGTHS) * 6
 
 
+@pytest.mark.parametrize("shape", [(8, 1), (2, 4), (1, 8), (1, 1)], ids=["data", "both", "fsdp", "whole"])
+def test_exact_outputs_of_a_row_have_the_same_bits_among_any_others(monkeypatch, shape):
+    monkeypatch.setattr(inference, "_EXACT_BATCHES", 4)
+    model, examples = Model(), list(examples_of(random_lengths(300), [1, 2]))
+    predictor = Predictor(model, mesh(*shape), exact=True)
+
+    def outputs(chosen):
+        results = predictor(jnp.float32(0.5), [examples[i] for i in chosen])
+        return [[output["mean"].tobytes() for output in found] for _, found in results]
+
+    expected, order = outputs(range(len(examples))), np.random.default_rng(0).permutation(len(examples))
+    assert outputs(order) == [expected[i] for i in order]
+    for size in (1, 7):
+        assert [each for i in range(0, 70, size) for each in outputs(range(i, i + size))] == expected[:70]
+    counts = {length: {rows for rows, found in model.shapes if found == length} for length in LENGTHS}
+    least = mesh(*shape).shape["data"] * mesh(*shape).shape["fsdp"]
+    assert counts == {length: {max(least, 1 << (512 // length).bit_length() - 1)} for length in LENGTHS}
+
+
 def test_rows_of_similar_length_share_a_batch():
     model = Model()
     lengths = [40, 3] * 100
