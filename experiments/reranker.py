@@ -170,8 +170,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return () if pretrained.has_classes(published, ()) else ("classifier",)
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`; many, because there are many texts to rank."""
-        return bucket_lengths(self._seq_len)
+        """See `PredictionTask.predict_lengths`; many, because thousands of texts are worth the time to compile them."""
+        return bucket_lengths(self._seq_len, (*range(16, 512, 16), *range(512, self._seq_len, 128)))
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `TrainingTask.batch_specs`."""

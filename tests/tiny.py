@@ -168,6 +168,23 @@ def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
     return {"data.source": str(folder / "swag.csv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
+def write_rankings(folder: Path, count: int = 60) -> dict[str, object]:
+    """Writes JSON lines of a query, a positive, which has the animal of the query, and one to three negatives.
+
+    "scores" has a number from 0 to 1 for each text. Also writes a vocabulary, and returns the config keys for both.
+    """
+    rng, lines = random.Random(0), []
+    for _ in range(count):
+        animals = rng.sample(_ANIMALS, rng.randint(2, 4))
+        texts = [f"{animal} {' '.join(rng.choices(CHOICE_WORDS[5:], k=rng.randint(1, 5)))}" for animal in animals]
+        row = {"query": f"likes {animals[0]}", "positive": texts[0], "negatives": texts[1:]}
+        lines.append(json.dumps({**row, "scores": [round(rng.random(), 3) for _ in texts]}))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rankings.jsonl").write_text("\n".join(lines) + "\n")
+    WordPiece([*SPECIALS, *CHOICE_WORDS], lowercase=True).save(folder / "vocabulary")
+    return {"data.source": str(folder / "rankings.jsonl"), "data.vocab_file": str(folder / "vocabulary")}
+
+
 def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, object]:
     """Writes articles whose summaries are their two sentences with "sings", and a vocabulary.
 
