@@ -128,10 +128,10 @@ def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str
     if published.num_classes == 1 and not numeric:
         raise UserError(
             f"config key init_from={config['init_from']}",
-            got="a model with one output: for regression or multiple choice",
+            got="a model with one output: for regression, ranking or multiple choice",
             expected="a classifier",
-            fix="set --config.objective=regression and its --config.metrics, use configs/multiple_choice.py, or name "
-            "another folder",
+            fix="set --config.objective=regression and its --config.metrics, use configs/reranker.py or "
+            "configs/multiple_choice.py, or name another folder",
         )
     if published.is_multi_label:
         raise UserError(

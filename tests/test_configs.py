@@ -64,6 +64,7 @@ def small(name: str, folder: Path) -> dict[str, Any]:
         "classification": tiny.write_table,
         "multiple_choice": tiny.write_choices,
         "embeddings": tiny.write_related,
+        "reranker": tiny.write_rankings,
         "tagging": tiny.write_sentences,
     }
     return {**values, **writers[name](folder), "data.seq_len": 16}
@@ -209,6 +210,7 @@ LENGTHS = {
     "multiple_choice": ("tiny", 128),
     "question_answering": ("tiny", 384),
     "replaced_tokens": ("mini", 128),
+    "reranker": ("tiny", 512),
     "tagging": ("tiny", 128),
     "translation": ("tiny", 128),
 }
@@ -315,6 +317,7 @@ def test_each_config_trains_at_its_smallest_size(name, variant, tmp_path):
 # For each task: an input of the library, and the same as lines of the command line.
 INPUTS = {
     "multiple_choice": (("the cat", "sees .", "dogs ."), "the cat\tsees .\tdogs .\n"),
+    "reranker": (("likes cat", "the cat runs"), "likes cat\tthe cat runs\n"),
     "question_answering": (
         {"question": "who ?", "context": "the cat ."},
         json.dumps({"data": [{"paragraphs": [{"context": "the cat .", "qas": [{"id": "1", "question": "who ?"}]}]}]}),

@@ -168,24 +168,27 @@ def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
     return {"data.source": str(folder / "swag.csv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
-def write_related(folder: Path, count: int = 60) -> dict[str, object]:
-    """Writes JSON lines of a query, its positive, which has the same animal, and three negatives; and a vocabulary.
+def write_related(folder: Path, count: int = 60, fewest: int = 3) -> dict[str, object]:
+    """Writes JSON lines of a query, its positive, which has the same animal, and `fewest` to three negatives.
 
-    Rows also have "score", that of the pair, "scores", those of all four documents, and "label", the animal.
-    Returns the config keys for the two files.
+    Rows also have "score", that of the pair, "scores", those of all documents, and "label", the animal.
+    Also writes a vocabulary. Returns the config keys for the two files.
     """
     rng, lines = random.Random(0), []
     for _ in range(count):
-        animals = rng.sample(_ANIMALS, 4)
+        animals = rng.sample(_ANIMALS, 1 + rng.randint(fewest, 3))
         texts = [
             " ".join((each, *rng.choices(CHOICE_WORDS[5:], k=rng.randint(1, 5)))) for each in (animals[0], *animals)
         ]
         row = {"query": texts[0], "positive": texts[1], "negatives": texts[2:], "label": animals[0]}
-        lines.append(json.dumps({**row, "score": rng.random(), "scores": [rng.random() for _ in range(4)]}))
+        lines.append(json.dumps({**row, "score": rng.random(), "scores": [rng.random() for _ in animals]}))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "related.jsonl").write_text("\n".join(lines) + "\n")
     WordPiece([*SPECIALS, *CHOICE_WORDS], lowercase=True).save(folder / "vocabulary")
     return {"data.source": str(folder / "related.jsonl"), "data.vocab_file": str(folder / "vocabulary")}
+
+
+write_rankings = functools.partial(write_related, fewest=1)
 
 
 def write_articles(folder: Path, count: int = 60, length: int = 6) -> dict[str, object]:

@@ -47,7 +47,9 @@ class Transformers(Published):
 
     @property
     def experiment(self) -> str:
-        """See `Published.experiment`; by the architecture."""
+        """See `Published.experiment`; by the architecture, or what sentence-transformers states."""
+        if self.num_classes == 1 and sentence_transformers.read_activation(self.path, self.config):
+            return "reranker"
         if (self.path / "modules.json").exists():  # sentence-transformers
             return "features"
         return next((name for suffix, name in _EXPERIMENTS.items() if self.architecture.endswith(suffix)), "features")

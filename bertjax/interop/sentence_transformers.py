@@ -38,6 +38,8 @@ _ACTIVATIONS = {
     "torch.nn.modules.activation.GELU": "gelu",
     "torch.nn.modules.activation.SiLU": "silu",
 }
+# The classes of torch for what a `CrossEncoder` applies to its logits.
+_SCORES = {"identity": "torch.nn.modules.linear.Identity", "sigmoid": "torch.nn.modules.activation.Sigmoid"}
 _VECTOR = "sentence_embedding"  # what sentence-transformers calls the vector of a text
 _MAX_LENGTH = 2**31 - 1  # tokenizers without a limit have 10^30
 
@@ -208,6 +210,44 @@ def lowercases(folder: Path) -> bool:
     return path.exists() and bool(json_files.read_json(path, dict).get("do_lower_case"))
 
 
+def read_activation(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Returns what a `CrossEncoder` applies to its logits, "identity" or "sigmoid"; None if the folder states nothing.
+
+    Version 6 writes it into a file of its own, version 4 and earlier ones into config.json under two different keys.
+
+    Args:
+      folder: the folder.
+      config: the content of config.json.
+    Raises:
+      UserError: for another activation.
+    """
+    stated = config.get("sentence_transformers")
+    of_version_4 = stated.get("activation_fn") if isinstance(stated, dict) else None
+    found = (
+        _cross_encoder(folder).get("activation_fn")
+        or of_version_4
+        or config.get("sbert_ce_default_activation_function")
+    )
+    if not found:
+        return None
+    name = str(found).rpartition(".")[2].lower()
+    if name not in _SCORES:
+        refuse(f"{folder}: activation of scores", found, " or ".join(_SCORES.values()))
+    return name
+
+
+def cross_encoder(activation: str) -> dict[str, Any]:
+    """Returns the keys of config.json from which `CrossEncoder`, from version 4 on, knows its activation."""
+    return {"sentence_transformers": {"activation_fn": _SCORES[activation]}}
+
+
+def _cross_encoder(folder: Path) -> dict[str, Any]:
+    """The settings of a `CrossEncoder` of version 6; empty for other folders."""
+    path = folder / _PROMPTS_FILE
+    values: dict[str, Any] = json_files.read_json(path, dict) if path.exists() else {}
+    return values if values.get("model_type") == "CrossEncoder" else {}
+
+
 def _text_file(folder: Path) -> Path:
     """The file of the settings of texts, whose name in early versions has the family of the encoder."""
     return min(folder.glob("sentence_*_config.json"), default=folder / _LENGTH_FILE)
@@ -221,9 +261,13 @@ def _prompts(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """Returns the kinds of the modules and their folders. Raises UserError for unsupported ones."""
+    """Returns the kinds of the modules and their folders, none for a `CrossEncoder`.
+
+    Raises:
+      UserError: for unsupported modules.
+    """
     path = folder / _MODULES_FILE
-    if not path.exists():
+    if not path.exists() or _cross_encoder(folder):
         return []
     modules = []
     for each in json_files.read_json(path, list):

@@ -239,7 +239,7 @@ class Bert(nn.Module):
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return the outputs of all layers; the last one equals `hidden`.
-          output_positions: see `Encoder`. Must be None with a pooler, which needs the first position.
+          output_positions: see `Encoder`. A pooler reads these instead of `cls_positions`, and must not need others.
         """
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
         mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
@@ -252,7 +252,8 @@ class Bert(nn.Module):
         pooled = None
         if self.pooler_activation:
             is_late, activation = self.pooling == "late", ACTIVATIONS[self.pooler_activation]
-            pooled = activation(self.pooler(hidden if is_late else instances(self.pooling, hidden, inputs)))
+            is_chosen = is_late or output_positions is not None
+            pooled = activation(self.pooler(hidden if is_chosen else instances(self.pooling, hidden, inputs)))
             pooled = instances("mean", pooled, inputs) if is_late else pooled
         return BertOutput(hidden, pooled, attention, layers)
 

@@ -215,12 +215,15 @@ class BertForSequenceClassification(nn.Module):
             pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
         has_pooler = self.config.head == "pooler" and not self.lstm_size
         pooler_activation = self.config.pooler_activation if has_pooler else ""
+        read = None
+        if deterministic and self.config.pooling == "cls" and not self.lstm_size:  # else dropout would draw otherwise
+            read = jnp.zeros_like(pooled.input_ids[:, :1]) if pooled.cls_positions is None else pooled.cls_positions
         output = Bert(self.config, pooler_activation, self.config.pooling, name="bert")(
-            pooled, deterministic=deterministic, return_attention=False
+            pooled, deterministic=deterministic, return_attention=False, output_positions=read
         )
         x = output.hidden if output.pooled is None else output.pooled
         if not self.lstm_size:
-            x = x if has_pooler else instances(self.config.pooling, x, pooled)
+            x = x if has_pooler or read is not None else instances(self.config.pooling, x, pooled)
             x = x[:, 0] if inputs.cls_positions is None else x
         x = _transformed(self.config, x)
         x = Dropout(self.classifier_dropout)(x, deterministic=deterministic)

@@ -206,6 +206,8 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         labels: Sequence[str] | None = None,
         config: HeadConfig | None = None,
         family: str = "",
+        more: Mapping[str, Any] = MappingProxyType({}),
+        max_length: int | None = None,
     ) -> None:
         """Writes a folder of transformers with the tokenizer; see `huggingface.save`.
 
@@ -216,11 +218,13 @@ class BertPredictionTask(PredictionTask, Generic[C]):
           labels: the names of the classes.
           config: the config of the encoder. Default: that of the task.
           family: its family. Default: that of the task.
+          more: additional keys of config.json.
+          max_length: the tokens to which the tokenizer truncates. Default: the positions of the encoder.
         """
         tokenizer, config = self._tokenizer, config or self._model_config
         family = family or self._config.model.family or families.of_model(vars(config))
-        huggingface.save(folder, params, config, architecture, labels, special=self._special, family=family)
-        tokenizer.save(folder, config.max_positions, token_types=config.type_vocab_size > 1)
+        huggingface.save(folder, params, config, architecture, labels, more, self._special, family)
+        tokenizer.save(folder, max_length or config.max_positions, token_types=config.type_vocab_size > 1)
 
 
 class BertTask(BertPredictionTask[C], TrainingTask):

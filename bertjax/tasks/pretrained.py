@@ -20,7 +20,7 @@ def has_classes(published: Published, labels: Sequence[str]) -> bool:
 
     It must have the same names in the same order, or the same number of classes without names.
     """
-    if published.is_multi_label or published.experiment not in ("classification", "features"):
+    if published.is_multi_label or published.experiment not in ("classification", "reranker", "features"):
         return False
     if not labels:  # a regression model has no class name, or a meaningless one
         return published.num_classes < 2

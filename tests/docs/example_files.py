@@ -25,6 +25,7 @@ def write(folder: Path) -> Path:
     _copy(tiny.write_sentences(made), folder, "train.conll", "dev.conll")
     _copy(tiny.write_questions(made, answerable=0.7), folder, "train-v2.0.json", "dev-v2.0.json")
     _copy(tiny.write_choices(made), folder, "train.csv", "val.csv", "test.csv")
+    _copy(tiny.write_rankings(made), folder, "rankings.jsonl")
     _copy(tiny.write_articles(made), folder, "train.jsonl", "valid.jsonl")
     return published.write_huggingface(
         folder / "bert", dataclasses.replace(published.CONFIG, num_layers=1, max_positions=128)

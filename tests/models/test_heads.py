@@ -158,6 +158,17 @@ def test_a_bilstm_reads_both_directions_even_if_the_encoder_does_not():
         assert np.flatnonzero(change > 1e-7).tolist() == expected
 
 
+def test_a_prediction_computes_only_the_first_token_in_the_last_layer():
+    """`test_dropout_of_the_heads_input` compares the logits."""
+    model = make("sequence", 0, dataclasses.replace(CONFIG, num_layers=1, scan_layers=False), dropout=0.0)
+
+    def flops(deterministic):
+        program = jax.jit(functools.partial(model.apply, deterministic=deterministic))
+        return program.lower(init(model), batch()).cost_analysis()["flops"]
+
+    assert flops(deterministic=True) < 0.6 * flops(deterministic=False)
+
+
 @pytest.mark.parametrize(("kind", "lstm_size"), [("sequence", 0), ("token", 5)])
 def test_dropout_of_the_heads_input(kind, lstm_size):
     """BERT has no dropout here, so only the head's dropout changes the output."""

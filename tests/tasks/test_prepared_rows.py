@@ -20,6 +20,7 @@ TASKS = {
     "question_answering": ("tiny", tiny.write_questions, SPANS),
     "multiple_choice": ("tiny,swag", tiny.write_choices, {}),
     "embeddings": ("tiny", tiny.write_related, {"data.text_columns": ("query", "positive", "negatives")}),
+    "reranker": ("tiny", tiny.write_rankings, {}),
     "bertsum_ext": ("tiny", tiny.write_articles, {}),
     "bertsum_abs": ("tiny", tiny.write_articles, {"data.vocab_size": 60, "data.vocab_file": "", **SUMMARY}),
     "translation": ("tiny", None, {"data.vocab_size": 60, "model.num_decoder_layers": 1}),

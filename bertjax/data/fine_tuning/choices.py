@@ -117,11 +117,12 @@ class ChoiceRows:
         self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """See `buckets.Padded`. `labels` [B] are the indices of the correct choices."""
+        """See `buckets.Padded`. `labels` [B] are the indices of the correct choices. Scalars of rows are [B, C]."""
         is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
         numbers = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
         rows = self._rows.padded(numbers.ravel(), length)
-        batch = {name: rows[name].reshape(*is_choice.shape, length) for name in rows if name != "weights"}
+        del rows["weights"]
+        batch = {name: field.reshape(*is_choice.shape, *field.shape[1:]) for name, field in rows.items()}
         return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
 
 

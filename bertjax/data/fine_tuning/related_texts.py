@@ -22,28 +22,38 @@ _SEVERAL = Constraint("one or more different columns", lambda names: names and l
 
 
 @dataclasses.dataclass(frozen=True)
-class RelatedTextsConfig(TableConfig):
-    """The rows and columns to read. A column "a.b" is key "b" of the object in column "a".
+class QueriesConfig(TableConfig):
+    """The rows and columns of queries to read. A column "a.b" is key "b" of the object in column "a".
+
+    Attributes:
+      text_columns: the columns of the query, of its positive, and of its negatives, of which one may have a list.
+      score_column: the column of what a row states: the similarity of a pair, or the scores that a teacher gives the
+        positive and each negative, a list; "" for none.
+      seq_len: the maximum number of tokens of a text, including special tokens.
+    """
+
+    text_columns: Annotated[tuple[str, ...], _SEVERAL]
+    score_column: str
+    seq_len: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RelatedTextsConfig(QueriesConfig):
+    """The rows and columns to read.
 
     Attributes:
       text_columns: the columns of the query, of its positive, and of its negatives, of which one may have a list; or,
         with `label_column`, the column of the text.
       num_negatives: the maximum number of negatives of a row.
-      score_column: the column of what a row states: the similarity of a pair, or the scores that a teacher gives the
-        positive and each negative, a list; "" for none.
       label_column: the column of the class of a text, which is related to the texts of its class; "" for none.
       query_prompt: a text that precedes each query.
       document_prompt: a text that precedes each positive and negative.
-      seq_len: the maximum number of tokens of a text, including special tokens.
     """
 
-    text_columns: Annotated[tuple[str, ...], _SEVERAL]
     num_negatives: Count
-    score_column: str
     label_column: str
     query_prompt: str
     document_prompt: str
-    seq_len: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,11 +133,11 @@ def pieces_of(texts: Sequence[str], config: RelatedTextsConfig, tokenizer: Token
     return [(pieces,) for pieces in tokenizer.encode_batch(prompted)]
 
 
-def read_row(row: Row, config: RelatedTextsConfig, needs_scores: str) -> RelatedTexts:
-    """Returns the texts of a row.
+def read_texts(row: Row, config: QueriesConfig) -> list[str]:
+    """Returns the texts of a row: the query, its positive, and its negatives.
 
     Raises:
-      RowError: if a column is missing, a text is empty, there are too many negatives, or a score is missing.
+      RowError: if a column is missing, or a text is empty.
     """
     texts: list[str] = []
     for column in config.text_columns:
@@ -139,6 +149,16 @@ def read_row(row: Row, config: RelatedTextsConfig, needs_scores: str) -> Related
                 raise RowError(row.where, f"{got} in column {column!r}", "a text; for negatives also a list of texts")
             check_text(text, row.where)
             texts.append(text)
+    return texts
+
+
+def read_row(row: Row, config: RelatedTextsConfig, needs_scores: str) -> RelatedTexts:
+    """Returns the texts of a row.
+
+    Raises:
+      RowError: if `read_texts` or `read_scores` raises it, or there are too many negatives.
+    """
+    texts = read_texts(row, config)
     if len(texts) - 2 > config.num_negatives:
         fix = f"raise --config.data.num_negatives to {len(texts) - 2}, or delete some"
         expected = f"at most {config.num_negatives}, data.num_negatives"
@@ -149,10 +169,20 @@ def read_row(row: Row, config: RelatedTextsConfig, needs_scores: str) -> Related
         label = str(value).strip()
         if value is None or not label:
             raise RowError(row.where, f"an empty label in column {config.label_column!r}", "a class")
-    return RelatedTexts(texts, _scores(row, config.score_column, needs_scores, len(texts) - 1), label)
+    return RelatedTexts(texts, read_scores(row, config.score_column, needs_scores, len(texts) - 1), label)
 
 
-def _scores(row: Row, column: str, needs: str, documents: int) -> Sequence[float]:
+def read_scores(row: Row, column: str, needs: str, documents: int) -> Sequence[float]:
+    """Returns the scores of a row.
+
+    Args:
+      row: the row.
+      column: the column of the scores.
+      needs: see `RelatedTextsRecipe.needs_scores`.
+      documents: the number of the positive and the negatives.
+    Raises:
+      RowError: if the column is missing, a value is not a finite number, or there are more or fewer scores.
+    """
     if not needs:
         return ()
     value = nested_value_of(row, column, "data.score_column")

@@ -1,0 +1,53 @@
+"""Losses of the scores that a reranker gives the texts of a query.
+
+Shapes: B queries, C texts of a query: its positive, then its negatives. Each loss takes logits [B, C], targets [B, C]
+and whether a query has each text, [B, C], and returns the loss of each query, [B].
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bertjax.models.losses import mask_logits, squared_error
+
+Scores = Float[Array, "B C"]
+Present = Bool[Array, "B C"]
+
+
+def binary(logits: Scores, targets: Scores, present: Present) -> Float[Array, " B"]:
+    """The sum of the cross-entropies of probabilities, the sigmoids of logits; `BinaryCrossEntropyLoss`.
+
+    It and the other names are those of sentence-transformers, where a loss is a mean instead of a sum.
+    """
+    return _sum(jax.nn.softplus(logits) - logits * targets, present)
+
+
+def regression(logits: Scores, targets: Scores, present: Present) -> Float[Array, " B"]:
+    """The sum of the squared errors; `MSELoss`."""
+    return _sum(squared_error(logits, targets), present)
+
+
+def listwise(logits: Scores, targets: Scores, present: Present) -> Float[Array, " B"]:
+    """The cross-entropy of choosing a text with the probabilities `targets`.
+
+    With one positive, it is `MultipleNegativesRankingLoss` with the row's own negatives, scale 1 and no activation.
+    With the softmax of scores, it is `ListNetLoss` (Cao et al. 2007, "Learning to rank: from pairwise approach to
+    listwise approach").
+    """
+    return -_sum(targets * jax.nn.log_softmax(mask_logits(logits, present)), present)
+
+
+def distillation(logits: Scores, targets: Scores, present: Present) -> Float[Array, " B"]:
+    """The mean of the squared errors of how much higher the positive scores than each negative; `MarginMSELoss`.
+
+    Hofstaetter et al. 2020, "Improving efficient neural ranking models with cross-architecture knowledge distillation".
+    """
+    errors = (logits[:, :1] - logits) - (targets[:, :1] - targets)
+    return _sum(jnp.square(errors), present) / jnp.maximum(jnp.sum(present[:, 1:], axis=1), 1)
+
+
+LOSSES = {"listwise": listwise, "binary": binary, "regression": regression, "distillation": distillation}
+
+
+def _sum(values: Scores, present: Present) -> Float[Array, " B"]:
+    return jnp.sum(jnp.where(present, values, 0), axis=1)

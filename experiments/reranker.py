@@ -1,0 +1,270 @@
+"""Scores of texts that are read together with a query, to rank them (Nogueira and Cho 2019, section 3).
+
+Shapes: B queries, C texts of a query, S tokens of a query with one text.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from bertjax.config import Count, one_of, part
+from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.fine_tuning.choices import ChoiceRows
+from bertjax.data.fine_tuning.ranked_texts import RankedTextsRecipe, pairs_of
+from bertjax.data.fine_tuning.related_texts import QueriesConfig, RelatedTexts
+from bertjax.data.rows.buckets import bucket_lengths
+from bertjax.data.rows.text_rows import text_row
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.interop import sentence_transformers
+from bertjax.interop.published import Published
+from bertjax.models.bert import HeadConfig
+from bertjax.models.heads import BertForSequenceClassification
+from bertjax.models.losses import is_best, mask_logits
+from bertjax.models.ranking_losses import LOSSES
+from bertjax.scoring import glue
+from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained
+
+_COMPARING = ("listwise", "distillation")  # objectives that compare the texts of a row
+_RANKS, _CORRELATIONS, _PRECISION = ("accuracy@1", "mrr@10", "ndcg@10"), ("pearson", "spearman"), ("average_precision",)
+_COLUMNS = ("text_columns", "score_column", "header", "separator")
+FREE_AFTER_TRAINING = ("activation", *(f"data.{key}" for key in (*_COLUMNS, "num_negatives", "seq_len")))
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(QueriesConfig, fine_tuning.DataConfig):
+    """The keys of `data`.
+
+    Attributes:
+      score_column: the column of a row's scores, one for each text of the query: a list, or a number if there is one
+        text; "" for rows with a positive and negatives.
+      num_negatives: the negatives of a row that batches have room for. Default: the most that a training row has.
+      seq_len: the maximum number of tokens of a query with a text, including special tokens. Only texts are truncated.
+        Default: that of a folder of sentence-transformers, otherwise 512, or the model's number of positions if it is
+        smaller.
+    """
+
+    num_negatives: Count | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(fine_tuning.FineTuningConfig):
+    """The config keys that this experiment reads.
+
+    Attributes:
+      objective: "listwise", "binary", "regression" or "distillation"; see `bertjax.models.ranking_losses`.
+      activation: what maps logits to scores: "identity" or "sigmoid". Default: in prediction, that of a `CrossEncoder`
+        in `init_from`; otherwise "sigmoid" with objective=binary and "identity" with others.
+    """
+
+    model: fine_tuning.ClassifierConfig
+    data: DataConfig
+    objective: Annotated[str, one_of(*LOSSES)]
+    activation: Annotated[str, one_of("identity", "sigmoid")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        data, told = self.data, f"with objective={self.objective}"
+        data.check(len(data.text_columns) > 1, "text_columns", "the columns of the query and of a text, or more")
+        if data.source:
+            needs_scores = self.objective in ("regression", "distillation")
+            data.check(data.score_column or not needs_scores, "score_column", f"a column {told}")
+            needs_negatives = self.objective in _COMPARING or not data.score_column
+            expected = f"a third column, of negatives, {told}"
+            data.check(not needs_negatives or len(data.text_columns) > 2, "text_columns", expected)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the first text of each row is the relevant one."""
+        return self.objective in _COMPARING or not self.data.score_column
+
+
+def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
+    """Fills in what `init_from` determines: sizes, casing, the length and the activation."""
+    length = sentence_transformers.read_length(published.path) if published else None
+    config = completion.bert(config, published, seq_len=length or 512)
+    activation = "sigmoid" if config["objective"] == "binary" else "identity"
+    if published and not config["data"]["source"] and published.num_classes == 1:
+        # What `CrossEncoder` applies to one logit if the folder does not state it.
+        activation = sentence_transformers.read_activation(published.path, published.config) or "sigmoid"
+    return {**config, "activation": config["activation"] or activation}
+
+
+open_vocabulary = bert.open_vocabulary
+
+
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+    """See `Trainable.example_config`; each column of negatives has one, unless `data.num_negatives` is set."""
+    data = config["data"]
+    count = len(data["text_columns"]) - 2 if data["num_negatives"] is None else data["num_negatives"]
+    return fine_tuning.example_config({**config, "data": {**data, "num_negatives": count}})
+
+
+def _example(row: RelatedTexts, tokenizer: Tokenizer, seq_len: int, where: str = "") -> Example:
+    """The example of a query, with one row per text."""
+    pairs, truncated = pairs_of(row.texts, tokenizer, seq_len, where)
+    limited = inputs.limited(bert.of_seq_len(seq_len), truncated=truncated > 0)
+    return bert.to_example([text_row(pair, tokenizer) for pair in pairs], row, limited)
+
+
+class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
+    """See `bertjax.contract.Data`."""
+
+    @functools.cached_property
+    def recipe(self) -> RankedTextsRecipe:
+        """See `FineTuningData.recipe`."""
+        config = self._config
+        compares, is_probability = config.objective in _COMPARING, config.objective == "binary"
+        return RankedTextsRecipe(part(QueriesConfig, config.data), compares, is_probability, self.vocabulary)
+
+    @functools.cached_property
+    def _num_negatives(self) -> int:
+        most = int(np.max(self.fields()["choice"]))
+        given = self._config.data.num_negatives
+        expected, fix = f"{most} or more, the negatives of a training row", "raise or omit it"
+        self._config.data.check(given is None or given >= most, "num_negatives", expected, fix=fix)
+        return most if given is None else given
+
+    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Data.complete`; also fills in `data.num_negatives`."""
+        config = super().complete(config)
+        return {**config, "data": {**config["data"], "num_negatives": self._num_negatives}} if self._trains else config
+
+    @functools.cached_property
+    def rows(self) -> ChoiceRows:
+        """See `FineTuningData.rows`."""
+        return ChoiceRows(self.fields(), 1 + self._num_negatives)
+
+    def example(self, row: RelatedTexts) -> Example:
+        """See `FineTuningData.example`; one row per text."""
+        return _example(row, self.vocabulary, self._config.data.seq_len)
+
+    def baselines(self) -> Mapping[str, float]:
+        """The expected accuracy of a random order."""
+        chances = [1 / len(each.rows) for each in self.valid]
+        return {"valid/chance_accuracy@1": float(np.mean(chances))} if self._config.ranks else {}
+
+
+class Task(fine_tuning.FineTuningTask[Config]):
+    """See `bertjax.contract.TrainingTask`."""
+
+    architecture, tabs = "BertForSequenceClassification", True
+
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `FineTuningTask`."""
+        self.term = config.objective
+        super().__init__(config, vocabulary)
+
+    def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
+        """See `FineTuningTask.with_head`."""
+        return BertForSequenceClassification(encoder, 1, config.model.classifier_dropout, config.model.lstm_size)
+
+    def reinitialized_modules(self, published: Published) -> Sequence[str]:
+        """The classifier, unless it has one output."""
+        return () if pretrained.has_classes(published, ()) else ("classifier",)
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `PredictionTask.predict_lengths`; many, because thousands of texts are worth the time to compile them."""
+        return bucket_lengths(self._seq_len, (*range(16, 512, 16), *range(512, self._seq_len, 128)))
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `TrainingTask.batch_specs`."""
+        config, kinds = self._config, {"labels": np.int32}
+        shape = config.batch_size, 1 + (config.data.num_negatives or 0)
+        lengths = bucket_lengths(self._seq_len, config.data.row_lengths)
+        specs = bert.batch_specs([(*shape, length) for length in lengths], {}, kinds)
+        return [{**spec, "scores": jax.ShapeDtypeStruct(shape, np.float32)} for spec in specs]
+
+    def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
+        """The number of queries, if the loss compares their texts, or of texts."""
+        if self.term in _COMPARING:
+            return super().denominators(batch)
+        return {self.term: jnp.maximum(jnp.sum(_present(batch), dtype=jnp.float32), 1.0)}
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
+        """See `TrainingTask.loss` and `ranking_losses`."""
+        present, targets = _present(batch), batch["scores"]
+        rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in bert.INPUTS}
+        logits = self.apply(params, rows, rng).reshape(present.shape)
+        if self.term == "listwise" and self._config.data.score_column:
+            targets = jax.nn.softmax(mask_logits(targets, present))
+        right = is_best(mask_logits(logits, present), batch["labels"]) if self._config.ranks else None
+        losses = LOSSES[self.term](logits, targets, present)
+        return {self.term: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
+
+    def score_names(self) -> Sequence[str]:
+        """The ranks of positives; of rows with scores, their correlations or, with binary ones, the precision."""
+        if self._config.ranks:
+            return _RANKS
+        return _PRECISION if self.term == "binary" else _CORRELATIONS
+
+    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """See `score_names`. A positive is compared with the negatives of its row; equal scores count against it."""
+        logits = [np.array([output["logits"] for output in outputs], np.float64) for _, outputs in results]
+        if self._config.ranks:
+            ranks = np.array([1 + np.sum(~(each[1:] < each[0])) for each in logits])
+            values = (ranks == 1), (ranks <= 10) / ranks, (ranks <= 10) / np.log2(1 + ranks)
+            return {name: float(np.mean(each)) for name, each in zip(_RANKS, values, strict=True)}
+        scores = np.concatenate([example.source.scores for example, _ in results])
+        if self.term == "binary":
+            return {"average_precision": _average_precision(np.concatenate(logits), scores >= 0.5)}
+        return glue.score(_CORRELATIONS, self._activated(np.concatenate(logits)), scores)
+
+    def _activated(self, logits: np.ndarray) -> np.ndarray:
+        return logits if self._config.activation == "identity" else np.exp(-np.logaddexp(0, -logits))
+
+    def example(self, texts: Sequence[str], where: str) -> Example:
+        """See `BertPredictionTask.example`; of a query and a text."""
+        inputs.check_texts(texts, where, (2,))
+        return _example(RelatedTexts(texts, (), None), self._tokenizer, self._seq_len, where)
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """The queries and the first texts of a table."""
+        data = self._config.data
+        columns, key = data.text_columns[:2], "data.text_columns"
+        return inputs.of_table(path, key, columns, self.example, data.on_bad_row, data.header, tabs=True)
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """The logit of each row, [B]."""
+        return {"logits": self.apply(params, batch, None)[:, 0]}
+
+    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The score, with seven significant digits."""
+        score = self._activated(np.asarray(outputs[0]["logits"], np.float64))
+        return {"score": float(f"{score:.7g}")}
+
+    def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """See `BertTask.sample`."""
+        query, *texts = example.source.texts
+        if not self._config.ranks:
+            shown = {"kind": "label", "text": query, "second": texts[0], "reference": example.source.scores[0]}
+            return {**shown, **self.record(example, outputs)}
+        logits = np.array([output["logits"] for output in outputs], np.float64)
+        found = dict(zip(texts, np.exp(logits - np.logaddexp.reduce(logits)).tolist(), strict=False))
+        shown = {"kind": "label", "text": query, "second": "", "reference": texts[0]}
+        return {**shown, "label": max(found, key=found.__getitem__), "probabilities": found}
+
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder that `CrossEncoder` of sentence-transformers opens."""
+        stated = sentence_transformers.cross_encoder(self._config.activation)
+        self.save(params, folder, self.architecture, more=stated, max_length=self._seq_len)
+
+
+def _present(batch: Batch) -> jax.Array:
+    """Which texts the rows of a batch have, [B, C]."""
+    return jnp.any(batch["segment_ids"] != 0, axis=-1)
+
+
+def _average_precision(scores: Float64[np.ndarray, " n"], relevant: Bool[np.ndarray, " n"]) -> float:
+    """The mean precision among the texts that score at least as high as each relevant one; 0.0 without any."""
+    found = np.sort(scores[relevant])
+    if not len(found):
+        return 0.0
+    before, before_all = np.searchsorted(found, found), np.searchsorted(np.sort(scores), found)
+    return float(np.mean((len(found) - before) / (len(scores) - before_all)))
