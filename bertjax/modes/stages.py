@@ -235,6 +235,8 @@ def _check_mode(mode: str, module: Experiment) -> None:
     fixes = {"predict": "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"}
     if issubclass(module.Task, ScoringTask):
         fixes = {"evaluate": "add --mode=evaluate, and omit --workdir", **fixes}
+    if getattr(module.Task, "mine", None):
+        fixes["mine"] = "add --mode=mine --config.data.source=FILE --output=FILE, and omit --workdir"
     if module.Task.export:
         fixes["export"] = "add --mode=export --output=FOLDER, and omit --workdir"
     if mode not in fixes:
