@@ -265,6 +265,8 @@ class Task(features.Task, ScoringTask):
 
     def mine(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Iterator[Mapping[str, Any]]:
         """See `ScoringTask.mine`. Positives of equal queries, and a document equal to the query, are no negatives."""
+        label = self._settings.data.label_column
+        self._settings.data.check(not label, "label_column", "'' with --mode=mine", fix="omit the variant labels")
         source, vectors = self._vectors(results)
         assert isinstance(source, Collection)
         names, numbers = source.documents, {name: number for number, name in enumerate(source.documents)}

@@ -505,6 +505,11 @@ def without_sources(config: Config) -> dict[str, Any]:
     return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
 
 
+def to_mine(config: Config) -> dict[str, Any]:
+    """Returns a config without sources to evaluate."""
+    return {**config, "data": _without(config["data"], SOURCES)}
+
+
 def without_limits(config: Config, overridden: Collection[str]) -> dict[str, Any]:
     """Returns a config that scores all rows, except where `overridden` names a limit."""
     result: dict[str, Any] = copy.deepcopy(dict(config))

@@ -15,7 +15,7 @@ from bertjax.models.heads import BertForSequenceClassification
 from bertjax.modes.evaluate import table
 from bertjax.scoring import retrieval
 from tests import published, tiny
-from tests.experiments.commands import done, lines_of
+from tests.experiments.commands import done, flags, lines_of
 from tests.random_params import random_params
 
 CONFIG = "--config=configs/retrieval.py"
@@ -49,9 +49,9 @@ def collection(tmp_path_factory):
     return folder, queries, {row["_id"]: row["text"] for row in rows}, grades
 
 
-def evaluate(model, source, *flags):
-    flags = (f"--config.init_from={model}", f"--config.data.test_source={source}", *flags)
-    return json.loads(done("--mode=evaluate", CONFIG, *flags).stdout)
+def evaluate(model, source, config=CONFIG, **values):
+    values = {"init_from": model, "data.test_source": source, **values}
+    return json.loads(done("--mode=evaluate", config, *flags(values)).stdout)
 
 
 def similarities(model, queries, documents):
@@ -82,7 +82,7 @@ def test_a_folder_is_scored_as_its_vectors_rank_the_documents(model, collection)
     assert (protocol["seq_len"], protocol["similarity"], protocol["dtype"]) == (16, "cosine", "float32")
     assert protocol["fingerprints"].keys() == {"test", "init_from"} and "jax" in protocol["packages"]
     assert "protocol" not in table(record)
-    other = evaluate(model, folder, "--config.query_prompt=cat ", "--config.similarity=dot")
+    other = evaluate(model, folder, query_prompt="cat ", similarity="dot")
     assert other["protocol"]["prompts"]["query"] == "cat " and other["test/ndcg@10"] != record["test/ndcg@10"]
 
 
@@ -92,7 +92,7 @@ def test_a_cross_encoder_reorders_the_first_documents(model, collection, tmp_pat
     params = random_params(functools.partial(head.init, deterministic=True), BertInputs(ids, ids, ids), scale=0.5)
     huggingface.save(tmp_path, params["params"], published.CONFIG, "BertForSequenceClassification", ["score"])
     published.TOKENIZER.save(tmp_path)
-    record = evaluate(model, folder, f"--config.reranker={tmp_path}", "--config.rerank=5")
+    record = evaluate(model, folder, reranker=tmp_path, rerank=5)
     settings = {"objective": "regression", "metrics": ("pearson",), "data.text_columns": ("a", "b"), "data.seq_len": 32}
     scorer = bertjax.load(tmp_path, "classification", config=settings)
     found = similarities(model, queries, documents)
@@ -111,8 +111,8 @@ def test_a_cross_encoder_reorders_the_first_documents(model, collection, tmp_pat
 
 def test_negatives_of_a_folder_and_of_a_table(model, collection, tmp_path):
     folder, queries, documents, grades = collection
-    flags = ("--mode=mine", CONFIG, f"--config.init_from={model}", "--config.mining.num_negatives=3")
-    done(*flags, f"--config.data.source={folder}", "--config.mining.skip=1", f"--output={tmp_path / 'rows.jsonl'}")
+    command = ("--mode=mine", CONFIG, f"--config.init_from={model}", "--config.mining.num_negatives=3")
+    done(*command, f"--config.data.source={folder}", "--config.mining.skip=1", f"--output={tmp_path / 'rows.jsonl'}")
     rows = lines_of(tmp_path / "rows.jsonl")
     found = similarities(model, queries, documents)
     expected = []
@@ -125,12 +125,12 @@ def test_negatives_of_a_folder_and_of_a_table(model, collection, tmp_path):
     lines = (json.dumps(dict(zip(("query", "positive"), pair, strict=True))) + "\n" for pair in pairs)
     (tmp_path / "pairs.jsonl").write_text("".join(lines))
     source = f"--config.data.source={tmp_path / 'pairs.jsonl'}"
-    rows = [json.loads(line) for line in done(*flags, source).stdout.splitlines()]
+    rows = [json.loads(line) for line in done(*command, source).stdout.splitlines()]
     assert [sorted(row["negatives"]) for row in rows] == [["birds"], ["birds"], ["cats", "dog"]]
     drawn = [
-        done(*flags, source, f"--config.data.corpus={folder}", "--config.mining.sampling=random") for _ in range(2)
+        done(*command, source, f"--config.data.corpus={folder}", "--config.mining.sampling=random") for _ in range(2)
     ]
-    assert drawn[0].stdout == drawn[1].stdout != done(*flags, source, f"--config.data.corpus={folder}").stdout
+    assert drawn[0].stdout == drawn[1].stdout != done(*command, source, f"--config.data.corpus={folder}").stdout
 
 
 def test_labeled_texts_are_clustered_and_probed(model, tmp_path):
@@ -141,17 +141,11 @@ def test_labeled_texts_are_clustered_and_probed(model, tmp_path):
             for i in range(count)
         ]
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(f"{text}\tc{label}\n" for text, label in rows))
-    config = f"{CONFIG}:labels"
-    flags = (
-        "--mode=evaluate",
-        config,
-        f"--config.init_from={model}",
-        f"--config.data.test_source={tmp_path / 'test.tsv'}",
-    )
-    record = json.loads(done(*flags, f"--config.data.source={tmp_path / 'train.tsv'}").stdout)
+    config, source = f"{CONFIG}:labels", tmp_path / "test.tsv"
+    record = evaluate(model, source, config, **{"data.source": tmp_path / "train.tsv"})
     assert record["test/probe/accuracy"] > 0.7 and 0 <= record["test/v_measure"] <= 1
     assert record["test/training_texts"] == 60 and "test/probe/accuracy_low" in record
-    without = json.loads(done(*flags).stdout)
+    without = evaluate(model, source, config)
     assert without["test/v_measure"] == record["test/v_measure"] and "test/probe/accuracy" not in without
 
 
@@ -161,18 +155,19 @@ def test_predictions_are_vectors_of_queries(model):
     np.testing.assert_allclose(record["features"], bertjax.load(model).encode(["the cat"], prompt="the "), atol=1e-5)
 
 
-def test_mistakes_are_reported_before_texts_are_encoded(model, collection, tmp_path):
-    flags = (CONFIG, f"--config.init_from={model}")
-    error = tiny.run_on_one("--mode=evaluate", *flags).error
-    tiny.check_message(error, what="data.test_source", got="no source", expected="folder or a file", fix="test_source")
-    error = tiny.run_on_one("--mode=evaluate", *flags, f"--config.data.test_source={tmp_path}").error
-    tiny.check_message(error, what="source", got=r"no corpus\.jsonl", expected="queries.jsonl", fix="path")
-    wrong = (f"--config.data.test_source={collection[0]}", f"--config.reranker={model}")
-    error = tiny.run_on_one("--mode=evaluate", *flags, *wrong).error
-    tiny.check_message(error, what="reranker", got="0 outputs", expected="cross-encoder", fix="another")
-    error = tiny.run_on_one(
-        "--mode=mine", *flags, f"--config.data.source={collection[0]}", "--config.mining.up_to=3"
-    ).error
-    tiny.check_message(error, what="mining.up_to", got="3", expected="at least 4", fix="change")
-    error = tiny.run_on_one("--mode=mine", "--config=configs/minimal_pairs.py", flags[1]).error
-    tiny.check_message(error, what="--mode=mine", got="without training", expected="evaluate or", fix="add")
+@pytest.mark.parametrize(
+    ("mode", "config", "values", "what", "got"),
+    [
+        ("evaluate", CONFIG, {}, "data.test_source", "no source"),
+        ("evaluate", CONFIG, {"data.test_source": "{model}"}, "source", r"no corpus\.jsonl"),
+        ("evaluate", CONFIG, {"data.test_source": "{folder}", "reranker": "{model}"}, "reranker", "0 outputs"),
+        ("mine", CONFIG, {"data.source": "{folder}", "mining.up_to": 3}, "mining.up_to", "3"),
+        ("mine", f"{CONFIG}:labels", {"data.source": "{folder}"}, "data.label_column", "label"),
+        ("mine", "--config=configs/minimal_pairs.py", {}, "--mode=mine", "an experiment without training"),
+        ("mine", "--config=configs/classification.py", {}, "--mode=mine", "the experiment classification"),
+    ],
+)
+def test_mistakes_are_reported_before_texts_are_encoded(model, collection, mode, config, values, what, got):
+    values = {key: str(value).format(model=model, folder=collection[0]) for key, value in values.items()}
+    error = tiny.run_on_one(f"--mode={mode}", config, f"--config.init_from={model}", *flags(values)).error
+    tiny.check_message(error, what=what, got=got, expected="", fix="")

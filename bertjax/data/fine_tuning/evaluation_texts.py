@@ -87,18 +87,25 @@ class Sources:
         self._key = "valid_source" if config.valid_source else "source"
         more = "source" if config.valid_source and config.label_column else "corpus" if not config.valid_source else ""
         self._more = more if more and getattr(config, more) else ""
-        self.fingerprint()
+        self._keys = [key for key in (self._key, self._more) if key]
+        for key in self._keys:
+            source = getattr(config, key)
+            if self._is_folder(key):
+                self._folder(key).files()
+            elif not source.startswith("tfds:"):
+                tables.find_files(source, f"data.{key}")
 
     def fingerprint(self) -> list[Any]:
         """Returns a JSON-serializable description of the content of the files and of how they are read."""
         settings = ("qrels", "text_columns", "label_column", "text_field", "header", "separator", "on_bad_row")
-        files = [self._files(key) for key in (self._key, self._more) if key]
-        return [{key: getattr(self._config, key) for key in settings}, files]
+        found = [self._folder(key).fingerprint() if self._is_folder(key) else self._of_table(key) for key in self._keys]
+        return [{key: getattr(self._config, key) for key in settings}, found]
 
-    def _files(self, key: str) -> list[Any]:
-        source = getattr(self._config, key)
-        is_folder = Path(source).is_dir() or key == "corpus"
-        return self._folder(key).fingerprint() if is_folder else tables.fingerprint(source, f"data.{key}")
+    def _is_folder(self, key: str) -> bool:
+        return key == "corpus" or Path(getattr(self._config, key)).is_dir()
+
+    def _of_table(self, key: str) -> list[Any]:
+        return tables.fingerprint(getattr(self._config, key), f"data.{key}")
 
     def _folder(self, key: str) -> beir.Folder:
         config = self._config
@@ -108,10 +115,10 @@ class Sources:
         """Reads and checks all rows. Raises UserError for a bad row, or without rows."""
         if self._config.label_column:
             return self._labeled()
-        if self._key == "valid_source" and Path(self._config.valid_source).is_dir():
+        if self._key == "valid_source" and self._is_folder(self._key):
             return self._folder(self._key).read()
         more = (text for _, text in self._folder("corpus").documents()) if self._more else ()
-        if not Path(getattr(self._config, self._key)).is_dir():
+        if not self._is_folder(self._key):
             return beir.of_pairs(self._rows(self._key, self._pair), more)
         found = self._folder(self._key).read()
         texts = dict(found.texts())
