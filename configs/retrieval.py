@@ -1,4 +1,4 @@
-"""Evaluates vectors of texts by search, clustering and linear probing, and mines hard negatives. Nothing is trained.
+"""Evaluates vectors of texts by search, clustering and probing, and mines negatives. Nothing is trained.
 
     python launch.py --mode=evaluate --config=configs/retrieval.py --config.init_from=FOLDER_OR_RUN \\
         --config.data.test_source=BEIR_FOLDER [--config.reranker=CROSS_ENCODER] --output=scores.json
