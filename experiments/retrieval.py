@@ -207,7 +207,7 @@ class Task(features.Task, ScoringTask):
     def _vectors(
         self, results: Iterable[tuple[Example, Sequence[Output]]]
     ) -> tuple[Collection | Labeled, dict[str, Float[np.ndarray, "N D"]]]:
-        """The vectors of the texts by kind, scaled to length 1 if the similarity is the cosine."""
+        """The vectors of the texts by kind; for search by cosines, scaled to length 1."""
         vectors: dict[str, np.ndarray] = {}
         for example, outputs in results:
             source, kind, number = example.source
@@ -215,7 +215,7 @@ class Task(features.Task, ScoringTask):
                 vectors[kind] = np.zeros((source.sizes[kind], self.size), np.float32)
             vectors[kind][number] = outputs[0]["features"]
         for each in vectors.values():
-            if self._settings.similarity == "cosine":
+            if self._settings.similarity == "cosine" and isinstance(source, Collection):
                 each /= np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12)
             if not np.isfinite(each).all():
                 fix = "name other weights, or set --config.model.dtype=float32"

@@ -13,7 +13,7 @@ from bertjax.interop import huggingface
 from bertjax.models.bert import BertInputs
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.modes.evaluate import table
-from bertjax.scoring import retrieval
+from bertjax.scoring import probing, retrieval
 from tests import published, tiny
 from tests.experiments.commands import done, flags, lines_of
 from tests.random_params import random_params
@@ -134,16 +134,16 @@ def test_negatives_of_a_folder_and_of_a_table(model, collection, tmp_path):
 
 
 def test_labeled_texts_are_clustered_and_probed(model, tmp_path):
-    rng = random.Random(0)
-    for name, count in (("train", 60), ("test", 30)):
-        rows = [
-            (" ".join(rng.choices(("cat", "dog", "sees") if i % 2 else ("birds", "the", "birding"), k=4)), i % 2)
-            for i in range(count)
-        ]
-        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(f"{text}\tc{label}\n" for text, label in rows))
+    rng, words = random.Random(0), (("birds", "the", "birding"), ("cat", "dog", "sees"))
+    texts = [" ".join(rng.choices(words[number % 2], k=4)) for number in range(90)]
+    lines = [f"{text}\tc{number % 2}\n" for number, text in enumerate(texts)]
+    for name, own in (("train", lines[:60]), ("test", lines[60:])):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(own))
     config, source = f"{CONFIG}:labels", tmp_path / "test.tsv"
     record = evaluate(model, source, config, **{"data.source": tmp_path / "train.tsv"})
-    assert record["test/probe/accuracy"] > 0.7 and 0 <= record["test/v_measure"] <= 1
+    vectors, classes = bertjax.load(model).encode(texts, prompt="the "), np.arange(90) % 2
+    right = probing.fit(vectors[:60], classes[:60], 2)(vectors[60:]) == classes[60:]
+    assert record["test/probe/accuracy"] == right.mean() > 0.7 and 0 <= record["test/v_measure"] <= 1
     assert record["test/training_texts"] == 60 and "test/probe/accuracy_low" in record
     without = evaluate(model, source, config)
     assert without["test/v_measure"] == record["test/v_measure"] and "test/probe/accuracy" not in without
