@@ -177,7 +177,19 @@ class PredictionTask(abc.ABC):
 
 
 class ScoringTask(PredictionTask):
-    """A task that is evaluated without training, on the validation and test examples of its `Data`."""
+    """A task that is evaluated without training, on the validation and test examples of its `Data`.
+
+    Attributes:
+      protocol: the settings that metrics depend on, JSON-serializable, for the record of an evaluation; None for a
+        record of metrics only.
+      mine: yields the records of `--mode=mine` from the examples of the `Data` and the outputs of their rows, which are
+        read once. None for tasks without this mode.
+      load: opens another model, such as a reranker, for `score`; see `bertjax.load`. Set before an evaluation.
+    """
+
+    protocol: Mapping[str, Any] | None = None
+    mine: Callable[[Iterable[tuple[Example, Sequence[Output]]]], Iterator[Mapping[str, Any]]] | None = None
+    load: Callable[..., Any] | None = None
 
     @abc.abstractmethod
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:

@@ -5,6 +5,7 @@
   python launch.py --mode=evaluate --workdir=runs/demo [--config.data.test_source=FILE]
   python launch.py --mode=predict --workdir=runs/demo --input=FILE --output=FILE.jsonl
   python launch.py --mode=predict --config=configs/features.py --config.init_from=FOLDER --input=FILE --output=FOLDER/
+  python launch.py --mode=mine --config=configs/retrieval.py --config.init_from=FOLDER --config.data.source=FILE
   python launch.py --mode=export --workdir=runs/demo --output=FOLDER
   python launch.py --mode=plan --config=configs/bert_pretraining.py:large --topology=v5e:16x16
   python launch.py --keys=optimizer [--config=configs/tagging.py]
@@ -30,13 +31,14 @@ from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
 from bertjax.experiments import find
 from bertjax.files import standard_output, with_packaged
+from bertjax.loading import load
 from bertjax.progress import lines_shown
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
 gc.set_threshold(50_000, 20, 20)
 
 # Imports are in functions: worker processes import this file without JAX, and a mode imports only what it needs.
-MODES = ("train", "evaluate", "predict", "export", "prepare", "check", "report", "plan")
+MODES = ("train", "evaluate", "predict", "mine", "export", "prepare", "check", "report", "plan")
 FORMATS = ("", "text", "jsonl", "html")
 _OF_CONFIG = "config", None, "Config file, with a variant after a colon."
 # `build_all` reports unknown keys, because it knows the valid ones.
@@ -128,7 +130,7 @@ def _run(mode: str) -> int:
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     report = _write_report if _REPORT.value or mode == "report" else None
     draw = _drawer(mode, Path(_PLOT.value)) if _PLOT.value else None
-    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw}
+    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw, "load": load}
     program = Path(sys.argv[0])
     started = {"command": modes.command(program, sys.argv[1:]), "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))

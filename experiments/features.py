@@ -158,6 +158,24 @@ def chosen_prompt(published: Published, name: str | None, prompt: str | None) ->
 open_vocabulary = bert.open_vocabulary
 
 
+class Prompt(NamedTuple):
+    """A text that precedes each text, and whether the pooling includes its tokens."""
+
+    text: str
+    is_included: bool
+
+
+def prompted_example(texts: Sequence[str], prompt: Prompt, tokenizer: Tokenizer, seq_len: int, source: Any) -> Example:
+    """Returns the example of one text or two after a prompt; see `bert.text_example`."""
+    *ids, of_prompt = tokenizer.encode_batch([prompt.text + texts[0], *texts[1:], prompt.text])
+    example = bert.text_example(ids, tokenizer, seq_len, source)
+    if prompt.is_included:
+        return example
+    (row,), first = example.rows, len(tokenizer.template.start) + len(of_prompt) if prompt.text else 0
+    pooled = (np.arange(len(row["input_ids"])) >= first).astype(np.int32)
+    return example._replace(rows=[{**row, "pooled": pooled}])
+
+
 class Task(BertPredictionTask[Config]):
     """See `bertjax.contract.PredictionTask`.
 
@@ -210,14 +228,8 @@ class Task(BertPredictionTask[Config]):
         inputs.check_texts(texts, where, (1, 2))
         if self._config.pooling != "sentence":
             return self._of_units(texts)
-        prompt, source = self._config.prompt, _Source(["\t".join(texts)], None)
-        *ids, of_prompt = self._tokenizer.encode_batch([prompt + texts[0], *texts[1:], prompt])
-        example = bert.text_example(ids, self._tokenizer, self._seq_len, source)
-        if self._config.include_prompt:
-            return example
-        (row,), first = example.rows, len(self._tokenizer.template.start) + len(of_prompt) if prompt else 0
-        pooled = (np.arange(len(row["input_ids"])) >= first).astype(np.int32)
-        return example._replace(rows=[{**row, "pooled": pooled}])
+        prompt, source = Prompt(self._config.prompt, self._config.include_prompt), _Source(["\t".join(texts)], None)
+        return prompted_example(texts, prompt, self._tokenizer, self._seq_len, source)
 
     def _of_units(self, texts: Sequence[str]) -> Example:
         """Returns the example of a text or a pair, with its pieces or words as units."""

@@ -29,7 +29,7 @@ MODULES = {
     for path in sorted((ROOT / "configs").glob("*.py"))
     if hasattr(module := importlib.import_module(f"bertjax.configs.{path.stem}"), "get_config")
 }
-UNTRAINED = ("features", "minimal_pairs")  # without sizes; see tests/experiments/
+UNTRAINED = ("features", "minimal_pairs", "retrieval")  # without sizes; see tests/experiments/
 for name in UNTRAINED:
     del MODULES[name]
 SIZES = {name: tuple(getattr(module, "SIZES", ())) for name, module in MODULES.items()}

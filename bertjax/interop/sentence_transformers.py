@@ -204,6 +204,12 @@ def read_length(folder: Path) -> int | None:
     return None
 
 
+def read_similarity(folder: Path) -> str:
+    """Returns the similarity of vectors that a folder states, such as "cosine" or "dot"; "cosine" by default."""
+    path = folder / _PROMPTS_FILE
+    return str((json_files.read_json(path, dict) if path.exists() else {}).get("similarity_fn_name") or "cosine")
+
+
 def lowercases(folder: Path) -> bool:
     """Returns whether texts are lowercased before the tokenizer reads them."""
     path = _text_file(model_folder(folder))

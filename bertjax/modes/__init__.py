@@ -45,6 +45,11 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode in ("predict", "export"):
         _use(request, resolved)
         return Outcome.DONE
+    if request.mode == "mine":
+        from bertjax.modes.mine import mine
+
+        mine(resolved, request.output)
+        return Outcome.DONE
     return _train_or_score(request, resolved)
 
 
@@ -90,7 +95,8 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     if request.mode == "evaluate":
         from bertjax.modes.evaluate import evaluate, table
 
-        record = evaluate(resolved, request.run, request.checkpoint, request.sources, request.overrides)
+        used = request.run, request.checkpoint, request.sources, request.overrides
+        record = evaluate(resolved, *used, load=request.load)
         _write(request.output, record, table)
         return Outcome.DONE
     if request.mode == "check":

@@ -1,14 +1,18 @@
 """`--mode=evaluate`."""
 
+import hashlib
+import json
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
-from bertjax.contract import Data
-from bertjax.modes import stages
+from bertjax.contract import Data, ScoringTask
+from bertjax.modes import predictions, stages
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
 from bertjax.modes.stages import Resolved
+from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import find_steps
 from bertjax.training import inference
 
@@ -17,9 +21,14 @@ _OF_ONE = ("_low", "_high", "_p")  # suffixes of intervals and p-values, whose m
 
 
 def evaluate(
-    resolved: Resolved, run: Path | None, checkpoint: str, sources: Mapping[str, str], overridden: Collection[str]
-) -> dict[str, float]:
-    """Returns the metrics of a run, or of the weights in `init_from`.
+    resolved: Resolved,
+    run: Path | None,
+    checkpoint: str,
+    sources: Mapping[str, str],
+    overridden: Collection[str],
+    load: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the metrics of a run, or of the weights in `init_from`; and "protocol", if the task has one.
 
     Without `sources`, a run is scored on its own validation and test splits. With `sources`, all of their rows are
     scored, and the training data are not read.
@@ -30,23 +39,49 @@ def evaluate(
       checkpoint: a checkpoint, or "each:" and several.
       sources: files to score a run on, by key; see `request.SOURCES`.
       overridden: the config keys that the command line sets.
+      load: opens another model that the task needs.
     Raises:
       UserError: for an invalid config, bad rows, or a missing checkpoint.
     """
     if run and not sources:
         data = resolved.data(run / "data")
         prepare_data(data, run, is_of_run=True)
-        return _evaluated(resolved, data, run, checkpoint)
+        return dict(_evaluated(resolved, data, run, checkpoint, load))
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
     config = stages.without_limits(resolved.config, overridden)
-    record: dict[str, float] = {}
+    record: dict[str, Any] = {}
+    fingerprints: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for split, of_split in stages.splits_to_score(config, sources, reads_training=run is None):
             own = resolved._replace(config=of_split)
-            metrics = _evaluated(own, _scored(own, run, Path(temporary)), run, checkpoint)
+            data = _scored(own, run, Path(temporary))
+            metrics = _evaluated(own, data, run, checkpoint, load)
             record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
+            if protocol := getattr(own.to_score(data).task, "protocol", None):
+                fingerprints[split] = data.fingerprint
+                record["protocol"] = _protocol(protocol, Path(resolved.config["init_from"]), fingerprints)
     return record
+
+
+def _protocol(of_task: Mapping[str, Any], weights: Path, fingerprints: Mapping[str, str]) -> dict[str, Any]:
+    """Everything that metrics of published weights depend on."""
+    paths = {"init_from": weights, "reranker": of_task.get("reranker")}
+    digests = {
+        key: sorted(digest for _, digest in predictions.weights_digest(Path(path)))
+        for key, path in paths.items()
+        if path
+    }
+    of_weights = {key: hashlib.sha256(json.dumps(each).encode()).hexdigest() for key, each in digests.items()}
+    commit = run_folder.source_commit(Path(__file__))
+    return {
+        **of_task,
+        "batch_tokens": inference._BATCH_PLACES,
+        "fingerprints": {**fingerprints, **of_weights},
+        "devices": run_folder.devices(),
+        "packages": run_folder.packages(),
+        **({"commit": commit} if commit else {}),
+    }
 
 
 def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
@@ -70,12 +105,16 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     return data
 
 
-def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:
+def _evaluated(
+    resolved: Resolved, data: Data, run: Path | None, checkpoint: str, load: Callable[..., Any] | None
+) -> dict[str, float]:
     """The metrics of a checkpoint, or means over several checkpoints, without intervals and p-values.
 
     PreSumm reports such means over its three best checkpoints.
     """
     _, settings, task, _ = resolved.to_score(data)
+    if isinstance(task, ScoringTask):
+        task.load = load
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
     records = [inference.Inference(task, settings, run, name, resolved.published).evaluate(data) for name in names]
@@ -85,13 +124,14 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
     return {name: sum(record[name] for record in records) / len(records) for name in averaged}
 
 
-def table(metrics: Mapping[str, float]) -> str:
-    """Returns a table of metrics, with a column for each split and intervals in brackets.
+def table(record: Mapping[str, Any]) -> str:
+    """Returns a table of the metrics of a record, with a column for each split and intervals in brackets.
 
     >>> print(table({"valid/f1": 0.75, "valid/f1_low": 0.71, "valid/f1_high": 0.79, "test/f1": 0.8}), end="")
         valid              test
     f1  0.75 [0.71, 0.79]  0.8
     """
+    metrics = {name: value for name, value in record.items() if name != "protocol"}
     splits = list(dict.fromkeys(name.partition("/")[0] for name in metrics))
     names = list(dict.fromkeys(name.partition("/")[2] for name in metrics))
     ends = {f"{name}_{end}" for name in names for end in ("low", "high")}

@@ -25,12 +25,12 @@ def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
     """
     if not Path(source).is_file():
         return ""
-    parts = [config, weights or _weights_digest(Path(config["init_from"])), files.digest(Path(source))]
+    parts = [config, weights or weights_digest(Path(config["init_from"])), files.digest(Path(source))]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _weights_digest(weights: Path) -> list[list[str]]:
-    """Returns digests of the files of published weights: a folder, or files that begin with a checkpoint's name.
+def weights_digest(weights: Path) -> list[list[str]]:
+    """Returns names and digests of the files of published weights: a folder, or files whose names begin alike.
 
     Of a run, only the final parameters and the files that describe them count, because it may still be training.
     """

@@ -27,7 +27,7 @@ class Request:
     """The request of a command line.
 
     Attributes:
-      mode: train, evaluate, predict, export, prepare, check, report or plan.
+      mode: train, evaluate, predict, mine, export, prepare, check, report or plan.
       workdir: the run's folder; "" for none.
       input: a file to predict on; "-" for standard input.
       output: a file for predictions, metrics or a verdict, "-" for standard output, or a folder to export to. If it
@@ -39,6 +39,7 @@ class Request:
       draw: draws a plan, or the attention of an example, whose number from 1 is the first argument; None to draw
         nothing.
       render: makes the parts of a page of records.
+      load: opens another model that an evaluation needs; see `bertjax.load`.
       report: writes the page of a folder and returns its path; None for no page except in mode "report".
       program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
@@ -56,6 +57,7 @@ class Request:
     checkpoint: str = "final"
     draw: Callable[..., None] | None = None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None = None
+    load: Callable[..., Any] | None = None
     report: Callable[[Path], Path] | None = None
     program: Path = Path("launch.py")
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)

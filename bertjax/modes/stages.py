@@ -235,6 +235,8 @@ def _check_mode(mode: str, module: Experiment) -> None:
     fixes = {"predict": "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"}
     if issubclass(module.Task, ScoringTask):
         fixes = {"evaluate": "add --mode=evaluate, and omit --workdir", **fixes}
+    if getattr(module.Task, "mine", None):
+        fixes["mine"] = "add --mode=mine --config.data.source=FILE --output=FILE, and omit --workdir"
     if module.Task.export:
         fixes["export"] = "add --mode=export --output=FOLDER, and omit --workdir"
     if mode not in fixes:
@@ -501,6 +503,11 @@ def with_prepared_dir(config: Config, folder: Path) -> dict[str, Any]:
 def without_sources(config: Config) -> dict[str, Any]:
     """Returns a config without any source of rows."""
     return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
+
+
+def to_mine(config: Config) -> dict[str, Any]:
+    """Returns a config without sources to evaluate."""
+    return {**config, "data": _without(config["data"], SOURCES)}
 
 
 def without_limits(config: Config, overridden: Collection[str]) -> dict[str, Any]:

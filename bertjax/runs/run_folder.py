@@ -226,16 +226,29 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
     environment = {
         **started,
         "began": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "devices": Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices()),
+        "devices": devices(),
         "processes": jax.process_count(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "Python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "packages": packages(),
         **({"commit": commit} if (commit := source_commit(Path(__file__))) else {}),
     }
     with completed(path) as partial:
         partial.write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def devices() -> Mapping[str, int]:
+    """Returns the number of devices of each kind."""
+    return Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices())
+
+
+def packages() -> dict[str, str]:
+    """Returns the versions of the packages that results depend on; that of bertjax unless a clone is not installed."""
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        versions["bertjax"] = metadata.version("bertjax")
+    return versions
 
 
 def source_commit(path: Path) -> str:

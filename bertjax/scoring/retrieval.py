@@ -3,12 +3,17 @@
 Documents with the same score are in descending order of their identifiers, as in `trec_eval`.
 """
 
+import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-_AT_ONCE = 1 << 14  # documents of a block, whose scores are in memory together
+# The queries and documents whose scores are in memory together. Early blocks have fewer documents: they suffice to
+# exclude most documents of the later ones. A thread has the scores of a few queries.
+_QUERIES, _FIRST, _DOCUMENTS, _OF_THREAD = 1 << 8, 1 << 9, 1 << 14, 1 << 6
 
 
 def search(
@@ -20,29 +25,50 @@ def search(
     document with the larger index comes first.
 
     Args:
-      queries: the vectors of the queries.
+      queries: the vectors of the queries; without NaN, as those of the documents.
       documents: the vectors of the documents.
       count: the number of documents for each query; K is at most N.
     """
-    scores: np.ndarray = np.zeros((len(queries), 0), np.float32)
-    indices: np.ndarray = np.zeros((len(queries), 0), np.int64)
-    for start in range(0, len(documents), _AT_ONCE):
-        block = np.asarray(documents[start : start + _AT_ONCE], np.float32)
-        found = queries.astype(np.float32) @ block.T
-        own = _largest(found, count)
-        scores = np.concatenate([scores, np.take_along_axis(found, own, axis=1)], axis=1)
-        indices = np.concatenate([indices, start + own], axis=1)
-        best = _largest(scores, count)
-        scores, indices = (np.take_along_axis(each, best, axis=1) for each in (scores, indices))
+    queries, count = np.asarray(queries, np.float32), min(count, len(documents))
+    scores: np.ndarray = np.full((len(queries), count), -np.inf, np.float32)
+    indices: np.ndarray = np.full(scores.shape, -1, np.int64)
+    start, size = 0, max(_FIRST, count)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        while start < len(documents) and count:
+            block = np.asarray(documents[start : start + size], np.float32)
+            for first in range(0, len(queries), _QUERIES):
+                own = slice(first, first + _QUERIES)
+                parts = ([*range(_OF_THREAD, _QUERIES, _OF_THREAD)],) * 3
+                found = map(np.split, (scores[own], indices[own], queries[own] @ block.T), parts)
+                list(pool.map(_update, *found, itertools.repeat(start)))
+            start, size = start + len(block), max(size, min(2 * size, _DOCUMENTS))
     order = np.lexsort((-indices, -scores), axis=1)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(indices, order, axis=1)
 
 
-def _largest(scores: Float[np.ndarray, "Q N"], count: int) -> Int64[np.ndarray, "Q K"]:
-    """The places of the largest scores of each row, in ascending order of places."""
-    if scores.shape[1] <= count:
-        return np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-    return np.sort(np.argpartition(scores, -count, axis=1)[:, -count:], axis=1)
+def _update(
+    scores: Float[np.ndarray, "Q K"], indices: Int64[np.ndarray, "Q K"], found: Float[np.ndarray, "Q N"], start: int
+) -> None:
+    """Replaces the best scores and their indices, which ascend, where a block of later documents has better ones.
+
+    Only documents with at least the lowest of the best scores are sorted; these are few after the first blocks.
+    """
+    queries, count = scores.shape
+    places = np.flatnonzero(found >= scores.min(axis=1)[:, None])
+    rows, columns = np.divmod(places, found.shape[1])
+    each = np.bincount(rows, minlength=queries)
+    width = int(each.max(initial=0))
+    slots = count + np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
+    merged, numbers = np.full((queries, count + width), -np.inf, np.float32), np.full((queries, count + width), -1)
+    merged[:, :count], numbers[:, :count] = scores, indices
+    merged[rows, slots], numbers[rows, slots] = found.ravel()[places], start + columns
+    lowest = np.partition(merged, width, axis=1)[:, width, None]  # of the `count` largest scores
+    kept = merged >= lowest
+    for row in np.flatnonzero(kept.sum(axis=1) > count):  # of those that equal the lowest, the last ones stay
+        equal = np.flatnonzero(merged[row] == lowest[row])
+        kept[row, equal[: kept[row].sum() - count]] = False
+    best = np.flatnonzero(kept).reshape(scores.shape)
+    scores[:], indices[:] = merged.ravel()[best], numbers.ravel()[best]
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:

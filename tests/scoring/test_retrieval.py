@@ -7,7 +7,7 @@ import numpy as np
 from bertjax.scoring import retrieval
 
 FOUND = ["d3", "d1", "d7", "d2"]
-RELEVANT = {"d1": 2, "d2": 1, "d9": 1, "d3": 0}
+RELEVANT = {"d1": 2, "d2": 1, "d9": 1, "d3": 0, "d7": -1}
 
 
 def test_metrics_of_a_ranking():
@@ -30,12 +30,14 @@ def test_queries_without_relevant_documents_have_no_metrics():
 
 
 def test_search_is_exact(monkeypatch):
-    monkeypatch.setattr(retrieval, "_AT_ONCE", 16)
+    """Many scores are equal: then documents with larger indices come first, also at the last rank."""
+    for name, size in {"_QUERIES": 4, "_FIRST": 8, "_DOCUMENTS": 16, "_OF_THREAD": 3}.items():
+        monkeypatch.setattr(retrieval, name, size)
     rng = np.random.default_rng(0)
     queries, documents = (rng.integers(-2, 3, (n, 4)).astype(np.float32) for n in (6, 100))
-    scores, indices = retrieval.search(queries, documents, 10)
-    for row, query in enumerate(queries):
-        order = sorted(range(100), key=lambda i: (-documents[i] @ query, -i))[:10]
-        assert sorted(scores[row].tolist(), reverse=True) == [float(documents[i] @ query) for i in order]
-        np.testing.assert_array_equal(documents[indices[row]] @ query, scores[row])
-    assert retrieval.search(queries, documents[:3], 10)[1].shape == (6, 3)
+    for count in (1, 10, 200):
+        scores, indices = retrieval.search(queries, documents, count)
+        expected = [sorted(range(100), key=lambda i: (-documents[i] @ query, -i))[:count] for query in queries]
+        np.testing.assert_array_equal(indices, expected)
+        np.testing.assert_array_equal(scores, np.take_along_axis(queries @ documents.T, indices, axis=1))
+    assert retrieval.search(queries, documents[:0], 10)[1].shape == (6, 0)

@@ -1,0 +1,159 @@
+"""Reads texts that evaluate vectors: test collections, tables of pairs of texts, and tables of labeled texts."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from bertjax.config import Constrained, Constraint
+from bertjax.data.readers import beir, tables
+from bertjax.data.readers.beir import Collection
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError
+from bertjax.data.readers.tables import Row
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_PAIR = Constraint("two different columns", lambda names: len(names) == len(set(names)) == 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class SourcesConfig(Constrained, prefix="data"):
+    """The texts to evaluate, or to mine negatives from.
+
+    A source is a folder in BEIR's form; or a table of pairs, a query and a relevant document; or with `label_column` a
+    table of labeled texts.
+
+    Attributes:
+      source: for `--mode=mine`, the queries with their positives; for labeled texts, those that the probe is trained
+        on, or "".
+      valid_source: a source to evaluate, scored as "valid/...".
+      test_source: a source to evaluate, scored as "test/...".
+      corpus: for `--mode=mine`, a folder in BEIR's form with further documents to choose from; or "".
+      qrels: the judgments of a folder: "test" for `qrels/test.tsv`.
+      text_columns: the columns of a table of pairs.
+      label_column: the column of the class in a table of labeled texts; "" for other sources.
+      text_field: the column of the text in a table of labeled texts, or in one to predict on.
+      header: whether the first row of a TSV or CSV file has the names of the columns.
+      separator: the separator of the fields of a line; "" to infer it from the file name.
+      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+    """
+
+    source: str
+    valid_source: str
+    test_source: str
+    corpus: str
+    qrels: str
+    text_columns: Annotated[tuple[str, ...], _PAIR]
+    label_column: str
+    text_field: str
+    header: bool
+    separator: str
+    on_bad_row: OnBadRow
+
+
+class Labeled(NamedTuple):
+    """Labeled texts.
+
+    Attributes:
+      texts: the texts of the splits "test" and, for a linear probe, "train".
+      labels: their classes.
+    """
+
+    texts: dict[str, list[str]]
+    labels: dict[str, list[str]]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """See `Collection.sizes`."""
+        return {split: len(texts) for split, texts in self.texts.items()}
+
+    def numbered(self) -> Iterator[tuple[str, int, str]]:
+        """See `Collection.numbered`."""
+        return ((split, number, text) for split, texts in self.texts.items() for number, text in enumerate(texts))
+
+
+class Sources:
+    """The sources that a config names: `valid_source`, or without it `source` and `corpus`, whose equal texts are one.
+
+    Raises:
+      UserError: if no source is set, or a file is missing.
+    """
+
+    def __init__(self, config: SourcesConfig) -> None:
+        self._config = config
+        got, fix = "no source", "set --config.data.test_source=FOLDER; for --mode=mine, --config.data.source"
+        config.check(config.valid_source or config.source, "test_source", "a folder or a file", got=got, fix=fix)
+        self._key = "valid_source" if config.valid_source else "source"
+        more = "source" if config.valid_source and config.label_column else "corpus" if not config.valid_source else ""
+        self._more = more if more and getattr(config, more) else ""
+        self._keys = [key for key in (self._key, self._more) if key]
+        for key in self._keys:
+            source = getattr(config, key)
+            if self._is_folder(key):
+                self._folder(key).files()
+            elif not source.startswith("tfds:"):
+                tables.find_files(source, f"data.{key}")
+
+    def fingerprint(self) -> list[Any]:
+        """Returns a JSON-serializable description of the content of the files and of how they are read."""
+        settings = ("qrels", "text_columns", "label_column", "text_field", "header", "separator", "on_bad_row")
+        found = [self._folder(key).fingerprint() if self._is_folder(key) else self._of_table(key) for key in self._keys]
+        return [{key: getattr(self._config, key) for key in settings}, found]
+
+    def _is_folder(self, key: str) -> bool:
+        return key == "corpus" or Path(getattr(self._config, key)).is_dir()
+
+    def _of_table(self, key: str) -> list[Any]:
+        return tables.fingerprint(getattr(self._config, key), f"data.{key}")
+
+    def _folder(self, key: str) -> beir.Folder:
+        config = self._config
+        return beir.Folder(getattr(config, key), f"data.{key}", config.qrels, config.on_bad_row)
+
+    def read(self) -> Collection | Labeled:
+        """Reads and checks all rows. Raises UserError for a bad row, or without rows."""
+        if self._config.label_column:
+            return self._labeled()
+        if self._key == "valid_source" and self._is_folder(self._key):
+            return self._folder(self._key).read()
+        more = (text for _, text in self._folder("corpus").documents()) if self._more else ()
+        if not self._is_folder(self._key):
+            return beir.of_pairs(self._rows(self._key, self._pair), more)
+        found = self._folder(self._key).read()
+        texts = dict(found.texts())
+        each = ((query, name) for query, names in found.relevant.items() for name, grade in names.items() if grade > 0)
+        return beir.of_pairs(((found.queries[query], texts[name]) for query, name in each), [*texts.values(), *more])
+
+    def _rows(self, key: str, make: Callable[[Row], T]) -> Iterator[T]:
+        config, source = self._config, getattr(self._config, key)
+        bad_rows, count = BadRows(config.on_bad_row), 0
+        rows = tables.read_rows(source, f"data.{key}", config.header, config.separator, bad_rows)
+        for row in bad_rows.sift(map(make, rows)):
+            count += 1
+            yield row
+        config.check(count, key, "at least one row", got=f"no rows{bad_rows.skipped()}", fix="name another file")
+        _log.info("read %s: %d rows%s", source, count, bad_rows.skipped())
+
+    def _pair(self, row: Row) -> tuple[str, str]:
+        query, document = (tables.text_of(row, name, "data.text_columns") for name in self._config.text_columns)
+        if query == document:
+            raise RowError(row.where, "the same text in both columns", "a query and another text")
+        return query, document
+
+    def _labeled(self) -> Labeled:
+        keys = {"test": self._key, **({"train": self._more} if self._more == "source" else {})}
+        rows = {split: list(self._rows(key, self._labeled_text)) for split, key in keys.items()}
+        texts, labels = ({split: [row[i] for row in each] for split, each in rows.items()} for i in range(2))
+        for split, names in labels.items():
+            got, fix = f"one class, {names[0]!r}", "check config.data.label_column"
+            self._config.check(len(set(names)) > 1, keys[split], "two or more classes", got=got, fix=fix)
+        return Labeled(texts, labels)
+
+    def _labeled_text(self, row: Row) -> tuple[str, str]:
+        column = self._config.label_column
+        value = tables.value_of(row, column, "data.label_column")
+        label = str(value).strip()
+        if value is None or not label:
+            raise RowError(row.where, f"an empty label in column {column!r}", "a class")
+        return tables.text_of(row, self._config.text_field, "data.text_field"), label

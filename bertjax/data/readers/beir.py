@@ -1,0 +1,201 @@
+"""Reads test collections in BEIR's form (Thakur et al. 2021): documents, queries, and which documents are relevant.
+
+A folder has `corpus.jsonl` (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and tables `qrels/*.tsv` with the
+columns `query-id`, `corpus-id` and `score`. Files may be gzipped.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.data.readers import lines, tables
+from bertjax.data.readers.lines import BadRows, RowError
+from bertjax.data.readers.tables import Row
+from bertjax.errors import UserError, did_you_mean
+
+_log = logging.getLogger(__name__)
+_COLUMNS = ("query-id", "corpus-id", "score")
+
+
+class Collection(NamedTuple):
+    """Documents, and queries with the documents that are relevant to them.
+
+    Attributes:
+      queries: the texts of the queries that have a relevant document, by id.
+      documents: the ids of the documents, in ascending order.
+      relevant: the relevance of documents by query and document; not relevant if it is 0 or negative.
+      left_out: the number of queries with judgments but without a relevant document.
+      texts: yields the id and the text of each document, in any order.
+    """
+
+    queries: Mapping[str, str]
+    documents: Sequence[str]
+    relevant: Mapping[str, Mapping[str, int]]
+    left_out: int
+    texts: Callable[[], Iterator[tuple[str, str]]]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of texts of each kind."""
+        return {"query": len(self.queries), "document": len(self.documents)}
+
+    def numbered(self) -> Iterator[tuple[str, int, str]]:
+        """Yields the kind of each text, its number among those of its kind, and the text."""
+        for number, text in enumerate(self.queries.values()):
+            yield "query", number, text
+        numbers = {name: number for number, name in enumerate(self.documents)}
+        for name, text in self.texts():
+            yield "document", numbers[name], text
+
+
+class Folder:
+    """A folder in BEIR's form."""
+
+    def __init__(self, folder: str, key: str, qrels: str, on_bad_row: str) -> None:
+        """Reads nothing yet.
+
+        Args:
+          folder: the folder.
+          key: the config key of the folder, for messages.
+          qrels: the name of the judgments, such as "test" for `qrels/test.tsv`.
+          on_bad_row: see `BadRows`.
+        """
+        self._path, self._what, self._on_bad_row = Path(folder), f"config key {key}={folder}", on_bad_row
+        self._names = ("corpus.jsonl", "queries.jsonl", f"qrels/{qrels}.tsv")
+
+    def files(self) -> list[Path]:
+        """Returns the files of documents, queries and judgments. Raises UserError if one is missing."""
+        return list(map(self._find, self._names))
+
+    def _find(self, name: str) -> Path:
+        found = [path for path in (self._path / name, self._path / f"{name}.gz") if path.is_file()]
+        if found:
+            return found[0]
+        expected = "a folder with corpus.jsonl, queries.jsonl and qrels/NAME.tsv, which data.qrels names"
+        others = sorted(path.name.partition(".")[0] for path in self._path.glob("qrels/*.tsv*"))
+        got, fix = f"no {name}" if self._path.is_dir() else "no such folder", "correct the path"
+        if name.startswith("qrels/") and others:
+            fix = did_you_mean(Path(name).stem, others, f"set --config.data.qrels to one of {', '.join(others)}")
+        raise UserError(self._what, got=got, expected=expected, fix=fix)
+
+    def fingerprint(self) -> list[dict[str, Any]]:
+        """Returns a JSON-serializable description of the content of the files."""
+        return [lines.fingerprint(path) for path in self.files()]
+
+    def read(self) -> Collection:
+        """Reads and checks all rows, and keeps the texts of the queries only.
+
+        Raises:
+          UserError: for a bad row, with file and line, unless `on_bad_row` is "skip"; if no query has a relevant
+            document.
+        """
+        _, queries_file, judgments_file = self.files()
+        documents = sorted(name for name, _ in self.documents())
+        known, bad_rows = set(documents), BadRows(self._on_bad_row)
+        queries = dict(self._rows(queries_file, bad_rows, partial(_query, seen=set())))
+        grades: dict[str, dict[str, int]] = {}
+        _check_columns(judgments_file)
+        make = partial(_judgment, queries=queries, documents=known, grades=grades)
+        judged = sum(1 for _ in self._rows(judgments_file, bad_rows, make))
+        relevant = {query: each for query, each in grades.items() if max(each.values()) > 0}
+        if not relevant:
+            got, expected = f"{judged} judgments, none of them above 0", "queries with a relevant document"
+            raise UserError(str(judgments_file), got=got, expected=expected, fix="name other files")
+        told = "read %s: %d documents, %d queries with %d judgments%s"
+        _log.info(told, self._path, len(documents), len(relevant), judged, bad_rows.skipped())
+        if left_out := len(grades) - len(relevant):
+            told = "%d of %d judged queries have no relevant document: they are left out"
+            _log.warning(told, left_out, len(grades))
+        texts = {query: queries[query] for query in relevant}
+        return Collection(texts, documents, relevant, left_out, lambda: self.documents(is_silent=True))
+
+    def documents(self, *, is_silent: bool = False) -> Iterator[tuple[str, str]]:
+        """Yields the id and the text of each document: title, a space and text, as in BEIR."""
+        bad_rows, path = BadRows(self._on_bad_row), self._find(self._names[0])
+        yield from self._rows(path, bad_rows, partial(_document, seen=set()))
+        if bad_rows.count and not is_silent:
+            _log.warning("%s: %d bad rows skipped", path, bad_rows.count)
+
+    def _rows(self, path: Path, bad_rows: BadRows, make: Callable[[Row], Any]) -> Iterator[Any]:
+        return bad_rows.sift(map(make, tables.read_file(path, True, bad_rows)))
+
+
+def _check_columns(path: Path) -> None:
+    """Raises UserError unless the first line of a table of judgments has the names of the columns."""
+    found = tables.first_fields(path)
+    if tuple(found[:3]) != _COLUMNS:
+        expected = f"the columns {', '.join(_COLUMNS)}, separated by tabs"
+        raise UserError(f"{path}:1", got=", ".join(found) or "no columns", expected=expected, fix="add this line")
+
+
+def of_pairs(pairs: Iterable[tuple[str, str]], documents: Iterable[str]) -> Collection:
+    """Returns a collection whose ids are the texts themselves, so that equal texts are one.
+
+    Args:
+      pairs: queries, each with a relevant document; a query may be repeated.
+      documents: further documents.
+    """
+    relevant: dict[str, dict[str, int]] = {}
+    for query, document in pairs:
+        relevant.setdefault(query, {})[document] = 1
+    names = sorted({*documents, *itertools.chain.from_iterable(relevant.values())})
+    return Collection({query: query for query in relevant}, names, relevant, 0, lambda: zip(names, names, strict=True))
+
+
+def _id(row: Row, column: str) -> str:
+    value = row.values.get(column)
+    name = str(value) if isinstance(value, str) or type(value) is int else ""
+    if not name.strip():
+        got = f"no {column!r}" if value is None else f"{value!r} as {column!r}"
+        raise RowError(row.where, got, "an id, which is a text or an integer")
+    return name
+
+
+def _new_id(row: Row, seen: set[str]) -> str:
+    name = _id(row, "_id")
+    if name in seen:
+        raise RowError(row.where, f"the id {name!r} a second time", "each id once", "delete the row")
+    seen.add(name)
+    return name
+
+
+def _text(row: Row, column: str, default: str | None = None) -> str:
+    value = row.values.get(column, default)
+    if not isinstance(value, str):
+        raise RowError(row.where, f"{type(value).__name__} as {column!r}", "a text")
+    return value
+
+
+def _document(row: Row, seen: set[str]) -> tuple[str, str]:
+    text = f"{_text(row, 'title', '')} {_text(row, 'text')}".strip()
+    if not text:
+        raise RowError(row.where, "an empty document", "a title or a text")
+    return _new_id(row, seen), text
+
+
+def _query(row: Row, seen: set[str]) -> tuple[str, str]:
+    text = _text(row, "text")
+    if not text.strip():
+        raise RowError(row.where, "an empty query", "a text")
+    return _new_id(row, seen), text
+
+
+def _judgment(row: Row, queries: Mapping[str, str], documents: set[str], grades: dict[str, dict[str, int]]) -> None:
+    """Adds a judgment to `grades`. Raises RowError if its ids are unknown, equal or repeated, or for a bad score."""
+    query, document = (_id(row, column) for column in _COLUMNS[:2])
+    for name, known, file in ((query, queries, "queries.jsonl"), (document, documents, "corpus.jsonl")):
+        if name not in known:
+            raise RowError(row.where, f"the id {name!r}", f"an id of {file}", "delete the row, or add the text")
+    if query == document:
+        expected = "different ids, because a document with the id of the query is no result, as in BEIR"
+        raise RowError(row.where, f"{query!r} for both", expected, "rename one of them")
+    try:
+        grade = int(str(row.values["score"]))
+    except ValueError:
+        raise RowError(row.where, f"the score {row.values['score']!r}", "an integer") from None
+    if document in grades.setdefault(query, {}):
+        raise RowError(row.where, f"{query!r} with {document!r} a second time", "each pair once", "delete the row")
+    grades[query][document] = grade

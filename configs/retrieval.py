@@ -1,0 +1,61 @@
+"""Evaluates vectors of texts by search, clustering and probing, and mines negatives. Nothing is trained.
+
+    python launch.py --mode=evaluate --config=configs/retrieval.py --config.init_from=FOLDER_OR_RUN \\
+        --config.data.test_source=BEIR_FOLDER [--config.reranker=CROSS_ENCODER] --output=scores.json
+    python launch.py --mode=evaluate --config=configs/retrieval.py:labels --config.init_from=FOLDER_OR_RUN \\
+        --config.data.source=train.tsv --config.data.test_source=test.tsv
+    python launch.py --mode=mine --config=configs/retrieval.py --config.init_from=FOLDER_OR_RUN \\
+        --config.data.source=pairs.jsonl --output=rows.jsonl
+
+`init_from` is a folder of sentence-transformers or Hugging Face, or a run of bertjax. A run of configs/embeddings.py
+and a folder of sentence-transformers determine pooling, prompts, length and normalization.
+
+- A folder in BEIR's form has `corpus.jsonl`, `queries.jsonl` and `qrels/test.tsv` (docs/reference/inputs.md). A table
+  of pairs, `data.text_columns`, has a query and a relevant document in each row.
+- Metrics are nDCG@10, MRR@10, recall@10 and recall@100, equal to those of trec_eval, with 95 % intervals by bootstrap
+  over queries. The search is exact. "protocol" in the output has everything that they depend on.
+- The variant `labels` reads labeled texts: the v-measure of k-means, and with `data.source` the accuracy of a logistic
+  regression on the frozen vectors.
+- --mode=mine writes training rows for configs/embeddings.py; `mining.*` chooses the negatives.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from bertjax.configs import features, parts
+
+VARIANTS = (("labels",),)
+
+
+def get_config(variant: str = "") -> ConfigDict:
+    """Returns the config, or that of labeled texts."""
+    (kind,) = parts.chosen(variant, VARIANTS)
+    config = features.get_config("sentence")
+    for key in ("pooling", "word_pooling", "prompt_name", "prompt", "dtype_out"):
+        del config[key]
+    config.experiment = "retrieval"
+    config.query_prompt = placeholder(str)  # default: init_from's
+    config.document_prompt = placeholder(str)  # default: init_from's
+    config.similarity = placeholder(str)  # "cosine" or "dot"; default: init_from's, or "cosine"
+    config.reranker = ""
+    config.rerank = 100
+    config.seed = 0
+    config.mining = ConfigDict()
+    config.mining.num_negatives = 4
+    config.mining.up_to = 100
+    config.mining.skip = 0
+    config.mining.margin = placeholder(float)  # such as 0.05
+    config.mining.relative_margin = placeholder(float)  # such as 0.05: at most 95 % of the positive's similarity
+    config.mining.sampling = "top"  # or "random"
+    data = config.data
+    data.source = ""
+    data.valid_source = ""
+    data.test_source = ""
+    data.corpus = ""
+    data.qrels = "test"
+    data.text_columns = ("query", "positive")
+    data.label_column = "label" if kind else ""
+    data.text_field = "text"
+    data.header = True
+    data.separator = ""
+    return config

@@ -1,0 +1,305 @@
+"""Evaluates vectors of texts by search (Thakur et al. 2021, BEIR), clustering and linear probing; mines negatives."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax import contract
+from bertjax.config import Constrained, Count, Seed, one_of, part
+from bertjax.contract import Batch, Example, Output, RowIndices, ScoringTask
+from bertjax.data.fine_tuning.evaluation_texts import Labeled, Sources, SourcesConfig
+from bertjax.data.readers.beir import Collection
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabulary_config import VocabularyConfig
+from bertjax.errors import UserError
+from bertjax.experiments import features
+from bertjax.interop import sentence_transformers
+from bertjax.interop.published import Published, open_weights
+from bertjax.interop.sentence_transformers import Sentences
+from bertjax.models.heads import DenseConfig
+from bertjax.scoring import bootstrap, clustering, glue, negatives, probing, retrieval
+from bertjax.scoring.negatives import MiningConfig
+from bertjax.tasks import bert
+
+_log = logging.getLogger(__name__)
+_FOUND = 100  # the documents of a query that metrics read
+# Keys of `features.Config` that `resolve` fills in.
+_OF_FEATURES = ("sentence_pooling", "dense", "normalize", "include_prompt", "model", "data")
+_FIXED = {"pooling": "sentence", "word_pooling": "first", "prompt_name": None, "dtype_out": "float32"}
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(SourcesConfig, VocabularyConfig):
+    """What is evaluated or mined, and how texts become rows.
+
+    Attributes:
+      seq_len: the maximum number of tokens of a text. Default: that of `init_from`, or all positions of the model.
+    """
+
+    seq_len: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Constrained):
+    """The config keys that this experiment reads. Defaults are those of `init_from`.
+
+    Attributes:
+      experiment: the name of its file.
+      init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
+      sentence_pooling: see `bertjax.models.heads.pool`. Default: that of `init_from`, or "mean".
+      dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
+      normalize: whether vectors are scaled to length 1.
+      include_prompt: whether `sentence_pooling` includes the tokens of the prompt.
+      query_prompt: a text that precedes each query and each labeled text. Default: the prompt "query" of a
+        sentence-transformers folder, or its default prompt.
+      document_prompt: a text that precedes each document. Default: the prompt "document", "passage" or "corpus" of a
+        sentence-transformers folder, or its default prompt.
+      similarity: "cosine", or "dot" for dot products.
+      reranker: a cross-encoder that reorders the documents found: a folder for transformers'
+        ...ForSequenceClassification with one label, or a run; "" for none.
+      rerank: the number of documents of each query that `reranker` reorders.
+      seed: the seed of clusters and of negatives drawn with `mining.sampling=random`.
+      mining: how `--mode=mine` chooses negatives.
+      model: the encoder, and the layers to read.
+      data: what is evaluated or mined.
+    """
+
+    experiment: str
+    init_from: str
+    sentence_pooling: str
+    dense: tuple[DenseConfig, ...]
+    normalize: bool
+    include_prompt: bool
+    query_prompt: str
+    document_prompt: str
+    similarity: Annotated[str, one_of("cosine", "dot")]
+    reranker: str
+    rerank: Count
+    seed: Seed
+    mining: MiningConfig
+    model: features.ModelConfig
+    data: DataConfig
+
+
+def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
+    """Fills in what `init_from` determines: sizes, casing, pooling, prompts, length and similarity."""
+    known = published.sentences or Sentences()
+    default = known.default_prompt or ""
+    stated = {
+        "query_prompt": known.prompt("query", default),
+        "document_prompt": known.prompt("document", "passage", "corpus", default),
+        "similarity": sentence_transformers.read_similarity(published.path),
+    }
+    own = {key: value if config[key] is None else config[key] for key, value in stated.items()}
+    of_features = features.resolve({**config, **_FIXED, "prompt": ""}, published)
+    return {**config, **own, **{key: of_features[key] for key in _OF_FEATURES}}
+
+
+open_vocabulary = bert.open_vocabulary
+
+
+class _Text(NamedTuple):
+    """A text of an evaluation: its kind, and its number there."""
+
+    of: Collection | Labeled
+    kind: str
+    number: int
+
+
+class Data(contract.Data):
+    """See `bertjax.contract.Data`. All texts of its `Sources` are validation examples."""
+
+    def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
+        """See `Evaluable`."""
+        assert published, "the experiment has no runs"
+        self._config, self._published = config, published
+        self._sources = Sources(part(SourcesConfig, config.data))
+
+    @property
+    def is_prepared(self) -> bool:
+        """See `Data.is_prepared`."""
+        return True
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Data.fingerprint`."""
+        key = [self._sources.fingerprint(), self.vocabulary.key]
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
+
+    def prepare(self) -> None:
+        """See `Data.prepare`."""
+
+    @functools.cached_property
+    def vocabulary(self) -> Tokenizer:
+        """See `Data.vocabulary`."""
+        return open_vocabulary(self._config, self._published)
+
+    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
+        """See `Data.batches`; there are none."""
+        return iter(())
+
+    def validation_examples(self) -> Iterator[Example]:
+        """See `Data.validation_examples`. Reads and checks all rows first."""
+        config, source = self._config, self._sources.read()
+        for kind, number, text in source.numbered():
+            prompt = config.document_prompt if kind == "document" else config.query_prompt
+            before, own = features.Prompt(prompt, config.include_prompt), _Text(source, kind, number)
+            yield features.prompted_example((text,), before, self.vocabulary, config.data.seq_len, own)
+
+
+class Task(features.Task, ScoringTask):
+    """See `bertjax.contract.ScoringTask`. Predictions are the vectors of queries; see `features.Task`."""
+
+    columns_key, tabs = "text_columns", False
+    export = None  # type: ignore[assignment]  # see configs/features.py
+
+    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+        """See `Experiment`."""
+        data = config.data
+        of_data = features.DataConfig(
+            data.vocab_file, data.lowercase, data.seq_len, (data.text_field,), data.on_bad_row
+        )
+        own = {key: getattr(config, key) for key in ("experiment", "init_from", *_OF_FEATURES)}
+        super().__init__(
+            features.Config(**{**own, **_FIXED, "prompt": config.query_prompt, "data": of_data}), vocabulary
+        )
+        self._settings = config
+        keys = (
+            "init_from",
+            "sentence_pooling",
+            "normalize",
+            "include_prompt",
+            "similarity",
+            "reranker",
+            "rerank",
+            "seed",
+        )
+        self.protocol = {
+            "prompts": {"query": config.query_prompt, "document": config.document_prompt},
+            "seq_len": data.seq_len,
+            **{key: getattr(config, key) for key in keys},
+            **{key: getattr(config.model, key) for key in ("layers", "dtype")},
+        }
+
+    def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
+        """The metrics of a collection with bootstrap intervals over queries, or those of labeled texts."""
+        reranker = self._open_reranker() if self._settings.reranker else None  # before the long work
+        source, vectors = self._vectors(results)
+        if isinstance(source, Labeled):
+            return self._of_labels(source.labels, vectors)
+        found = _search(source, vectors["query"], vectors["document"], max(_FOUND, self._settings.rerank))
+        sizes = {"queries": len(source.queries), "queries_left_out": source.left_out}
+        sizes |= {"documents": len(source.documents)}
+        metrics = _metrics(found, source)
+        if reranker:
+            before = {f"before_reranking/{name}": value for name, value in metrics.items()}
+            metrics = {**_metrics(self._reranked(reranker, found, source), source), **before}
+        return {**metrics, **{name: float(size) for name, size in sizes.items()}}
+
+    def _vectors(
+        self, results: Iterable[tuple[Example, Sequence[Output]]]
+    ) -> tuple[Collection | Labeled, dict[str, Float[np.ndarray, "N D"]]]:
+        """The vectors of the texts by kind; for search by cosines, scaled to length 1."""
+        vectors: dict[str, np.ndarray] = {}
+        for example, outputs in results:
+            source, kind, number = example.source
+            if kind not in vectors:
+                vectors[kind] = np.zeros((source.sizes[kind], self.size), np.float32)
+            vectors[kind][number] = outputs[0]["features"]
+        for each in vectors.values():
+            if self._settings.similarity == "cosine" and isinstance(source, Collection):
+                each /= np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12)
+            if not np.isfinite(each).all():
+                fix = "name other weights, or set --config.model.dtype=float32"
+                raise UserError("the model's output", got="NaN or infinity", expected="vectors", fix=fix)
+        return source, vectors
+
+    def _of_labels(self, labels: Mapping[str, Sequence[str]], vectors: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """The v-measure of as many clusters as classes and, with training rows, the accuracy of a linear probe."""
+        test = labels["test"]
+        clusters = clustering.k_means(vectors["test"], len(set(test)), self._settings.seed)
+        metrics = dict(clustering.v_measure(test, clusters.tolist())._asdict())
+        if "train" in labels:
+            names = sorted({*test, *labels["train"]})
+            places = {split: np.array([names.index(name) for name in each]) for split, each in labels.items()}
+            predicted = probing.fit(vectors["train"], places["train"], len(names))(vectors["test"])
+            scores = glue.score(("accuracy", "macro_f1"), predicted, places["test"])
+            right = (predicted == places["test"]).astype(np.float64)
+            metrics |= {f"probe/{name}": value for name, value in scores.items()} | _with_interval(
+                "probe/accuracy", right
+            )
+        sizes = {"texts": len(test), "classes": len(set(test)), "training_texts": len(labels.get("train", ()))}
+        return {**metrics, **{name: float(size) for name, size in sizes.items()}}
+
+    def _open_reranker(self) -> Any:
+        """The cross-encoder, a `bertjax.load`ed model whose records of pairs have a "score"."""
+        assert self.load, "an evaluation sets it"
+        path = Path(self._settings.reranker)
+        published = open_weights(path)
+        if published.is_run or published.experiment == "reranker":
+            return self.load(path)
+        if published.num_classes != 1:
+            got, expected = f"a model with {published.num_classes} outputs", "a cross-encoder with one"
+            raise UserError(f"config key reranker={path}", got=got, expected=expected, fix="name another folder")
+        config = {"objective": "regression", "metrics": ("pearson",), "data.text_columns": ("query", "document")}
+        config["data.seq_len"] = published.fields["max_positions"]
+        return self.load(path, "classification", config=config)
+
+    def _reranked(self, model: Any, found: Mapping[str, list[str]], source: Collection) -> dict[str, list[str]]:
+        """The documents found, of which a cross-encoder orders the first ones by its scores."""
+        first = {query: names[: self._settings.rerank] for query, names in found.items()}
+        needed = {name for names in first.values() for name in names}
+        texts = {name: text for name, text in source.texts() if name in needed}
+        pairs = [(source.queries[query], texts[name]) for query, names in first.items() for name in names]
+        scores = iter(record["score"] for record in model.predict(pairs))
+        best = {query: retrieval.ranked({name: next(scores) for name in names}) for query, names in first.items()}
+        return {query: [*best[query], *names[self._settings.rerank :]] for query, names in found.items()}
+
+    def mine(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Iterator[Mapping[str, Any]]:
+        """See `ScoringTask.mine`. Positives of equal queries, and a document equal to the query, are no negatives."""
+        label = self._settings.data.label_column
+        self._settings.data.check(not label, "label_column", "'' with --mode=mine", fix="omit the variant labels")
+        source, vectors = self._vectors(results)
+        assert isinstance(source, Collection)
+        names, numbers = source.documents, {name: number for number, name in enumerate(source.documents)}
+        positives = [[numbers[name] for name in source.relevant[query]] for query in source.queries]
+        equal = [numbers.get(query, -1) for query in source.queries]
+        config, rows, few = self._settings.mining, 0, 0
+        each = negatives.mine(vectors["query"], vectors["document"], positives, equal, config, self._settings.seed)
+        for query, places in zip(source.queries, each, strict=True):
+            for positive in source.relevant[query]:
+                rows, few = rows + 1, few + (len(places) < config.num_negatives)
+                yield {"query": query, "positive": positive, "negatives": [names[place] for place in places]}
+        _log.info("mined %d rows of %d queries from %d documents", rows, len(positives), len(names))
+        if few:
+            told = "%d of %d rows have fewer than %d negatives: raise mining.up_to, or lower mining.skip or the margin"
+            _log.warning(told, few, rows, config.num_negatives)
+
+
+def _search(
+    source: Collection, queries: Float[np.ndarray, "Q D"], documents: Float[np.ndarray, "N D"], count: int
+) -> dict[str, list[str]]:
+    """The best documents of each query, without one that has its id."""
+    _, found = retrieval.search(queries, documents, count + 1)  # one more, for the one with the id of the query
+    names = ([source.documents[place] for place in row] for row in found.tolist())
+    each = zip(source.queries, names, strict=True)
+    return {query: [name for name in row if name != query][:count] for query, row in each}
+
+
+def _metrics(found: Mapping[str, Sequence[str]], source: Collection) -> dict[str, float]:
+    each = retrieval.summarized(list(retrieval.each_query(found, source.relevant)))
+    return {key: value for name, values in each.items() for key, value in _with_interval(name, values).items()}
+
+
+def _with_interval(name: str, values: Float[np.ndarray, " N"]) -> dict[str, float]:
+    """The mean of a metric with its 95 % bootstrap interval."""
+    low, high, _ = bootstrap.interval(bootstrap.resampled_means(values[:, None])[:, 0])
+    return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
