@@ -29,7 +29,8 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lastt
 Pooling = Annotated[
     str,
     Constraint(
-        f"one of {', '.join(POOLINGS)}, or several joined by +", lambda value: set(value.split("+")) <= set(POOLINGS)
+        f"one of {', '.join(POOLINGS)}, or several joined by +",
+        lambda value: isinstance(value, str) and set(value.split("+")) <= set(POOLINGS),
     ),
 ]
 
