@@ -190,11 +190,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """See `TrainingTask.loss` and `ranking_losses`."""
         present, targets = _present(batch), batch["scores"]
+        known = mask_logits(targets, present)
         rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in bert.INPUTS}
         logits = self.apply(params, rows, rng).reshape(present.shape)
+        best = jnp.argmax(known, axis=1)  # the positive, or the text with the highest score
+        right = is_best(mask_logits(logits, present), best) if self._config.ranks else None
         if self.term == "listwise" and self._config.data.score_column:
-            targets = jax.nn.softmax(mask_logits(targets, present))
-        right = is_best(mask_logits(logits, present), batch["labels"]) if self._config.ranks else None
+            targets = jax.nn.softmax(known)
         losses = LOSSES[self.term](logits, targets, present)
         return {self.term: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
 
