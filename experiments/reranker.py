@@ -33,6 +33,7 @@ from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained
 
 _COMPARING = ("listwise", "distillation")  # objectives that compare the texts of a row
 _RANKS, _CORRELATIONS, _PRECISION = ("accuracy@1", "mrr@10", "ndcg@10"), ("pearson", "spearman"), ("average_precision",)
+_LENGTH = 512  # the maximum tokens of a row by default
 _COLUMNS = ("text_columns", "score_column", "header", "separator")
 FREE_AFTER_TRAINING = ("activation", *(f"data.{key}" for key in (*_COLUMNS, "num_negatives", "seq_len")))
 
@@ -46,8 +47,8 @@ class DataConfig(QueriesConfig, fine_tuning.DataConfig):
         text; "" for rows with a positive and negatives.
       num_negatives: the negatives of a row that batches have room for. Default: the most that a training row has.
       seq_len: the maximum number of tokens of a query with a text, including special tokens. Only texts are truncated.
-        Default: that of a folder of sentence-transformers, otherwise 512, or the model's number of positions if it is
-        smaller.
+        Default: 512, or what `init_from` states if that is smaller or nothing is trained, or the model's number of
+        positions if that is smaller.
     """
 
     num_negatives: Count | None
@@ -87,8 +88,8 @@ class Config(fine_tuning.FineTuningConfig):
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, the length and the activation."""
-    length = sentence_transformers.read_length(published.path) if published else None
-    config = completion.bert(config, published, seq_len=length or 512)
+    length = (sentence_transformers.read_length(published.path) if published else None) or _LENGTH
+    config = completion.bert(config, published, seq_len=min(length, _LENGTH) if config["data"]["source"] else length)
     activation = "sigmoid" if config["objective"] == "binary" else "identity"
     if published and not config["data"]["source"] and published.num_classes == 1:
         # What `CrossEncoder` applies to one logit if the folder does not state it.
@@ -190,11 +191,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """See `TrainingTask.loss` and `ranking_losses`."""
         present, targets = _present(batch), batch["scores"]
+        known = mask_logits(targets, present)
         rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in bert.INPUTS}
         logits = self.apply(params, rows, rng).reshape(present.shape)
+        best = jnp.argmax(known, axis=1)  # the positive, or the text with the highest score
+        right = is_best(mask_logits(logits, present), best) if self._config.ranks else None
         if self.term == "listwise" and self._config.data.score_column:
-            targets = jax.nn.softmax(mask_logits(targets, present))
-        right = is_best(mask_logits(logits, present), batch["labels"]) if self._config.ranks else None
+            targets = jax.nn.softmax(known)
         losses = LOSSES[self.term](logits, targets, present)
         return {self.term: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
 
