@@ -196,8 +196,11 @@ class Task(features.Task, ScoringTask):
         if isinstance(source, Labeled):
             return self._of_labels(source.labels, vectors)
         found = _search(source, vectors["query"], vectors["document"], max(_FOUND, self._settings.rerank))
-        sizes = {"queries": len(source.queries), "queries_left_out": source.left_out}
-        sizes |= {"documents": len(source.documents)}
+        sizes = {
+            "queries": len(source.queries),
+            "queries_left_out": source.left_out,
+            "documents": len(source.documents),
+        }
         metrics = _metrics(found, source)
         if reranker:
             before = {f"before_reranking/{name}": value for name, value in metrics.items()}
@@ -228,14 +231,13 @@ class Task(features.Task, ScoringTask):
         clusters = clustering.k_means(vectors["test"], len(set(test)), self._settings.seed)
         metrics = dict(clustering.v_measure(test, clusters.tolist())._asdict())
         if "train" in labels:
-            names = sorted({*test, *labels["train"]})
-            places = {split: np.array([names.index(name) for name in each]) for split, each in labels.items()}
+            names = {name: place for place, name in enumerate(sorted({*test, *labels["train"]}))}
+            places = {split: np.array([names[name] for name in each]) for split, each in labels.items()}
             predicted = probing.fit(vectors["train"], places["train"], len(names))(vectors["test"])
             scores = glue.score(("accuracy", "macro_f1"), predicted, places["test"])
             right = (predicted == places["test"]).astype(np.float64)
-            metrics |= {f"probe/{name}": value for name, value in scores.items()} | _with_interval(
-                "probe/accuracy", right
-            )
+            metrics |= {f"probe/{name}": value for name, value in scores.items()}
+            metrics |= _with_interval("probe/accuracy", right)
         sizes = {"texts": len(test), "classes": len(set(test)), "training_texts": len(labels.get("train", ()))}
         return {**metrics, **{name: float(size) for name, size in sizes.items()}}
 
