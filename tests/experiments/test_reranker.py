@@ -83,19 +83,19 @@ def test_the_update_depends_neither_on_absent_texts_nor_on_how_a_batch_is_divide
 
 
 def test_only_texts_are_truncated_and_counted(tmp_path):
-    task, data, *_ = ready(tmp_path, **{"data.seq_len": 8})
+    task, data, *_ = ready(tmp_path, **{"data.seq_len": 11})
     train = [row for split, row in data.recipe.read() if split == "train"]
     rows = [row for each in train for row in data.example(each).rows]
     np.testing.assert_array_equal(data.fields()["input_ids"].values, np.concatenate([r["input_ids"] for r in rows]))
     whole = [(row.texts[0].split(), text.split()) for row in train for text in row.texts[1:]]
-    pieces = [data.vocabulary.encode_batch([" ".join(query), " ".join(text[:3])]) for query, text in whole]
+    pieces = [data.vocabulary.encode_batch([" ".join(query), " ".join(text[: 8 - len(query)])]) for query, text in whole]
     assert [[i for i in row["input_ids"] if i > 4] for row in rows] == [[*query, *text] for query, text in pieces]
     counts = data.report()["pairs"], data.report()["truncated"]
-    assert counts == (len(rows), sum(len(text) > 3 for _, text in whole)) and counts[1] > 10
-    (example,) = task.examples_in([("likes cat", "the cat sees a dog")])
-    assert example.limited == {"truncated": "data.seq_len=8 tokens"}
-    with pytest.raises(UserError, match=r"input 1: got a query of 5 tokens; expected at most 4, so that data\.seq"):
-        list(task.examples_in([("likes the small red cat", "a dog")]))
+    assert counts == (len(rows), sum(len(query) + len(text) > 8 for query, text in whole)) and counts[1] > 10
+    (example,) = task.examples_in([("likes cat", "the cat sees a dog the cat finds")])
+    assert example.limited == {"truncated": "data.seq_len=11 tokens"}
+    with pytest.raises(UserError, match=r"input 1: got a query of 8 tokens; expected at most 7, so that data\.seq"):
+        list(task.examples_in([("likes the small red old big small cat", "a dog")]))
 
 
 @pytest.mark.parametrize(
