@@ -237,7 +237,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     Parameters: those of `Embedder`, and `log_scale` [] with `learn_scale`.
     """
 
-    architecture, couples_rows = "BertModel", True
+    architecture, couples_rows, exact = "BertModel", True, True
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
