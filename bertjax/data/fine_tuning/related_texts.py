@@ -114,9 +114,9 @@ class RelatedTextsRecipe(Recipe[RelatedTexts]):
         names = [text if row.label is None else f"\t{row.label}" for row in rows for text in row.texts]
         # The score of a row stands at its positive, those of a teacher at each document.
         scores = [each for row in rows for each in (0.0, *row.scores, *[0.0] * (len(row.texts) - 1 - len(row.scores)))]
-        scalars = {
+        scalars: dict[str, np.ndarray] = {
             "place": np.array(place, np.int32),
-            "number": np.array(list(map(_number, names)), np.int32),
+            "number": np.array(list(map(_number, names)), np.int64),
             "score": np.array(scores, np.float32),
         }
         return Encoded({**fields, **scalars}, {"texts": len(pieces), "truncated": truncated})
@@ -194,8 +194,8 @@ def read_scores(row: Row, column: str, needs: str, documents: int) -> Sequence[f
 
 
 def _number(name: str) -> int:
-    """A number of 32 bits that identifies a text. In a batch, different texts practically never share one."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).digest(), signed=True)
+    """A number of 64 bits that identifies a text. Among a billion texts, two share one with a probability of 3 %."""
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
 class _Survey(Survey[RelatedTexts]):

@@ -39,7 +39,8 @@ class Examples:
           num_texts: T. With 2, an example of one text gets another one of its class; see `texts_of`.
         """
         own = ("place", "number", "score")
-        place, self._numbers, self._scores = (cast(np.ndarray, fields[name]) for name in own)
+        place, number, self._scores = (cast(np.ndarray, fields[name]) for name in own)
+        self._numbers = np.unique(number, return_inverse=True)[1]
         self.texts = Rows({name: field for name, field in fields.items() if name not in own})
         self._starts = np.flatnonzero(place == 0)
         self._counts = np.diff(self._starts, append=len(place))
