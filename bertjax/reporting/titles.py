@@ -22,6 +22,9 @@ _TITLES = {
     "pairs/per_token_accuracy": "Minimal pairs, accuracy per token",
     "pairs/shorter_accuracy": "Minimal pairs, accuracy of the shorter sentences",
     "pairs/total": "Minimal pairs, number",
+    "accuracy@1": "Accuracy of the first text",
+    "mrr@10": "Mean reciprocal rank, first 10",
+    "ndcg@10": "nDCG, first 10",
     "f1": "F1",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
@@ -66,7 +69,7 @@ _NEUTRAL = ("_p", "_thresh", "total", "learning_rate", "gradient_norm")
 _LOWER = ("loss", "nll", "perplexity", "step_seconds", "wait_seconds", "wait_fraction", "spikes", "recompilations")
 _HIGHER = (
     *("accuracy", "f1", "exact", "precision", "recall", "correlation", "pearson", "spearman"),
-    *("bleu", "chrf", "rouge", "over_lead", "tokens_per_second"),
+    *("mrr", "ndcg", "bleu", "chrf", "rouge", "over_lead", "tokens_per_second"),
 )
 
 
