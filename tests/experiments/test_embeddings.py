@@ -85,22 +85,24 @@ def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, 
     assert {name: (x.shape, x.dtype) for name, x in batch.items()} in [
         {name: (x.shape, x.dtype) for name, x in spec.items()} for spec in task.batch_specs()
     ]
-    vectors = np.zeros((*batch["places"].shape, task.model.pooling.count("+") * 32 + 32), np.float32)
-    count = batch["cls_positions"].shape[1]
-    for example, place in np.argwhere(batch["places"] >= 0):
-        row, number = divmod(batch["places"][example, place], count)
-        own_tokens = batch["segment_ids"][row] == number + 1
-        alone = {name: batch[name][row][own_tokens][None] for name in ("input_ids", "token_type_ids")}
-        alone["segment_ids"] = np.ones_like(alone["input_ids"])
-        vectors[example, place] = task.infer(params, alone)["features"][0]
+    present = batch["places"] >= 0
+    rows, numbers = np.divmod(batch["places"][present], batch["cls_positions"].shape[1])
+    own_tokens = batch["segment_ids"][rows] == numbers[:, None] + 1
+    alone = {name: np.zeros(own_tokens.shape, np.int32) for name in ("input_ids", "token_type_ids", "segment_ids")}
+    for number, (row, tokens) in enumerate(zip(rows, own_tokens, strict=True)):
+        alone["input_ids"][number, : tokens.sum()] = batch["input_ids"][row][tokens]
+        alone["segment_ids"][number, : tokens.sum()] = 1
+    features = np.asarray(jax.jit(task.infer)(params, alone)["features"])
+    vectors = np.zeros((*present.shape, features.shape[1]), np.float32)
+    vectors[present] = features
     scores = batch["scores"] if config["data"]["score_column"] else np.zeros((16, 0), np.float32)
-    texts = Texts(batch["places"] >= 0, batch["numbers"], scores, batch["weights"])
-    assert len({*batch["numbers"][batch["places"] >= 0]}) > 2
+    texts = Texts(present, batch["numbers"], scores, batch["weights"])
+    assert len({*batch["numbers"][present]}) > 2
     expected = sum(
         total(objective, jnp.asarray(vectors[..., :size]), texts, jnp.float32(config["scale"]), task._loss)
         for size in (*config["sizes"], vectors.shape[-1])
     )
-    sums, _ = task.loss(
+    sums, _ = jax.jit(task.loss)(
         params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}, batch, None
     )
     np.testing.assert_allclose(sums[objective], expected, rtol=1e-5)
