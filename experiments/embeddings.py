@@ -203,6 +203,21 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         rows = [text_row(text, tokenizer, data.seq_len) for text in pieces]
         return bert.to_example(rows, row, inputs.limited(bert.of_seq_len(data.seq_len), truncated=is_cut))
 
+    def baselines(self) -> Mapping[str, float]:
+        """The expected accuracy of a random document; see `_rankings`."""
+        if _SCORES[self._config.objective] == "pair":
+            return {}
+        rows = [example.source for example in self.valid]
+        itself = int(bool(self._config.data.label_column))  # a text is not among its own documents
+        relevant: dict[str, set[str]] = {}  # by query, or by class
+        for row in rows:
+            relevant.setdefault(row.label or row.texts[0], set()).add(row.texts[1 - itself])
+        documents = {text for row in rows for text in row.texts[1 - itself :]}
+        each = [
+            len(relevant[key]) - itself for key in {row.texts[0]: row.label or row.texts[0] for row in rows}.values()
+        ]
+        return {"valid/chance_accuracy@1": float(np.mean(each)) / max(len(documents) - itself, 1)}
+
 
 def _row_length(lengths: Sequence[int] | None, seq_len: int) -> int:
     """The tokens of a packed row: at least those of the longest text."""

@@ -311,7 +311,8 @@ def test_each_config_trains_at_its_smallest_size(name, variant, tmp_path):
     baselines = [] if name == "translation" else [0]
     assert steps == [*baselines, 2, 2]
     assert json.loads((workdir / "config.json").read_text())["num_steps"] == 2
-    _check_library(name, workdir, tmp_path)
+    if name != "embeddings":  # whose export has the task of features; see tests/experiments/test_embeddings.py
+        _check_library(name, workdir, tmp_path)
 
 
 # For each task: an input of the library, and the same as lines of the command line.
