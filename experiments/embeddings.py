@@ -81,7 +81,7 @@ class Config(fine_tuning.FineTuningConfig):
       dense: maps of the vectors. Default: those of a sentence-transformers folder; () for none.
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
-      accumulation_steps: the number of slices of a batch, of which one at a time is in memory.
+      accumulation_steps: the number of slices of a batch. One slice at a time is in memory.
     """
 
     model: bert.ModelConfig

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-RESTARTS = 10  # clusterings from different first centers, of which the best one is returned
+RESTARTS = 10  # clusterings from different first centers; the best one is returned
 _MOST_STEPS = 300
 
 

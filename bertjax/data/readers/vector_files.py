@@ -28,7 +28,7 @@ _MOST_INT8 = 127
 
 
 def to_dtype(vector: Float32[np.ndarray, " D"] | None, size: int, dtype: str, number: int) -> np.ndarray:
-    """Returns a vector as it is stored.
+    """Returns the stored form of a vector.
 
     An int8 vector is 127 v / max |v|, rounded, of the float32 vector v. It has the direction of v, with an error of at
     most max |v| / 254 per element, but not its length. It depends on no other vector.
@@ -56,7 +56,7 @@ def to_dtype(vector: Float32[np.ndarray, " D"] | None, size: int, dtype: str, nu
 
 
 class VectorFile:
-    """A .npy file of vectors. Each vector is in the file as soon as it is added.
+    """A .npy file of vectors. Each added vector is written at once.
 
     Attributes:
       done: the number of texts whose vectors earlier processes have written.
