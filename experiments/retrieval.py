@@ -255,7 +255,7 @@ class Task(features.Task, ScoringTask):
         return self.load(path, None if published.is_run else "reranker", config={"activation": "identity"})
 
     def _reranked(self, model: Any, found: Mapping[str, list[str]], source: Collection) -> dict[str, list[str]]:
-        """The documents found, of which a cross-encoder orders the first ones by its scores."""
+        """The documents found. A cross-encoder orders the first ones by its scores."""
         first = {query: names[: self._settings.rerank] for query, names in found.items()}
         needed = {name for names in first.values() for name in names}
         texts = {name: text for name, text in source.texts() if name in needed}

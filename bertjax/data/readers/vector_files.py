@@ -129,7 +129,7 @@ class VectorFile:
                 got = f"the vectors of other texts: text {count} is another one or a further one"
                 raise self._refusal(got, "the same texts in the same order")
         if count < self.done:
-            raise self._refusal(f"the vectors of {self.done} texts, of which {count} are there", "the same texts")
+            raise self._refusal(f"the vectors of {self.done} texts, but only {count} texts", "the same texts")
 
     def add(self, vector: np.ndarray) -> None:
         """Adds the vector of the next text that `unread` has yielded."""

@@ -60,7 +60,7 @@ def test_the_vectors_of_other_texts_or_options_are_not_continued(tmp_path):
         (TEXTS, {"layer": 1}, r"got vectors with layer=-1; expected layer=1\. Fix: choose another --output, or delete"),
         (TEXTS, {"layer": -1, "dtype": "float16"}, "got vectors with dtype='float32'; expected dtype='float16'"),
         (["one", "zwei"], {"layer": -1}, "got the vectors of other texts: text 2 is another one"),
-        (TEXTS[:2], {"layer": -1}, r"got the vectors of 3 texts, of which 2 are there; expected the same texts"),
+        (TEXTS[:2], {"layer": -1}, r"got the vectors of 3 texts, but only 2 texts; expected the same texts"),
     ):
         with pytest.raises(UserError, match=message):
             write(path, texts, **options)
