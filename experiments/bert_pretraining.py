@@ -165,7 +165,7 @@ class Task(PretrainingTask[Config]):
         def make(texts: Sequence[str], where: str) -> Example:
             return self.example(texts[0].split("\t"), where)
 
-        return inputs.of_table(path, "data.text_field", [data.text_field], make, data.on_bad_row, tabs=True)
+        return inputs.of_table(path, "data.text_field", [data.text_field], make, data, tabs=True)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].

@@ -346,9 +346,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """See `PredictionTask.examples_of`; the texts in the first of `data.text_columns`."""
         data = self._config.data
-        return inputs.of_table(
-            path, "data.text_columns", data.text_columns[:1], self.example, data.on_bad_row, data.header
-        )
+        return inputs.of_table(path, "data.text_columns", data.text_columns[:1], self.example, data)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The text, and its vector."""

@@ -124,12 +124,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """An example for each row of a table, read as in training but without labels."""
         data = self._config.data
         columns = (data.context_column, data.start_column, *data.choice_columns)
-        first = [name.split(".")[0] for name in columns if name]
+        named = [name for name in columns if name]
 
         def make(row: tables.Row) -> Example:
             return self._example(row, data)
 
-        return inputs.of_rows(path, _KEY, first, make, data.on_bad_row, data.header, tabs=True)
+        return inputs.of_rows(path, _KEY, named, make, data, tabs=True)
 
     def _example(self, row: tables.Row, config: DataConfig) -> Example:
         return _example(read_question(row, config), self._tokenizer, self._seq_len)

@@ -231,7 +231,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """The queries and the first texts of a table."""
         data = self._config.data
         columns, key = data.text_columns[:2], "data.text_columns"
-        return inputs.of_table(path, key, columns, self.example, data.on_bad_row, data.header, tabs=True)
+        return inputs.of_table(path, key, columns, self.example, data, tabs=True)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logit of each row, [B]."""

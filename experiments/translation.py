@@ -383,7 +383,7 @@ class Task(Seq2SeqTask):
         files, is_forced = self._encoder.files, self._is_forced
         key = "data.{source_column,target_column}" if is_forced else "data.source_column"
         columns = (files.source_column, files.target_column)[: 1 + is_forced]
-        found = inputs.of_table(path, key, columns, self._example, files.on_bad_row, files.header, tabs=is_forced)
+        found = inputs.of_table(path, key, columns, self._example, files, tabs=is_forced)
         return found and self._counted(found)
 
     def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.readers import tables
-from bertjax.data.readers.sources import split_name
+from bertjax.data.readers.kinds import split_name
 from bertjax.data.summarization import article_formats
 from bertjax.errors import UserError
 

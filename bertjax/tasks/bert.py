@@ -182,9 +182,9 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         data, key = self._config.data, self.columns_key
         if not key:
             return None
-        columns, has_header = getattr(data, key), getattr(data, "header", True)
+        columns = getattr(data, key)
         columns = [columns] if isinstance(columns, str) else columns
-        return inputs.of_table(path, f"data.{key}", columns, self.example, data.on_bad_row, has_header, tabs=self.tabs)
+        return inputs.of_table(path, f"data.{key}", columns, self.example, data, tabs=self.tabs)
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
         """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""

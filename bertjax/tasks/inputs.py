@@ -95,20 +95,19 @@ def of_rows(
     key: str,
     columns: Sequence[str],
     make: Callable[[Row], Example],
-    on_bad_row: str,
-    header: bool = True,
+    data: Any,
     *,
     tabs: bool = False,
 ) -> Iterator[Example] | None:
     """Makes an example from each row of a table. Returns None for a file that is not a table.
 
     Args:
-      path, key, columns, header, tabs: see `tables.read_input`.
+      path, key, columns, tabs: see `tables.read_input`.
       make: makes an example from a row; raises RowError for a bad row.
-      on_bad_row: see `BadRows`.
+      data: the keys `data` of the config: `on_bad_row` and, if the task has them, `header` and `separator`.
     """
-    bad_rows = BadRows(on_bad_row)
-    rows = tables.read_input(path, key, columns, header, bad_rows, tabs=tabs)
+    bad_rows, separator = BadRows(data.on_bad_row), getattr(data, "separator", "")
+    rows = tables.read_input(path, key, columns, getattr(data, "header", True), separator, bad_rows, tabs=tabs)
     return None if rows is None else examples(rows, make, bad_rows)
 
 
@@ -117,8 +116,7 @@ def of_table(
     key: str,
     columns: Sequence[str],
     make: Make,
-    on_bad_row: str,
-    header: bool = True,
+    data: Any,
     *,
     tabs: bool = False,
 ) -> Iterator[Example] | None:
@@ -127,7 +125,7 @@ def of_table(
     def made(row: Row) -> Example:
         return make([tables.text_of(row, column, key) for column in columns], row.where)
 
-    return of_rows(path, key, columns, made, on_bad_row, header, tabs=tabs)
+    return of_rows(path, key, columns, made, data, tabs=tabs)
 
 
 def limited(limit: str, *, truncated: bool = False, split: bool = False) -> Mapping[str, str]:

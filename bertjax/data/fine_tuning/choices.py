@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.config import at_least
 from bertjax.data.prepared import Encoded, Recipe
 from bertjax.data.readers.lines import RowError, check_text
-from bertjax.data.readers.tables import Row, TableConfig, key_of, nested_value_of
+from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import is_too_long, text_fields
@@ -128,10 +128,10 @@ class ChoiceRows:
 
 def read_question(row: Row, config: ChoicesConfig) -> Question:
     """Returns the question in a row, without its label. Raises RowError for a malformed row."""
-    columns = [nested_value_of(row, column, "data.choice_columns") for column in config.choice_columns]
+    columns = [value_of(row, column, "data.choice_columns") for column in config.choice_columns]
     values = columns[0] if len(columns) == 1 else columns
-    start = nested_value_of(row, config.start_column, "data.start_column") if config.start_column else ""
-    context, choices = nested_value_of(row, config.context_column, "data.context_column"), _by_label(values)
+    start = value_of(row, config.start_column, "data.start_column") if config.start_column else ""
+    context, choices = value_of(row, config.context_column, "data.context_column"), _by_label(values)
     texts = [context, *choices.values()]
     if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
         got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
@@ -144,7 +144,7 @@ def read_question(row: Row, config: ChoicesConfig) -> Question:
 def read_labeled(row: Row, config: ChoicesConfig) -> Question:
     """Returns the question in a row, with its label. Raises RowError for a malformed row."""
     question = read_question(row, config)
-    label = str(nested_value_of(row, config.label_column, "data.label_column")).strip()
+    label = str(value_of(row, config.label_column, "data.label_column")).strip()
     if label not in question.choices or len(question.choices) > config.num_choices:
         got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
         expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)

@@ -13,7 +13,7 @@ from bertjax.config import Constraint, Count
 from bertjax.data.fine_tuning.labeled_text import number_of
 from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError, check_text
-from bertjax.data.readers.tables import Row, TableConfig, key_of, nested_value_of
+from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.text_rows import is_too_long, text_fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
@@ -141,7 +141,7 @@ def read_texts(row: Row, config: QueriesConfig) -> list[str]:
     """
     texts: list[str] = []
     for column in config.text_columns:
-        value = nested_value_of(row, column, "data.text_columns")
+        value = value_of(row, column, "data.text_columns")
         is_list = isinstance(value, list) and len(texts) >= 2
         for text in value if is_list else [value]:
             if not isinstance(text, str) or not text.strip():
@@ -165,7 +165,7 @@ def read_row(row: Row, config: RelatedTextsConfig, needs_scores: str) -> Related
         raise RowError(row.where, f"{len(texts) - 2} negatives", expected, fix)
     label = None
     if config.label_column:
-        value = nested_value_of(row, config.label_column, "data.label_column")
+        value = value_of(row, config.label_column, "data.label_column")
         label = str(value).strip()
         if value is None or not label:
             raise RowError(row.where, f"an empty label in column {config.label_column!r}", "a class")
@@ -185,7 +185,7 @@ def read_scores(row: Row, column: str, needs: str, documents: int) -> Sequence[f
     """
     if not needs:
         return ()
-    value = nested_value_of(row, column, "data.score_column")
+    value = value_of(row, column, "data.score_column")
     values, count = value if isinstance(value, list) else [value], 1 if needs == "pair" else documents
     if len(values) != count:
         expected = "one score" if needs == "pair" else f"{count}, of the positive and of each negative, in a list"

@@ -72,7 +72,7 @@ class CorpusConfig(Constrained, prefix="data"):
       valid_source: the validation text; empty to split validation documents off `source`.
       valid_fraction: the fraction of documents that is split off if `valid_source` is empty. A hash of the text selects
         them, so that copies of a document are in the same split.
-      text_field: the field that holds the text, in JSONL rows and TFDS records.
+      text_field: the column of the text, in tables and TFDS records.
       on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
       vocab_file: a published vocabulary, a file or its folder; empty to train a vocabulary on the training text.

@@ -1,9 +1,10 @@
-"""Decides by its name how a file is read.
+"""Decides by its name how a source is read.
 
 Each reader states the kinds that it reads. Other structured files are errors, because their markup would be read as
 lines of text.
 """
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from bertjax.data.readers import lines
 from bertjax.errors import UserError
 
 COLUMNAR = (".parquet", ".arrow")
-TABLES = (".tsv", ".csv", ".jsonl", *COLUMNAR)
+JSON = (".jsonl", ".json")
+TABLES = (".tsv", ".csv", *JSON, *COLUMNAR)
+_TFDS_SOURCE = re.compile(r"tfds:(?P<name>[^:]+(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
 # Suffixes of files that are not lines of text. Other names say nothing about the content.
 _STRUCTURED = {
-    *(*TABLES, ".json", ".ndjson", ".xml", ".tmx", ".sgm", ".sgml", ".xlf", ".xliff", ".tei", ".html", ".htm"),
+    *(*TABLES, ".ndjson", ".xml", ".tmx", ".sgm", ".sgml", ".xlf", ".xliff", ".tei", ".html", ".htm"),
     *(".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub", ".xlsx", ".xls", ".ods"),
     *(".pt", ".npz", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst"),
 }
@@ -59,3 +62,16 @@ def kind_of(path: Path, key: str, reads: Collection[str], plain: str) -> str:
             fix=f"convert it, or rename it to .txt if it has {plain}",
         )
     return ""
+
+
+def split_name(source: str, key: str) -> tuple[str, str]:
+    """Returns the dataset and the split of `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; `key` is used in messages."""
+    match = _TFDS_SOURCE.fullmatch(source)
+    if match is None:
+        raise UserError(
+            lines.named(key),
+            got=repr(source),
+            expected="tfds:NAME[/CONFIG][:VERSION][:SPLIT]",
+            fix="name the dataset, for example tfds:lm1b:train",
+        )
+    return match["name"], match["split"] or "train"

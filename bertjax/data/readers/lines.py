@@ -119,7 +119,7 @@ def read_lines(path: Path, limit: int) -> Iterator[Line]:
     Raises:
       UserError: if a file cannot be read, is binary, or is a damaged or misnamed gzip file.
     """
-    with _open(path) as stream:
+    with open_file(path) as stream:
         offset = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
         stream.seek(offset)
         prefix = f"{path}:"
@@ -145,24 +145,11 @@ def decode(line: Line) -> str:
     try:
         text = line.content.decode("utf-8")
     except UnicodeDecodeError as error:
-        got = _not_utf8(error, line.offset)
+        got = not_utf8(error, line.offset)
         raise RowError(line.where, got, "UTF-8 text", "convert the file to UTF-8, for example with iconv") from None
     if "\0" in text:
         raise RowError(line.where, "a NUL character", "text")
     return text.removesuffix("\r")
-
-
-def decode_object(line: Line) -> dict[str, Any]:
-    """Returns the object in a row of JSON lines. Raises RowError if the row is not a JSON object."""
-    content = decode(line)
-    try:
-        row = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        got = f"a row that is not valid JSON ({error})"
-        raise RowError(line.where, got, "one JSON object per line") from None
-    if not isinstance(row, dict):
-        raise RowError(line.where, f"a JSON {type(row).__name__}", "one JSON object per line")
-    return row
 
 
 def check_text(text: str, where: str) -> None:
@@ -190,14 +177,14 @@ def read_json(path: Path) -> Any:
     Raises:
       UserError: if a file cannot be read, or is not UTF-8 or not JSON, with line and column.
     """
-    with _open(path) as stream:
+    with open_file(path) as stream:
         content = stream.read()
     start = len(_BOM) if content.startswith(_BOM) else 0
     try:
         return parse_json(content[start:].decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
         fix = "convert the file to UTF-8, for example with iconv"
-        raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=fix) from None
+        raise UserError(str(path), got=not_utf8(error, start), expected=_JSON, fix=fix) from None
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -265,7 +252,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
+def open_file(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
     """Opens a text file and unpacks .gz. Errors of reads in the with block are converted to UserError."""
     try:
         with path.open("rb") as raw:
@@ -345,7 +332,8 @@ def _or(also: str) -> str:
     return f", or {also}" if also else ""
 
 
-def _not_utf8(error: UnicodeDecodeError, offset: int) -> str:
+def not_utf8(error: UnicodeDecodeError, offset: int) -> str:
+    """Returns the description of a byte that is not UTF-8, in bytes from `offset` of their file on."""
     return f"byte {error.object[error.start]:#04x} at byte offset {offset + error.start}, not valid UTF-8"
 
 

@@ -2,14 +2,13 @@
 
 import copy
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertjax.data.readers import documentation, lines
-from bertjax.data.readers.kinds import find_files, suffix_of
+from bertjax.data.readers import documentation, lines, tables
+from bertjax.data.readers.kinds import TABLES, kind_of, split_name, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
 from bertjax.errors import UserError
 
@@ -22,9 +21,6 @@ MAX_DOCUMENT_BYTES = 2**26
 # A share is a group of files of about this many bytes together, one longer file, or this many records.
 _SHARE_BYTES = 2**28
 _SHARE_RECORDS = 2**16
-
-_ROWS = ".jsonl"
-_TFDS_SOURCE = re.compile(r"tfds:(?P<name>[^:]+(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
 
 
 class Document(NamedTuple):
@@ -39,10 +35,10 @@ class TextSource:
 
     `source` is one of:
     - `documentation`: the embedded default, see `bertjax.data.readers.documentation`;
-    - paths or globs (`**` too), separated by commas; the files of a glob are sorted. A file named `.jsonl` or
-      `.jsonl.gz` has one document per row, in field `text_field`, with lines separated by "\\n". Any other file that
-      `kinds.kind_of` accepts is UTF-8 text, `.gz` or not, with one sentence or paragraph per line; a document ends at a
-      blank line or at the end of the file;
+    - paths or globs (`**` too), separated by commas; the files of a glob are sorted; or `hf:FOLDER`. A table (see
+      `tables.read_rows`) has one document per row, in column `text_field`, with lines separated by "\\n". Any other
+      file that `kinds.kind_of` accepts is UTF-8 text, `.gz` or not, with one sentence or paragraph per line; a document
+      ends at a blank line or at the end of the file;
     - `tfds:NAME[/CONFIG][:VERSION][:SPLIT]` (default split: `train`): one document per record, in field `text_field`.
 
     Only "\\n" ends a line. Lines are stripped. A line has at most `MAX_LINE_BYTES`, a document at most
@@ -67,8 +63,10 @@ class TextSource:
         if source.startswith("tfds:"):
             self._records = _open_records(source, text_field)
         elif source != "documentation":
-            also = "documentation or tfds:NAME[:SPLIT]"
-            self._paths = find_files(source, "data.source", (_ROWS,), "lines of text", also)
+            also = "documentation, tfds:NAME[:SPLIT]"
+            self._paths = tables.find_files(source, "data.source", also)
+            for path in self._paths:
+                kind_of(path, "data.source", TABLES, "lines of text")
         self._is_share = False
         self.counts: dict[str, int] = {}
 
@@ -164,24 +162,11 @@ class TextSource:
             yield Document([], f"{path}:1")
 
     def _row_documents(self, path: Path) -> Iterator[Document]:
-        rows = (line for line in lines.read_lines(path, MAX_DOCUMENT_BYTES) if not line.is_blank)
+        rows = tables.read_file(path, True, self._bad_rows, limit=MAX_DOCUMENT_BYTES)
         return self._bad_rows.sift(map(partial(_row_document, text_field=self._text_field), rows))
 
     def _record_documents(self, records: "TextRecords") -> Iterator[Document]:
         return self._bad_rows.sift(map(partial(_record_document, source=self._source), itertools.count(), records))
-
-
-def split_name(source: str, key: str) -> tuple[str, str]:
-    """Returns the dataset and the split of `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; `key` is used in messages."""
-    match = _TFDS_SOURCE.fullmatch(source)
-    if match is None:
-        raise UserError(
-            lines.named(key),
-            got=repr(source),
-            expected="tfds:NAME[/CONFIG][:VERSION][:SPLIT]",
-            fix="name the dataset, for example tfds:lm1b:train",
-        )
-    return match["name"], match["split"] or "train"
 
 
 def _with_text(line: Line) -> tuple[Line, str]:
@@ -207,17 +192,12 @@ def _plain_document(run: Iterable[tuple[Line, str]]) -> Document:
     return Document(texts, where)
 
 
-def _row_document(line: Line, text_field: str) -> Document:
-    """Returns the document of one row of JSON lines."""
-    row = lines.decode_object(line)
-    if text_field not in row:
-        got = f"a row without field {text_field!r}; its fields: {', '.join(map(repr, row)) or 'none'}"
-        fix = "set --config.data.text_field to the field that holds the text"
-        raise RowError(line.where, got, "the field of config.data.text_field", fix)
-    if not isinstance(row[text_field], str):
-        got = f"{type(row[text_field]).__name__} in field {text_field!r}"
-        raise RowError(line.where, got, "a string")
-    return _text_document(row[text_field], line.where)
+def _row_document(row: tables.Row, text_field: str) -> Document:
+    """Returns the document of a row of a table."""
+    text = tables.value_of(row, text_field, "data.text_field")
+    if not isinstance(text, str):
+        raise RowError(row.where, f"{type(text).__name__} in column {text_field!r}", "a text")
+    return _text_document(text, row.where)
 
 
 def _record_document(index: int, value: str | bytes, source: str) -> Document:
@@ -236,7 +216,7 @@ def _text_document(text: str, where: str) -> Document:
 
 
 def _has_rows(path: Path) -> bool:
-    return suffix_of(path) == _ROWS
+    return suffix_of(path) in TABLES
 
 
 def _open_records(source: str, text_field: str) -> "TextRecords":

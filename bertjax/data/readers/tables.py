@@ -1,19 +1,19 @@
 """Reads tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow and TFDS records."""
 
+import contextlib
 import csv
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
-from bertjax.data.readers import columnar, lines
-from bertjax.data.readers.kinds import COLUMNAR, TABLES, kind_of, suffix_of
+from bertjax.data.readers import columnar, json_rows, lines
+from bertjax.data.readers.kinds import JSON, TABLES, kind_of, split_name, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
-from bertjax.data.readers.sources import split_name
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
 
@@ -84,10 +84,11 @@ _Fields = tuple[str, list[str]]  # "file:line" and the fields; a plain tuple is 
 def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
     """Yields the rows of a table, in order.
 
-    JSON lines (`.jsonl`), Parquet (`.parquet`), Arrow (`.arrow`) and TFDS records have named values.
-    In other files a row is a line, with fields separated by:
+    JSON lines (`.jsonl`), arrays of JSON objects or JSON lines (`.json`), Parquet (`.parquet`), Arrow (`.arrow`) and
+    TFDS records have named values. In other files a row is a line, with fields separated by:
     - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
-    - a comma (`.csv`): quoted as in RFC 4180, so that a field can contain commas and line breaks;
+    - a comma, or in `.csv` files any one character but a space: quoted as in RFC 4180, so that a field can contain
+      separators and line breaks;
     - any other string: no quoting; the last column is the rest of the line. Without a header there are two columns:
       the text before the first separator, and the rest.
     Text files are UTF-8, with or without gzip compression (`.gz`). Empty lines are skipped.
@@ -106,23 +107,32 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
         yield from _records(source, key, bad_rows)
         return
     paths = find_files(source, key)
-    kinds = [_separator(path, key, separator) for path in paths]
-    for path, kind in zip(paths, kinds, strict=True):
-        yield from _read(path, header, kind, bad_rows)
+    for path in paths:
+        _check_kind(path, key, separator)
+    for path in paths:
+        yield from read_file(path, header, bad_rows, separator)
 
 
 def read_input(
-    path: str, key: str, columns: Sequence[str], header: bool, bad_rows: BadRows, *, tabs: bool = False
+    path: str,
+    key: str,
+    columns: Sequence[str],
+    header: bool,
+    separator: str,
+    bad_rows: BadRows,
+    *,
+    tabs: bool = False,
 ) -> Iterator[Row] | None:
     """Returns the rows of an input file for prediction, or None if it has lines of text instead of a table.
 
-    Files that end in `.jsonl`, `.csv`, `.tsv`, `.parquet` or `.arrow` are tables. Text files may be gzipped (`.gz`).
+    Files with one of the suffixes `kinds.TABLES` are tables. Text files may be gzipped (`.gz`).
 
     Args:
       path: the file.
       key: the config key of the columns, for messages.
       columns: the columns to read; "" for a column that the config does not set.
       header: whether the first row of TSV and CSV files has the names of the columns.
+      separator: the separator of CSV files; "" for a comma.
       bad_rows: how to treat bad rows.
       tabs: whether a line has texts with tabs between them. A `.tsv` file then has such lines, unless its first line
         has the names of the columns.
@@ -136,13 +146,25 @@ def read_input(
         is_table = header and all(columns) and file.is_file() and set(columns) <= set(first_fields(file))
     if not is_table:
         return None
-    rows = read_file(file, header, bad_rows)
-    return rows if kind == ".jsonl" and all(columns) else with_columns(rows, key, columns)
+    rows = read_file(file, header, bad_rows, separator if kind == ".csv" else "")
+    return rows if kind in JSON and all(columns) else with_columns(rows, key, columns)
 
 
-def read_file(path: Path, header: bool, bad_rows: BadRows) -> Iterator[Row]:
-    """Yields the rows of a file with one of the suffixes `kinds.TABLES`; see `read_rows`."""
-    return _read(path, header, _SEPARATORS.get(suffix_of(path), ""), bad_rows)
+def read_file(
+    path: Path, header: bool, bad_rows: BadRows, separator: str = "", limit: int = MAX_LINE_BYTES
+) -> Iterator[Row]:
+    """Yields the rows of a file with one of the suffixes `kinds.TABLES`; see `read_rows`.
+
+    Args:
+      path: the file.
+      header, separator, bad_rows: see `read_rows`.
+      limit: the maximum size of a JSON object; see `json_rows.read_objects`.
+    """
+    if columnar.is_columnar(path):
+        return bad_rows.sift(itertools.starmap(Row, columnar.Rows(path)))
+    if suffix_of(path) in JSON:
+        return bad_rows.sift(itertools.starmap(Row, json_rows.read_objects(path, limit)))
+    return _rows(path, header, separator or _SEPARATORS[suffix_of(path)], bad_rows)
 
 
 def first_fields(path: Path) -> list[str]:
@@ -161,29 +183,35 @@ def with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Itera
     """Yields the rows. If one lacks a column, raises UserError instead of RowError, because the whole file lacks it."""
     for row in rows:
         for column in columns:
-            if column not in row.values:
+            if not {column, column.partition(".")[0]} & row.values.keys():
                 error = _without(row, column, key)
                 fix = f"set --config.{key} to the columns of the text; rename a file of plain lines to .txt"
                 raise UserError(error.where, got=error.got, expected=error.expected, fix=fix)
         yield row
 
 
-def value_of(row: Row, column: str, key: str) -> object:
-    """Returns the value of the column that config key `key` names. Raises RowError if the row lacks the column."""
-    try:
-        return row.values[column]
-    except KeyError:
-        raise _without(row, column, key) from None
+def value_of(row: Row, column: str, key: str) -> Any:
+    """Returns the value of the column that config key `key` names. Raises RowError if the row lacks the column.
 
-
-def nested_value_of(row: Row, column: str, key: str) -> Any:
-    """Returns the value of a column, like `value_of`. Column "a.b" is key "b" of the object in column "a"."""
+    Column "a.b" is key "b" of the object in column "a", unless the row has a column with that whole name.
+    """
     value: Any = row.values
-    for name in column.split("."):
+    for name in [column] if column in row.values else column.split("."):
         if not isinstance(value, Mapping):
             raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
-        value = value_of(Row(value, row.where), name, key)
+        if name not in value:
+            raise _without(Row(value, row.where), name, key)
+        value = value[name]
     return value
+
+
+def with_nested(row: Row, columns: Iterable[str]) -> Row:
+    """Returns the row with the values of nested columns, such as "a.b", under their whole names, where it has them."""
+    values = dict(row.values)
+    for column in columns:
+        with contextlib.suppress(RowError):
+            values[column] = value_of(row, column, "")
+    return row._replace(values=values)
 
 
 def text_of(row: Row, column: str, key: str) -> str:
@@ -203,11 +231,17 @@ def _without(row: Row, column: str, key: str) -> RowError:
     return RowError(row.where, got, f"the column of config.{key}", fix)
 
 
-def find_files(source: str, key: str) -> list[Path]:
-    """Returns the files of a source other than `tfds:`. Raises UserError if one does not exist."""
+def find_files(source: str, key: str, also: str = "tfds:NAME[:SPLIT]") -> list[Path]:
+    """Returns the files of a source other than `tfds:`. Raises UserError if one does not exist.
+
+    Args:
+      source: the source; see `read_rows`.
+      key: the config key of the source, for messages.
+      also: other values that the key accepts, for messages.
+    """
     if source.startswith(columnar.DATASET):
         return columnar.find_files(source, key)
-    return lines.find_files(source, key, also="tfds:NAME[:SPLIT] or hf:FOLDER")
+    return lines.find_files(source, key, also=f"{also} or hf:FOLDER")
 
 
 def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
@@ -245,26 +279,16 @@ def key_of(config: SplitConfig) -> dict[str, Any]:
     return {**dataclasses.asdict(config), **{key: fingerprint(name, f"data.{key}") for key, name in names.items()}}
 
 
-def _separator(path: Path, key: str, separator: str) -> str:
-    """Returns the separator of a file; "" for JSON lines, Parquet and Arrow."""
-    kind = kind_of(path, key, TABLES, "lines of fields")
-    if kind in (".jsonl", *COLUMNAR):
-        return ""
-    if not separator and not kind:
+def _check_kind(path: Path, key: str, separator: str) -> None:
+    """Raises UserError if the name of a file does not determine how it is read, and there is no separator."""
+    if not kind_of(path, key, TABLES, "lines of fields") and not separator:
         raise UserError(
             f"config key {key}={path}",
             got="a file whose name does not determine the separator of its fields",
-            expected="a name that ends in .tsv, .csv or .jsonl (with or without .gz), in .parquet or .arrow, or a "
-            "separator",
+            expected="a name that ends in .tsv, .csv, .jsonl or .json (with or without .gz), in .parquet or .arrow, or "
+            "a separator",
             fix="set --config.data.separator to the separator of the fields, or rename the file",
         )
-    return separator or _SEPARATORS[kind]
-
-
-def _read(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
-    if columnar.is_columnar(path):
-        return bad_rows.sift(itertools.starmap(Row, columnar.Rows(path)))
-    return _rows(path, header, separator, bad_rows) if separator else _objects(path, bad_rows)
 
 
 def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
@@ -285,21 +309,9 @@ def _record(index: int, values: Mapping[str, object], source: str) -> Row:
     return Row(decoded, where)
 
 
-def _objects(path: Path, bad_rows: BadRows) -> Iterator[Row]:
-    found = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
-    return bad_rows.sift(map(_object, found))
-
-
-def _object(line: Line) -> Row:
-    row = lines.decode_object(line)
-    for value in row.values():
-        if isinstance(value, str):
-            lines.check_text(value, line.where)
-    return Row(row, line.where)
-
-
 def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
-    found: Iterator[_Fields] = _CsvFields(path) if separator == "," else _split_lines(path, separator)
+    is_quoted = separator == "," or (suffix_of(path) == ".csv" and len(separator.strip(" ")) == 1)
+    found: Iterator[_Fields] = _CsvFields(path, separator) if is_quoted else _split_lines(path, separator)
     try:
         first = next(found if header else bad_rows.sift(found), None)
     except RowError as error:
@@ -310,7 +322,7 @@ def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterat
         raise UserError(error.where, got=error.got, expected=error.expected, fix=fix) from None
     if first is None:
         return
-    takes_rest = separator not in _SEPARATORS.values()
+    takes_rest = not is_quoted and separator != "\t"
     if header:
         columns = _names(first)
     else:
@@ -350,6 +362,14 @@ def _names(header: _Fields) -> list[str]:
             expected="unique column names",
             fix="correct the header, or set --config.data.header=False if the first line is a row",
         )
+    if len(names) == 1 and (separator := next((each for each in ";\t|," if each in names[0]), "")):
+        raise UserError(
+            where,
+            got=f"a header with one column, {names[0]!r:.80}",
+            expected="columns divided by the separator of the file, a comma in .csv and a tab in .tsv",
+            fix=f"set --config.data.separator={separator!r} if it separates the columns, or replace it; "
+            "set --config.data.header=False if the first line is a row",
+        )
     return names
 
 
@@ -372,11 +392,11 @@ class _CsvFields:
     A row that is too long raises UserError, because its end is unknown.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, separator: str) -> None:
         self._where, self._size = "", 0
         self._error: RowError | None = None  # of a line of the row
         texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
-        self._rows = csv.reader(texts, strict=True)
+        self._rows = csv.reader(texts, delimiter=separator, strict=True)
 
     def __iter__(self) -> "_CsvFields":
         return self

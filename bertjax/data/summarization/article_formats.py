@@ -1,4 +1,4 @@
-"""Reads articles from files and TFDS: plain text, stories, JSON lines, BertSum's JSON and tables."""
+"""Reads articles from files and TFDS: plain text, stories, tables, and BertSum's rows."""
 
 import dataclasses
 import itertools
@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.readers import kinds, lines, tables
-from bertjax.data.readers.kinds import COLUMNAR, TABLES, suffix_of
+from bertjax.data.readers.kinds import COLUMNAR, JSON, TABLES, split_name, suffix_of
 from bertjax.data.readers.lines import BadRows, Line, RowError
-from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES, split_name
+from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
 from bertjax.progress import log_once
@@ -21,7 +21,7 @@ _TFDS = "tfds:NAME[:SPLIT]"
 _HIGHLIGHT = "@highlight"
 _BERTSUM_FIELDS = ("src", "tgt")
 _TEXT_FIELD = "text"
-_KINDS = (".story", ".json", *TABLES)
+_KINDS = (".story", *TABLES)
 _PLAIN = "plain text"
 
 
@@ -75,8 +75,7 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
 
     The name of a file, with or without `.gz`, determines its format:
     - `.story`: CNN and Daily Mail: the paragraphs of an article, then its highlights, each after `@highlight`;
-    - `.jsonl`, `.csv`, `.tsv`, `.parquet` and `.arrow`: one article per row;
-    - `.json`: a list of such rows, or rows as in `.jsonl`;
+    - `.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet` and `.arrow`: one article per row of a table;
     - others that `kinds.kind_of` accepts: plain text without summaries.
     Rows without the article's field that have `src` and `tgt` are rows of BertSum and PreSumm (`format_to_lines`):
     lists of sentences that are lists of words. Other rows without it have the article in `text`. If no summary is
@@ -93,17 +92,14 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
     """
     read_row = partial(_from_row, style=style, needs_summary=needs_summary)
     if source.startswith("tfds:"):
-        yield from bad_rows.sift(map(read_row, *_numbered(source, key)))
+        yield from bad_rows.sift(map(read_row, _numbered(source, key)))
         return
     for path in find_files(source, key):
         kind = suffix_of(path)
         if kind == ".story":
             yield from bad_rows.sift(map(partial(_story, needs_summary=needs_summary), [path]))
-        elif kind in (".jsonl", ".json"):
-            yield from _rows(path, style, needs_summary, bad_rows)
         elif kind in TABLES:
-            rows = _table(path, style, bad_rows)
-            yield from bad_rows.sift(map(partial(_from_table, style=style, needs_summary=needs_summary), rows))
+            yield from bad_rows.sift(map(read_row, _table(path, style, bad_rows)))
         elif style.layout == "file":
             yield from bad_rows.sift(map(_text_file, [path]))
         else:
@@ -135,7 +131,7 @@ def check_gold_field(source: str, key: str, style: ArticleFormat) -> None:
     articles = read(source, key, dataclasses.replace(style, gold_field=""), False, BadRows("skip"))
     kinds: dict[tuple[str, ...], None] = {}
     for article in articles:
-        if style.gold_field in article.fields:
+        if {style.gold_field, style.gold_field.partition(".")[0]} & {*article.fields}:
             return
         kinds[article.fields] = None
     if kinds:
@@ -202,40 +198,17 @@ def _story(path: Path, needs_summary: bool) -> Stored:
     return Stored(path.name, body, False, summary or None, None, f"{path}:1")
 
 
-def _rows(path: Path, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
-    if not _is_list(path):
-        read_line = partial(_from_line, style=style, needs_summary=needs_summary)
-        return bad_rows.sift(map(read_line, _lines_with_text(path)))
-    rows = lines.read_json(path)
-    wheres = [f"{path} article {number}" for number in range(1, len(rows) + 1)]
-    return bad_rows.sift(map(partial(_from_row, style=style, needs_summary=needs_summary), wheres, rows))
-
-
 def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row]:
     """Returns the rows of a table. A CSV or TSV file without the article's column is an error of the whole file."""
-    if suffix_of(path) in COLUMNAR:
-        return tables.read_file(path, True, bad_rows)
+    if suffix_of(path) in (*JSON, *COLUMNAR):
+        return tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
     fields = (style.article_field, _TEXT_FIELD)
     column = next((field for field in fields if field in tables.first_fields(path)), style.article_field)
     return tables.with_columns(tables.read_file(path, True, bad_rows), "data.article_field", (column,))
 
 
-def _from_table(row: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
-    return _from_row(row.where, row.values, style, needs_summary)
-
-
-def _is_list(path: Path) -> bool:
-    """Returns whether a .json file is a list; otherwise it has rows."""
-    first = next(_lines_with_text(path), None)
-    return suffix_of(path) == ".json" and first is not None and first.content.lstrip().startswith(b"[")
-
-
-def _from_line(line: Line, style: ArticleFormat, needs_summary: bool) -> Stored:
-    return _from_row(line.where, lines.decode_object(line), style, needs_summary)
-
-
-def _numbered(source: str, key: str) -> tuple[Iterator[str], Iterator[Mapping[str, Any]]]:
-    return (f"{source} record {number}" for number in itertools.count()), iter(_records(source, key))
+def _numbered(source: str, key: str) -> Iterator[Row]:
+    return (Row(values, f"{source} record {number}") for number, values in enumerate(_records(source, key)))
 
 
 def _records(source: str, key: str) -> Any:
@@ -245,11 +218,10 @@ def _records(source: str, key: str) -> Any:
     return RowRecords(*split_name(source, key), key)
 
 
-def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -> Stored:
+def _from_row(stored: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
     """Returns the article in the fields of a row or record."""
-    if not isinstance(row, Mapping):
-        raise RowError(where, f"a JSON {type(row).__name__}", "an object with the fields of an article")
     article_field, summary_field = style.article_field, style.summary_field
+    row, where = tables.with_nested(stored, (article_field, summary_field, style.gold_field))
     needed = _BERTSUM_FIELDS if needs_summary else _BERTSUM_FIELDS[:1]
     if article_field not in row and all(field in row for field in needed):
         article_field, summary_field = _BERTSUM_FIELDS
@@ -266,8 +238,8 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", fix)
     gold = _gold(row, style, body, where) if row.get(style.gold_field) is not None else None
     is_split = isinstance(row[article_field], list)
-    stored = filter(None, body) if is_split else body
-    return Stored(_id(row, where), tuple(stored), is_split, summary, gold, where, tuple(row), tuple(references))
+    texts = filter(None, body) if is_split else body
+    return Stored(_id(row, where), tuple(texts), is_split, summary, gold, where, tuple(row), tuple(references))
 
 
 def _summaries(row: Mapping[str, Any], field: str, style: ArticleFormat, where: str) -> list[tuple[str, ...]]:

@@ -41,7 +41,7 @@ class ArticlesConfig(ArticleFormat):
     """The articles to read.
 
     A source is `documentation` (the embedded default, see `docstring_summaries`), or a source of
-    `article_formats.read`: paths, globs and folders of .txt, .story, .jsonl, .json and .csv files, `.gz` or not, or
+    `article_formats.read`: paths, globs and folders of .txt and .story files and tables, `.gz` or not, or
     `tfds:cnn_dailymail:train`.
 
     Attributes:

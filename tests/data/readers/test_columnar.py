@@ -91,9 +91,9 @@ def test_folders_that_are_not_datasets_are_errors(tmp_path):
 def test_prediction_reads_tables(tmp_path):
     write(tmp_path)
     for name in ("rows.parquet", "file.arrow"):
-        rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("sentence",), True, BadRows("stop"))
+        rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("sentence",), True, "", BadRows("stop"))
         assert [row.values["sentence"] for row in rows or ()] == [row["sentence"] for row in ROWS]
-        rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("none",), True, BadRows("stop"))
+        rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("none",), True, "", BadRows("stop"))
         with pytest.raises(UserError, match="without column 'none'"):
             next(rows or iter(()))
 
@@ -161,7 +161,7 @@ def test_a_gzipped_columnar_file_is_an_error(tmp_path, separator):
     with pytest.raises(UserError, match=r"rows\.parquet\.gz.*got a gzipped Parquet or Arrow file.*Fix: unpack it"):
         list(tables.read_rows(str(path), "data.source", True, separator, BadRows("stop")))
     with pytest.raises(UserError, match="Fix: unpack it"):
-        list(tables.read_input(str(path), "data.text_columns", ("sentence",), True, BadRows("stop")) or ())
+        list(tables.read_input(str(path), "data.text_columns", ("sentence",), True, "", BadRows("stop")) or ())
 
 
 def test_a_dataset_with_indices_is_an_error(tmp_path):

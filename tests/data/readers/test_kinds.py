@@ -17,8 +17,8 @@ PAIRS = {"valid_source": "", "valid_target": "", "test_source": "", "test_target
 PAIRS |= {"source_column": "", "target_column": "", "header": True, "separator": "", "on_bad_row": "stop"}
 # For each reader, the suffixes of tables and JSON that it does not read.
 READERS = {
-    "text": (lambda name: TextSource(name, "text", "stop").documents(), (".json", ".csv", ".tsv", ".parquet")),
-    "tables": (lambda name: tables.read_rows(name, "data.source", True, "\t", STOP), (".json",)),
+    "text": (lambda name: TextSource(name, "text", "stop").documents(), ()),
+    "tables": (lambda name: tables.read_rows(name, "data.source", True, "\t", STOP), ()),
     "tags": (
         lambda name: tagged_words.read_sentences(name, "data.source", tagged_words.Columns(0, -1), STOP),
         (".json", ".jsonl", ".csv", ".parquet"),
@@ -33,7 +33,7 @@ READERS = {
         ).pairs(),
         (".json", ".jsonl", ".csv", ".tsv", ".parquet"),
     ),
-    "minimal pairs": (lambda name: minimal_pairs.read(name, "data.source", None, 0, "stop"), (".json",)),
+    "minimal pairs": (lambda name: minimal_pairs.read(name, "data.source", None, 0, "stop"), ()),
     "articles": (
         lambda name: article_formats.read(
             name, "data.source", ArticleFormat("file", "article", "summary", "", "numbers"), False, STOP

@@ -52,13 +52,6 @@ def test_bad_lines_can_be_skipped(content, message):
         lines.decode(line(content))
 
 
-def test_decode_object():
-    assert lines.decode_object(line(b'{"a": [1]}\r')) == {"a": [1]}
-    for content, message in ((b"{", "not valid JSON"), (b"[1]", "got a JSON list; expected one JSON object per line")):
-        with pytest.raises(RowError, match=message):
-            lines.decode_object(line(content))
-
-
 def test_text_that_utf8_cannot_encode_is_an_error():
     lines.check_text("\U0001f600", "a")
     with pytest.raises(RowError, match="a: got half of a surrogate pair"):

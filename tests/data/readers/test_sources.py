@@ -123,8 +123,8 @@ def test_bad_lines(name, bad, message, monkeypatch):
     ("row", "message"),
     [
         ("{", r"a\.jsonl:2: got a row that is not valid JSON \(Expecting"),
-        ('{"a": 1, "body": "x"}', r"without field 'text'; its fields: 'a', 'body'; .*--config\.data\.text_field"),
-        ('{"text": null}', "got NoneType in field 'text'; expected a string"),
+        ('{"a": 1, "body": "x"}', r"without column 'text'; its columns: 'a', 'body'; .*--config\.data\.text_field"),
+        ('{"text": null}', "got NoneType in column 'text'; expected a text"),
         ('{"text": "\\ud800 x"}', "half of a surrogate pair"),
         (json.dumps({"text": "y\n" + "x" * 1001}), "a line that is too long; expected at most 1,000 bytes"),
         (json.dumps({"text": "xy\n" * 70_000}), "a line that is too long; expected at most 200,000 bytes"),

@@ -81,6 +81,23 @@ def test_json_lines_name_their_values(header):
     ]
 
 
+def test_a_column_may_be_a_key_of_an_object():
+    (row,) = map(tables.Row._make, [({"a": {"b": 1, "c.d": 2}, "a.c": 3, "e": None}, "f:1")])
+    assert [tables.value_of(row, name, "data.x") for name in ("a.b", "a.c", "a")] == [1, 3, row.values["a"]]
+    for name, message in (("a.x", "a row without column 'x'; its columns: 'b', 'c.d'"), ("e.b", "NoneType for column")):
+        with pytest.raises(UserError, match=rf"f:1: got {message}"):
+            tables.value_of(row, name, "data.x")
+
+
+def test_other_separators_of_csv_files():
+    write("a.csv", 'text;label\n"a; b, c";1\n')
+    assert read("a.csv", separator=";") == [Row({"text": "a; b, c", "label": "1"}, "a.csv:2")]
+    (row,) = tables.read_input("a.csv", "data.x", ("text",), True, ";", BadRows("stop"))
+    assert row.values["label"] == "1"
+    with pytest.raises(UserError, match=r"a\.csv:1: got a header with one column, 'text;label'.*separator=';' if it"):
+        read("a.csv")
+
+
 def test_each_file_has_its_own_header():
     write("a.tsv", "text\tlabel\nx\t1\n")
     write("b.csv", "label,text\n2,y\n")
@@ -165,7 +182,7 @@ def test_a_bad_first_row_without_a_header_does_not_name_columns():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("a.txt", r"data\.test=a\.txt: got a file whose name does not determine .*\.csv or \.jsonl.*data\.separator"),
+        ("a.txt", r"data\.test=a\.txt: got a file whose name does not determine .*\.jsonl or \.json .*data\.separator"),
         ("b.tsv", r"data\.test=b\.tsv: got a path that does not exist; expected .*or tfds:NAME"),
         ("tfds:nonesuch", r"data\.test=tfds:nonesuch: got an unknown dataset"),
     ],
