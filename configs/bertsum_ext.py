@@ -21,8 +21,9 @@ The variant, after the colon, is any of a size, a scorer and `presumm`, separate
   50,000 updates, articles truncated to 512 tokens, words split at spaces, selected sentences sorted by score.
 
 Articles are read from tables (docs/reference/inputs.md), .story or .txt files, BertSum's .json files, or
-`tfds:cnn_dailymail`. The model learns to select the oracle's sentences, unless the files name the sentences to select. With a size and no
-`data.source`, the articles are docstrings of Python's standard library, and their first lines are the summaries.
+`tfds:cnn_dailymail`. The model learns to select the oracle's sentences, unless the files name the sentences to select.
+With a size and no `data.source`, the articles are docstrings of Python's standard library, and their first lines are
+the summaries.
 
 If `init_from` was trained on articles, it determines how words are split and whether segments alternate.
 `data.words` and `data.interval_segments` override this. For articles in other languages than English, set

@@ -144,7 +144,7 @@ def test_bertsums_json():
     write("c.jsonl", rows(*entries))
     for name in ("a.json", "b.json.gz", "c.jsonl"):
         assert texts(name) == expected
-    assert read("a.json")[1].where == "a.json article 2"
+    assert read("a.json")[1].where == "a.json:25"
 
 
 def test_the_field_text_replaces_a_missing_article():
@@ -272,7 +272,7 @@ def test_bad_rows_are_errors(row, got):
         ("b.story", "Some text.\n@highlight\n\n", r"b\.story:2: got @highlight without text after it"),
         ("b.story", "\n@highlight\n\nx", r"b\.story:2: got @highlight before any text; expected an article before"),
         ("b.story", " \n", r"b\.story:1: got a file without text; expected an article"),
-        ("b.json", '[{"article": "x."}]', r"b\.json article 1: got a row without field 'summary'"),
+        ("b.json", '[{"article": "x."}]', r"b\.json:1: got a row without field 'summary'"),
     ],
 )
 def test_bad_files_that_can_be_skipped(name, content, message):
