@@ -43,7 +43,7 @@ _BATCH_PLACES = 2**12
 _WIDTH = 4
 # The positions of an exact batch on a CPU, which computes small batches as fast, so that a single row takes a short
 # time. A batch of one row leaves cores idle, so it has at least two.
-_EXACT_PLACES = {"cpu": 2**9}
+_EXACT_PLACES = {"cpu": 2**10}
 _EXACT_ROWS = 2
 _EXACT_BATCHES = 2**8  # in a window of exact outputs, so that few are filled up: one for each length
 
