@@ -1,6 +1,5 @@
 """Training of embeddings compared with sentence-transformers: same recipe, same batches, scores before and after.
 
-    pip install --no-deps sentence-transformers==6.2.0 scikit-learn narwhals joblib threadpoolctl
     python -m benchmarks.embeddings FOLDER similarity --train=stsb/train.tsv --valid=stsb/dev.tsv --seeds 0 1 2
     python -m benchmarks.embeddings FOLDER ranking --train=train.jsonl --valid=valid.jsonl
 
@@ -14,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -45,8 +43,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of timed updates; 0 for none")
     parser.add_argument("--updates", type=int, default=4, help="updates of a round")
     args = parser.parse_args()
-    if not common.has_module("sentence_transformers"):
-        sys.exit("error: sentence-transformers is not installed. Fix: see the docstring of this file")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(common.describe_machine(), flush=True)
     config = config_file.get_config(args.objective)

@@ -1,6 +1,5 @@
 """Speed of `bertjax.load(...).encode`, compared with sentence-transformers, interleaved, on a CPU.
 
-    pip install --no-deps sentence-transformers==6.2.0 scikit-learn narwhals joblib threadpoolctl
     python -m benchmarks.encode FOLDER --sentences=2000 --rounds=5 [--clock=cpu]
 
 FOLDER is an encoder of sentence-transformers. Both encode the same paragraphs of Python's documentation from text to
@@ -10,7 +9,6 @@ part with `exact=True`, the default, and False. With `--clock=cpu`, seconds are 
 
 import argparse
 import itertools
-import sys
 import time
 from pathlib import Path
 
@@ -33,8 +31,6 @@ def main() -> None:
     parser.add_argument("--clock", choices=_CLOCKS, default="wall")
     parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
-    if not common.has_module("sentence_transformers"):
-        sys.exit("error: sentence-transformers is not installed. Fix: see the docstring of this file")
     common.use_malloc(args.malloc)
     print(f"{common.describe_machine()}; {args.rounds} rounds", flush=True)
     compare(args.folder, args.sentences, args.rounds, args.clock)

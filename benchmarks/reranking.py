@@ -1,6 +1,5 @@
 """Reranks paragraphs with a short-trained cross-encoder, and compares the speed with `CrossEncoder`, on a CPU.
 
-    pip install --no-deps sentence-transformers==6.2.0 scikit-learn narwhals joblib threadpoolctl
     python -m benchmarks.reranking ENCODER --train=new_wiki.train.json.gz --dev=new_wiki.dev.json.gz
 
 ENCODER is a folder of sentence-transformers, such as all-MiniLM-L6-v2. It finds the candidates of each question among
@@ -14,7 +13,6 @@ alike. Batches have about 4,096 tokens (ours) or 32 pairs (the default of `Cross
 import argparse
 import gzip
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -53,8 +51,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seq_len", type=int, default=256)
     args = parser.parse_args()
-    if not common.has_module("sentence_transformers"):
-        sys.exit("error: sentence-transformers is not installed. Fix: see the docstring of this file")
     print(f"{common.describe_machine()}; {args.rounds} rounds", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         run(args, Path(folder))

@@ -306,10 +306,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         scores = batch["scores"] if _SCORES[self.term] else jnp.zeros((len(places), 0))
         texts = Texts(places >= 0, batch["numbers"], scores, batch["weights"])
         scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
-        sizes = (*self._config.sizes, vectors.shape[-1])
-        losses = [total(self.term, vectors[..., :size], texts, scale, self._loss) for size in sizes]
+        loss = total(self.term, vectors, texts, scale, self._loss, self._config.sizes)
         tokens = jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32)
-        return {self.term: sum(losses, jnp.zeros(()))}, {"tokens": (tokens, jnp.ones(()))}
+        return {self.term: loss}, {"tokens": (tokens, jnp.ones(()))}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vector of each row, [B, F]."""

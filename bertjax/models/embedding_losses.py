@@ -3,7 +3,7 @@
 Shapes: B examples, T texts of an example (the query, its positive, and T - 2 negatives), D size of a vector.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -113,8 +113,17 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def total(name: str, vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) -> Float[Array, ""]:
-    """Returns the mean of a loss over the examples of the whole batch that have a weight."""
+def total(
+    name: str, vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig, sizes: Sequence[int] = ()
+) -> Float[Array, ""]:
+    """Returns the mean of a loss over the examples of the whole batch that have a weight.
+
+    With `sizes`, it is the sum of the losses of the first numbers of the vectors, for each size and for the whole
+    vectors, all of them normalized (Kusupati et al. 2022; `MatryoshkaLoss` of sentence-transformers).
+    """
+    if sizes:
+        parts = [_normalized(vectors[..., :size]) for size in (*sizes, vectors.shape[-1])]
+        return sum((total(name, part, texts, scale, config) for part in parts), jnp.zeros(()))
     each = LOSSES[name](vectors, texts, scale, config)
     if not each.ndim:
         return each

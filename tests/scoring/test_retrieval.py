@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytrec_eval
 
 from bertjax.scoring import retrieval
 
@@ -17,6 +18,24 @@ def test_metrics_of_a_ranking():
     assert retrieval.reciprocal_rank(FOUND, RELEVANT, 10) == 1 / 2
     assert retrieval.reciprocal_rank(FOUND, RELEVANT, 1) == 0
     assert retrieval.recall(FOUND, RELEVANT, 2) == 1 / 3
+
+
+def test_metrics_are_those_of_trec_eval():
+    """Of random rankings with equal scores, grades below 0, and judged documents that are not found."""
+    rng = np.random.default_rng(0)
+    documents = [f"d{number}" for number in range(150)]
+    scores = {f"q{i}": dict(zip(documents, rng.integers(0, 40, 150) / 7, strict=True)) for i in range(50)}
+    relevant = {
+        query: {name: int(grade) for name, grade in zip([*documents, "none"], rng.integers(-1, 3, 151), strict=True)}
+        for query in scores
+    }
+    ranked = {query: retrieval.ranked(found) for query, found in scores.items()}
+    theirs = pytrec_eval.RelevanceEvaluator(relevant, {"ndcg_cut.10", "recip_rank", "recall.10,100"}).evaluate(scores)
+    for (query, their), our in zip(theirs.items(), retrieval.each_query(ranked, relevant), strict=True):
+        first = their["recip_rank"] * any(relevant[query].get(name, 0) > 0 for name in ranked[query][:10])
+        expected = {"ndcg@10": their["ndcg_cut_10"], "mrr@10": first}
+        expected |= {f"recall@{count}": their[f"recall_{count}"] for count in (10, 100)}
+        assert {name: our[name] for name in expected} == expected
 
 
 def test_equal_scores_are_in_descending_order_of_names():
