@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +15,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from bertjax import contract
-from bertjax.config import Size, above, each, one_of, part
+from bertjax.config import Constrained, Size, above, each, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning.related_texts import (
     RelatedTexts,
@@ -22,6 +23,8 @@ from bertjax.data.fine_tuning.related_texts import (
     RelatedTextsRecipe,
     pieces_of,
 )
+from bertjax.data.readers import beir
+from bertjax.data.readers.beir import Collection
 from bertjax.data.rows.buckets import max_examples
 from bertjax.data.rows.joint_batches import Examples, JointBatches, row_counts
 from bertjax.data.rows.text_rows import is_too_long, text_row
@@ -36,16 +39,30 @@ from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, pool_texts
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
 from bertjax.scoring import glue, retrieval
-from bertjax.tasks import bert, completion, fine_tuning, inputs, samples
+from bertjax.tasks import bert, completion, fine_tuning, inputs, samples, search
+
+_log = logging.getLogger(__name__)
 
 # What the rows of an objective must state; see `RelatedTextsRecipe`.
 _SCORES = {"ranking": "", "triplet": "", "cosine": "pair", "cosent": "pair", "margin": "teacher"}
 _CORRELATIONS, _RANKS = ("spearman", "pearson"), ("accuracy@1", "mrr@10", "ndcg@10")
 _RANKED = 10  # documents of the metrics
 _SEARCHED, _SHOWN, _SHOWN_DOCUMENTS = 500, 8, 5  # on the run's page: rows, examples, and documents of each
-FREE_AFTER_TRAINING = tuple(
-    f"data.{key}" for key in ("text_columns", "num_negatives", "score_column", "label_column", "header", "separator")
-)
+_COLUMNS = ("text_columns", "num_negatives", "score_column", "label_column", "header", "separator")
+FREE_AFTER_TRAINING = ("retrieval", *(f"data.{key}" for key in _COLUMNS))
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalConfig(Constrained, prefix="retrieval"):
+    """A test collection that is searched at each evaluation; see configs/retrieval.py.
+
+    Attributes:
+      source: a folder in BEIR's form; "" for none.
+      qrels: the judgments: "test" for `qrels/test.tsv`.
+    """
+
+    source: str = ""
+    qrels: str = "test"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +99,7 @@ class Config(fine_tuning.FineTuningConfig):
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
       accumulation_steps: the number of slices of a batch. One slice at a time is in memory.
+      retrieval: a collection whose metrics are "valid/retrieval/...", such as "valid/retrieval/ndcg@10".
     """
 
     model: bert.ModelConfig
@@ -97,6 +115,7 @@ class Config(fine_tuning.FineTuningConfig):
     dense: tuple[DenseConfig, ...]
     normalize: bool
     accumulation_steps: Size
+    retrieval: RetrievalConfig = RetrievalConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,8 +206,10 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         return row_counts(self._examples, self._row_length, config.batch_size, multiple, config.seed)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; also fills in `data.row_counts`."""
+        """See `Data.complete`; also fills in `data.row_counts`. Raises UserError for a bad `retrieval.source`."""
         config = super().complete(config)
+        if self._collection:
+            _log.info("searching in %s: %s", self._config.retrieval.source, self._collection.sizes)
         counts = self._config.data.row_counts or (self._row_counts() if self._trains else ())
         return {**config, "data": {**config["data"], "row_counts": counts}}
 
@@ -202,6 +223,20 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         is_cut = any(is_too_long(text, tokenizer, data.seq_len) for text in pieces)
         rows = [text_row(text, tokenizer, data.seq_len) for text in pieces]
         return bert.to_example(rows, row, inputs.limited(bert.of_seq_len(data.seq_len), truncated=is_cut))
+
+    def validation_examples(self) -> Iterator[Example]:
+        """See `Data.validation_examples`; the rows, and then the texts of `retrieval.source`."""
+        yield from super().validation_examples()
+        for kind, number, text in self._collection.numbered() if self._collection else ():
+            data, tokenizer = self._config.data, self.vocabulary
+            prompt = data.query_prompt if kind == "query" else data.document_prompt
+            source = search.Text(self._collection, kind, number)
+            yield bert.text_example(tokenizer.encode_batch([prompt + text]), tokenizer, data.seq_len, source)
+
+    @functools.cached_property
+    def _collection(self) -> Collection | None:
+        config = self._config.retrieval
+        return beir.Folder(config.source, "retrieval.source", config.qrels, "stop").read() if config.source else None
 
     def baselines(self) -> Mapping[str, float]:
         """The expected accuracy of a random document; see `_rankings`."""
@@ -318,8 +353,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {"features": x}
 
     def score_names(self) -> Sequence[str]:
-        """The correlations of cosines with the scores of pairs; otherwise the metrics of `_rankings`."""
-        return _CORRELATIONS if self._is_pair else _RANKS
+        """The correlations of cosines with scores, or else the metrics of `_rankings`; and those of `retrieval`."""
+        of_search = [f"retrieval/{name}" for name in _RANKS] if self._config.retrieval.source else []
+        return (*(_CORRELATIONS if self._is_pair else _RANKS), *of_search)
 
     @property
     def _is_pair(self) -> bool:
@@ -327,6 +363,15 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `score_names`."""
+        of_search = [result for result in results if isinstance(result[0].source, search.Text)]
+        scores = self._score_rows([result for result in results if isinstance(result[0].source, RelatedTexts)])
+        if not of_search:
+            return scores
+        source, vectors = search.vectors(of_search, self._config.size, unit=True)
+        metrics = search.metrics(search.best(source, vectors["query"], vectors["document"]), source)
+        return {**scores, **{f"retrieval/{name}": value for name, value in metrics.items()}}
+
+    def _score_rows(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> dict[str, float]:
         if self._is_pair:
             cosines = np.array([first @ second for _, (first, second) in _unit(results)])
             return glue.score(_CORRELATIONS, cosines, np.array([example.source.scores[0] for example, _ in results]))
@@ -353,7 +398,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation texts with the most similar texts of the first rows, or pairs with their scores."""
-        shown = list(itertools.islice(data.validation_examples(), _SEARCHED))
+        examples = (each for each in data.validation_examples() if isinstance(each.source, RelatedTexts))
+        shown = list(itertools.islice(examples, _SEARCHED))
         every = Example([row for example in shown for row in example.rows], None)
         ((_, outputs),) = infer([every])  # one example, because `infer` yields only the first few
         found = iter(outputs)

@@ -7,10 +7,9 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from bertjax import contract
 from bertjax.config import Constrained, Count, Seed, one_of, part
@@ -25,12 +24,11 @@ from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published, open_weights
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.heads import DenseConfig
-from bertjax.scoring import bootstrap, clustering, glue, negatives, probing, retrieval
+from bertjax.scoring import clustering, glue, negatives, probing, retrieval
 from bertjax.scoring.negatives import MiningConfig
-from bertjax.tasks import bert
+from bertjax.tasks import bert, search
 
 _log = logging.getLogger(__name__)
-_FOUND = 100  # the documents of a query that metrics read
 # Keys of `features.Config` that `resolve` fills in.
 _OF_FEATURES = ("sentence_pooling", "dense", "normalize", "include_prompt", "model", "data")
 _FIXED = {"pooling": "sentence", "word_pooling": "first", "prompt_name": None, "dtype_out": "float32"}
@@ -106,14 +104,6 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
 open_vocabulary = bert.open_vocabulary
 
 
-class _Text(NamedTuple):
-    """A text of an evaluation: its kind, and its number there."""
-
-    of: Collection | Labeled
-    kind: str
-    number: int
-
-
 class Data(contract.Data):
     """See `bertjax.contract.Data`. All texts of its `Sources` are validation examples."""
 
@@ -151,7 +141,7 @@ class Data(contract.Data):
         config, source = self._config, self._sources.read()
         for kind, number, text in source.numbered():
             prompt = config.document_prompt if kind == "document" else config.query_prompt
-            before, own = features.Prompt(prompt, config.include_prompt), _Text(source, kind, number)
+            before, own = features.Prompt(prompt, config.include_prompt), search.Text(source, kind, number)
             yield features.prompted_example((text,), before, self.vocabulary, config.data.seq_len, own)
 
 
@@ -192,38 +182,20 @@ class Task(features.Task, ScoringTask):
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The metrics of a collection with bootstrap intervals over queries, or those of labeled texts."""
         reranker = self._open_reranker() if self._settings.reranker else None  # before the long work
-        source, vectors = self._vectors(results)
+        source, vectors = search.vectors(results, self.size, unit=self._settings.similarity == "cosine")
         if isinstance(source, Labeled):
             return self._of_labels(source.labels, vectors)
-        found = _search(source, vectors["query"], vectors["document"], max(_FOUND, self._settings.rerank))
+        found = search.best(source, vectors["query"], vectors["document"], max(search.FOUND, self._settings.rerank))
         sizes = {
             "queries": len(source.queries),
             "queries_left_out": source.left_out,
             "documents": len(source.documents),
         }
-        metrics = _metrics(found, source)
+        metrics = search.metrics(found, source)
         if reranker:
             before = {f"before_reranking/{name}": value for name, value in metrics.items()}
-            metrics = {**_metrics(self._reranked(reranker, found, source), source), **before}
+            metrics = {**search.metrics(self._reranked(reranker, found, source), source), **before}
         return {**metrics, **{name: float(size) for name, size in sizes.items()}}
-
-    def _vectors(
-        self, results: Iterable[tuple[Example, Sequence[Output]]]
-    ) -> tuple[Collection | Labeled, dict[str, Float[np.ndarray, "N D"]]]:
-        """The vectors of the texts by kind; for search by cosines, scaled to length 1."""
-        vectors: dict[str, np.ndarray] = {}
-        for example, outputs in results:
-            source, kind, number = example.source
-            if kind not in vectors:
-                vectors[kind] = np.zeros((source.sizes[kind], self.size), np.float32)
-            vectors[kind][number] = outputs[0]["features"]
-        for each in vectors.values():
-            if self._settings.similarity == "cosine" and isinstance(source, Collection):
-                each /= np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12)
-            if not np.isfinite(each).all():
-                fix = "name other weights, or set --config.model.dtype=float32"
-                raise UserError("the model's output", got="NaN or infinity", expected="vectors", fix=fix)
-        return source, vectors
 
     def _of_labels(self, labels: Mapping[str, Sequence[str]], vectors: Mapping[str, np.ndarray]) -> dict[str, float]:
         """The v-measure of as many clusters as classes and, with training rows, the accuracy of a linear probe."""
@@ -237,7 +209,7 @@ class Task(features.Task, ScoringTask):
             scores = glue.score(("accuracy", "macro_f1"), predicted, places["test"])
             right = (predicted == places["test"]).astype(np.float64)
             metrics |= {f"probe/{name}": value for name, value in scores.items()}
-            metrics |= _with_interval("probe/accuracy", right)
+            metrics |= search.with_interval("probe/accuracy", right)
         sizes = {"texts": len(test), "classes": len(set(test)), "training_texts": len(labels.get("train", ()))}
         return {**metrics, **{name: float(size) for name, size in sizes.items()}}
 
@@ -268,7 +240,7 @@ class Task(features.Task, ScoringTask):
         """See `ScoringTask.mine`. Positives of equal queries, and a document equal to the query, are no negatives."""
         label = self._settings.data.label_column
         self._settings.data.check(not label, "label_column", "'' with --mode=mine", fix="omit the variant labels")
-        source, vectors = self._vectors(results)
+        source, vectors = search.vectors(results, self.size, unit=self._settings.similarity == "cosine")
         assert isinstance(source, Collection)
         names, numbers = source.documents, {name: number for number, name in enumerate(source.documents)}
         positives = [[numbers[name] for name in source.relevant[query]] for query in source.queries]
@@ -283,24 +255,3 @@ class Task(features.Task, ScoringTask):
         if few:
             told = "%d of %d rows have fewer than %d negatives: raise mining.up_to, or lower mining.skip or the margin"
             _log.warning(told, few, rows, config.num_negatives)
-
-
-def _search(
-    source: Collection, queries: Float[np.ndarray, "Q D"], documents: Float[np.ndarray, "N D"], count: int
-) -> dict[str, list[str]]:
-    """The best documents of each query, without one that has its id."""
-    _, found = retrieval.search(queries, documents, count + 1)  # one more, for the one with the id of the query
-    names = ([source.documents[place] for place in row] for row in found.tolist())
-    each = zip(source.queries, names, strict=True)
-    return {query: [name for name in row if name != query][:count] for query, row in each}
-
-
-def _metrics(found: Mapping[str, Sequence[str]], source: Collection) -> dict[str, float]:
-    each = retrieval.summarized(list(retrieval.each_query(found, source.relevant)))
-    return {key: value for name, values in each.items() for key, value in _with_interval(name, values).items()}
-
-
-def _with_interval(name: str, values: Float[np.ndarray, " N"]) -> dict[str, float]:
-    """The mean of a metric with its 95 % bootstrap interval."""
-    low, high, _ = bootstrap.interval(bootstrap.resampled_means(values[:, None])[:, 0])
-    return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}

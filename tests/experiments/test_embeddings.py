@@ -38,6 +38,17 @@ def ready(folder, **values):
     return tiny.ready(tree, folder / "kept")
 
 
+def write_collection(folder, texts):
+    """Documents with the words of the texts in reverse. Text i is a query for document i."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, each in (("corpus", [" ".join(text.split()[::-1]) for text in texts]), ("queries", texts)):
+        rows = [json.dumps({"_id": f"{name}{number}", "text": text}) for number, text in enumerate(each)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows))
+    lines = [f"queries{number}\tcorpus{number}\t1" for number in range(len(texts))]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    return folder
+
+
 @pytest.mark.slow
 def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     values = {
@@ -48,10 +59,14 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
         "optimizer.learning_rate": 3e-3,
     }
     values |= {"data.query_prompt": "the ", "sizes": (8, 16), "learn_scale": True}
+    values["retrieval.source"] = write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
     run, exported = tmp_path / "run", tmp_path / "exported"
     done("--config=configs/embeddings.py:tiny", f"--workdir={run}", *flags(values))
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["valid/accuracy@1"] > 0.9
+    source = {"init_from": run, "data.test_source": values["retrieval.source"]}
+    scores = json.loads(done("--mode=evaluate", "--config=configs/retrieval.py", *flags(source)).stdout)
+    assert scores["test/ndcg@10"] == metrics[-1]["valid/retrieval/ndcg@10"] > 0
     done("--mode=report", f"--workdir={run}")
     assert samples.read(run).examples[0]["kind"] == "retrieval"
     done("--mode=export", f"--workdir={run}", f"--output={exported}")
@@ -98,10 +113,8 @@ def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, 
     scores = batch["scores"] if config["data"]["score_column"] else np.zeros((16, 0), np.float32)
     texts = Texts(present, batch["numbers"], scores, batch["weights"])
     assert len({*batch["numbers"][present]}) > 2
-    expected = sum(
-        total(objective, jnp.asarray(vectors[..., :size]), texts, jnp.float32(config["scale"]), task._loss)
-        for size in (*config["sizes"], vectors.shape[-1])
-    )
+    scale = jnp.float32(config["scale"])
+    expected = total(objective, jnp.asarray(vectors), texts, scale, task._loss, config["sizes"])
     sums, _ = jax.jit(task.loss)(
         params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}, batch, None
     )

@@ -15,6 +15,7 @@ from bertjax.configs import bert_pretraining
 from bertjax.sweeps import expansion
 from bertjax.sweeps.definition import Sweep
 from tests import tiny
+from tests.experiments.test_embeddings import write_collection
 
 ROOT = Path(__file__).parents[2]
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
@@ -45,6 +46,10 @@ def file_for(need: str, folder: Path) -> Path:
     path = folder / f"{kind}.{key}"
     if key == "minimal_pairs.source":
         path.write_text("the cat sees a dog\tthe cat see a dog\n")
+    elif key == "retrieval.source":
+        return write_collection(path, ["a text"])
+    elif kind == "embed":
+        return Path(str(tiny.write_related(folder)["data.source"]))
     elif kind == "pretrain":
         return tiny.write_text(path)
     elif kind == "train":
@@ -95,7 +100,14 @@ def needed(spec, folder):
 
 def test_the_files_are_found():
     published = {"bert_pretraining_tasks", "bert_model_size", "bert_masking", "bert_features", "bert_steps"}
-    assert published | {"transformer", "recurrent_attention", "bertsum", "modern_encoder", "seeds"} == set(NAMES)
+    assert published | {
+        "transformer",
+        "recurrent_attention",
+        "bertsum",
+        "modern_encoder",
+        "seeds",
+        "embeddings",
+    } == set(NAMES)
 
 
 @pytest.mark.parametrize("spec", FILES)
@@ -108,7 +120,12 @@ def test_needs_and_metrics_of_a_sweep(spec):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_base_row_has_published_scores(name):
-    if name in ("bert_steps", "recurrent_attention", "modern_encoder"):  # no paper publishes their numbers
+    if name in (
+        "bert_steps",
+        "recurrent_attention",
+        "modern_encoder",
+        "embeddings",
+    ):  # no paper publishes their numbers
         return
     sweep = sweep_of(name)
     (base,) = (row for row in sweep.rows if row.name == sweep.base)

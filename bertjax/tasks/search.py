@@ -1,0 +1,72 @@
+"""Search in a test collection with the vectors of its texts (Thakur et al. 2021, BEIR), and its metrics."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.contract import Example, Output
+from bertjax.data.readers.beir import Collection
+from bertjax.errors import UserError
+from bertjax.scoring import bootstrap, retrieval
+
+FOUND = 100  # the documents of a query that metrics read
+LEAST_NORM = 1e-12
+
+
+class Text(NamedTuple):
+    """A text of a collection, or of `evaluation_texts.Labeled`: its kind, and its number there."""
+
+    of: Any
+    kind: str
+    number: int
+
+
+def vectors(
+    results: Iterable[tuple[Example, Sequence[Output]]], size: int, *, unit: bool
+) -> tuple[Any, dict[str, Float[np.ndarray, "N D"]]]:
+    """Returns the source of the texts, and their vectors by kind.
+
+    Args:
+      results: examples of `Text`s with the outputs, whose "features" are a vector.
+      size: D, the size of a vector.
+      unit: whether the vectors of a collection are scaled to length 1, for search by cosines.
+    Raises:
+      UserError: if a vector has a NaN or an infinite number.
+    """
+    found: dict[str, np.ndarray] = {}
+    for example, outputs in results:
+        source, kind, number = example.source
+        if kind not in found:
+            found[kind] = np.zeros((source.sizes[kind], size), np.float32)
+        found[kind][number] = outputs[0]["features"]
+    for each in found.values():
+        if unit and isinstance(source, Collection):
+            each /= np.maximum(np.linalg.norm(each, axis=1, keepdims=True), LEAST_NORM)
+        if not np.isfinite(each).all():
+            fix = "name other weights, or set --config.model.dtype=float32"
+            raise UserError("the model's output", got="NaN or infinity", expected="vectors", fix=fix)
+    return source, found
+
+
+def best(
+    source: Collection, queries: Float[np.ndarray, "Q D"], documents: Float[np.ndarray, "N D"], count: int = FOUND
+) -> dict[str, list[str]]:
+    """Returns the `count` best documents of each query, without one that has its id."""
+    _, found = retrieval.search(queries, documents, count + 1)  # one more, for the one with the id of the query
+    names = ([source.documents[place] for place in row] for row in found.tolist())
+    each = zip(source.queries, names, strict=True)
+    return {query: [name for name in row if name != query][:count] for query, row in each}
+
+
+def metrics(found: Mapping[str, Sequence[str]], source: Collection) -> dict[str, float]:
+    """Returns the metrics of the documents found, with intervals; see `retrieval.each_query`."""
+    each = retrieval.summarized(list(retrieval.each_query(found, source.relevant)))
+    return {key: value for name, values in each.items() for key, value in with_interval(name, values).items()}
+
+
+def with_interval(name: str, values: Float[np.ndarray, " N"]) -> dict[str, float]:
+    """Returns the mean of a metric with its 95 % bootstrap interval."""
+    low, high, _ = bootstrap.interval(bootstrap.resampled_means(values[:, None])[:, 0])
+    return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
