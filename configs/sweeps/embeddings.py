@@ -13,7 +13,7 @@ from typing import Any
 
 from bertjax.configs.sweeps import parts
 
-_ROWS = {
+_ROWS: dict[str, dict[str, Any]] = {
     "mean": {},
     "[CLS]": {"sentence_pooling": "cls"},
     "batch of 16": {"batch_size": 16},
