@@ -49,6 +49,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.num_epochs = 10.0
         config.optimizer.learning_rate = 1e-3
     config.checkpoint.best_metric = placeholder(str)  # default: valid/f1, or valid/accuracy for plain tags
+    config.class_weights = ()
     config.data = _data(size)
     if conllu:
         config.data.update({"word_column": 1, "tag_column": 3, "scheme": "plain"})
@@ -63,6 +64,8 @@ def _data(size: str) -> ConfigDict:
     data.labels = ()  # default: the classes in the training sentences
     data.packing = False
     data.split_punctuation = True
-    data.text_field = ""  # the column with the sentences, for predictions on a table
+    data.text_field = ""  # columns of tables; default: usual names, and no tables to predict on
+    data.tags_field = ""
+    data.sentence_field = ""
     data.lowercase = False if size else placeholder(bool)
     return data

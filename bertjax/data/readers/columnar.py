@@ -54,13 +54,17 @@ class Rows:
         for name, value in row.items():
             if isinstance(value, str):
                 lines.check_text(value, where)
-            elif name in self._names and type(value) is int:
+            elif name in self._names:
                 row[name] = _class_name(value, self._names[name], name, where)
         return row, where
 
 
-def _class_name(number: int, names: Sequence[str], column: str, where: str) -> str | None:
-    """Returns the name of a class, or None for -1."""
+def _class_name(number: object, names: Sequence[str], column: str, where: str) -> object:
+    """Returns the name of a class, or None for -1; of a list, the names of its classes. Other values stay the same."""
+    if isinstance(number, list):
+        return [_class_name(each, names, column, where) for each in number]
+    if type(number) is not int:
+        return number
     if not -1 <= number < len(names):
         got, expected = f"class {number} in column {column!r}", f"0 to {len(names) - 1}, the classes that have names"
         raise RowError(where, got, expected)
@@ -68,7 +72,9 @@ def _class_name(number: int, names: Sequence[str], column: str, where: str) -> s
 
 
 def class_names(path: Path) -> dict[str, list[str]]:
-    """Returns the class names by column, in the order of the class numbers; empty if the file lists none.
+    """Returns the class names by column of classes, or of lists of classes, in the order of the class numbers.
+
+    It is empty if the file lists none.
 
     Raises:
       UserError: if the file cannot be read.
@@ -78,7 +84,11 @@ def class_names(path: Path) -> dict[str, list[str]]:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return {}  # metadata that `datasets` did not write
-    of_classes = {name: kind for name, kind in features if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"}
+    of_classes = {}
+    for name, kind in features:
+        element = kind.get("feature", kind) if isinstance(kind, dict) else kind  # of a list
+        if isinstance(element, dict) and element.get("_type") == "ClassLabel":
+            of_classes[name] = element
     found = {name: kind.get("names") for name, kind in of_classes.items()}
     return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
 

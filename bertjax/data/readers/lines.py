@@ -27,6 +27,7 @@ _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")  # not blanks, line ends, form feed and escape
 _JSON = "one JSON value in UTF-8 text"
+_TO_UTF8 = "convert the file to UTF-8, for example with iconv -f LATIN1 -t UTF-8"
 
 
 class RowError(UserError):
@@ -53,13 +54,13 @@ OnBadRow = Annotated[str, one_of("stop", "skip")]
 class BadRows:
     """The treatment of bad rows, and the number of skipped ones.
 
-    Args:
+    Attributes:
       on_bad_row: "stop" raises the first error; "skip" skips and counts bad rows. Errors of a whole file are always
         raised.
     """
 
     def __init__(self, on_bad_row: str) -> None:
-        self._stop = choice(on_bad_row, ("stop", "skip"), "data.on_bad_row") == "stop"
+        self.on_bad_row = choice(on_bad_row, ("stop", "skip"), "data.on_bad_row")
         self._errors: collections.deque[RowError] = collections.deque(maxlen=0)  # `marked` replaces it to keep errors
         self.count = 0
 
@@ -75,7 +76,7 @@ class BadRows:
                 yield from rows
                 return
             except RowError as error:
-                if self._stop:
+                if self.on_bad_row == "stop":
                     raise
                 self.count += 1
                 self._errors.append(error)
@@ -146,7 +147,7 @@ def decode(line: Line) -> str:
         text = line.content.decode("utf-8")
     except UnicodeDecodeError as error:
         got = _not_utf8(error, line.offset)
-        raise RowError(line.where, got, "UTF-8 text", "convert the file to UTF-8, for example with iconv") from None
+        raise RowError(line.where, got, "UTF-8 text", _TO_UTF8) from None
     if "\0" in text:
         raise RowError(line.where, "a NUL character", "text")
     return text.removesuffix("\r")
@@ -196,8 +197,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(content[start:].decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        fix = "convert the file to UTF-8, for example with iconv"
-        raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=fix) from None
+        raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=_TO_UTF8) from None
 
 
 def parse_json(text: str, where: str) -> Any:
