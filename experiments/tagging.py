@@ -316,7 +316,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return inputs.of_rows(path, key, [column], made, self._rows.on_bad_row)
 
     def _of_value(self, value: object, where: str) -> Example:
-        if isinstance(value, list | tuple):
+        if isinstance(value, list):
             return _example(tagged_tables.words_in(value, where), self._tokenizer, self._rows.seq_len)
         if not isinstance(value, str):
             raise RowError(where, f"an object of type {type(value).__name__}", "a text (str), or a list of words")
@@ -328,9 +328,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The words, the most probable tag of each, the characters of the text that it is, and the entities.
+        """The words, the most probable tag of each, and the characters of the text where each starts and ends.
 
-        The probability of an entity is the mean of the probabilities of the tags of its words.
+        For entity tags also the entities; the probability of one is the mean of the probabilities of its words' tags.
         """
         words, *_, text = example.source
         logits = _word_logits(example, outputs)
@@ -338,7 +338,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         starts = sentences.starts_of(words, text)
         ends = [start + len(word) for start, word in zip(starts, words, strict=True)]
         record = {"words": list(words), "tags": found, "start": starts, "end": ends}
-        if self._rows.scheme == PLAIN:
+        if self._rows.scheme == PLAIN or not tag_schemes.are_chunk_tags(self.labels):
             return record
         probabilities = np.exp(logits.max(axis=-1) - np.logaddexp.reduce(logits, axis=-1))
         entities = []

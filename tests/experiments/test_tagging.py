@@ -149,6 +149,22 @@ def test_a_file_of_columns_is_refused_as_text(run):
     tiny.check_message(outcome.error, what="input line 2", got="CoNLL-U", expected="one sentence per line", fix="write")
 
 
+def test_lists_of_words_are_not_divided(tmp_path):
+    task = ready(tmp_path, **{"data.text_field": "tokens"}).task
+    (tmp_path / "rows.jsonl").write_text('{"tokens": ["Ann", "Bell,"]}\n{"tokens": "Ann  Bell,"}\n')
+    of_table = task.examples_of(str(tmp_path / "rows.jsonl"))
+    of_objects = task.examples_in([["Ann", "Bell,"], "Ann  Bell,"])
+    for examples in (of_table, of_objects):
+        records = [task.record(each, [{"logits": np.eye(9, 5)}]) for each in examples]
+        assert [(record["words"], record["start"]) for record in records] == [
+            (["Ann", "Bell,"], [0, 4]),
+            (["Ann", "Bell", ","], [0, 5, 9]),
+        ]
+        assert records[0]["entities"][0]["text"] == "Ann Bell,"
+    with pytest.raises(UserError, match=r"^input 1: got NoneType as a word; expected text"):
+        list(task.examples_in([["Ann", None]]))
+
+
 def test_a_tagger_with_other_tags_is_reinitialized(run, tmp_path, caplog):
     workdir, _ = run
     source = columns(tmp_path / "text", *["Ann/NOUN sees/VERB"] * 30)
@@ -349,9 +365,7 @@ def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path, tags, got):
 
 
 def test_bilou_that_an_earlier_version_prepared_as_plain_tags_is_an_error():
-    with pytest.raises(
-        UserError, match=r"got tags in BILOU, in rows that an earlier .* Fix: delete the folder of prep"
-    ):
+    with pytest.raises(UserError, match=r"got tags in BILOU, in rows that an earlier .* Fix: delete the folder"):
         tagged_words.detected_scheme({"scheme": "plain", "detected_from": ["B-PER", "L-PER", "O"]})
 
 

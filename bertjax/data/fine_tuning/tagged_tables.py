@@ -35,7 +35,7 @@ class TableFields(Constrained, prefix="data"):
 
     Attributes:
       text_field: the column of a table with a list of words, a text, or in training a single word. Default: in training
-        tokens, words, text or word; in predictions, tables are refused.
+        tokens, words, text or word; tables to predict on need it.
       tags_field: the column of a table to train on with a list of tags, a list of spans of characters, or a single tag.
         Default: ner_tags, tags, labels, label, entities or tag.
       sentence_field: the column that numbers the sentences in a table with a word in each row. Default: "Sentence #",
@@ -160,7 +160,7 @@ class _Table:
                 yield row
                 continue
             if not self._names:
-                self._names = {key: _column(row, key, getattr(self._fields, key)) for key in _COLUMNS}
+                self._names = {key: getattr(self._fields, key) or _column(row, key) for key in _COLUMNS}
             text_field, tags_field, sentence_field = self._names.values()
             number = row.values.get(sentence_field)
             try:
@@ -214,10 +214,17 @@ class _Table:
         return tuple(text[start:end] for start, end in parts), tuple(tags)
 
 
-def _column(row: Row, key: str, given: str) -> str:
-    """Returns the name of a column; "" in a table without numbers of sentences. `row` is the first row."""
+def _column(row: Row, key: str) -> str:
+    """Returns the column with a usual name for the config key `data.KEY`; "" in a table without sentence numbers.
+
+    Args:
+      row: the first row of the table.
+      key: the end of the config key.
+    Raises:
+      UserError: if there is no such column, or several.
+    """
     content, usual = _COLUMNS[key]
-    found = [given] if given else [name for name in usual if name in row.values]
+    found = [name for name in usual if name in row.values]
     if len(found) > 1 or (not found and key != "sentence_field"):
         raise UserError(
             row.where,
