@@ -22,7 +22,7 @@ _TFDS = "tfds:"
 # The content of each column, and the names of which a table must have exactly one if the config names none.
 _COLUMNS = {
     "text_field": ("the words or the text", ("tokens", "words", "text", "Word", "word")),
-    "tags_field": ("the tags or the spans", ("ner_tags", "tags", "labels", "label", "entities", "Tag", "tag")),
+    "tags_field": ("the tags or the spans", ("ner_tags", "ner", "tags", "labels", "label", "entities", "Tag", "tag")),
     "sentence_field": ("the numbers of the sentences", ("Sentence #", "sentence_id", "sentence_idx")),
 }
 # The names of start, end and type of a span: those of doccano, of spaCy, and of our predictions.
@@ -37,7 +37,7 @@ class TableFields(Constrained, prefix="data"):
       text_field: the column of a table with a list of words, a text, or in training a single word. Default: in training
         tokens, words, text or word; tables to predict on need it.
       tags_field: the column of a table to train on with a list of tags, a list of spans of characters, or a single tag.
-        Default: ner_tags, tags, labels, label, entities or tag.
+        Default: ner_tags, ner, tags, labels, label, entities or tag.
       sentence_field: the column that numbers the sentences in a table with a word in each row. Default: "Sentence #",
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged

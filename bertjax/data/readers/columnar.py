@@ -1,7 +1,7 @@
 """Reads rows of Parquet and Arrow files, one batch in memory at a time.
 
 An Arrow file may have the file format or the streaming format (IPC); Hugging Face `datasets` writes the latter. Class
-numbers are read as class names if the `datasets` metadata of the file names the classes of the column.
+numbers, also in lists, are read as class names if the `datasets` metadata of the file names the classes of the column.
 """
 
 import contextlib
@@ -55,16 +55,19 @@ class Rows:
             if isinstance(value, str):
                 lines.check_text(value, where)
             elif name in self._names:
-                row[name] = _class_name(value, self._names[name], name, where)
+                row[name] = _named(value, self._names[name], name, where)
         return row, where
 
 
-def _class_name(number: object, names: Sequence[str], column: str, where: str) -> object:
-    """Returns the name of a class, or None for -1; of a list, the names of its classes. Other values stay the same."""
-    if isinstance(number, list):
-        return [_class_name(each, names, column, where) for each in number]
-    if type(number) is not int:
-        return number
+def _named(value: Any, names: Sequence[str], column: str, where: str) -> Any:
+    """Returns a value with names in place of the numbers of classes."""
+    if isinstance(value, list):
+        return [_named(each, names, column, where) for each in value]
+    return _class_name(value, names, column, where) if type(value) is int else value
+
+
+def _class_name(number: int, names: Sequence[str], column: str, where: str) -> str | None:
+    """Returns the name of a class, or None for -1."""
     if not -1 <= number < len(names):
         got, expected = f"class {number} in column {column!r}", f"0 to {len(names) - 1}, the classes that have names"
         raise RowError(where, got, expected)
@@ -72,9 +75,7 @@ def _class_name(number: object, names: Sequence[str], column: str, where: str) -
 
 
 def class_names(path: Path) -> dict[str, list[str]]:
-    """Returns the class names by column of classes, or of lists of classes, in the order of the class numbers.
-
-    It is empty if the file lists none.
+    """Returns the class names by column, in the order of the class numbers; empty if the file lists none.
 
     Raises:
       UserError: if the file cannot be read.
@@ -84,13 +85,16 @@ def class_names(path: Path) -> dict[str, list[str]]:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return {}  # metadata that `datasets` did not write
-    of_classes = {}
-    for name, kind in features:
-        element = kind.get("feature", kind) if isinstance(kind, dict) else kind  # of a list
-        if isinstance(element, dict) and element.get("_type") == "ClassLabel":
-            of_classes[name] = element
+    kinds = {name: _of_items(kind) for name, kind in features}
+    of_classes = {name: kind for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
     found = {name: kind.get("names") for name, kind in of_classes.items()}
     return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
+
+
+def _of_items(kind: Any) -> Mapping[str, Any]:
+    """Returns the feature of a column, or of the items of a column of lists."""
+    kind = kind.get("feature", kind) if isinstance(kind, dict) else {}
+    return kind if isinstance(kind, dict) else {}
 
 
 def _are_texts(values: list[Any]) -> bool:

@@ -27,7 +27,6 @@ _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")  # not blanks, line ends, form feed and escape
 _JSON = "one JSON value in UTF-8 text"
-_TO_UTF8 = "convert the file to UTF-8, for example with iconv -f LATIN1 -t UTF-8"
 
 
 class RowError(UserError):
@@ -147,7 +146,7 @@ def decode(line: Line) -> str:
         text = line.content.decode("utf-8")
     except UnicodeDecodeError as error:
         got = _not_utf8(error, line.offset)
-        raise RowError(line.where, got, "UTF-8 text", _TO_UTF8) from None
+        raise RowError(line.where, got, "UTF-8 text", "convert the file to UTF-8, for example with iconv") from None
     if "\0" in text:
         raise RowError(line.where, "a NUL character", "text")
     return text.removesuffix("\r")
@@ -197,7 +196,8 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(content[start:].decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
-        raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=_TO_UTF8) from None
+        fix = "convert the file to UTF-8, for example with iconv"
+        raise UserError(str(path), got=_not_utf8(error, start), expected=_JSON, fix=fix) from None
 
 
 def parse_json(text: str, where: str) -> Any:

@@ -153,5 +153,5 @@ def test_sentences_of_bad_words_are_skipped(tmp_path):
     with pytest.raises(UserError, match=r"ner.csv:3: got 3 fields; expected 4"):
         read(path)
     path = write(tmp_path, KAGGLE.replace("Go", "caf\xe9").encode("latin-1"), "ner.csv")
-    with pytest.raises(UserError, match=r"ner.csv:4: got byte 0xe9 .*Fix: convert .* with iconv -f LATIN1 -t UTF-8"):
+    with pytest.raises(UserError, match=r"ner.csv:4: got byte 0xe9 .*Fix: convert .* with iconv, or"):
         read(path)
