@@ -61,7 +61,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _data(size: str) -> ConfigDict:
-    data = parts.rows(size)
+    data = parts.table(size)
     data.word_column = 0
     data.tag_column = -1
     data.scheme = "auto"

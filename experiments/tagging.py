@@ -84,7 +84,7 @@ class Config(fine_tuning.ClassWeightsConfig):
 
 FREE_AFTER_TRAINING = (
     *("data.word_column", "data.tag_column", "data.text_field", "data.tags_field", "data.sentence_field"),
-    *("data.split_punctuation", "data.scheme", "data.seq_len"),
+    *("data.header", "data.separator", "data.split_punctuation", "data.scheme", "data.seq_len"),
 )
 
 
@@ -308,12 +308,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
         """See `PredictionTask.examples_of`; of the texts, or the lists of words, in a column of a table."""
-        key, column = "data.text_field", self._rows.text_field
+        key, data = "data.text_field", self._rows
 
         def made(row: Row) -> Example:
-            return self._of_value(tables.value_of(row, column, key), f"{row.where}, column {column!r}")
+            value = tables.value_of(row, data.text_field, key)
+            return self._of_value(value, f"{row.where}, column {data.text_field!r}")
 
-        return inputs.of_rows(path, key, [column], made, self._rows.on_bad_row)
+        return inputs.of_rows(path, key, [data.text_field], made, data.on_bad_row, data.header)
 
     def _of_value(self, value: object, where: str) -> Example:
         if isinstance(value, list):

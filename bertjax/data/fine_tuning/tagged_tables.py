@@ -18,7 +18,6 @@ from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-_TFDS = "tfds:"
 # The content of each column, and the names of which a table must have exactly one if the config names none.
 _COLUMNS = {
     "text_field": ("the words or the text", ("tokens", "words", "text", "Word", "word")),
@@ -42,12 +41,16 @@ class TableFields(Constrained, prefix="data"):
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged
         spans. Otherwise words are separated by spaces only.
+      header: whether the first row of a CSV file has the names of the columns; if not, they are "0", "1", ...
+      separator: the separator of the fields of a CSV file; empty for a comma.
     """
 
     text_field: str = ""
     tags_field: str = ""
     sentence_field: str = ""
     split_punctuation: bool = True
+    header: bool = True
+    separator: str = ""
 
 
 class _Cells(NamedTuple):
@@ -55,7 +58,7 @@ class _Cells(NamedTuple):
 
     text: object
     tags: object
-    number: object  # of the sentence; None in a table without such numbers
+    number: str | None  # of the sentence; None in a table without such numbers
     where: str
 
     @property
@@ -70,27 +73,24 @@ class _Span(NamedTuple):
     kind: str
 
 
-def is_table(source: str | Path) -> bool:
-    """Returns whether a file, `hf:FOLDER` or `tfds:NAME` is a table. A `.tsv` file is a file of columns instead."""
-    is_named = isinstance(source, str) and source.startswith((columnar.DATASET, _TFDS))
-    return is_named or suffix_of(Path(source)) in set(TABLES) - {".tsv"}
-
-
 def files_of(source: str, key: str) -> Sequence[str | Path]:
-    """Returns the tables and files of columns of a source.
+    """Returns the files of a source; or the source itself, if it is not files, but one table.
 
     Args:
-      source: comma-separated paths and globs, `hf:FOLDER`, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`, which is a table.
+      source: comma-separated paths and globs, `hf:FOLDER`, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
       key: the config key of the source, for messages.
     Raises:
       UserError: if a file does not exist or has another structure.
     """
-    if source.startswith(_TFDS):
+    if source.startswith(("tfds:", columnar.DATASET)):
         return [source]
-    if source.startswith(columnar.DATASET):
-        return tables.find_files(source, key)
     also = "tfds:NAME[:SPLIT] or hf:FOLDER"
     return find_files(source, key, TABLES, "a word and its tag on each line", also)
+
+
+def is_table(file: str | Path) -> bool:
+    """Returns whether a result of `files_of` is a table. A `.tsv` file is a file of columns instead."""
+    return isinstance(file, str) or suffix_of(file) in set(TABLES) - {".tsv"}
 
 
 def read(source: str | Path, key: str, fields: TableFields, bad_rows: BadRows) -> Iterator[Sentence]:
@@ -104,7 +104,7 @@ def read(source: str | Path, key: str, fields: TableFields, bad_rows: BadRows) -
     - a word and a tag. A sentence begins where the number of the sentence is not empty and differs from the row before.
 
     Args:
-      source: a file, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
+      source: a result of `files_of` that `is_table`.
       key: the config key of the source, for messages.
       fields: the columns.
       bad_rows: how to treat a sentence with a bad row: one of another form, with an empty word or tag, with more or
@@ -113,10 +113,7 @@ def read(source: str | Path, key: str, fields: TableFields, bad_rows: BadRows) -
       UserError: if a row is bad, a sentence is too long, or the columns are ambiguous.
     """
     table, of_rows = _Table(fields), BadRows(bad_rows.on_bad_row)
-    if isinstance(source, Path):
-        rows = tables.read_file(source, True, of_rows)
-    else:
-        rows = tables.read_rows(source, key, True, "", of_rows)
+    rows = tables.read_rows(str(source), key, fields.header, fields.separator, of_rows)
     yield from bad_rows.sift(map(table.sentence, _groups(table.cells(of_rows.marked(rows)))))
     if table.divided:
         _log.info("%s: words divided where a span begins or ends: %d", source, table.divided)
@@ -125,13 +122,13 @@ def read(source: str | Path, key: str, fields: TableFields, bad_rows: BadRows) -
 def _groups(found: Iterator[_Cells | RowError]) -> Iterator[list[_Cells | RowError]]:
     """Yields the rows of each sentence. A bad row between words belongs to the sentences before and after it."""
     group: list[_Cells | RowError] = []
-    has_words, number = False, None
+    has_words, number = False, ""
     for cells in found:
         begins = not has_words
         if isinstance(cells, _Cells):
             has_words = cells.has_word
             begins = not has_words or cells.number not in ("", number)
-            number = cells.number
+            number = cells.number or ""
         if begins and group:
             yield group
             group = group[-1:] if has_words and isinstance(group[-1], RowError) else []
@@ -161,14 +158,14 @@ class _Table:
                 continue
             if not self._names:
                 self._names = {key: getattr(self._fields, key) or _column(row, key) for key in _COLUMNS}
-            text_field, tags_field, sentence_field = self._names.values()
-            number = row.values.get(sentence_field)
             try:
-                text, tags = value_of(row, text_field, "data.text_field"), value_of(row, tags_field, "data.tags_field")
+                values = [value_of(row, name, f"data.{key}") if name else None for key, name in self._names.items()]
             except RowError as error:
                 yield error
-            else:
-                yield _Cells(text, tags, "" if sentence_field and number is None else number, row.where)
+                continue
+            text, tags, number = values
+            number = str("" if number is None else number).strip() if self._names["sentence_field"] else None
+            yield _Cells(text, tags, number, row.where)
 
     def sentence(self, group: Sequence[_Cells | RowError]) -> Sentence:
         """Returns the sentence of its rows. Raises RowError for a bad row."""

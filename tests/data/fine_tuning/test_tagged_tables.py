@@ -66,14 +66,23 @@ def test_lists_and_spans(tmp_path, row, fields, expected, caplog):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [(KAGGLE, ['EU/B-org "/O', "Go/O", "1,5/O"]), (EVERY_ROW, ["a/O b/B-x", "c/O"])]
+    ("text", "fields", "expected"),
+    [
+        (KAGGLE, {}, ['EU/B-org "/O', "Go/O", "1,5/O"]),
+        (EVERY_ROW, {}, ["a/O b/B-x", "c/O"]),
+        (
+            EVERY_ROW.partition("\n")[2],
+            {"header": False, "tags_field": "0", "sentence_field": "1", "text_field": "2"},
+            ["a/O b/B-x", "c/O"],
+        ),
+    ],
 )
-def test_a_word_in_each_row(tmp_path, text, expected, monkeypatch):
+def test_a_word_in_each_row(tmp_path, text, fields, expected, monkeypatch):
     path = write(tmp_path, text, "ner.csv")
-    assert read(path) == expected
+    assert read(path, **fields) == expected
     monkeypatch.setattr(sentences, "MAX_WORDS", 1)
-    with pytest.raises(UserError, match=r"ner.csv:2: got a sentence of more than 1 words; .*correct config.data.sent"):
-        read(path)
+    with pytest.raises(UserError, match=r"ner.csv:[12]: got a sentence of more than 1 words; .*correct config.data.s"):
+        read(path, **fields)
 
 
 def test_numbers_are_tags_if_the_file_names_them(tmp_path):
@@ -128,21 +137,16 @@ def test_bad_rows(tmp_path, row, message):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "fields", "message"),
     [
-        (
-            {"text": "a", "tokens": ["a"], "tags": ["O"]},
-            "'text', 'tokens', 'tags'; expected config.data.text_field, or",
-        ),
-        (
-            {"tokens": ["a"], "upos": ["X"]},
-            "'tokens', 'upos'; expected config.data.tags_field, or exactly one of the col",
-        ),
+        ({"text": "a", "tokens": ["a"], "tags": ["O"]}, {}, "'tokens', 'tags'; expected config.data.text_field, or ex"),
+        ({"tokens": ["a"], "upos": ["X"]}, {}, "'tokens', 'upos'; expected config.data.tags_field, or exactly one"),
+        ({"tokens": "a", "tags": "O"}, {"sentence_field": "n"}, "without column 'n'.*of config.data.sentence_field"),
     ],
 )
-def test_columns_that_are_not_clear(tmp_path, row, message):
+def test_columns_that_are_not_clear(tmp_path, row, fields, message):
     with pytest.raises(UserError, match=message):
-        read(write(tmp_path, [row]), "skip")
+        read(write(tmp_path, [row]), **fields)
 
 
 def test_sentences_of_bad_words_are_skipped(tmp_path):
