@@ -22,7 +22,7 @@ READERS = {
     "tables": (lambda name: tables.read_rows(name, "data.source", True, "\t", STOP), (".json",)),
     "tags": (
         lambda name: tagged_words.read_sentences(name, "data.source", Columns(0, -1), STOP),
-        (".json",),
+        (),
     ),
     "questions": (
         lambda name: questions.read_questions(name, "data.source", STOP, aligned=True),
