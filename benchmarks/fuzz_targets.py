@@ -23,8 +23,8 @@ from benchmarks.small_runs import Text
 from bertjax import model, modes
 from bertjax.data.fine_tuning import choices, labeled_text, questions, tagged_words
 from bertjax.data.fine_tuning.choices import ChoicesConfig
+from bertjax.data.fine_tuning.column_files import Columns
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
-from bertjax.data.fine_tuning.tagged_words import Columns
 from bertjax.data.readers import sources
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.data.readers.lines import BadRows

@@ -6,6 +6,8 @@
         --config.data.source=en_ewt-ud-train.conllu --config.data.valid_source=en_ewt-ud-dev.conllu
     python launch.py --config=configs/tagging.py:tiny --workdir=runs/mine --config.data.vocab_file=vocab.txt \\
         --config.data.source=train.conll
+    python launch.py --config=configs/tagging.py --workdir=runs/spans --config.init_from=CASED_BERT_FOLDER \\
+        --config.data.source=doccano.jsonl
     python launch.py --mode=predict --workdir=runs/ner --input=sentences.txt --output=tags.jsonl
 
 The variant, after the colon, is any of a size, `conllu` and `features`, separated by commas:
@@ -15,11 +17,13 @@ The variant, after the colon, is any of a size, `conllu` and `features`, separat
   google-research checkpoint, or a bertjax run. Cased models recognize names best.
 - Files have one word per line and a blank line after each sentence. The word is in the first column and its tag in
   the last, as in CoNLL-2003. `conllu` reads the columns of words and universal parts of speech in CoNLL-U files.
+  Tables have lists of words and tags, texts with spans of characters, or a word in each row (docs/reference/inputs.md);
+  `data.text_field`, `data.tags_field` and `data.sentence_field` name columns without a usual name.
 - `features` trains a tagger of two BiLSTMs on the last four layers of a frozen BERT (section 5.3).
-- `data.scheme` is detected from the tags: BIO (IOB2), IOB1, IO, BIOES, or plain (parts of speech). If the detection is
-  wrong, set the scheme. Entities are learned and predicted in BIO, and scored with F1 as in seqeval and conlleval.
-  Plain tags are scored with accuracy only.
-- Prediction splits texts at spaces and at punctuation marks. If words such as "U.S." or "co-op" are not split in the
+- `data.scheme` is detected from the tags: BIO (IOB2), IOB1, IO, BIOES, BILOU, or plain (parts of speech). If the
+  detection is wrong, set the scheme. Entities are learned and predicted in BIO, and scored with F1 as in seqeval and
+  conlleval. Plain tags are scored with accuracy only.
+- Texts are split at spaces and at punctuation marks. If words such as "U.S." or "co-op" are not split in the
   training sentences, separate the words of the input with spaces as in training, and set
   `data.split_punctuation=False`. In tables, `data.text_field` names the column to read (docs/reference/inputs.md).
 
@@ -49,6 +53,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.num_epochs = 10.0
         config.optimizer.learning_rate = 1e-3
     config.checkpoint.best_metric = placeholder(str)  # default: valid/f1, or valid/accuracy for plain tags
+    config.class_weights = ()
     config.data = _data(size)
     if conllu:
         config.data.update({"word_column": 1, "tag_column": 3, "scheme": "plain"})
@@ -56,13 +61,15 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _data(size: str) -> ConfigDict:
-    data = parts.rows(size)
+    data = parts.table(size)
     data.word_column = 0
     data.tag_column = -1
     data.scheme = "auto"
     data.labels = ()  # default: the classes in the training sentences
     data.packing = False
     data.split_punctuation = True
-    data.text_field = ""  # the column with the sentences, for predictions on a table
+    data.text_field = ""  # columns of tables; default: usual names, and no tables to predict on
+    data.tags_field = ""
+    data.sentence_field = ""
     data.lowercase = False if size else placeholder(bool)
     return data

@@ -45,12 +45,11 @@ class DataConfig(LabeledTextConfig, fine_tuning.DataConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(fine_tuning.FineTuningConfig):
+class Config(fine_tuning.ClassWeightsConfig):
     """The config keys that this experiment reads.
 
     Attributes:
       objective: "classification", or "regression": one number for each row.
-      class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each.
       metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
         "pearson", "spearman". See `bertjax.scoring.glue`.
     """
@@ -58,7 +57,6 @@ class Config(fine_tuning.FineTuningConfig):
     model: fine_tuning.ClassifierConfig
     data: DataConfig
     objective: Annotated[str, one_of("classification", "regression")]
-    class_weights: tuple[float, ...]
     metrics: Annotated[tuple[str, ...], each(one_of(*glue.METRICS))]
 
     def __post_init__(self) -> None:
@@ -73,13 +71,6 @@ class Config(fine_tuning.FineTuningConfig):
     def is_numeric(self) -> bool:
         """Whether labels are numbers."""
         return self.objective == "regression"
-
-    def check_weights(self, labels: Sequence[str]) -> None:
-        """Raises UserError unless there are no class weights, or a valid one for each class."""
-        weights, fix = self.class_weights, "give the weights in that order"
-        ok = not weights or (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < np.inf)
-        expected = f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0, or no weights"
-        self.check(ok, "class_weights", expected, fix=fix)
 
     def check_labels(self) -> None:
         """Raises UserError unless there are two or more distinct classes that fit the metrics; none in regression."""
@@ -264,9 +255,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def _row_weights(self, batch: Batch) -> jax.Array:
         """The weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
-        if not self._config.class_weights:
-            return jnp.asarray(batch["weights"])
-        return batch["weights"] * jnp.asarray(self._config.class_weights)[batch["labels"]]
+        return self._config.weighted(batch["weights"], batch["labels"])
 
     def score_names(self) -> Sequence[str]:
         """The metrics of the config, and the mean loss."""

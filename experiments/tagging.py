@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -15,12 +15,18 @@ from jaxtyping import Float
 
 from bertjax.config import one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning import tag_schemes, tagged_words
+from bertjax.data.fine_tuning import column_files, sentences, tag_schemes, tagged_tables, tagged_words
+from bertjax.data.fine_tuning.column_files import Columns
+from bertjax.data.fine_tuning.sentences import Sentence
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
-from bertjax.data.fine_tuning.tagged_words import BIO, Columns, Sentence, SentencesConfig, TaggedRows
+from bertjax.data.fine_tuning.tagged_tables import TableFields
+from bertjax.data.fine_tuning.tagged_words import BIO, SentencesConfig, TaggedRows
 from bertjax.data.prepared import VALID
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import BadRows, RowError, check_text
+from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields
-from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -51,30 +57,25 @@ class ModelConfig(fine_tuning.ClassifierConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(SentencesConfig, Columns, fine_tuning.DataConfig):
+class DataConfig(SentencesConfig, Columns, TableFields, fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
-      scheme: the scheme of entity tags in the files: "BIO", "IOB1", "IO" or "BIOES"; "plain" for tags of single words;
-        "auto" to detect it from the tags. Entity tags are learned and predicted in BIO.
+      scheme: the scheme of entity tags in the files: "BIO", "IOB1", "IO", "BIOES" or "BILOU"; "plain" for tags of
+        single words; "auto" to detect it from the tags. Entity tags are learned and predicted in BIO.
       labels: the tags to learn, in order. Default: those of the training sentences, or of `init_from` without any.
       seq_len: the maximum number of tokens of a row, including special tokens; longer sentences have
         several rows. Default: 128, or the model's number of positions if it is smaller.
-      split_punctuation: whether punctuation marks are separate words in text to predict on. Otherwise words are
-        separated by spaces only.
       packing: whether several sentences share a row of `seq_len` tokens in training.
-      text_field: the column of the sentences in a table to predict on; "" if tables are not allowed.
     """
 
     scheme: Annotated[str, one_of(_AUTO, *SCHEMES, PLAIN)]
     labels: tuple[str, ...]
-    split_punctuation: bool
     packing: bool = False
-    text_field: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(fine_tuning.FineTuningConfig):
+class Config(fine_tuning.ClassWeightsConfig):
     """The config keys that this experiment reads."""
 
     model: ModelConfig
@@ -82,12 +83,8 @@ class Config(fine_tuning.FineTuningConfig):
 
 
 FREE_AFTER_TRAINING = (
-    "data.word_column",
-    "data.tag_column",
-    "data.scheme",
-    "data.split_punctuation",
-    "data.text_field",
-    "data.seq_len",
+    *("data.word_column", "data.tag_column", "data.text_field", "data.tags_field", "data.sentence_field"),
+    *("data.header", "data.separator", "data.split_punctuation", "data.scheme", "data.seq_len"),
 )
 
 
@@ -110,19 +107,31 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 
 
 class _Words(NamedTuple):
-    """The words of an example, and where its rows contain them."""
+    """The words of an example, and where its rows and its text contain them."""
 
     words: Sequence[str]
     positions: Sequence[np.ndarray]  # for each row, the position of the first piece of each word that it owns
     tags: Sequence[str]  # entity tags are in BIO; empty if unknown
+    text: str
 
 
-def _example(words: Sequence[str], known: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> Example:
-    """The example of a sentence; `known` are its tags, if any."""
+def _example(
+    words: Sequence[str], tokenizer: Tokenizer, seq_len: int, *, known: Sequence[str] = (), text: str = ""
+) -> Example:
+    """The example of a sentence.
+
+    Args:
+      words: its words.
+      tokenizer: the tokenizer.
+      seq_len: the maximum number of tokens of a row.
+      known: its tags, if they are known.
+      text: the text that has the words; "" for the words with a space between them.
+    """
     windows, is_cut = tagged_words.sentence_rows(words, tokenizer, seq_len)
     rows = [{name: row[name] for name in _INPUTS} for row in windows]
     limited = inputs.limited(bert.of_seq_len(seq_len), truncated=is_cut, split=len(rows) > 1)
-    return bert.to_example(rows, _Words(words, [row["unit_starts"] for row in windows], known), limited)
+    source = _Words(words, [row["unit_starts"] for row in windows], known, text or " ".join(words))
+    return bert.to_example(rows, source, limited)
 
 
 open_vocabulary = bert.open_vocabulary
@@ -158,7 +167,8 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
     def recipe(self) -> TaggedRows:
         """See `FineTuningData.recipe`."""
         data = self._config.data
-        return TaggedRows(part(SentencesConfig, data), part(Columns, data), self.vocabulary, self._config.data.seq_len)
+        parts = part(SentencesConfig, data), part(Columns, data), self.vocabulary, data.seq_len
+        return TaggedRows(*parts, part(TableFields, data))
 
     @property
     def _has_files(self) -> bool:
@@ -189,7 +199,8 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
         return tagged_words.label_names(self.read.facts, self._target, known)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`. Raises UserError for tags that do not fit the scheme or the tags to learn."""
+        """See `Data.complete`. Raises UserError for tags or weights that do not fit the scheme or the tags to learn."""
+        self._config.check_weights(self.labels)
         if self._has_files:
             tagged_words.check_tags(self.read.facts, self._target, self.labels)
             tagged_words.check_held_out(self.read.facts, self._target, self.labels)
@@ -208,7 +219,7 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
     def example(self, row: Sentence) -> Example:
         """See `FineTuningData.example`."""
         known = tuple(tagged_words.in_scheme(row.tags, self._target))
-        return _example(row.words, known, self.vocabulary, self._config.data.seq_len)
+        return _example(row.words, self.vocabulary, self._config.data.seq_len, known=known)
 
     def baselines(self) -> Mapping[str, float]:
         """The accuracy of tagging every word with the most frequent validation tag."""
@@ -220,7 +231,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
     architecture, term = "BertForTokenClassification", "tagging"
-    columns_key, splits_tabs = "text_field", False
+    splits_tabs = False
     of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
@@ -248,22 +259,28 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return () if is_same else ("tagger" if self._head.feature_layers else "classifier",)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The number of words, each counted in the row that owns it."""
-        return {self.term: jnp.maximum(jnp.sum(batch["label_weights"]), 1)}
+        """The sum of the weights of the words, each counted in the row that owns it."""
+        return {self.term: jnp.maximum(jnp.sum(self._word_weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy of each word's tag; see `TrainingTask.loss`."""
         logits, labels = self.apply(params, batch, rng), batch["labels"]
-        weights = batch["label_weights"]
-        metrics = fine_tuning.metrics(batch, is_best(logits, labels), weights)
-        return {self.term: jnp.sum(cross_entropy(logits, labels) * weights)}, metrics
+        metrics = fine_tuning.metrics(batch, is_best(logits, labels), batch["label_weights"])
+        return {self.term: jnp.sum(cross_entropy(logits, labels) * self._word_weights(batch))}, metrics
+
+    def _word_weights(self, batch: Batch) -> jax.Array:
+        """The weight of each token in the loss; 0 for all but the first pieces of the words that a row owns."""
+        return self._config.weighted(batch["label_weights"], batch["labels"])
 
     def score_names(self) -> Sequence[str]:
         """The accuracy and mean loss of words; for entity tags also precision, recall and F1 over all types."""
         return (*(() if self._rows.scheme == PLAIN else _ENTITY_SCORES), "accuracy", "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`; for entity tags also F1 by type. The loss excludes words with tags not in `labels`."""
+        """See `score_names`; for entity tags also F1 by type. `class_weights` do not apply.
+
+        The loss excludes words with tags not in `labels`.
+        """
         number = {label: i for i, label in enumerate(self.labels)}
         predictions, references, losses = [], [], []
         for example, outputs in results:
@@ -280,18 +297,58 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """See `BertPredictionTask.example`; splits a sentence at spaces and, if set so, at punctuation."""
         inputs.check_texts(texts, where, (1,))
         (text,) = texts
-        tagged_words.check_is_text(text, where)
-        words = (separate_punctuation(text) if self._rows.split_punctuation else text).split()
-        return _example(words, (), self._tokenizer, self._rows.seq_len)
+        column_files.check_is_text(text, where)
+        words = sentences.words_of(text, split_punctuation=self._rows.split_punctuation)
+        return _example(words, self._tokenizer, self._rows.seq_len, text=text)
+
+    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
+        """See `PredictionTask.examples_in`; of texts, and of lists of words."""
+        found = ((value, f"input {number}") for number, value in enumerate(values, start=1))
+        return inputs.examples(found, lambda each: self._of_value(*each), BadRows(self._rows.on_bad_row))
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """See `PredictionTask.examples_of`; of the texts, or the lists of words, in a column of a table."""
+        key, data = "data.text_field", self._rows
+
+        def made(row: Row) -> Example:
+            value = tables.value_of(row, data.text_field, key)
+            return self._of_value(value, f"{row.where}, column {data.text_field!r}")
+
+        return inputs.of_rows(path, key, [data.text_field], made, data.on_bad_row, data.header)
+
+    def _of_value(self, value: object, where: str) -> Example:
+        if isinstance(value, list):
+            return _example(tagged_tables.words_in(value, where), self._tokenizer, self._rows.seq_len)
+        if not isinstance(value, str):
+            raise RowError(where, f"an object of type {type(value).__name__}", "a text (str), or a list of words")
+        check_text(value, where)
+        return self.example([value], where)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each token, [B, S, C]."""
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The words, and the most probable tag of each."""
-        best = _word_logits(example, outputs).argmax(axis=-1)
-        return {"words": list(example.source.words), "tags": [self.labels[i] for i in best]}
+        """The words, the most probable tag of each, and the characters of the text where each starts and ends.
+
+        For entity tags also the entities; the probability of one is the mean of the probabilities of its words' tags.
+        """
+        words, *_, text = example.source
+        logits = _word_logits(example, outputs)
+        found = [self.labels[i] for i in logits.argmax(axis=-1)]
+        starts = sentences.starts_of(words, text)
+        ends = [start + len(word) for start, word in zip(starts, words, strict=True)]
+        record = {"words": list(words), "tags": found, "start": starts, "end": ends}
+        if self._rows.scheme == PLAIN or not tag_schemes.are_chunk_tags(self.labels):
+            return record
+        probabilities = np.exp(logits.max(axis=-1) - np.logaddexp.reduce(logits, axis=-1))
+        entities = []
+        for kind, first, last in tag_schemes.spans(found):
+            start, end = starts[first], ends[last]
+            probability = round(float(probabilities[first : last + 1].mean()), 6)
+            entity = {"type": kind, "text": text[start:end], "start": start, "end": end, "probability": probability}
+            entities.append(entity)
+        return {**record, "entities": entities}
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""

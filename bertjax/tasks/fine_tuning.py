@@ -102,6 +102,29 @@ class FineTuningConfig(EpochsConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassWeightsConfig(FineTuningConfig):
+    """The config keys of fine-tuning with classes that may have unequal weights in the loss.
+
+    Attributes:
+      class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each.
+    """
+
+    class_weights: tuple[float, ...] = ()
+
+    def check_weights(self, labels: Sequence[str]) -> None:
+        """Raises UserError unless there are no class weights, or a valid one for each class."""
+        weights, fix = self.class_weights, "give the weights in that order"
+        ok = not weights or (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < math.inf)
+        expected = f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0, or no weights"
+        self.check(ok, "class_weights", expected, fix=fix)
+
+    def weighted(self, weights: jax.Array, labels: jax.Array) -> jax.Array:
+        """Returns the weight of each label in the loss: its weight in the batch times that of its class."""
+        weights = jnp.asarray(weights)
+        return weights * jnp.asarray(self.class_weights)[labels] if self.class_weights else weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(bert.ModelConfig):
     """The encoder with a classifier on top; see `bertjax.models.heads`.
 

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax.data.fine_tuning import tagged_words
+from bertjax.data.fine_tuning.column_files import Columns
 from bertjax.data.fine_tuning.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
@@ -87,9 +88,13 @@ def test_predictions_and_export(run, tmp_path):
     text = f"Ann likes old river the.\nKimmy Bell, Bob\n{LONG}\n".encode()
     outcome = done("--mode=predict", f"--workdir={workdir}", "--checkpoint=best", stdin=text)
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
-    assert [record.keys() for record in records] == [{"words", "tags"}, {"words", "tags"}, {"words", "tags", "split"}]
+    keys = {"words", "tags", "start", "end", "entities"}
+    assert [record.keys() for record in records] == [keys, keys, {*keys, "split"}]
     assert records[0]["words"] == ["Ann", "likes", "old", "river", "the", "."]
     assert records[0]["tags"] == ["B-PER", "O", "B-LOC", "I-LOC", "O", "O"]
+    assert [records[0]["start"], records[0]["end"]] == [[0, 4, 10, 14, 20, 23], [3, 9, 13, 19, 23, 24]]
+    entities = [tuple(each.values())[:4] for each in records[0]["entities"]]
+    assert entities == [("PER", "Ann", 0, 3), ("LOC", "old river", 10, 19)]
     assert records[1]["words"] == ["Kimmy", "Bell", ",", "Bob"]
     assert records[1]["tags"][:2] == ["B-PER", "I-PER"]
     assert records[2]["words"] == LONG.split()
@@ -144,6 +149,22 @@ def test_a_file_of_columns_is_refused_as_text(run):
     tiny.check_message(outcome.error, what="input line 2", got="CoNLL-U", expected="one sentence per line", fix="write")
 
 
+def test_lists_of_words_are_not_divided(tmp_path):
+    task = ready(tmp_path, **{"data.text_field": "tokens"}).task
+    (tmp_path / "rows.jsonl").write_text('{"tokens": ["Ann", "Bell,"]}\n{"tokens": "Ann  Bell,"}\n')
+    of_table = task.examples_of(str(tmp_path / "rows.jsonl"))
+    of_objects = task.examples_in([["Ann", "Bell,"], "Ann  Bell,"])
+    for examples in (of_table, of_objects):
+        records = [task.record(each, [{"logits": np.eye(9, 5)}]) for each in examples]
+        assert [(record["words"], record["start"]) for record in records] == [
+            (["Ann", "Bell,"], [0, 4]),
+            (["Ann", "Bell", ","], [0, 5, 9]),
+        ]
+        assert records[0]["entities"][0]["text"] == "Ann Bell,"
+    with pytest.raises(UserError, match=r"^input 1: got NoneType as a word; expected text"):
+        list(task.examples_in([["Ann", None]]))
+
+
 def test_a_tagger_with_other_tags_is_reinitialized(run, tmp_path, caplog):
     workdir, _ = run
     source = columns(tmp_path / "text", *["Ann/NOUN sees/VERB"] * 30)
@@ -163,9 +184,10 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     for ours, theirs in zip(bio.data.validation_examples(), io.data.validation_examples(), strict=True):
         assert ours.source.tags == theirs.source.tags
     assert score(io.task, io.data, lambda tag: tag)["f1"] == 1
-    ends = columns(tmp_path, *["Ann/B-PER my/I-PER Bell/E-PER Bob/S-PER sees/O"] * 30)
-    found = ready(tmp_path / "bioes", **{"data.source": ends}).config["data"]
-    assert (found["scheme"], found["labels"]) == ("BIOES", ("O", "B-PER", "I-PER"))
+    for scheme, end, single in (("BIOES", "E", "S"), ("BILOU", "L", "U")):
+        ends = columns(tmp_path / "ends", *[f"Ann/B-PER my/I-PER Bell/{end}-PER Bob/{single}-PER sees/O"] * 30)
+        found = ready(tmp_path / scheme, **{"data.source": ends}).config["data"]
+        assert (found["scheme"], found["labels"]) == (scheme, ("O", "B-PER", "I-PER"))
 
 
 def score(task, data, predicted):
@@ -206,7 +228,7 @@ def field(data, name):
 
 def training_sentences(data, source):
     """Returns the words and tags of the training sentences, without the validation sentences."""
-    every = read_sentences(source, "data.source", tagged_words.Columns(0, -1), BadRows("stop"))
+    every = read_sentences(source, "data.source", Columns(0, -1), BadRows("stop"))
     held_out = [example.source.words for example in data.validation_examples()]
     return [(each.words, each.tags) for each in every if not (held_out[:1] == [each.words] and held_out.pop(0))]
 
@@ -266,6 +288,13 @@ def test_the_loss_is_a_sum_over_words(tmp_path):
     assert metrics["accuracy"][1] == every.sum() == task.denominators(batch)["tagging"]
     assert metrics["tokens"][0] == (batch["segment_ids"] != 0).sum()
     assert 1.2 < sums["tagging"] / every.sum() < 2.2  # about log(5) for 5 tags
+    weighted = ready(tmp_path / "weighted", class_weights=(1.0, 3.0, 1.0, 1.0, 1.0)).task
+    of_class = every * (batch["labels"] == 1)
+    assert weighted.denominators(batch)["tagging"] == every.sum() + 2 * of_class.sum() > every.sum()
+    expected = sums["tagging"] + 2 * loss(of_class)[0]["tagging"]
+    found, same = weighted.loss(params, batch, None)
+    np.testing.assert_allclose(found["tagging"], expected, rtol=1e-5)
+    assert same["accuracy"] == metrics["accuracy"]
 
 
 def test_a_bert_for_features_is_frozen_with_any_groups():
@@ -314,6 +343,7 @@ def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):
         ({"data.tag_column": -2}, r"tags of the training sentences: got 'x' at every word of .*Fix: check config"),
         ({"data.labels": ("O", "B-LOC")}, r"0\.conll:1, .*: got tag 'B-PER', which is not in data\.labels"),
         ({"data.labels": ("O", "O")}, r"data\.labels: got O, O; expected two or more different tags"),
+        ({"class_weights": (1.0,)}, r"class_weights: got \(1\.0,\); expected .* for each of O, B-PER, I-PER, not all"),
         ({"data.source": ""}, r"data\.labels: got no tags; expected .*--config\.data\.source=FILE"),
     ],
 )
@@ -324,7 +354,7 @@ def test_wrong_configs(tmp_path, overrides, message):
         ready(tmp_path, **values)
 
 
-@pytest.mark.parametrize(("tags", "got"), [("B-PER L-PER", "L-PER"), ("b-per O", "b-per"), ("B_X O", "B_X")])
+@pytest.mark.parametrize(("tags", "got"), [("B-PER M-PER", "M-PER"), ("b-per O", "b-per"), ("B_X O", "B_X")])
 def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path, tags, got):
     source = columns(tmp_path / "text", *["Ann/{} Bell/{} sees/O".format(*tags.split())] * 30)
     with pytest.raises(UserError, match=rf"scheme=auto: got entity tags in an unknown form: {got}; .*=plain"):
@@ -332,6 +362,11 @@ def test_tags_of_an_unknown_scheme_are_not_plain(tmp_path, tags, got):
     task, *_, config = ready(tmp_path, **{"data.source": source, "data.scheme": "plain"})
     assert task.score_names() == ("accuracy", "loss")
     assert config["checkpoint"]["best_metric"] == "valid/accuracy"
+
+
+def test_bilou_that_an_earlier_version_prepared_as_plain_tags_is_an_error():
+    with pytest.raises(UserError, match=r"got tags in BILOU, in rows that an earlier .* Fix: delete the folder"):
+        tagged_words.detected_scheme({"scheme": "plain", "detected_from": ["B-PER", "L-PER", "O"]})
 
 
 def test_samples_show_sentences_and_tags(tmp_path):

@@ -1,11 +1,13 @@
 """Pipelines of transformers on exports, compared with our predictions (slow)."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
 
 import bertjax
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from tests import published, tiny
 from tests.parity.test_families import MASKED, PLAIN, their_model, write_tokenizer
 
@@ -15,6 +17,17 @@ FAMILIES = ("bert", "distilbert", "modernbert", "roberta", "mpnet")
 WORDS = "the bird sees the cat"  # each is one token
 # Pipelines tokenize punctuation marks together with their words, and the model has few positions.
 CONFIGS = {"tokens": {"data.split_punctuation": False}, "spans": {"data.max_query_length": 8}}
+TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+# For each strategy, texts on which the words of the pipeline are ours: for "simple", every word is one token.
+ENTITIES = {
+    "first": [
+        "the bird\r\nsees 😀 the cats",
+        "  cafe\u0301 the dogging, Jane's dogs.",
+        "😀Jane sees the cafe\u0301\u0301s -bird",
+        "the\u00a0dog\tsees\u3000e\u0301e the 👨\u200d👩\u200d👧 cat",
+    ],
+    "simple": ["the bird\r\nsees 😀 the cat", " the bird,Jane \u3000the the bird bird e\u0301 "],
+}
 QUESTION = {"question": "the cat", "context": "the dog sees the birding. The bird sees two dogs"}
 
 
@@ -83,6 +96,34 @@ def check_tags(model, folder):
     runs = itertools.groupby(zip(record["tags"], record["words"], strict=True), key=lambda pair: pair[0])
     expected = [(tag, " ".join(word for _, word in pairs)) for tag, pairs in runs]
     assert [(each["entity_group"], each["word"].strip()) for each in entities("simple", WORDS)] == expected
+
+
+def test_entities_have_the_characters_and_probabilities_of_the_pipeline(tmp_path):
+    import transformers
+
+    pieces = "the,bird,sees,cat,dog,Jane,e,##s,##e,##ing,caf,😀,.,',##\u0301,e\u0301"
+    names = [*SPECIALS, *pieces.split(","), ","]
+    WordPiece(names, lowercase=False).save(tmp_path, 64)
+    their_model("bert", "tokens", vocab_size=len(names)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"id2label": dict(enumerate(TAGS)), "label2id": {tag: i for i, tag in enumerate(TAGS)}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    merged = 0
+    with tiny.few_devices(1):
+        model = bertjax.load(tmp_path)
+        model.export(tmp_path / "ours")
+        for strategy, texts in ENTITIES.items():
+            options = {"model": str(tmp_path / "ours"), "aggregation_strategy": strategy}
+            pipeline = transformers.pipeline("token-classification", **options)
+            for text, record in zip(texts, model.predict(texts), strict=True):
+                found, expected = record["entities"], pipeline(text)
+                merged += len(record["words"]) - len(found)
+                assert [text[a:b] for a, b in zip(record["start"], record["end"], strict=True)] == record["words"]
+                places = [(each["entity_group"], each["start"], each["end"]) for each in expected]
+                assert [(each["type"], each["start"], each["end"]) for each in found] == places
+                assert all(each["text"] == text[each["start"] : each["end"]] for each in found)
+                close([each["probability"] for each in found], [each["score"] for each in expected])
+    assert merged  # entities with several words
 
 
 def check_answer(record, folder):

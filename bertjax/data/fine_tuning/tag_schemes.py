@@ -1,7 +1,8 @@
 """Detects schemes of entity tags, converts tags to BIO, and finds the entities of a sentence.
 
-A chunk tag is "O", or one of the letters B, I, E and S followed by a hyphen and the type of the entity. An entity
-without a type ("B", "B-") has type "_". All other tags, such as parts of speech, are plain.
+A chunk tag is "O", or one of the letters B, I, E, S, L and U followed by a hyphen and the type of the entity. L and U
+of BILOU are E and S of BIOES: the last word of an entity, and its only word. An entity without a type ("B", "B-") has
+type "_". All other tags, such as parts of speech, are plain.
 """
 
 import re
@@ -13,10 +14,10 @@ from bertjax.errors import UserError
 Span = tuple[str, int, int]  # type, first token, last token
 
 # The letters of each scheme.
-SCHEMES = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES"}
+SCHEMES = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES", "BILOU": "BILU"}
 PLAIN = "plain"  # tags of single words
 
-_CHUNK_TAG = re.compile(r"([BIES])(?:-(.*))?", re.DOTALL)
+_CHUNK_TAG = re.compile(r"([BIESLU])(?:-(.*))?", re.DOTALL)
 _OUTSIDE = ("O", "_")
 
 
@@ -40,18 +41,21 @@ class Detector:
     def scheme(self) -> str:
         """The scheme of the sentences so far.
 
+        - "BILOU": there is an L or a U.
         - "BIOES": there is an E or an S. IOE1 and IOE2, which have E but no S, are also reported as BIOES.
         - "IO": there is no B. It may be IOB1 without adjacent entities of the same type; both then have the same
           meaning.
         - "IOB1": each B directly follows an entity of the same type, that is, B only divides entities.
         - "BIO", also called IOB2: all other chunk tags. An I may follow no entity of its type, which is an error in
           BIO; the B that does not divide shows that the scheme is not IOB1.
-        - "plain": some tag is not a chunk tag, or there is only "O". BILOU, with L and U, is therefore plain.
+        - "plain": some tag is not a chunk tag, or there is only "O".
         """
         chunk_tags = self.tags - {"O"}
         if not chunk_tags or not are_chunk_tags(chunk_tags):
             return PLAIN
         letters = {tag[0] for tag in chunk_tags}
+        if letters & {"L", "U"}:
+            return "BILOU"
         if letters & {"E", "S"}:
             return "BIOES"
         if "B" not in letters:
@@ -93,8 +97,8 @@ def spans(tags: Sequence[str]) -> list[Span]:
     """Returns the entities of a sentence in order: type, first token, last token.
 
     The rules are those of conlleval and of seqeval's default mode, which accept any sequence: a tag continues the
-    entity before it if it is an I or E of the same type and directly follows a B or I; any other tag except "O" starts
-    an entity. So the result does not depend on which of the `SCHEMES` is used.
+    entity before it if it is an I, E or L of the same type and directly follows a B or I; any other tag except "O"
+    starts an entity. So the result does not depend on which of the `SCHEMES` is used.
 
     >>> spans(["I-PER", "I-LOC", "E-LOC", "I-LOC", "O"])
     [('PER', 0, 0), ('LOC', 1, 2), ('LOC', 3, 3)]
@@ -106,7 +110,7 @@ def spans(tags: Sequence[str]) -> list[Span]:
     previous = _OUTSIDE
     for i, tag in enumerate(tags):
         letter, kind = _parse(tag)
-        if letter in "IE" and previous in (("B", kind), ("I", kind)):
+        if letter in "IEL" and previous in (("B", kind), ("I", kind)):
             found[-1] = (kind, found[-1][1], i)
         elif letter != "O":
             found.append((kind, i, i))
@@ -123,7 +127,7 @@ def _parse(tag: str) -> tuple[str, str]:
         raise UserError(
             f"tag {tag!r}",
             got="a tag that is not an entity tag",
-            expected="O, or B, I, E or S with a hyphen and a type, such as B-PER",
+            expected="O, or B, I, E, S, L or U with a hyphen and a type, such as B-PER",
             fix="convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy",
         )
     return match[1], match[2] or "_"

@@ -1,27 +1,29 @@
-"""Reads sentences of tagged words (named entities, parts of speech) from files of columns, and encodes them for BERT.
+"""Reads sentences of tagged words (named entities, parts of speech), and encodes them for BERT.
 
 A word's tag is predicted at its first word piece (BERT section 5.3). A sentence longer than a row is covered by
 overlapping windows. Each word is tagged in the window where it has the most context on both sides.
 """
 
 import dataclasses
+import itertools
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
-from bertjax.config import Constrained
 from bertjax.data import splits
-from bertjax.data.fine_tuning import tag_schemes
+from bertjax.data.fine_tuning import column_files, tag_schemes, tagged_tables
+from bertjax.data.fine_tuning.column_files import Columns
+from bertjax.data.fine_tuning.sentences import Sentence
 from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
+from bertjax.data.fine_tuning.tagged_tables import TableFields
 from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
-from bertjax.data.readers import lines
-from bertjax.data.readers.kinds import find_files
-from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError, decode, read_lines
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import BadRows, OnBadRow
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import SplitConfig
@@ -33,16 +35,8 @@ _log = logging.getLogger(__name__)
 BIO = "BIO"
 # The validation split depends only on the numbers of sentences, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
-MAX_WORDS = 1 << 16  # per sentence; a longer one means that the file has no blank lines
-
-_DOCUMENT_START = b"-DOCSTART-"
-_CONLLU_COLUMNS = 10
-_COMMENT = b"# "  # comments may contain tabs
-_CONLLU_NAMES = (".conllu", ".conllu.gz")
-# Rows of CoNLL-U that are not words: a comment, a token of several words (8-9), an omitted word (8.1).
-_NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+_USUAL = TableFields()
 _LIKE_ENTITY = re.compile("[BI][-_]", re.IGNORECASE)
-_CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,27 +48,6 @@ class SentencesConfig(SplitConfig):
     """
 
     on_bad_row: OnBadRow
-
-
-@dataclasses.dataclass(frozen=True)
-class Columns(Constrained, prefix="data"):
-    """The columns of words and tags, counted from 0, or from the end as -1, -2, ...
-
-    Attributes:
-      word_column: the column of words: 0 in CoNLL-2003, 1 in CoNLL-U.
-      tag_column: the column of tags: -1 in CoNLL-2003 (entities), 3 in CoNLL-U (universal parts of speech).
-    """
-
-    word_column: int
-    tag_column: int
-
-
-class Sentence(NamedTuple):
-    """A sentence of words, each with a tag."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
-    where: str  # "file:line" of the first word
 
 
 class TagSurvey(Survey[Sentence]):
@@ -113,34 +86,33 @@ class TagSurvey(Survey[Sentence]):
         return {**self._tables, "sentences": self._count, "scheme": scheme, "detected_from": tags}
 
 
-class _Format(NamedTuple):
-    tabs: bool  # whether single tabs separate columns; otherwise runs of blanks
-    conllu: bool
-
-
 @dataclasses.dataclass(frozen=True)
 class TaggedRows(Recipe[Sentence]):
     """The recipe of tagged sentences. It does not depend on the scheme of the tags.
 
     Attributes:
       config: the sentences to read.
-      columns: the columns of words and tags.
+      columns: the columns of words and tags in files of columns.
       tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row; longer sentences have several rows.
+      fields: the columns of tables.
     """
 
     config: SentencesConfig
     columns: Columns
     tokenizer: Tokenizer
     seq_len: int
+    fields: TableFields = _USUAL
 
     def key(self) -> Any:
-        """See `Recipe.key`."""
+        """See `Recipe.key`. The columns of tables are a part of it only if there is a table."""
         sources = {"data.source": self.config.source, "data.valid_source": self.config.valid_source}
-        files = {key: _find_files(source, key) for key, source in sources.items() if source}
-        digests = {key: [lines.fingerprint(path) for path in paths] for key, paths in files.items()}
+        files = {key: tagged_tables.files_of(source, key) for key, source in sources.items() if source}
+        digests = {key: tables.fingerprint(sources[key], key) for key in files}
         settings = dataclasses.asdict(dataclasses.replace(self.config, source="", valid_source=""))
-        return [digests, settings, dataclasses.asdict(self.columns), self.tokenizer.key, self.seq_len]
+        has_tables = any(map(tagged_tables.is_table, itertools.chain(*files.values())))
+        fields = [dataclasses.asdict(self.fields)] if has_tables else []
+        return [digests, settings, dataclasses.asdict(self.columns), self.tokenizer.key, self.seq_len, *fields]
 
     def read(self) -> Iterator[tuple[str, Sentence]]:
         """See `Recipe.read`.
@@ -148,7 +120,7 @@ class TaggedRows(Recipe[Sentence]):
         Raises:
           UserError: if `read_sentences` or `splits.read_splits` raises it.
         """
-        return splits.read_splits(self.config, partial(_read, self.config, self.columns), _SPLIT_SEED)
+        return splits.read_splits(self.config, partial(_read, self.config, self.columns, self.fields), _SPLIT_SEED)
 
     def survey(self) -> Survey[Sentence]:
         """See `Recipe.survey`. The scheme is detected from training sentences, and from validation sentences if these
@@ -199,133 +171,45 @@ class TaggedRows(Recipe[Sentence]):
         return Sentence(tuple(words), tuple(tags), where)
 
 
-def _read(config: SentencesConfig, columns: Columns, source: str, key: str) -> Iterator[Sentence]:
+def _read(config: SentencesConfig, columns: Columns, fields: TableFields, source: str, key: str) -> Iterator[Sentence]:
     bad_rows, count = BadRows(config.on_bad_row), 0
-    for sentence in read_sentences(source, key, columns, bad_rows):
+    for sentence in read_sentences(source, key, columns, bad_rows, fields):
         count += 1
         yield sentence
     _log.info("read %s: %d sentences%s", source, count, bad_rows.skipped("sentences with bad rows"))
 
 
-def read_sentences(source: str, key: str, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:
-    """Yields the sentences of files with one word and its tag per line, and a blank line after each sentence.
-
-    Single tabs separate columns if the file has any tab; otherwise runs of blanks do. Lines with -DOCSTART- are
-    skipped. A file named .conllu(.gz), or with rows of ten columns, is CoNLL-U: lines that begin with "#" are comments,
-    and rows with an id such as 8-9 or 8.1 are skipped.
+def read_sentences(
+    source: str, key: str, columns: Columns, bad_rows: BadRows, fields: TableFields = _USUAL
+) -> Iterator[Sentence]:
+    """Yields the sentences of tables and files of columns; see `tagged_tables.read` and `column_files.read`.
 
     Args:
-      source: paths or globs, separated by commas.
+      source: see `tagged_tables.files_of`.
       key: the config key of the source, for messages.
-      columns: the columns of words and tags.
-      bad_rows: how to treat sentences with a bad row: too few columns, an empty word or tag, or a line that is too
-        long or not UTF-8.
+      columns: the columns of words and tags in files of columns.
+      bad_rows: how to treat sentences with a bad row.
+      fields: the columns of tables.
     Raises:
-      UserError: if a row is bad, a sentence has more than `MAX_WORDS` words, a file has no sentences, or its word
-        column has ids.
+      UserError: if a row is bad, a sentence is too long, a file has no sentences, or the columns are wrong.
     """
-    for path in _find_files(source, key):
+    for file in tagged_tables.files_of(source, key):
+        if is_table := tagged_tables.is_table(file):
+            found = tagged_tables.read(file, key, fields, bad_rows)
+        else:
+            found = column_files.read(Path(file), columns, bad_rows)
         is_empty = True
-        layout = _format(path)
-        parse = partial(_sentence, columns=columns, layout=layout)
-        for sentence in bad_rows.sift(map(parse, _groups(path, layout))):
-            if is_empty:  # the first sentence shows whether the word column has words
-                _check_words(sentence, columns, layout)
+        for sentence in found:
             is_empty = False
             yield sentence
         if is_empty:
+            words = "a word and its tag on each line, and a blank line after each sentence"
             raise UserError(
-                str(path),
+                str(file),
                 got=f"no sentences{bad_rows.skipped('sentences with bad rows')}",
-                expected="a word and its tag on each line, and a blank line after each sentence",
+                expected="at least one sentence" if is_table else words,
                 fix=f"remove the file from {key}, or restore it",
             )
-
-
-def _find_files(source: str, key: str) -> list[Path]:
-    return find_files(source, key, (".tsv",), "a word and its tag on each line")
-
-
-def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
-    """Yields the rows of each sentence."""
-    group: list[Line] = []
-    for line in read_lines(path, MAX_LINE_BYTES):
-        if line.is_blank or line.content.startswith(_DOCUMENT_START):
-            if group:
-                yield group
-            group = []
-        elif not (layout.conllu and _NO_WORD.match(line.content)):
-            group.append(line)
-            _check_length(group)
-    if group:
-        yield group
-
-
-def _sentence(group: list[Line], columns: Columns, layout: _Format) -> Sentence:
-    words, tags = zip(*(_word_and_tag(line, columns, layout) for line in group), strict=True)
-    return Sentence(words, tags, group[0].where)
-
-
-def _format(path: Path) -> _Format:
-    is_named = path.name.endswith(_CONLLU_NAMES)
-    for line in read_lines(path, MAX_LINE_BYTES):
-        if (tabs := line.content.count(b"\t")) and not line.content.startswith(_COMMENT):
-            return _Format(tabs=True, conllu=is_named or tabs + 1 == _CONLLU_COLUMNS)
-    return _Format(tabs=False, conllu=is_named)
-
-
-def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, str]:
-    """Returns the word and the tag of a row. Strips blanks around them, but no other spaces (U+00A0, U+3000)."""
-    text = decode(line)
-    cells = [cell.strip(" ") for cell in text.split("\t")] if layout.tabs else re.split(" +", text.strip(" "))
-    count = len(cells)
-    indices = columns.word_column, columns.tag_column
-    named = f"word_column {indices[0]} and tag_column {indices[1]}"
-    separated = "a tab (the file has some)" if layout.tabs else "blanks (the file has no tab)"
-    if not all(-count <= index < count for index in indices) or len({index % count for index in indices}) < 2:
-        got = f"a row of {count} column{'s' if count > 1 else ''}, {' | '.join(cells)!r:.100}"
-        fix = "correct the row, set config.data.word_column and config.data.tag_column to other columns"
-        raise RowError(line.where, got, f"columns separated by {separated}, including {named}", fix)
-    word, tag = (cells[index] for index in indices)
-    if not (word and tag):
-        got = f"an empty {'tag' if word else 'word'} in {' | '.join(cells)!r:.100}"
-        raise RowError(line.where, got, f"a word and a tag, {named}")
-    return word, tag
-
-
-def _check_words(sentence: Sentence, columns: Columns, layout: _Format) -> None:
-    """Raises UserError if the words are the ids 1, 2, 3, ... Outside CoNLL-U a single "1" may be a word."""
-    count = len(sentence.words)
-    if (layout.conllu or count > 1) and sentence.words == tuple(map(str, range(1, count + 1))):
-        raise UserError(
-            sentence.where,
-            got=f"the ids 1, 2, ... of the words, in column {columns.word_column}"
-            + (" of a file in CoNLL-U" if layout.conllu else ""),
-            expected="words in the column config.data.word_column (counted from 0)",
-            fix="use --config=configs/tagging.py:conllu for CoNLL-U files, or set --config.data.word_column=1 and "
-            "--config.data.tag_column=3, or other columns",
-        )
-
-
-def check_is_text(line: str, where: str) -> None:
-    """Raises UserError if a line of input for prediction is a row of CoNLL-U; `where` is its position."""
-    if _CONLLU_ROW.fullmatch(line):
-        raise UserError(
-            where,
-            got="a row of a CoNLL-U file",
-            expected="one sentence per line, with words separated by spaces",
-            fix="write the words of each sentence (the second column) on one line",
-        )
-
-
-def _check_length(group: list[Line]) -> None:
-    if len(group) > MAX_WORDS:
-        raise UserError(
-            group[0].where,
-            got=f"a sentence of more than {MAX_WORDS:,} words",
-            expected="a blank line after each sentence",
-            fix="separate the sentences by blank lines",
-        )
 
 
 def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[dict[str, np.ndarray]], bool]:
@@ -381,7 +265,7 @@ def label_names(facts: Mapping[str, Any], target: str, known: tuple[str, ...]) -
             "tags of the training sentences",
             got=f"{names[0]!r} at every word of {facts['sentences'][TRAIN]} sentences",
             expected="two or more tags",
-            fix="check config.data.tag_column, or add sentences with other tags",
+            fix="check config.data.tag_column, or data.tags_field of tables, or add sentences with other tags",
         )
     return known if set(known) == set(names) else tuple(names)
 
@@ -426,14 +310,15 @@ def detected_scheme(facts: Mapping[str, Any]) -> str:
     """Returns the detected scheme. Raises UserError if tags look like entity tags in an unknown form."""
     found: str = facts["scheme"]
     names = facts["detected_from"]
-    strange = [tag for tag in names if tag[:2] not in ("O", "B-", "I-", "E-", "S-")]
-    if found == PLAIN and strange and any(map(_LIKE_ENTITY.match, names)):
-        raise UserError(
-            "config key data.scheme=auto",
-            got=f"entity tags in an unknown form: {', '.join(strange[:5])}",
-            expected="O, and B, I, E and S with a hyphen and a type, such as B-PER; or no tags like B-, b- and B_",
-            fix="correct data.tag_column, convert the tags to BIO, or set --config.data.scheme=plain",
-        )
+    strange = [tag for tag in names if not tag_schemes.are_chunk_tags([tag])]
+    if found == PLAIN and any(map(_LIKE_ENTITY.match, names)):
+        got = f"entity tags in an unknown form: {', '.join(strange[:5])}"
+        fix = "correct data.tag_column or data.tags_field, convert the tags to BIO, or set --config.data.scheme=plain"
+        if not strange:
+            got = "tags in BILOU, in rows that an earlier version prepared as plain tags"
+            fix = "delete the folder of prepared rows, and run the same command again"
+        expected = "O, and B, I, E, S, L and U with a hyphen and a type, such as B-PER; or no tags like B-, b- and B_"
+        raise UserError("config key data.scheme=auto", got=got, expected=expected, fix=fix)
     _log.info("detected tag scheme %s from the tags %s", found, ", ".join(names))
     return found
 
@@ -476,7 +361,7 @@ def check_held_out(facts: Mapping[str, Any], target: str, labels: Sequence[str])
             f"{first} and the sentences that follow",
             got=f"the tags {', '.join(sorted(tags)):.200}",
             expected="tags of the model: " + ", ".join(labels),
-            fix="check the file and config.data.tag_column, or use the model's tags",
+            fix="check the file and config.data.tag_column, or data.tags_field of tables, or use the model's tags",
         )
     if unknown:
         counts = ", ".join(f"{tag} at {count} words" for tag, count in unknown.items())

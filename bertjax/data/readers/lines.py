@@ -53,13 +53,13 @@ OnBadRow = Annotated[str, one_of("stop", "skip")]
 class BadRows:
     """The treatment of bad rows, and the number of skipped ones.
 
-    Args:
+    Attributes:
       on_bad_row: "stop" raises the first error; "skip" skips and counts bad rows. Errors of a whole file are always
         raised.
     """
 
     def __init__(self, on_bad_row: str) -> None:
-        self._stop = choice(on_bad_row, ("stop", "skip"), "data.on_bad_row") == "stop"
+        self.on_bad_row = choice(on_bad_row, ("stop", "skip"), "data.on_bad_row")
         self._errors: collections.deque[RowError] = collections.deque(maxlen=0)  # `marked` replaces it to keep errors
         self.count = 0
 
@@ -75,7 +75,7 @@ class BadRows:
                 yield from rows
                 return
             except RowError as error:
-                if self._stop:
+                if self.on_bad_row == "stop":
                     raise
                 self.count += 1
                 self._errors.append(error)

@@ -59,7 +59,7 @@ class TextRecords:
 
 
 class RowRecords:
-    """The text, number and label fields of the records of `tfds:NAME:SPLIT`, in stored order.
+    """The fields of the records of `tfds:NAME:SPLIT` with text, numbers, labels or lists of these, in stored order.
 
     Args:
       name: as in `TextRecords`.
@@ -74,8 +74,9 @@ class RowRecords:
         features = self._split.features.items()
         self._fields = {field: value_of for field, feature in features if (value_of := _value_of(feature)) is not None}
 
-    def __iter__(self) -> Iterator[dict[str, str | bytes | int | float | None]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows. Text is bytes or str; a class label is its name, or None for the -1 of unlabeled records.
+        A sequence is a list.
 
         Raises:
           UserError: if a file of the dataset is damaged or missing.
@@ -86,6 +87,8 @@ class RowRecords:
     def class_names(self, field: str) -> tuple[str, ...]:
         """Returns the class names of a label field, by number; empty for other fields."""
         feature = self._split.features.get(field)
+        if isinstance(feature, tfds.features.Sequence):
+            feature = feature.feature
         return tuple(feature.names) if isinstance(feature, tfds.features.ClassLabel) else ()
 
     def fingerprint(self) -> dict[str, Any]:
@@ -188,7 +191,9 @@ def _check_text_field(fields: Mapping[str, Any], name: str, text_field: str) -> 
 
 
 def _value_of(feature: Any) -> Callable[[Any], Any] | None:
-    """Returns the function that converts a value of a field; None for a field other than text, number or label."""
+    """Returns the function that converts a value of a field; None for a field that `RowRecords` does not have."""
+    if isinstance(feature, tfds.features.Sequence) and (of_element := _value_of(feature.feature)) is not None:
+        return functools.partial(_listed, of_element)
     if isinstance(feature, tfds.features.ClassLabel):
         return functools.partial(_label_name, feature)
     if _is_text(feature):
@@ -198,6 +203,10 @@ def _value_of(feature: Any) -> Callable[[Any], Any] | None:
 
 def _label_name(feature: tfds.features.ClassLabel, number: Any) -> str | None:
     return feature.int2str(int(number)) if number >= 0 else None
+
+
+def _listed(of_element: Callable[[Any], Any], values: Any) -> list[Any]:
+    return [of_element(value) for value in values]
 
 
 def _unchanged(value: str | bytes) -> str | bytes:

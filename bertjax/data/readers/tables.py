@@ -302,11 +302,13 @@ def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
 
 def _record(index: int, values: Mapping[str, object], source: str) -> Row:
     where = f"{source} record {index}"
-    decoded = {
-        name: lines.decode(Line(where, 0, value, MAX_LINE_BYTES)) if isinstance(value, bytes) else value
-        for name, value in values.items()
-    }
-    return Row(decoded, where)
+    return Row({name: _decoded(value, where) for name, value in values.items()}, where)
+
+
+def _decoded(value: object, where: str) -> object:
+    if isinstance(value, list):
+        return [_decoded(each, where) for each in value]
+    return lines.decode(Line(where, 0, value, MAX_LINE_BYTES)) if isinstance(value, bytes) else value
 
 
 def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:

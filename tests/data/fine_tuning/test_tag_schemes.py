@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.fine_tuning import tag_schemes
-from bertjax.data.fine_tuning.tag_schemes import recognize, spans, to_bio
+from bertjax.data.fine_tuning.tag_schemes import SCHEMES, recognize, spans, to_bio
 from bertjax.errors import UserError
-
-LETTERS = {"BIO": "BI", "IOB1": "BI", "IO": "I", "BIOES": "BIES"}
 
 
 @st.composite
@@ -30,8 +28,9 @@ def write(found, size, scheme):
         row[first : last + 1] = [f"I-{kind}"] * (last - first + 1)
         if scheme != "IO" and (scheme != "IOB1" or touches):
             row[first] = f"B-{kind}"
-        if scheme == "BIOES":
-            row[last] = f"E-{kind}" if last > first else f"S-{kind}"
+        if scheme in ("BIOES", "BILOU"):
+            end, single = scheme[3:] if scheme == "BIOES" else scheme[2::2]
+            row[last] = f"{end if last > first else single}-{kind}"
         before = (kind, last)
     return row
 
@@ -81,7 +80,8 @@ def test_entities(row, found):
         (["I-X E-X E-X"], "BIOES"),
         (["B I O"], "BIO"),
         (["DT NN", "VBZ"], "plain"),
-        (["B-X I-X", "U-X"], "plain"),
+        (["B-X I-X", "U-X"], "BILOU"),
+        (["B-X I-X", "N-X"], "plain"),
         (["O O", ""], "plain"),
         ([], "plain"),
     ],
@@ -90,7 +90,7 @@ def test_recognition(rows, scheme):
     assert recognize([row.split() for row in rows]) == scheme
 
 
-@given(st.lists(entities(), min_size=1, max_size=4), st.sampled_from(sorted(LETTERS)))
+@given(st.lists(entities(), min_size=1, max_size=4), st.sampled_from(sorted(SCHEMES)))
 def test_tags_written_in_a_scheme_are_detected_and_converted(rows, scheme):
     written = [write(found, size, scheme) for found, size in rows]
     recognized = recognize(written)
@@ -107,7 +107,7 @@ def test_tags_written_in_a_scheme_are_detected_and_converted(rows, scheme):
         assert to_bio(row) == write(found, size, "BIO")
 
 
-@pytest.mark.parametrize("tag", ["NN", "U-X", "B_X", "", "b-X", "-X", "O-X"])
+@pytest.mark.parametrize("tag", ["NN", "N-X", "B_X", "", "b-X", "-X", "O-X"])
 def test_entities_of_plain_tags_are_errors(tag):
     with pytest.raises(
         UserError, match=f"tag {tag!r}: got a tag that is not an entity tag; expected O, .* Fix: convert"

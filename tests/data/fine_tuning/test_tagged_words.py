@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.fine_tuning import tagged_words
-from bertjax.data.fine_tuning.tagged_words import Columns, read_sentences, sentence_rows
+from bertjax.data.fine_tuning import sentences
+from bertjax.data.fine_tuning.column_files import Columns
+from bertjax.data.fine_tuning.tagged_words import read_sentences, sentence_rows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -130,7 +131,7 @@ def test_sentences_with_bad_rows_can_be_skipped(tmp_path):
 
 
 def test_a_file_without_blank_lines_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(tagged_words, "MAX_WORDS", 3)
+    monkeypatch.setattr(sentences, "MAX_WORDS", 3)
     assert read(tmp_path, "\n" + "a O\n" * 3)[1] == [2]
     with pytest.raises(UserError, match=r":2: got a sentence of more than 3 words; .* Fix: separate the sentences"):
         read(tmp_path, "\n" + "a O\n" * 4)

@@ -3,6 +3,7 @@
 import pytest
 
 from bertjax.data.fine_tuning import minimal_pairs, questions, tagged_words
+from bertjax.data.fine_tuning.column_files import Columns
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.sources import TextSource
@@ -20,8 +21,8 @@ READERS = {
     "text": (lambda name: TextSource(name, "text", "stop").documents(), ()),
     "tables": (lambda name: tables.read_rows(name, "data.source", True, "\t", STOP), ()),
     "tags": (
-        lambda name: tagged_words.read_sentences(name, "data.source", tagged_words.Columns(0, -1), STOP),
-        (".json", ".jsonl", ".csv", ".parquet"),
+        lambda name: tagged_words.read_sentences(name, "data.source", Columns(0, -1), STOP),
+        (),
     ),
     "questions": (
         lambda name: questions.read_questions(name, "data.source", STOP, aligned=True),

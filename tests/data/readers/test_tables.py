@@ -206,26 +206,30 @@ def prepared(tmp_path):
         "number": np.int32,
         "flag": np.bool_,
         "tokens": tfds.features.Sequence(tfds.features.Text()),
+        "tags": tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "I"])),
     }
     values = [(text.encode("utf-8", "surrogateescape"), *others) for text, *others in ROWS]
-    rows = [dict(zip(features, (*row[:3], key, row[3], ["a"]), strict=True)) for key, row in enumerate(values)]
+    lists = ["a", "\u00e4"], [1, 0]
+    rows = [dict(zip(features, (*row[:3], key, row[3], *lists), strict=True)) for key, row in enumerate(values)]
     tfds_files.prepare(tmp_path, features, rows)
     tfds.core.add_data_dir(tmp_path)
     yield
     tfds.core.utils.file_utils.clear_registered_data_dirs()
 
 
-def test_records_are_rows_of_their_single_values(prepared):
+def test_records_are_rows_of_their_values_and_lists(prepared):
+    lists = {"tokens": ["a", "\u00e4"], "tags": ["I", "O"]}
     expected = [
-        {"text": "good \u2028 text", "label": "good", "score": 4.5, "number": 0, "flag": True},
-        {"text": " ", "label": None, "score": -1.0, "number": 1, "flag": False},
+        {"text": "good \u2028 text", "label": "good", "score": 4.5, "number": 0, "flag": True, **lists},
+        {"text": " ", "label": None, "score": -1.0, "number": 1, "flag": False, **lists},
     ]
     rows = read("tfds:tiny_text:train[:2]")
     assert rows == [Row(values, f"tfds:tiny_text:train[:2] record {n}") for n, values in enumerate(expected)]
     assert [{type(value) for value in row.values.values()} for row in rows] == [
-        {str, float, int, bool},
-        {str, type(None), float, int, bool},
+        {str, float, int, bool, list},
+        {str, type(None), float, int, bool, list},
     ]
+    assert tables.class_names("tfds:tiny_text", "data.source", "tags") == ("O", "I")
     assert skipping("tfds:tiny_text") == (expected, 1)
     with pytest.raises(UserError, match="tfds:tiny_text record 2: got byte 0xff at byte offset 4"):
         read("tfds:tiny_text")

@@ -1,0 +1,49 @@
+"""Sentences of tagged words, and the division of texts into words."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bertjax.data.text.tokenizers import separate_punctuation
+from bertjax.errors import UserError
+
+MAX_WORDS = 1 << 16  # per sentence; a longer one means that the file does not show where sentences end
+
+
+class Sentence(NamedTuple):
+    """A sentence of words, each with a tag."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    where: str  # the position of the first word for messages, such as "file:line"
+
+
+def check_length(count: int, where: str, expected: str, fix: str) -> None:
+    """Raises UserError if a sentence that begins at `where` has more than `MAX_WORDS` words."""
+    if count > MAX_WORDS:
+        raise UserError(where, got=f"a sentence of more than {MAX_WORDS:,} words", expected=expected, fix=fix)
+
+
+def words_of(text: str, *, split_punctuation: bool) -> list[str]:
+    """Returns the words of a text: what is between white space, with each punctuation mark as a word if set so.
+
+    >>> words_of("Don't  go.", split_punctuation=True)
+    ['Don', "'", 't', 'go', '.']
+    """
+    return (separate_punctuation(text) if split_punctuation else text).split()
+
+
+def starts_of(words: Sequence[str], text: str) -> list[int]:
+    """Returns the index in `text` of the first character of each word.
+
+    >>> starts_of(["a", "ba"], " a ba")
+    [1, 3]
+
+    Args:
+      words: words that the text has in this order, with nothing but white space between them.
+      text: the text.
+    """
+    starts, end = [], 0
+    for word in words:
+        starts.append(text.index(word, end))
+        end = starts[-1] + len(word)
+    return starts
