@@ -314,7 +314,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
             value = tables.value_of(row, data.text_field, key)
             return self._of_value(value, f"{row.where}, column {data.text_field!r}")
 
-        return inputs.of_rows(path, key, [data.text_field], made, data.on_bad_row, data.header)
+        return inputs.of_rows(path, key, [data.text_field], made, data)
 
     def _of_value(self, value: object, where: str) -> Example:
         if isinstance(value, list):
