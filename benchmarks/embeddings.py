@@ -26,6 +26,7 @@ import bertjax
 from benchmarks import common
 from bertjax.configs import embeddings as config_file
 from bertjax.experiments import embeddings
+from bertjax.training.optimizers import make_schedule
 
 _COLUMNS = {"similarity": ("sentence1", "sentence2"), "ranking": ("query", "positive", "negatives")}
 
@@ -106,16 +107,15 @@ class _Peer:
         made = {"ranking": losses.MultipleNegativesRankingLoss, "cosent": losses.CoSENTLoss}
         self._loss = made[keys.objective](self.model, scale=keys.scale)
         self._batches = _texts(opened)
-        optimizer, total = settings.optimizer, settings.num_steps
-        warmup = optimizer.warmup_steps
+        optimizer = settings.optimizer
         groups = [
             {"params": [p for p in self.model.parameters() if p.ndim > 1], "weight_decay": optimizer.weight_decay},
             {"params": [p for p in self.model.parameters() if p.ndim < 2], "weight_decay": 0.0},
         ]
         self._optimizer = torch.optim.AdamW(groups, lr=optimizer.learning_rate, eps=optimizer.eps)
+        rate = make_schedule(optimizer, settings.num_steps)
         self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self._optimizer,
-            lambda step: min((step + 1) / max(warmup, 1), max(total - step, 0) / max(total - warmup, 1)),
+            self._optimizer, lambda step: float(rate(step)) / optimizer.learning_rate
         )
         torch.manual_seed(settings.seed)
 
