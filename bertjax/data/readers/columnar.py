@@ -1,7 +1,7 @@
 """Reads rows of Parquet and Arrow files, one batch in memory at a time.
 
 An Arrow file may have the file format or the streaming format (IPC); Hugging Face `datasets` writes the latter. Class
-numbers are read as class names if the `datasets` metadata of the file names the classes of the column.
+numbers, also in lists, are read as class names if the `datasets` metadata of the file names the classes of the column.
 """
 
 import contextlib
@@ -54,9 +54,16 @@ class Rows:
         for name, value in row.items():
             if isinstance(value, str):
                 lines.check_text(value, where)
-            elif name in self._names and type(value) is int:
-                row[name] = _class_name(value, self._names[name], name, where)
+            elif name in self._names:
+                row[name] = _named(value, self._names[name], name, where)
         return row, where
+
+
+def _named(value: Any, names: Sequence[str], column: str, where: str) -> Any:
+    """Returns a value with names in place of the numbers of classes."""
+    if isinstance(value, list):
+        return [_named(each, names, column, where) for each in value]
+    return _class_name(value, names, column, where) if type(value) is int else value
 
 
 def _class_name(number: int, names: Sequence[str], column: str, where: str) -> str | None:
@@ -78,9 +85,16 @@ def class_names(path: Path) -> dict[str, list[str]]:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return {}  # metadata that `datasets` did not write
-    of_classes = {name: kind for name, kind in features if isinstance(kind, dict) and kind.get("_type") == "ClassLabel"}
+    kinds = {name: _of_items(kind) for name, kind in features}
+    of_classes = {name: kind for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
     found = {name: kind.get("names") for name, kind in of_classes.items()}
     return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
+
+
+def _of_items(kind: Any) -> Mapping[str, Any]:
+    """Returns the feature of a column, or of the items of a column of lists."""
+    kind = kind.get("feature", kind) if isinstance(kind, dict) else {}
+    return kind if isinstance(kind, dict) else {}
 
 
 def _are_texts(values: list[Any]) -> bool:
