@@ -122,9 +122,9 @@ class Config(fine_tuning.FineTuningConfig):
         fix += "no names, also set --config.data.labels in their order"
         data.check(labels, "source", f"{expected} in init_from for prediction", got=got, fix=fix)
         fix = "omit it to use the classes of the training rows, or name each class once"
-        fewest = 1 if self.is_multi_label else 2
+        fewest, word = (1, "one") if self.is_multi_label else (2, "two")
         are_distinct = len(set(labels)) >= max(fewest, len(labels))
-        data.check(are_distinct, "labels", f"{fewest} or more different classes", got=", ".join(labels), fix=fix)
+        data.check(are_distinct, "labels", f"{word} or more different classes", got=", ".join(labels), fix=fix)
         ok, got = "f1" not in self.metrics or len(labels) == 2, f"f1 with {len(labels)} classes"
         expected = "two classes, because f1 is the F1 of the second class"
         self.check(ok, "metrics", expected, got=got, fix="use macro_f1")
