@@ -170,15 +170,15 @@ def test_label_sets_are_learned_from_columns_and_from_lists(tmp_path):
 
     params = random_params(task.init, scale=0.5)
     sums, metrics = jax.jit(functools.partial(task.loss, rng=None))(params, batch)
-    logits = task.infer(params, batch)["logits"]
-    expected = optax.sigmoid_binary_cross_entropy(logits, batch["labels"]).mean(axis=1)
-    np.testing.assert_allclose(sums["multi_label"], expected.sum(), rtol=1e-5)
-    assert metrics["accuracy"][0] == np.sum(np.all((logits >= 0) == batch["labels"], axis=1))
+    logits, labels, weights = task.infer(params, batch)["logits"], batch["labels"], batch["weights"]
+    expected = np.sum(optax.sigmoid_binary_cross_entropy(logits, labels).mean(axis=1) * weights)
+    np.testing.assert_allclose(sums["multi_label"], expected, rtol=1e-5)
+    assert metrics["accuracy"][0] == np.sum(np.all((logits >= 0) == labels, axis=1) * weights)
     weighted, *_ = label_sets(tmp_path / "csv", "csv", class_weights=(3.0, 1.0, 1.0))
-    extra = 2 * np.sum(jax.nn.softplus(-logits[:, 0]) * batch["labels"][:, 0]) / 3
+    extra = np.sum(2 * jax.nn.softplus(-logits[:, 0]) * labels[:, 0] * weights) / 3
     sums, _ = jax.jit(functools.partial(weighted.loss, rng=None))(params, batch)
-    np.testing.assert_allclose(sums["multi_label"], expected.sum() + extra, rtol=1e-5)
-    assert weighted.denominators(batch)["multi_label"] == 8
+    np.testing.assert_allclose(sums["multi_label"], expected + extra, rtol=1e-5)
+    assert weighted.denominators(batch)["multi_label"] == weights.sum()
 
 
 def test_classes_above_the_threshold_are_predicted(tmp_path):
