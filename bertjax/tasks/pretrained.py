@@ -10,15 +10,16 @@ import jax.numpy as jnp
 from bertjax.config import choice
 from bertjax.contract import Params
 from bertjax.errors import UserError
+from bertjax.interop.huggingface import PROBLEM_TYPES
 from bertjax.interop.published import Published
 
 _log = logging.getLogger(__name__)
 
 
 def is_alike(published: Published, is_multi_label: bool) -> bool:
-    """Returns whether a classifier of texts, as far as it states it, gives a text one class or any number of them."""
+    """Returns whether a classifier of texts, unless it states no objective, gives one class or any number of them."""
     stated = published.objective
-    return stated is None or (stated == "multi_label") == is_multi_label
+    return stated not in PROBLEM_TYPES or (stated == "multi_label") == is_multi_label
 
 
 def has_classes(published: Published, labels: Sequence[str], is_multi_label: bool = False) -> bool:

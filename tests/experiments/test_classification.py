@@ -170,7 +170,8 @@ def test_label_sets_are_learned_from_columns_and_from_lists(tmp_path):
 
     params = random_params(task.init, scale=0.5)
     sums, metrics = jax.jit(functools.partial(task.loss, rng=None))(params, batch)
-    logits, labels, weights = task.infer(params, batch)["logits"], batch["labels"], batch["weights"]
+    logits = jax.jit(task.infer)(params, batch)["logits"]
+    labels, weights = batch["labels"], batch["weights"]
     expected = np.sum(optax.sigmoid_binary_cross_entropy(logits, labels).mean(axis=1) * weights)
     np.testing.assert_allclose(sums["multi_label"], expected, rtol=1e-5)
     assert metrics["accuracy"][0] == np.sum(np.all((logits >= 0) == labels, axis=1) * weights)
@@ -205,7 +206,9 @@ def test_a_multi_label_folder_opens_with_its_objective(tmp_path):
     assert json.loads((folder / "config.json").read_text())["problem_type"] == "multi_label_classification"
     with tiny.few_devices(1):
         (record,) = bertjax.load(folder).predict(["the cat"])  # which sets the objective
-    logits = task.infer(params, {name: array[None] for name, array in task.example(["the cat"], "").rows[0].items()})
+    logits = jax.jit(task.infer)(
+        params, {name: array[None] for name, array in task.example(["the cat"], "").rows[0].items()}
+    )
     expected = jax.nn.sigmoid(logits["logits"][0])
     np.testing.assert_allclose([*record["probabilities"].values()], expected, atol=2e-5)
     assert list(record["probabilities"]) == [*ANIMALS]

@@ -131,8 +131,8 @@ def indicators(labels: Ragged, places: Int32[np.ndarray, " n"], num_classes: int
 
 def _label_set(config: LabelSetsConfig, row: Row, column: str) -> tuple[str, ...]:
     """Returns the classes of a row, from columns of 0 and 1 or from one column. Raises RowError for a bad value."""
-    if config.flags:
-        return tuple(name for name in config.flags if _flag(row, name))
+    if flags := config.flags:
+        return tuple(name for name in flags if _flag(row, name))
     value = value_of(row, column, LABEL_KEY)
     values = _parts(value, row.where, column, config.label_separator) if isinstance(value, str) else value
     if not isinstance(values, list):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import build
+from bertjax.configs import classification
 from bertjax.data.fine_tuning import label_sets
 from bertjax.data.fine_tuning.label_sets import LabelSetRows, LabelSetsConfig, indicators
 from bertjax.data.fine_tuning.labeled_text import label_names
@@ -103,6 +104,25 @@ def test_columns_are_checked_against_each_other_and_the_classes():
         UserError, match=r"data\.label_column: got 'toxic, .*; expected a column for each of toxic, insult, the"
     ):
         settings.check_labels(("toxic", "insult"))
+
+
+@pytest.mark.parametrize(
+    ("variant", "name", "content", "expected"),
+    [
+        ("goemotions", "a.tsv", "a\t2,27\tid1\nb\t14\tid2\n", [("2", "27"), ("14",)]),
+        (
+            "jigsaw",
+            "a.csv",
+            'id,comment_text,toxic,severe_toxic,obscene,threat,insult,identity_hate\n1,"a\nb",1,0,1,0,0,0\n2,c,0,0,0,0,0,0\n',
+            [("toxic", "obscene"), ()],
+        ),
+    ],
+)
+def test_published_files(variant, name, content, expected):
+    write(name, content)
+    data = classification.get_config(variant).data.to_dict()
+    keys = ("header", "text_columns", "label_column", "label_separator")
+    assert classes(name, **{key: data[key] for key in keys}) == expected
 
 
 def test_single_labels_keep_their_prepared_rows():
