@@ -1,39 +1,49 @@
-"""Classification and regression of texts and pairs of texts (Devlin et al. 2019, section 4.1)."""
+"""Classification, multi-label classification and regression of texts and pairs (Devlin et al. 2019, section 4.1)."""
 
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import each, one_of, part
+from bertjax.config import above, each, one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.fine_tuning import labeled_text
+from bertjax.data.fine_tuning.label_sets import LabelSetRows, LabelSetsConfig, flags_of, indicators
 from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
 from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
-from bertjax.data.rows.stored import Fields
+from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
+from bertjax.interop import huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
-from bertjax.models.losses import cross_entropy, is_best, squared_error
+from bertjax.models.losses import binary_cross_entropy, cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
 from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained, samples
 from bertjax.tasks.bert import text_example
 
 _CORRELATIONS = ("pearson", "spearman")
+_METRICS = {
+    "classification": tuple(name for name in glue.METRICS if name not in _CORRELATIONS),
+    "multi_label": glue.MULTI_LABEL,
+    "regression": _CORRELATIONS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(LabeledTextConfig, fine_tuning.DataConfig):
+class DataConfig(LabelSetsConfig, fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
+      label_column: the column of the label or number; empty if there is none. With objective=multi_label, the column of
+        a list of classes, or two or more columns of 0 and 1, separated by commas, whose names are the classes.
       labels: the classes, in order. Default: those of the training rows, or of `init_from` without training rows.
       seq_len: the maximum number of tokens of a row, including special tokens; longer texts are
         truncated. Default: 128, or the model's number of positions if it is smaller.
@@ -49,31 +59,49 @@ class Config(fine_tuning.ClassWeightsConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      objective: "classification", or "regression": one number for each row.
+      objective: "classification"; "multi_label": any number of classes for each row; or "regression": one number for
+        each row.
+      class_weights: see `ClassWeightsConfig`. In multi_label they apply to rows that have the class, as `pos_weight` of
+        torch's BCEWithLogitsLoss.
       metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
-        "pearson", "spearman". See `bertjax.scoring.glue`.
+        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1". See
+        `bertjax.scoring.glue`.
+      threshold: in multi_label, the lowest probability of a class that is predicted.
     """
 
     model: fine_tuning.ClassifierConfig
     data: DataConfig
-    objective: Annotated[str, one_of("classification", "regression")]
-    metrics: Annotated[tuple[str, ...], each(one_of(*glue.METRICS))]
+    objective: Annotated[str, one_of(*_METRICS)]
+    metrics: Annotated[tuple[str, ...], each(one_of(*dict.fromkeys((*glue.METRICS, *glue.MULTI_LABEL))))]
+    threshold: Annotated[float, above(0, below=1)] = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected = "pearson and spearman for regression, the others for classification"
+        known = _METRICS[self.objective]
         fix = "set --config.metrics, or correct --config.objective"
         for metric in self.metrics:
             got = f"{metric} with objective={self.objective}"
-            self.check((metric in _CORRELATIONS) == self.is_numeric, "metrics", expected, got=got, fix=fix)
+            self.check(metric in known, "metrics", f"{', '.join(known)} for {self.objective}", got=got, fix=fix)
+        if self.is_multi_label:
+            self.data.check_columns()
+            if labels := self.data.labels or self.data.flags:
+                self.check_weights(labels)
 
     @property
     def is_numeric(self) -> bool:
         """Whether labels are numbers."""
         return self.objective == "regression"
 
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether a row has any number of classes."""
+        return self.objective == "multi_label"
+
     def check_labels(self) -> None:
-        """Raises UserError unless there are two or more distinct classes that fit the metrics; none in regression."""
+        """Raises UserError unless there are two or more distinct classes that fit the metrics; none in regression.
+
+        In multi-label classification, one class suffices.
+        """
         labels, data = self.data.labels, self.data
         if self.is_numeric:
             got = f"regression with {len(labels)} labels and {len(self.class_weights)} class_weights"
@@ -86,16 +114,17 @@ class Config(fine_tuning.ClassWeightsConfig):
         fix += "no names, also set --config.data.labels in their order"
         data.check(labels, "source", f"{expected} in init_from for prediction", got=got, fix=fix)
         fix = "omit it to use the classes of the training rows, or name each class once"
-        are_distinct = len(set(labels)) >= max(2, len(labels))
-        data.check(are_distinct, "labels", "two or more different classes", got=", ".join(labels), fix=fix)
+        fewest, word = (1, "one") if self.is_multi_label else (2, "two")
+        are_distinct = len(set(labels)) >= max(fewest, len(labels))
+        data.check(are_distinct, "labels", f"{word} or more different classes", got=", ".join(labels), fix=fix)
         ok, got = "f1" not in self.metrics or len(labels) == 2, f"f1 with {len(labels)} classes"
         expected = "two classes, because f1 is the F1 of the second class"
         self.check(ok, "metrics", expected, got=got, fix="use macro_f1")
 
 
 FREE_AFTER_TRAINING = (
-    *("metrics", "data.text_columns", "data.label_column", "data.header", "data.separator"),
-    "data.seq_len",
+    *("metrics", "threshold", "data.text_columns", "data.label_column", "data.label_separator"),
+    *("data.header", "data.separator", "data.seq_len"),
 )
 
 
@@ -114,9 +143,10 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 
 
 def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str, ...]:
-    """The class names of the model in `init_from`. Raises UserError unless it is a single-label classifier."""
-    numeric = config["objective"] == "regression"
-    if published.num_classes == 1 and not numeric:
+    """The class names of the model in `init_from`. Raises UserError unless it was trained for this objective."""
+    objective, stated = config["objective"], published.objective
+    numeric, is_multi_label = objective == "regression", objective == "multi_label"
+    if published.num_classes == 1 and not numeric and stated != "multi_label":
         raise UserError(
             f"config key init_from={config['init_from']}",
             got="a model with one output: for regression, ranking or multiple choice",
@@ -124,25 +154,32 @@ def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str
             fix="set --config.objective=regression and its --config.metrics, use configs/reranker.py or "
             "configs/multiple_choice.py, or name another folder",
         )
-    if published.is_multi_label:
+    if not pretrained.is_alike(published, is_multi_label):
+        raise UserError(
+            f"config key objective={objective}",
+            got=f"init_from={config['init_from']}, a model for {stated} (stated in its config.json)",
+            expected=f"objective={stated}",
+            fix=f"set --config.objective={stated}, or set data.source to train with only the encoder of this model",
+        )
+    if stated == "regression" and published.num_classes > 1:
         raise UserError(
             f"config key init_from={config['init_from']}",
-            got="a multi-label or multi-output model (problem_type in its config.json)",
-            expected="a single-label classifier",
+            got=f"a model that predicts {published.num_classes} numbers (problem_type in its config.json)",
+            expected="a classifier, or a model that predicts one number",
             fix="name another, or set data.source to train with only the encoder of this model",
         )
     return () if numeric else published.labels
 
 
-def _class_names(facts: Mapping[str, Any], text: LabeledTextConfig, known: tuple[str, ...]) -> tuple[str, ...]:
+def _class_names(facts: Mapping[str, Any], order: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     """The classes of training rows. If `init_from` has the same classes, they keep the order of its weights.
 
     Args:
       facts: the facts about the rows, see `LabeledRows.survey`.
-      text: the rows.
+      order: the classes in the order of the source of the rows, if it has one.
       known: the classes of `init_from`.
     """
-    names = labeled_text.label_names(facts, tables.class_names(text.source, "data.source", text.label_column))
+    names = labeled_text.label_names(facts, order)
     by_default = {labeled_text.with_default_name(name, known) for name in names}
     return known if set(known) in (set(names), by_default) else names
 
@@ -151,10 +188,13 @@ open_vocabulary = bert.open_vocabulary
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`. Has two classes if the classes come from the training rows."""
-    data = config["data"]
-    if config["objective"] == "classification" and data["source"] and not data["labels"]:
-        config = {**config, "data": {**data, "labels": ("0", "1")}}
+    """See `Trainable.example_config`. Has two classes, or as many as weights, if they come from the training rows."""
+    data, objective = config["data"], config["objective"]
+    if objective != "regression" and data["source"] and not data["labels"]:
+        labels: Sequence[str] = ("0", "1")
+        if objective == "multi_label":
+            labels = flags_of(data["label_column"]) or tuple(map(str, range(len(config["class_weights"]) or 2)))
+        config = {**config, "data": {**data, "labels": labels}}
     return fine_tuning.example_config(config)
 
 
@@ -164,33 +204,48 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
     @functools.cached_property
     def recipe(self) -> LabeledRows:
         """See `FineTuningData.recipe`."""
-        text = part(LabeledTextConfig, self._config.data)
-        return LabeledRows(text, self._config.is_numeric, self.vocabulary, self._config.data.seq_len)
+        config, data = self._config, self._config.data
+        if config.is_multi_label:
+            return LabelSetRows(part(LabelSetsConfig, data), False, self.vocabulary, data.seq_len)
+        return LabeledRows(part(LabeledTextConfig, data), config.is_numeric, self.vocabulary, data.seq_len)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """See `FineTuningData.labels`; from the config, or else from the training rows."""
-        data, published = self._config.data, self._published
-        if data.labels or self._config.is_numeric or not data.source:
+        config, data, published = self._config, self._config.data, self._published
+        if data.labels or config.is_numeric or not data.source:
             return data.labels
-        known = published.labels if published and not published.is_multi_label else ()
-        labeled_text.check_hidden(self.read.facts, known)
-        return _class_names(self.read.facts, data, known)
+        known = published.labels if published and pretrained.is_alike(published, config.is_multi_label) else ()
+        if config.is_multi_label and data.flags:
+            return _class_names(self.read.facts, data.flags, known)
+        if not config.is_multi_label:
+            labeled_text.check_hidden(self.read.facts, known)
+        order = tables.class_names(data.source, "data.source", data.label_column)
+        return _class_names(self.read.facts, order, known)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Raises UserError for labels or class weights that do not fit the classes."""
         if not self._config.is_numeric:
             self._config.check_weights(self.labels)
+            if self._config.is_multi_label:
+                self._config.data.check_labels(self.labels)
             labeled_text.check_labels(self.read.facts, self.labels)
         return super().complete(config)
 
     def fields(self) -> Fields:
-        """See `FineTuningData.fields`; "labels" are numbers to predict, or places in `labels`."""
+        """See `FineTuningData.fields`.
+
+        "labels" are numbers to predict, or places in `labels`, or in multi-label classification whether a row has each
+        class, [rows, C].
+        """
         fields = self.prepared.train
         if self._config.is_numeric:
             return fields
-        classes = self.read.facts["classes"]["train"]
-        return {**fields, "labels": np.array([self._place(name) for name in classes], np.int32)[fields["labels"]]}
+        places = np.array([self._place(name) for name in self.read.facts["classes"]["train"]], np.int32)
+        labels = fields["labels"]
+        if isinstance(labels, Ragged):
+            return {**fields, "labels": indicators(labels, places, len(self.labels))}
+        return {**fields, "labels": places[labels]}
 
     def _place(self, name: str) -> int:
         return self.labels.index(labeled_text.with_default_name(name, self.labels))
@@ -206,15 +261,25 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
         return self._example(row, *self.recipe.segments([row]))
 
     def _example(self, row: LabeledText, segments: Sequence[Sequence[int]]) -> Example:
-        label = np.float32(row.label) if self._config.is_numeric else np.int32(self._place(str(row.label)))
+        if isinstance(row.label, float):
+            label: Any = np.float32(row.label)
+        elif self._config.is_multi_label:
+            label = np.zeros(len(self.labels), bool)
+            label[[self._place(name) for name in row.classes]] = True
+        else:
+            label = np.int32(self._place(str(row.label)))
         return text_example(segments, self.vocabulary, self._config.data.seq_len, label)
 
     def baselines(self) -> Mapping[str, float]:
-        """Metrics of always predicting the mean of the validation labels or, in classification, the majority class."""
+        """Metrics of always predicting the mean of the validation labels or, in classification, the majority class.
+
+        In multi-label classification, it is the most frequent label set.
+        """
         labels = np.array([example.source for example in self.valid])
         if self._config.is_numeric:
             return {"valid/mean_loss": float(labels.var())}
-        return {"valid/majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+        _, counts = np.unique(labels, axis=0, return_counts=True)
+        return {"valid/majority_accuracy": float(counts.max() / len(labels))}
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
@@ -224,7 +289,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
-        self._numeric = config.is_numeric
+        self._numeric, self._multi_label = config.is_numeric, config.is_multi_label
         self.term = config.objective
         self.labels, self.tabs = config.data.labels, len(config.data.text_columns) == 2
         self.of_examples = {"labels": np.float32 if self._numeric else np.int32}
@@ -238,7 +303,15 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """The classifier, unless the classes match: the same names, or as many classes without names."""
-        return () if pretrained.has_classes(published, self.labels) else ("classifier",)
+        return () if pretrained.has_classes(published, self.labels, self._multi_label) else ("classifier",)
+
+    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
+        """See `TrainingTask.batch_specs`."""
+        specs = super().batch_specs()
+        if not self._multi_label:
+            return specs
+        labels = (jax.ShapeDtypeStruct((*spec["weights"].shape, len(self.labels)), bool) for spec in specs)
+        return [{**spec, "labels": each} for spec, each in zip(specs, labels, strict=True)]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The sum of the weights of the texts."""
@@ -246,25 +319,35 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropy, or the squared error, of each text; see `TrainingTask.loss`."""
-        logits = self.apply(params, batch, rng)
-        labels = batch["labels"]
-        each = squared_error(logits[..., 0], labels) if self._numeric else cross_entropy(logits, labels)
-        right = None if self._numeric else is_best(logits, labels)
+        logits, labels, right = self.apply(params, batch, rng), batch["labels"], None
+        if self._numeric:
+            each = squared_error(logits[..., 0], labels)
+        elif self._multi_label:
+            weights = self._config.class_weights
+            each = binary_cross_entropy(logits, labels, jnp.asarray(weights) if weights else None)
+            right = jnp.all((jax.nn.sigmoid(logits) >= self._config.threshold) == labels, axis=-1)
+        else:
+            each, right = cross_entropy(logits, labels), is_best(logits, labels)
         metrics = fine_tuning.metrics(batch, right, batch["weights"])
         return {self.term: jnp.sum(each * self._row_weights(batch))}, metrics
 
     def _row_weights(self, batch: Batch) -> jax.Array:
         """The weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
+        if self._multi_label:
+            return jnp.asarray(batch["weights"])
         return self._config.weighted(batch["weights"], batch["labels"])
 
     def score_names(self) -> Sequence[str]:
-        """The metrics of the config, and the mean loss."""
-        return (*self._config.metrics, "loss")
+        """The metrics of the config, or those of multi-label classification, and the mean loss."""
+        return (*(glue.MULTI_LABEL if self._multi_label else self._config.metrics), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`; `class_weights` do not apply."""
+        """See `score_names`; `class_weights` do not apply. In multi-label classification also the F1 of each class."""
         logits = np.stack([outputs[0]["logits"] for _, outputs in results]).astype(np.float64)
         labels = np.array([example.source for example, _ in results])
+        if self._multi_label:
+            found = glue.score_label_sets(_sigmoid(logits), labels, self._config.threshold, self.labels)
+            return {**found, "loss": float(np.mean(np.logaddexp(0, logits) - logits * labels))}
         predictions = logits[:, 0] if self._numeric else logits.argmax(axis=1)
         if self._numeric:
             losses = (predictions - labels) ** 2
@@ -284,20 +367,41 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The most probable class and the probabilities of all classes, or the predicted number."""
+        """The most probable class and the probabilities of all classes, or the predicted number.
+
+        In multi-label classification, all classes whose probability is at least `threshold`.
+        """
         (output,) = outputs
         if self._numeric:
             return {"score": round(float(output["logits"][0]), 6)}
-        probabilities = _softmax(output["logits"].astype(np.float64))
+        probabilities = (_sigmoid if self._multi_label else _softmax)(output["logits"].astype(np.float64))
         each = {label: round(float(p), 6) for label, p in zip(self.labels, probabilities, strict=True)}
+        if self._multi_label:
+            return {"labels": self._names(probabilities >= self._config.threshold), "probabilities": each}
         return {"label": self.labels[int(probabilities.argmax())], "probabilities": each}
+
+    def _names(self, chosen: np.ndarray) -> list[str]:
+        return [name for name, is_chosen in zip(self.labels, chosen, strict=True) if is_chosen]
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         first, *second = samples.texts(example.rows[0], self._tokenizer)
         shown = {"kind": "label", "text": first, "second": " ".join(second)}
-        right = float(example.source) if self._numeric else self.labels[int(example.source)]
+        if self._multi_label:
+            right: Any = self._names(example.source)
+        else:
+            right = float(example.source) if self._numeric else self.labels[int(example.source)]
         return {**shown, **self.record(example, outputs), "reference": right}
+
+    def export(self, params: Params, folder: Path) -> None:
+        """See `BertTask.export`."""
+        more = {"problem_type": huggingface.PROBLEM_TYPES["multi_label"]} if self._multi_label else {}
+        self.save(params, folder, self.architecture, self.labels or None, more=more)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.exp(-np.logaddexp(0, -logits))
+    return found
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -71,7 +71,7 @@ def test_a_label_that_the_config_does_not_have(train, home):
 def test_rows_of_a_single_class(train, tmp_path):
     message = train(GOOD.replace("\tno", "\tyes") * 1, data__valid_source=tmp_path / "rows.tsv")
     what = rf"labels of the training rows, from {tmp_path}/rows\.tsv:2 on"
-    check(message, what, "the label 'yes' in all 2 rows", "two or more", "data.label_column")
+    check(message, what, "the label 'yes' in all 2 rows", "different labels", "data.label_column")
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "sentence\tlabel\n"])
@@ -94,7 +94,7 @@ def test_no_rows(train, tmp_path, content):
         ({"class_weights": "(0.0, 0.0)"}, "class_weights", r"\(0.0, 0.0\)", "not all of them 0", "in that order"),
         ({"class_weights": "(1.0, 1e999)"}, "class_weights", "inf", "a number of 0 or more", "in that order"),
         ({"class_weights": "('a', 'b')"}, r"class_weights\[0\]", r"'a' \(str\)", "type float", "of that type"),
-        ({"metrics": "('pearson',)"}, "metrics", "pearson with objective=class", "for regression", "--config.metrics"),
+        ({"metrics": "('pearson',)"}, "metrics", "pearson with objective=class", "f1, macro_f1", "--config.metrics"),
         ({"metrics": "()"}, "best_metric", "'valid/accuracy'", "valid/loss, or empty", "one of these"),
         ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "mean"),
         ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "omit it"),
@@ -120,7 +120,7 @@ def test_classes_of_a_regression(train, key, value):
 
 def test_a_metric_of_classes_for_a_regression(train):
     message = train("sentence\tlabel\na\t1\nb\t2\nc\t3\nd\t4\n", **{**NUMBERS, "metrics": "('f1',)"})
-    check(message, "metrics", "f1 with objective=regression", "pearson and spearman", "metrics")
+    check(message, "metrics", "f1 with objective=regression", "pearson, spearman", "metrics")
 
 
 def test_f1_of_three_classes(train):

@@ -33,6 +33,7 @@ SMALL = {
 # For each case: the experiment, the function that writes its rows, and additional config values.
 FINE_TUNING = {
     "classes": ("classification", tiny.write_table, {"class_weights": (1.0, 3.0)}),
+    "label_sets": ("classification", tiny.write_table, {"objective": "multi_label", "class_weights": (1.0, 3.0)}),
     "tags": ("tagging", tiny.write_sentences, {"class_weights": (1.0, 3.0, 1.0, 2.0, 1.0)}),
     "answers": ("question_answering", tiny.write_questions, {"data.max_query_length": 9}),
 }

@@ -75,11 +75,6 @@ class Transformers(Published):
         return huggingface.read_labels(self.config, self._file) or ()
 
     @property
-    def is_multi_label(self) -> bool:
-        """See `huggingface.is_multi_label`."""
-        return huggingface.is_multi_label(self.config, self._file)
-
-    @property
     def rows(self) -> Mapping[str, Any]:
         """The rows of an export of BertSum."""
         return presumm.read_rows(self.config)
@@ -95,13 +90,17 @@ class Transformers(Published):
         if self.experiment == "replaced_tokens":
             return {"generator.width": 0.0}  # a discriminator has no generator
         tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
-        objective = {"objective": self.objective} if self.objective else {}
+        is_stated = self.objective in ("causal_lm", "multi_label")
+        objective = {"objective": self.objective} if is_stated else {}
         return without_pairs(self.experiment, tensors) | objective
 
     @property
     def objective(self) -> str | None:
         """See `Published.objective`; that of masked language models is not assumed."""
-        return "causal_lm" if self.architecture.endswith("ForCausalLM") else None
+        if self.architecture.endswith("ForCausalLM"):
+            return "causal_lm"
+        problem = self.config.get("problem_type")
+        return next((name for name, theirs in huggingface.PROBLEM_TYPES.items() if theirs == problem), None)
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """See `Published.load`."""

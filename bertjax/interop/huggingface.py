@@ -29,6 +29,12 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _TORCH_WEIGHTS_FILE = "pytorch_model.bin"
 
+# The problem_type of a classifier by its objective in `configs/classification.py`.
+PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
 # The ends of the names of classes with a classifier, and transformers' default names of two classes.
 _CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
 _TWO_LABELS = ("LABEL_0", "LABEL_1")
@@ -86,17 +92,6 @@ def read_labels(raw: Mapping[str, Any], path: Path) -> tuple[str, ...] | None:
     return tuple(labels[number] for number in numbers)
 
 
-def is_multi_label(raw: Mapping[str, Any], path: Path) -> bool:
-    """Returns whether a classifier predicts several independent classes, or several numbers, for a text.
-
-    Raises:
-      UserError: see `read_labels`.
-    """
-    problem = raw.get("problem_type")
-    is_one = problem != "regression" or len(read_labels(raw, path) or ()) < 2
-    return problem == "multi_label_classification" or not is_one
-
-
 def load(
     folder: str | Path, like: Mapping[str, Any], architecture: str = "", family: str = "bert", first_position: int = 0
 ) -> tuple[dict[str, Any], Report]:
@@ -148,7 +143,7 @@ def save(
         `BertForPreTraining`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForTokenClassification`,
         `BertForMultipleChoice`, `BertForQuestionAnswering`; or "BertSum" or "BertSumAbs", whose encoder it opens.
       labels: the names of the classes by number; None for LABEL_0, LABEL_1, ...
-      more: additional keys of config.json.
+      more: additional keys of config.json, which take precedence.
       special: the ids of the tokens "pad" and, for some families, "cls", "sep" and "mask".
       family: the name of the encoder's family.
     Raises:
@@ -169,9 +164,10 @@ def save(
     tensors = offset_positions(disassemble(params), first)
     values = {"model_type": of_family.name, **of_family.write_config(config)}
     values |= {"architectures": [of_family.class_name(architecture)], "dtype": "float32"}
-    values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()} | dict(more or {})
+    values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()}
     if "classifier.weight" in tensors:
         values |= _classes_json(architecture, len(tensors["classifier.weight"]), labels)
+    values |= more or {}
     tensors = of_family.from_canonical(tensors, architecture)
     if architecture == "BertModel":
         tensors = {name.removeprefix(f"{of_family.base}."): array for name, array in tensors.items()}
@@ -232,7 +228,7 @@ def _classes_json(architecture: str, count: int, labels: Sequence[str] | None) -
         "label2id": {name: i for i, name in enumerate(names)},
     }
     if architecture == "BertForSequenceClassification":
-        values["problem_type"] = "regression" if count == 1 else "single_label_classification"
+        values["problem_type"] = PROBLEM_TYPES["regression" if count == 1 else "classification"]
     return values
 
 

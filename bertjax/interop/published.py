@@ -100,11 +100,6 @@ class Published(abc.ABC):
         return len(self.labels)
 
     @property
-    def is_multi_label(self) -> bool:
-        """Whether a text can have several classes or numbers, which bertjax does not support."""
-        return False
-
-    @property
     def rows(self) -> Mapping[str, Any]:
         """Keys of `data` that describe the rows of training, if these were articles or pairs of texts."""
         return {}
@@ -121,7 +116,7 @@ class Published(abc.ABC):
 
     @property
     def objective(self) -> str | None:
-        """The objective of pretraining, "masked_lm" or "causal_lm", if it is known."""
+        """The objective of training, such as "masked_lm", "causal_lm" or "multi_label", if it is known."""
         return self.config.get("objective")
 
     @property

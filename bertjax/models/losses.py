@@ -14,6 +14,20 @@ def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Flo
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
+def binary_cross_entropy(
+    logits: Float[Array, "*n C"], labels: Bool[Array, "*n C"], weights: Float[Array, " C"] | None = None
+) -> Float[Array, "*n"]:
+    """Returns the mean over the classes of -log sigmoid(logits) or, for classes that are absent, -log sigmoid(-logits).
+
+    Args:
+      logits: the logits of all classes.
+      labels: whether each class is present.
+      weights: the weight of each class where it is present, `pos_weight` of torch's BCEWithLogitsLoss; None for 1 each.
+    """
+    present = jax.nn.softplus(-logits) * (1.0 if weights is None else weights)
+    return jnp.mean(jnp.where(labels, present, jax.nn.softplus(logits)), axis=-1)
+
+
 def smoothed_cross_entropy(
     logits: Float[Array, "*n V"],
     labels: Int[Array, "*n"],

@@ -42,6 +42,8 @@ _OTHERS = {
     "loss": "loss",
     "accuracy": "accuracy",
     "F1": "f1",
+    "micro F1": "micro_f1",
+    "macro F1": "macro_f1",
     "exact match": "exact_match",
     "Pearson correlation": "pearson",
     "Spearman correlation": "spearman",

@@ -14,7 +14,7 @@ _POINTS, _FEWEST, _MOST = 60_000, 40, 1500  # maximum in total; minimum and maxi
 _DIGITS = 5
 # Metrics with a known chance level. That of others depends on the data, and is logged with them.
 _CHANCE = {"pairs/per_token_accuracy": 0.5}
-# Secondary metrics: speed, optimizer, and ends of intervals.
+# Secondary metrics: speed, optimizer, ends of intervals, and the F1 of single classes.
 _SECONDARY = (
     "_low",
     "_high",
@@ -29,7 +29,7 @@ _SECONDARY = (
 )
 _SECONDARY_PREFIXES = (
     *("over_lead", "loss_spikes", "gradient_norm_spikes", "recompilations", "used_"),
-    "shorter_accuracy",
+    *("shorter_accuracy", "f1_"),
 )
 
 
@@ -138,7 +138,7 @@ def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed
 
 
 def is_primary(metric: str) -> bool:
-    """Returns whether a metric measures the model. Speed, ends of intervals and details of minimal pairs do not.
+    """Returns whether a metric measures the whole model, unlike speed, ends of intervals, and single classes or pairs.
 
     The split may be omitted.
     """

@@ -26,6 +26,8 @@ _TITLES = {
     "mrr@10": "Mean reciprocal rank, first 10",
     "ndcg@10": "nDCG, first 10",
     "f1": "F1",
+    "micro_f1": "Micro F1",
+    "macro_f1": "Macro F1",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "matthews_correlation": "Matthews correlation",

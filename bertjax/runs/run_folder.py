@@ -72,7 +72,9 @@ _ADDED_LATER = {
     "model.masked_lm_head": "transform",
     "data.tokenizer": "wordpiece",
     "data.summary_as": "sentences",
+    "data.label_separator": ",",
     "rouge.references": "average",
+    "threshold": 0.5,
     "data.row_lengths": (),
 }
 # Those that an experiment always had.

@@ -64,6 +64,10 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = MappingProxyT
 )
 
 
+# The metrics of multi-label classification; see `score_label_sets`.
+MULTI_LABEL = ("accuracy", "micro_f1", "macro_f1")
+
+
 def score(metrics: Sequence[str], predictions: Numbers, references: Numbers) -> dict[str, float]:
     """Returns the value of each metric.
 
@@ -88,6 +92,41 @@ def score(metrics: Sequence[str], predictions: Numbers, references: Numbers) -> 
     for side, values in (("predictions", predictions), ("references", references)):
         _check_finite(side, values)
     return {name: METRICS[name](predictions, references) for name in metrics}
+
+
+def score_label_sets(
+    probabilities: Float64[np.ndarray, "n C"],
+    references: Bool[np.ndarray, "n C"],
+    threshold: float,
+    names: Sequence[str],
+) -> dict[str, float]:
+    """Returns the metrics of rows with any number of classes, as in scikit-learn with `zero_division=0`.
+
+    `accuracy` is the fraction of rows with exactly the correct classes. `micro_f1` is the F1 of all pairs of a row and
+    a class, `f1_NAME` that of a class, and `macro_f1` the unweighted mean over all classes. F1 is 0.0 if nothing is
+    predicted or present.
+
+    >>> references = np.array([[True, False], [True, False]])
+    >>> score_label_sets(np.array([[0.9, 0.5], [0.6, 0.4]]), references, 0.5, ("a", "b"))
+    {'accuracy': 0.5, 'micro_f1': 0.8, 'macro_f1': 0.5, 'f1_a': 1.0, 'f1_b': 0.0}
+
+    Args:
+      probabilities: the probability of each class for each of at least one row.
+      references: whether each row has each class.
+      threshold: the lowest probability of a class that is predicted.
+      names: the classes.
+    Raises:
+      UserError: if a probability is not finite (of a diverged model).
+    """
+    _check_finite("predictions", probabilities.sum(axis=1))
+    predictions = probabilities >= threshold
+    each = [_f1(*columns) for columns in zip(predictions.T, references.T, strict=True)]
+    return {
+        "accuracy": float((predictions == references).all(axis=1).mean()),
+        "micro_f1": _f1(predictions.ravel(), references.ravel()),
+        "macro_f1": sum(each) / len(each),
+        **{f"f1_{name}": value for name, value in zip(names, each, strict=True)},
+    }
 
 
 def _check_finite(side: str, values: Numbers) -> None:

@@ -10,20 +10,30 @@ import jax.numpy as jnp
 from bertjax.config import choice
 from bertjax.contract import Params
 from bertjax.errors import UserError
+from bertjax.interop.huggingface import PROBLEM_TYPES
 from bertjax.interop.published import Published
 
 _log = logging.getLogger(__name__)
 
 
-def has_classes(published: Published, labels: Sequence[str]) -> bool:
+def is_alike(published: Published, is_multi_label: bool) -> bool:
+    """Returns whether a classifier of texts, unless it states no objective, gives one class or any number of them."""
+    stated = published.objective
+    return stated not in PROBLEM_TYPES or (stated == "multi_label") == is_multi_label
+
+
+def has_classes(published: Published, labels: Sequence[str], is_multi_label: bool = False) -> bool:
     """Returns whether a classifier of texts can predict these classes, or a number if there are none.
 
     It must have the same names in the same order, or the same number of classes without names.
     """
-    if published.is_multi_label or published.experiment not in ("classification", "reranker", "features"):
+    is_of_texts = published.experiment in ("classification", "reranker", "features")
+    if not is_of_texts or not is_alike(published, is_multi_label):
         return False
     if not labels:  # a regression model has no class name, or a meaningless one
         return published.num_classes < 2
+    if published.objective == "regression":  # of several numbers
+        return False
     if published.labels or published.num_classes != len(labels):
         return published.labels == tuple(labels)
     _log.warning("%s has no class names; assuming %s", published.path, ", ".join(labels))

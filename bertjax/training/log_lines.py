@@ -8,6 +8,7 @@ from bertjax.progress import amount
 
 _MOST = 5  # metrics in a line
 _DETAILS = ("_low", "_high", "_p")  # suffixes of confidence intervals and p-values
+_OF_CLASS = "f1_"  # prefix of the F1 of a class
 
 
 def update(step: int, num_steps: int | None, metrics: Mapping[str, float], seconds_left: float | None) -> str:
@@ -53,7 +54,8 @@ def evaluation(
       best: the metric that selects the best checkpoint, which comes first; "" if there is none.
     """
     split, own = next(iter(scores)).partition("/")[0], _of_split(scores)
-    names = [name for name in own if not name.endswith(_DETAILS) and name not in _of_split(baselines)]
+    details = {name for name in own if name.endswith(_DETAILS) or name.startswith(_OF_CLASS)}
+    names = [name for name in own if name not in details and name not in _of_split(baselines)]
     names.sort(key=lambda name: name != best.partition("/")[2])
     parts = [f"{name} {own[name]:.4g}{_compared(name, _of_split(baselines))}" for name in names[:_MOST]]
     return "  ".join([f"{_position(step, num_steps)}  {split}: {parts[0]}", *parts[1:]])

@@ -17,6 +17,7 @@ def write(folder: Path) -> Path:
     _write_rows(folder / "MRPC", ["train.tsv", "dev.tsv"], rng, "Quality\t#1 String\t#2 String", "{label}\t{}\t{}")
     _write_rows(folder / "SST-2", ["train.tsv", "dev.tsv"], rng, "sentence\tlabel", "{}\t{label}")
     _write_rows(folder, ["train.tsv"], rng, "text\tlabel", "{}\t{label}")
+    _write_rows(folder, ["topics.jsonl"], rng, "", '{{"text": "{}", "topics": [{label}]}}')
     languages = ["train.en", "train.de", "valid.en", "valid.de", "text.en", "texts.txt"]
     _write_rows(folder, languages, rng, "", "{}")
     _write_rows(folder, ["pairs.tsv"], rng, "", "{}\t{}")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 
-from bertjax.errors import UserError
+import bertjax
 from bertjax.experiments import classification
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.interop.published import open_weights
@@ -135,19 +136,104 @@ def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
     tiny.check_message(none.error, what="data.source", got="no classes in", expected="rows", fix="data.labels")
 
 
-def test_a_multi_label_classifier_is_only_an_encoder_for_training(tmp_path):
-    folder = published_models.write_huggingface(tmp_path / "published")
+ANIMALS = ("cat", "dog", "bird")
+
+
+def label_sets(folder, form, **overrides):
+    """A task and data of texts labeled by the animals in them, in columns of 0 and 1 or as lists."""
+    values = tiny.write_table(folder)
+    texts = [line.partition("\t")[0] for line in Path(values["data.source"]).read_text().splitlines()[1:]]
+    found = [[animal for animal in ANIMALS if animal in text.split()] for text in texts]
+    source = folder / f"rows.{form}"
+    if form == "csv":
+        flags = (",".join(str(int(animal in each)) for animal in ANIMALS) for each in found)
+        rows = ["sentence," + ",".join(ANIMALS), *(f"{text},{each}" for text, each in zip(texts, flags, strict=True))]
+        values["data.label_column"] = ",".join(ANIMALS)
+    else:
+        rows = [json.dumps({"sentence": text, "label": each}) for text, each in zip(texts, found, strict=True)]
+    source.write_text("\n".join(rows) + "\n")
+    return ready_of({**values, "objective": "multi_label", "data.source": str(source), **overrides}, folder)
+
+
+def test_label_sets_are_learned_from_columns_and_from_lists(tmp_path):
+    """Columns keep their order. Both forms have the same classes, batches and baseline."""
+    (task, data, *_), (other, lists, *_) = (label_sets(tmp_path / form, form) for form in ("csv", "jsonl"))
+    assert (task.labels, other.labels) == (ANIMALS, ("bird", "cat", "dog"))
+    batch, same = (next(each.batches("train", 0, np.arange(8))) for each in (data, lists))
+    np.testing.assert_array_equal(batch["labels"], same["labels"][:, [1, 2, 0]])
+    (spec, *_) = (each for each in task.batch_specs() if each["input_ids"].shape == batch["input_ids"].shape)
+    assert {name: (a.shape, a.dtype) for name, a in batch.items()} == {
+        name: (a.shape, a.dtype) for name, a in spec.items()
+    }
+    sets = collections.Counter(tuple(example.source) for example in data.validation_examples())
+    assert data.baselines() == lists.baselines() == {"valid/majority_accuracy": max(sets.values()) / sets.total()}
+
+    params = random_params(task.init, scale=0.5)
+    sums, metrics = jax.jit(functools.partial(task.loss, rng=None))(params, batch)
+    logits = jax.jit(task.infer)(params, batch)["logits"]
+    labels, weights = batch["labels"], batch["weights"]
+    expected = np.sum(optax.sigmoid_binary_cross_entropy(logits, labels).mean(axis=1) * weights)
+    np.testing.assert_allclose(sums["multi_label"], expected, rtol=1e-5)
+    assert metrics["accuracy"][0] == np.sum(np.all((logits >= 0) == labels, axis=1) * weights)
+    weighted, *_ = label_sets(tmp_path / "csv", "csv", class_weights=(3.0, 1.0, 1.0))
+    extra = np.sum(2 * jax.nn.softplus(-logits[:, 0]) * labels[:, 0] * weights) / 3
+    sums, _ = jax.jit(functools.partial(weighted.loss, rng=None))(params, batch)
+    np.testing.assert_allclose(sums["multi_label"], expected + extra, rtol=1e-5)
+    assert weighted.denominators(batch)["multi_label"] == weights.sum()
+
+
+def test_classes_above_the_threshold_are_predicted(tmp_path):
+    task, data, *_ = label_sets(tmp_path, "csv", threshold=0.7)
+    (example, *_) = data.validation_examples()
+    output = [{"logits": np.log(np.array([0.9, 0.6, 0.71]) / np.array([0.1, 0.4, 0.29]))}]
+    assert task.record(example, output) == {
+        "labels": ["cat", "bird"],
+        "probabilities": {"cat": 0.9, "dog": 0.6, "bird": 0.71},
+    }
+    example = example._replace(source=np.array([True, True, False]))
+    scores = task.score([(example, output)])
+    assert set(task.score_names()) | {f"f1_{name}" for name in ANIMALS} == set(scores)
+    assert (scores["accuracy"], scores["micro_f1"], scores["f1_cat"], scores["f1_bird"]) == (0, 0.5, 1, 0)
+    assert scores["loss"] == pytest.approx(-np.mean(np.log([0.9, 0.6, 0.29])))
+    found = shown(task, data, tmp_path / "shown")
+    assert found.examples[0]["labels"] == [] and set(found.examples[0]["reference"]) <= set(ANIMALS)
+
+
+def test_a_multi_label_folder_opens_with_its_objective(tmp_path):
+    task, *_ = label_sets(tmp_path, "csv")
+    params, folder = random_params(task.init, scale=0.5), tmp_path / "exported"
+    task.export(params, folder)
+    assert json.loads((folder / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    with tiny.few_devices(1):
+        (record,) = bertjax.load(folder).predict(["the cat"])  # which sets the objective
+    logits = jax.jit(task.infer)(
+        params, {name: array[None] for name, array in task.example(["the cat"], "").rows[0].items()}
+    )
+    expected = jax.nn.sigmoid(logits["logits"][0])
+    np.testing.assert_allclose([*record["probabilities"].values()], expected, atol=2e-5)
+    assert list(record["probabilities"]) == [*ANIMALS]
+    told = published(folder, "predict").error
+    fix = "--config.objective=multi_label, or set data.source"
+    tiny.check_message(
+        told, what="objective=classification", got="exported, a model for multi_label", expected="multi_l", fix=fix
+    )
     values = json.loads((folder / "config.json").read_text())
-    values |= {"id2label": {"0": "no", "1": "yes"}, "problem_type": "multi_label_classification"}
-    (folder / "config.json").write_text(json.dumps(values))
-    source = tiny.write_table(tmp_path)["data.source"]
-    config = tree_of("classification", "", {"init_from": str(folder), "data.seq_len": 16, "data.source": source})
-    assert tiny.ready(config, tmp_path / "kept").task.labels == ("no", "yes")
-    config["data"]["source"] = ""
-    with pytest.raises(
-        UserError, match=r"init_from=.*: got a multi-label or multi-output model.*Fix: name another, or"
-    ):
-        stages.of_config(classification, config)
+    (folder / "config.json").write_text(json.dumps(values | {"problem_type": "single_label_classification"}))
+    told = published(folder, "predict", objective="multi_label").error
+    tiny.check_message(
+        told, what="objective=multi_label", got="for classification", expected="=class", fix="=classification"
+    )
+
+
+def test_a_multi_label_classifier_is_an_encoder_for_the_training_of_others(tmp_path):
+    task, *_ = label_sets(tmp_path, "csv", **{"data.label_column": "cat,dog"})
+    task.export(random_params(task.init), tmp_path / "exported")
+    source = Path(tiny.write_table(tmp_path)["data.source"])
+    source.write_text(source.read_text().replace("\tyes", "\tcat").replace("\tno", "\tdog"))
+    values = {"init_from": str(tmp_path / "exported"), "data.seq_len": 16, "data.source": str(source)}
+    other = tiny.ready(tree_of("classification", "", values), tmp_path / "kept").task
+    assert other.labels == ("cat", "dog")
+    assert other.reinitialized_modules(open_weights(tmp_path / "exported")) == ("classifier",)
 
 
 def test_a_regression_model_has_no_classes(tmp_path):

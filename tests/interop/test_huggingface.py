@@ -311,19 +311,16 @@ def test_default_labels_that_transformers_omits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("problem_type", "count", "is_multi_label"),
+    ("problem_type", "objective"),
     [
-        (None, 3, False),
-        ("single_label_classification", 3, False),
-        ("multi_label_classification", 3, True),
-        ("multi_label_classification", 1, True),
-        ("regression", 1, False),
-        ("regression", 3, True),
+        (None, None),
+        ("single_label_classification", "classification"),
+        ("multi_label_classification", "multi_label"),
+        ("regression", "regression"),
     ],
 )
-def test_multi_label_models_are_detected(tmp_path, problem_type, count, is_multi_label):
-    values = {"problem_type": problem_type, "id2label": {str(n): f"LABEL_{n}" for n in range(count)}}
-    assert open_weights(write_config(tmp_path, **values)).is_multi_label == is_multi_label
+def test_the_objective_of_a_classifier_is_read(tmp_path, problem_type, objective):
+    assert open_weights(write_config(tmp_path, problem_type=problem_type)).objective == objective
 
 
 @pytest.mark.parametrize("id2label", [{"1": "a"}, {"0": 3}, {}, ["a"], {"0": "a", "00": "b"}])

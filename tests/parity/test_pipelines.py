@@ -31,8 +31,8 @@ ENTITIES = {
 QUESTION = {"question": "the cat", "context": "the dog sees the birding. The bird sees two dogs"}
 
 
-def opened(name, head, folder):
-    """A folder of a random model as our model, and its export."""
+def opened(name, head, folder, **changes):
+    """A folder of a random model, with changes of its config, as our model, and its export."""
     import transformers
 
     theirs, ours = folder / "theirs", folder / "ours"
@@ -42,7 +42,7 @@ def opened(name, head, folder):
         write_tokenizer(theirs, [*PLAIN, WORDS])
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "cls", "sep")}
-    their_model(name, head, vocab_size=len(tokenizer), **ids).save_pretrained(theirs)
+    their_model(name, head, vocab_size=len(tokenizer), **ids, **changes).save_pretrained(theirs)
     model = bertjax.load(theirs, config=CONFIGS.get(head, {}))
     model.export(ours)
     return model, ours
@@ -77,6 +77,22 @@ def test_pipelines_on_an_export_predict_the_same(name, task, tmp_path):
                 )
         else:
             check_tags(model, folder)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_multi_label_folders_have_the_same_probabilities_both_ways(name, tmp_path):
+    import transformers
+
+    with tiny.few_devices(1):
+        model, folder = opened(name, "classes", tmp_path, problem_type="multi_label_classification")
+        records = model.predict(PLAIN)
+    for each in (tmp_path / "theirs", folder):
+        pipeline = transformers.pipeline("text-classification", model=str(each), tokenizer=str(each))
+        for record, expected in zip(records, pipeline(PLAIN, top_k=None), strict=True):
+            scores = {each["label"]: each["score"] for each in expected}
+            close([record["probabilities"][label] for label in scores], [*scores.values()])
+            assert set(record["labels"]) == {label for label, score in scores.items() if score >= 0.5}
+    assert any(len(record["labels"]) != 1 for record in records)
 
 
 def check_tags(model, folder):

@@ -31,6 +31,7 @@ def test_every_kind_is_laid_out(folder):
         "Next sentence: probability 0.88, label no.",
         "yes 75.0 % predicted no 25.0 % right",
         "2.25 right: 3.5",
+        "cat 75.0 % right dog 50.0 % predicted fish 25.0 % cat, dog right: cat",
         "AustenO I-PER",
         "Answer: Green, and right: pale Green",
         "No answer right: no answer",

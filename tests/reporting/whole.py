@@ -50,6 +50,14 @@ SAMPLES: list[dict[str, Any]] = [
     },
     {"kind": "label", "text": "Two .", "second": "cats .", "reference": 3.5, "score": 2.25},
     {
+        "kind": "label",
+        "text": "Three .",
+        "second": "",
+        "reference": ["cat"],
+        "labels": ["cat", "dog"],
+        "probabilities": {"cat": 0.75, "dog": 0.5, "fish": 0.25},
+    },
+    {
         "kind": "tags",
         "words": ["Jane", "Austen", "wrote"],
         "tags": ["B-PER", "O", "O"],

@@ -109,17 +109,16 @@ def test_a_key_added_later_is_off_in_older_runs():
 
 def test_a_key_added_later_has_its_earlier_value_in_older_runs():
     for key, value in run_folder._ADDED_LATER.items():
-        subtree, _, name = key.rpartition(".")
-        old, same, other = {subtree: {"old": 1}}, {subtree: {"old": 1, name: value}}, {subtree: {"old": 1, name: 0.5}}
+        values = ({}, {key: value}, {key: 0.25}, {key: type(value)()})
+        old, same, other, off = (traverse_util.unflatten_dict({"old.key": 1, **each}, sep=".") for each in values)
         assert differences(old, same) == differences(same, old) == []
-        assert differences(old, other) == differences(same, other) == [f"{key}: {value!r} before, 0.5 now"]
+        assert differences(old, other) == differences(same, other) == [f"{key}: {value!r} before, 0.25 now"]
         assert lasting(same) == lasting(old)
         if value:  # then a value that is off is a change
-            off = {subtree: {"old": 1, name: type(value)()}}
             assert len(differences(old, off)) == len(differences(off, old)) == len(differences(same, off)) == 1
             assert without_off(off) != without_off(old) == without_off(same)
     seen = set()
-    for name, variant in (("bert_pretraining", "base"), ("bertsum_abs", "tiny")):
+    for name, variant in (("bert_pretraining", "base"), ("bertsum_abs", "tiny"), ("classification", "tiny")):
         tree = importlib.import_module(f"bertjax.configs.{name}").get_config(variant).to_dict()
         values = traverse_util.flatten_dict(tree, sep=".")
         seen |= values.items() & run_folder._ADDED_LATER.items()

@@ -21,7 +21,7 @@ def columns(rows, dtype):
 
 
 def test_docstring():
-    assert doctest.testmod(glue).attempted == 1
+    assert doctest.testmod(glue).attempted == 3
     assert doctest.testmod(glue).failed == 0
 
 
@@ -50,6 +50,17 @@ def test_docstring():
 def test_worked_examples(metric, predictions, references, value):
     got = glue.score([metric], np.array(predictions), np.array(references))
     assert got == {metric: pytest.approx(value, abs=1e-12)}
+
+
+def test_label_sets():
+    """Of the three classes, "a" has 2 of 2, "b" 1 of 2 predictions and 1 of 3 references, "c" none of either."""
+    references = np.array([[1, 1, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
+    probabilities = np.array([[0.7, 0.7, 0.1], [0.6, 0.69, 0], [0.9, 0, 0], [0, 0.8, 0]])
+    scores = glue.score_label_sets(probabilities, references, 0.7, ("a", "b", "c"))
+    f1 = {"f1_a": 1.0, "f1_b": 2 * 1 / (2 + 3), "f1_c": 0.0}
+    assert scores == pytest.approx({"accuracy": 1 / 4, "micro_f1": 2 * 3 / (4 + 5), "macro_f1": 1.4 / 3, **f1})
+    with pytest.raises(UserError, match=r"predictions, row 1 \(from 0\): got nan"):
+        glue.score_label_sets(np.array([[0.5], [np.nan]]), np.ones((2, 1), bool), 0.5, ("a",))
 
 
 @pytest.mark.parametrize("constant", [0.1, 1e300, 0.0, -5e-324])

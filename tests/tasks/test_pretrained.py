@@ -47,7 +47,7 @@ def check_bert(folder, sizes):
     assert found.model.items() >= {**BERT, **{key: sizes[key] for key in (*SIZES, "vocab_size")}}.items()
     assert set(found.model) == set(MODEL_KEYS)
     assert (found.lowercase, found.labels, found.rows, found.num_classes) == (True, (), {}, 0)
-    assert not found.is_multi_label
+    assert found.objective is None
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +128,17 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
     for kind, is_of_texts in (("BertForSequenceClassification", True), ("BertForTokenClassification", False)):
         (folder / "config.json").write_text(json.dumps({**values, "architectures": [kind]}))
         assert pretrained.has_classes(open_weights(folder), ("no", "yes")) == is_of_texts
-    values["problem_type"] = "multi_label_classification"
-    (folder / "config.json").write_text(json.dumps(values))
-    found = open_weights(folder)
-    assert found.is_multi_label and not pretrained.has_classes(found, ("no", "yes"))
+    values["architectures"] = ["BertForSequenceClassification"]
+    fits = {
+        None: (1, 1),
+        "single_label_classification": (1, 0),
+        "multi_label_classification": (0, 1),
+        "regression": (0, 0),
+    }
+    for problem_type, expected in fits.items():
+        (folder / "config.json").write_text(json.dumps({**values, "problem_type": problem_type}))
+        found = [pretrained.has_classes(open_weights(folder), ("no", "yes"), many) for many in (False, True)]
+        assert tuple(found) == expected
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])

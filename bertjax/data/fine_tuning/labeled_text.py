@@ -4,21 +4,24 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int32
 
 from bertjax.config import Constraint
 from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
-from bertjax.data.rows.stored import Numbering
+from bertjax.data.rows.stored import Numbering, Ragged
 from bertjax.data.rows.text_rows import is_too_long, text_fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
+Label = str | float | Sequence[str]  # the name of a class, a number, or the names of the classes of a row
+LABEL_KEY, _CLASS = "data.label_column", "the name or number of a class"
 TextColumns = Annotated[
     tuple[str, ...],
     Constraint(
@@ -53,8 +56,15 @@ class LabeledText(NamedTuple):
 
     first: str
     second: str | None  # None if the row is not a pair
-    label: str | float | None  # the name of a class, or a number; None without a label column
+    label: Label | None  # None without a label column
     where: str  # its position for messages, such as "file:line"
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of its classes; none if the label is a number."""
+        if isinstance(self.label, str):
+            return (self.label,)
+        return self.label if isinstance(self.label, Sequence) else ()
 
 
 def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Iterator[LabeledText]:
@@ -69,7 +79,7 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Ite
       UserError: if `TableConfig.read` raises it. A row is bad if it lacks a column, has an empty text or label, or, if
         `numeric`, has a label that is not a finite number.
     """
-    return config.read(source, key, partial(_labeled, config, numeric))
+    return config.read(source, key, partial(_labeled, config, _number_label if numeric else _class))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +112,16 @@ class LabeledRows(Recipe[LabeledText]):
             fix = "set --config.data.label_column to the column of the label"
             expected = "a column, because training needs labels"
             raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
-        return self.config.splits(partial(_labeled, self.config, self.is_numeric))
+        return self.config.splits(partial(_labeled, self.config, self.label))
+
+    @property
+    def label(self) -> Callable[[Row, str], Label]:
+        """The function that returns the label in a column of a row. It raises RowError for a bad one."""
+        return _number_label if self.is_numeric else _class
 
     def survey(self) -> Survey[LabeledText]:
         """See `Recipe.survey`. If labels are numbers, there are no classes."""
-        return LabelSurvey(self.is_numeric)
+        return LabelSurvey()
 
     def text(self, row: LabeledText) -> str:
         """See `Recipe.text`."""
@@ -117,12 +132,16 @@ class LabeledRows(Recipe[LabeledText]):
         segments = self.segments(rows)
         fields = text_fields(segments, self.tokenizer, self.seq_len)
         truncated = sum(is_too_long(each, self.tokenizer, self.seq_len) for each in segments)
-        counts, labels = {"truncated": truncated}, [row.label for row in rows]
+        counts = {"truncated": truncated}
         if self.is_numeric:
-            return Encoded({**fields, "labels": np.array(labels, np.float32)}, counts)
+            return Encoded({**fields, "labels": np.array([row.label for row in rows], np.float32)}, counts)
         number = Numbering()
-        numbers = np.array([number[str(label)] for label in labels], np.int32)
-        return Encoded({**fields, "labels": numbers}, counts, {"labels": list(number)})
+        numbers = np.array([number[name] for row in rows for name in row.classes], np.int32)
+        return Encoded({**fields, "labels": self.field(numbers, rows)}, counts, {"labels": list(number)})
+
+    def field(self, numbers: Int32[np.ndarray, " n"], rows: Sequence[LabeledText]) -> Ragged | np.ndarray:
+        """Returns the field of the classes of rows, from the numbers of all their classes in order."""
+        return numbers
 
     def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
         """See `Recipe.named`. The "labels" of classes become indices in the training classes of `facts`."""
@@ -139,24 +158,24 @@ class LabeledRows(Recipe[LabeledText]):
 
 
 class LabelSurvey(Survey[LabeledText]):
-    """Counts the rows of each class in "train" and "valid", and keeps the position of the first row of each class."""
+    """Counts the rows of each class in "train" and "valid", and keeps the position of the first row of each class.
 
-    def __init__(self, is_numeric: bool) -> None:
-        """Initializes the survey. If labels are numbers, it collects nothing."""
-        self._is_numeric = is_numeric
-        self._counts = {split: Counter[str]() for split in (TRAIN, VALID)}
+    Args:
+      known: classes that are counted even if no row has them.
+    """
+
+    def __init__(self, known: Sequence[str] = ()) -> None:
+        self._counts = {split: Counter(dict.fromkeys(known, 0)) for split in (TRAIN, VALID)}
         self._first: dict[str, dict[str, str]] = {split: {} for split in self._counts}
 
     def add(self, split: str, rows: Sequence[LabeledText]) -> None:
         """See `Survey.add`."""
-        if self._is_numeric:
-            return
-        names = [str(row.label) for row in rows]
-        self._counts[split].update(names)
+        found = [(name, row.where) for row in rows for name in row.classes]
+        self._counts[split].update(name for name, _ in found)
         first = self._first[split]
-        for name, row in zip(names, rows, strict=True):
+        for name, where in found:
             if name not in first:
-                first[name] = row.where
+                first[name] = where
 
     def facts(self) -> dict[str, Any]:
         """See `Survey.facts`. The classes are sorted: as numbers if all are numbers, otherwise by code point."""
@@ -170,7 +189,7 @@ def ordered(names: Collection[str]) -> list[str]:
     >>> ordered({"10", "9"})
     ['9', '10']
     """
-    numbers = {name: _number(name) for name in names}
+    numbers = {name: finite_number(name) for name in names}
     if None in numbers.values():
         return sorted(names)
     return sorted(names, key=lambda name: (numbers[name], name))
@@ -183,15 +202,17 @@ def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ..
       facts: the facts of `LabelSurvey`.
       known: the classes in the order of their source, which is kept; empty if the source has none.
     Raises:
-      UserError: if there are fewer than two classes.
+      UserError: if all rows have the same classes.
     """
     counts = facts["classes"][TRAIN]
-    if len(counts) < 2:
-        ((name, count),) = counts.items()
+    num_rows = facts.get("rows", {}).get(TRAIN) or sum(counts.values())  # only rows with several classes are counted
+    if all(count in (0, num_rows) for count in counts.values()):
+        found = [name for name, count in counts.items() if count]
+        places = [f", from {facts['first'][TRAIN][name]} on" for name in found]
         raise UserError(
-            f"labels of the training rows, from {facts['first'][TRAIN][name]} on",
-            got=f"the label {name!r} in all {count} rows",
-            expected="two or more labels",
+            "".join(["labels of the training rows", *places[:1]]),
+            got=f"{' and '.join(f'the label {name!r}' for name in found) or 'no label'} in all {num_rows} rows",
+            expected="rows with different labels",
             fix="check config.data.label_column, or add rows of other classes",
         )
     return tuple(name for name in known if name in counts) if counts.keys() <= set(known) else tuple(counts)
@@ -224,7 +245,7 @@ def with_default_name(name: str, labels: Sequence[str]) -> str:
     >>> with_default_name("1", ("LABEL_0", "LABEL_1"))
     'LABEL_1'
     """
-    has_default_names = tuple(labels) == tuple(f"LABEL_{number}" for number in range(len(labels)))
+    has_default_names = all(label == f"LABEL_{number}" for number, label in enumerate(labels))
     return f"LABEL_{name}" if has_default_names and f"LABEL_{name}" in labels else name
 
 
@@ -247,42 +268,49 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
                 )
 
 
-def _labeled(config: LabeledTextConfig, numeric: bool, row: Row) -> LabeledText:
+def _labeled(config: LabeledTextConfig, label_of: Callable[[Row, str], Label], row: Row) -> LabeledText:
     texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
-    label: str | float | None = None
-    if config.label_column:
-        label = (
-            number_of(row, config.label_column, "data.label_column") if numeric else _class(row, config.label_column)
-        )
+    label = label_of(row, config.label_column) if config.label_column else None
     return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
 
 
+def _number_label(row: Row, column: str) -> float:
+    return number_of(row, column, LABEL_KEY)
+
+
 def _class(row: Row, column: str) -> str:
-    value = value_of(row, column, "data.label_column")
+    value = value_of(row, column, LABEL_KEY)
+    if isinstance(value, list):
+        fix = "set --config.objective=multi_label if rows have several classes"
+        raise RowError(row.where, f"a list in column {column!r}", _CLASS, fix)
+    return class_name(value, row.where, column)
+
+
+def class_name(value: object, where: str, column: str) -> str:
+    """Returns the name of a class from a value of a column. Raises RowError if it is no name or number of a class."""
     name = json.dumps(value) if isinstance(value, int) else value  # in JSON lines 1 and true keep their spelling
-    expected = "the name or number of a class"
     if isinstance(value, float):
         fix = f"write {value:.0f} instead, or " if value.is_integer() else ""
         fix += "set --config.objective=regression to predict numbers"
-        raise RowError(row.where, f"{value} in column {column!r}", f"{expected}, which has no fraction", fix)
+        raise RowError(where, f"{value} in column {column!r}", f"{_CLASS}, which has no fraction", fix)
     if not isinstance(name, str):
         got = "no label" if value is None else type(value).__name__
-        raise RowError(row.where, f"{got} in column {column!r}", expected)
+        raise RowError(where, f"{got} in column {column!r}", _CLASS)
     if not (name := name.strip()):
-        raise RowError(row.where, f"an empty label in column {column!r}", expected)
+        raise RowError(where, f"an empty label in column {column!r}", _CLASS)
     return name
 
 
 def number_of(row: Row, column: str, key: str) -> float:
     """Returns the number of the column that config key `key` names. Raises RowError unless it is finite."""
     value = value_of(row, column, key)
-    number = _number(value)
+    number = finite_number(value)
     if number is None:
         raise RowError(row.where, f"{value!r} in column {column!r}", "a finite number")
     return number
 
 
-def _number(value: object) -> float | None:
+def finite_number(value: object) -> float | None:
     """Returns the finite number that a value is or spells; None for other values."""
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan

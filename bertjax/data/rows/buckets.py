@@ -137,7 +137,8 @@ class Rows:
             batch[name] = np.zeros(inside.shape, values.dtype)
             batch[name][inside] = values[positions]
         for name, values in self._scalars.items():
-            batch[name] = np.where(indices < 0, np.zeros((), values.dtype), values[indices])
+            batch[name] = values[indices]
+            batch[name][indices < 0] = 0
         return batch
 
     def packed(self, instances: Indices, sizes: Int64[np.ndarray, " rows"], length: int) -> dict[str, np.ndarray]:

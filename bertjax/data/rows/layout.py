@@ -46,9 +46,11 @@ class Layout(NamedTuple):
         rows[self.token_row, self.token_column] = values
         return rows
 
-    def spread_instances(self, values: Shaped[np.ndarray, " n"], shape: tuple[int, int]) -> Shaped[np.ndarray, "B E"]:
+    def spread_instances(
+        self, values: Shaped[np.ndarray, "n *size"], shape: tuple[int, int]
+    ) -> Shaped[np.ndarray, "B E *size"]:
         """Returns rows whose first entries are the `values` of the row's instances, followed by zeros."""
-        rows = np.zeros(shape, values.dtype)
+        rows = np.zeros((*shape, *values.shape[1:]), values.dtype)
         rows[self.row, self.number] = values
         return rows
 

@@ -28,7 +28,7 @@ class Ragged(NamedTuple):
     lengths: Int[np.ndarray, " rows"]
 
 
-Fields = Mapping[str, Ragged | np.ndarray]  # the fields of all rows by name; a plain array has one scalar per row
+Fields = Mapping[str, Ragged | np.ndarray]  # the fields of all rows by name; a plain array has one entry per row
 
 
 class Numbering(dict[str, int]):

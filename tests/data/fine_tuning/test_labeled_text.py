@@ -169,7 +169,7 @@ def test_classes_keep_the_order_of_their_source():
 def test_a_single_class_is_an_error():
     with pytest.raises(
         UserError,
-        match=r"from a\.tsv:1 on: got the label 'yes' in all 2 rows; expected two or more labels.*label_column",
+        match=r"from a\.tsv:1 on: got the label 'yes' in all 2 rows; expected rows with different labels.*label_column",
     ):
         label_names(facts_of("yes", "yes"), ())
 

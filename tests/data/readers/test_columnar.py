@@ -11,10 +11,11 @@ from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
 
 ROWS = [
-    {"sentence": f"größe {i}", "label": i % 3, "score": i / 2, "choices": ["a", None], "more": {"x": i}}
+    {"sentence": f"größe {i}", "label": i % 3, "several": [i % 3, 1], "choices": ["a", None], "more": {"x": i / 2}}
     for i in range(9)
 ]
-FEATURES = {"info": {"features": {"label": {"names": ["no", "yes", "maybe"], "_type": "ClassLabel"}}}}
+_CLASSES = {"names": ["no", "yes", "maybe"], "_type": "ClassLabel"}
+FEATURES = {"info": {"features": {"label": _CLASSES, "several": {"feature": _CLASSES, "_type": "Sequence"}}}}
 
 
 def write(folder, rows=ROWS, named=False):
@@ -51,8 +52,11 @@ def test_rows_equal_those_of_json_lines(tmp_path, name):
 def test_class_numbers_are_read_as_class_names(tmp_path):
     write(tmp_path, named=True)
     for name in ("rows.parquet", "stream.arrow"):
-        assert [row.values["label"] for row in read(tmp_path / name)] == ["no", "yes", "maybe"] * 3
-        assert tables.class_names(str(tmp_path / name), "data.source", "label") == ("no", "yes", "maybe")
+        rows = [row.values for row in read(tmp_path / name)]
+        assert [row["label"] for row in rows] == ["no", "yes", "maybe"] * 3
+        assert [row["several"] for row in rows] == [["no", "yes"], ["yes", "yes"], ["maybe", "yes"]] * 3
+        for column in ("label", "several"):
+            assert tables.class_names(str(tmp_path / name), "data.source", column) == ("no", "yes", "maybe")
         assert tables.class_names(str(tmp_path / name), "data.source", "sentence") == ()
 
 
