@@ -303,6 +303,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
         each = {label: round(float(p), 6) for label, p in zip(self.labels, probabilities, strict=True)}
         return {"label": self.labels[int(probabilities.argmax())], "probabilities": each}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        if self._numeric:
+            return ("score",)
+        return ("label", *(f"probabilities.{label}" for label in self.labels))
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         first, *second = samples.texts(example.rows[0], self._tokenizer)

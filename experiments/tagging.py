@@ -293,6 +293,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         best = _word_logits(example, outputs).argmax(axis=-1)
         return {"words": list(example.source.words), "tags": [self.labels[i] for i in best]}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("words", "tags")
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         return {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags)}

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from glob import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.readers import kinds, lines, tables
 from bertjax.data.readers.kinds import COLUMNAR, TABLES, suffix_of
-from bertjax.data.readers.lines import BadRows, Line, RowError
+from bertjax.data.readers.lines import BadRows, Line, RowError, of_row
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES, split_name
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
@@ -68,6 +69,7 @@ class Stored(NamedTuple):
     where: str  # its position for messages, such as "file:line"
     fields: tuple[str, ...] = ()  # the fields of its row; () if it is not from a row
     references: tuple[tuple[str, ...], ...] = ()  # the sentences of further reference summaries
+    columns: Mapping[str, Any] = MappingProxyType({})  # the values of its row
 
 
 def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
@@ -249,6 +251,11 @@ def _from_row(where: str, row: Any, style: ArticleFormat, needs_summary: bool) -
     """Returns the article in the fields of a row or record."""
     if not isinstance(row, Mapping):
         raise RowError(where, f"a JSON {type(row).__name__}", "an object with the fields of an article")
+    with of_row(row):
+        return _stored(where, row, style, needs_summary)._replace(columns=row)
+
+
+def _stored(where: str, row: Mapping[str, Any], style: ArticleFormat, needs_summary: bool) -> Stored:
     article_field, summary_field = style.article_field, style.summary_field
     needed = _BERTSUM_FIELDS if needs_summary else _BERTSUM_FIELDS[:1]
     if article_field not in row and all(field in row for field in needed):
