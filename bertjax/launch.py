@@ -59,7 +59,7 @@ _OUTPUT = flags.DEFINE_string(
 _FORMAT = flags.DEFINE_string(
     "format", "", "Prediction format: text, jsonl, csv, tsv or html. Default: by the suffix of --output."
 )
-flags.DEFINE_string("columns", "", "Columns of the input table to copy into each prediction, such as id,label.")
+flags.DEFINE_string("columns", "", "Columns of the input table to copy into each prediction, such as id,date.")
 _CHECKPOINTS = (
     "Checkpoint: latest, best, a step, or a mean such as last:5 or best:3. each:best:3 evaluates each of them."
 )

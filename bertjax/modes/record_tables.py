@@ -65,7 +65,7 @@ def parse_columns(text: str, source: str) -> tuple[str, ...]:
     """Returns the columns in `--columns`. Raises UserError for an empty name, a name twice, and standard input."""
     columns = tuple(map(str.strip, text.split(","))) if text else ()
     if not all(columns) or len({*columns}) < len(columns):
-        fix = "correct it, for example --columns=id,label"
+        fix = "correct it, for example --columns=id,date"
         raise UserError("--columns", got=repr(text), expected="names of different columns", fix=fix)
     if columns and source == "-":
         raise _without_columns(columns, "standard input")
