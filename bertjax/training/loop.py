@@ -124,7 +124,7 @@ class _Run:
             if not scores:  # a signal interrupted the evaluation, which must be complete before the next update
                 _log.info(_STOPPED, begun)
                 return True
-        is_last = self._stops_early(begun) or is_last
+        is_last = is_last or self._stops_early(begun)
         if is_last and not distributed.of_first_process(self._checkpoints.is_scheduled(begun)):
             seconds = self._ledger.trained_seconds
             self._save(begun, state.params, state.opt_state, scheduled=True, trained_seconds=seconds)
@@ -170,7 +170,7 @@ class _Run:
                 scores = self._evaluate(state.params, self._data, self._preempted)
                 self._log.write_scores(done, scores)
                 stopping = self._preempted()
-                is_last = self._stops_early(done) or is_last
+                is_last = is_last or self._stops_early(done)
                 if (stopping or is_last) and not saves:
                     self._save(done, state.params, state.opt_state, scheduled=is_last, trained_seconds=trained)
             if saves or stopping or is_last:
