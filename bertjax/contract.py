@@ -32,7 +32,8 @@ Output = Mapping[str, np.ndarray]  # the outputs of `PredictionTask.infer` for o
 class BadInput(NamedTuple):
     """The source of an example that represents a bad line, row or record of the input.
 
-    Such an example has no rows. Its record is `{"error": error}`; `PredictionTask.record` is not called.
+    Such an example has no rows. Its record has only "error" and `Example.columns`; `PredictionTask.record` is not
+    called.
     """
 
     error: str  # one line: the position, the value that was read, and the expected value
@@ -47,11 +48,14 @@ class Example(NamedTuple):
       source: what the task needs to write or score the record; or a `BadInput`.
       limited: what was done to an input that is longer than a limit, and the limit: "truncated" if the model does not
         read a part of it, "split" if its rows read different parts. Its record has these names with the value true.
+      columns: the values of the table's row that the example is made from, by column; empty for other inputs. Its
+        record begins with those that `--columns` names.
     """
 
     rows: Sequence[Mapping[str, np.ndarray]]
     source: Any
     limited: Mapping[str, str] = MappingProxyType({})
+    columns: Mapping[str, Any] = MappingProxyType({})
 
 
 class Attended(NamedTuple):
@@ -173,6 +177,14 @@ class PredictionTask(abc.ABC):
         Args:
           example: an example.
           outputs: the outputs of its rows, still padded.
+        """
+
+    @abc.abstractmethod
+    def record_fields(self) -> Sequence[str]:
+        """Returns the names in records, in order, for the columns of CSV and TSV files.
+
+        "a.b" is name "b" of the object "a". An object without such names is one column of JSON. A record may lack some
+        of the names.
         """
 
 

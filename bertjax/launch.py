@@ -39,7 +39,7 @@ gc.set_threshold(50_000, 20, 20)
 
 # Imports are in functions: worker processes import this file without JAX, and a mode imports only what it needs.
 MODES = ("train", "evaluate", "predict", "mine", "export", "prepare", "check", "report", "plan")
-FORMATS = ("", "text", "jsonl", "html")
+FORMATS = ("", "text", "jsonl", "csv", "tsv", "html")
 _OF_CONFIG = "config", None, "Config file, with a variant after a colon."
 # `build_all` reports unknown keys, because it knows the valid ones.
 _UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
@@ -57,8 +57,9 @@ _OUTPUT = flags.DEFINE_string(
     "output", "-", "Output file, or FOLDER/ for exports and features. Default: standard output."
 )
 _FORMAT = flags.DEFINE_string(
-    "format", "", "Prediction format: text, jsonl or html. Default: by the suffix of --output."
+    "format", "", "Prediction format: text, jsonl, csv, tsv or html. Default: by the suffix of --output."
 )
+flags.DEFINE_string("columns", "", "Columns of the input table to copy into each prediction, such as id,date.")
 _CHECKPOINTS = (
     "Checkpoint: latest, best, a step, or a mean such as last:5 or best:3. each:best:3 evaluates each of them."
 )
@@ -89,13 +90,19 @@ _VERSION = flags.DEFINE_bool("version", False, "Print the version.")
 _KEY = "config.KEY=VALUE"
 GROUPS = {
     "Run": ("config", _KEY, "workdir", "mode", "seeds", "report", "profile"),
-    "Predict, evaluate and export": ("input", "output", "format", "checkpoint", "plot", "plot_layers", "plot_heads"),
+    "Predict, evaluate and export": (
+        *("input", "output", "format", "columns", "checkpoint"),
+        *("plot", "plot_layers", "plot_heads"),
+    ),
     "Sweeps": ("sweep", "set", "backend", "workers", "slurm", "dry_run", "print_commands"),
     "Plan": ("topology", "plan_search"),
     "Several processes": ("distributed", "coordinator_address", "num_processes", "process_id", "join_timeout"),
     "Help": ("help", "helpfull", "keys", "version"),
 }
-_OF_REQUEST = ("workdir", "input", "output", "format", "checkpoint", "topology", "plan_search", "profile")
+_OF_REQUEST = (
+    *("workdir", "input", "output", "format", "columns", "checkpoint"),
+    *("topology", "plan_search", "profile"),
+)
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
 

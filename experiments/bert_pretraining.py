@@ -201,6 +201,10 @@ class Task(PretrainingTask[Config]):
         is_next = round(float(output["is_next"]), 6) if len(texts) > 1 and "is_next" in output else None
         return {"text": "\t".join(texts), "masks": masks, "is_next_probability": is_next}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("text", "masks", "is_next_probability")
+
     def _name(self, token: int) -> str:
         # A published table may have a few more rows than its vocabulary has tokens.
         return self._tokenizer.names([token])[0] if token < self._tokenizer.vocab_size else f"[row {token}]"

@@ -199,6 +199,11 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
             record["n_best"] = each
         return summarization.with_reference(record, article)
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        several = ("n_best",) if self._decoding.n_best > 1 else ()
+        return ("id", "summary", "score", "complete", *several, *summarization.REFERENCE_FIELDS)
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds the article."""
         sentences = list(example.source.article.article.sentences)

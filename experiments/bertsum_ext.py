@@ -222,6 +222,11 @@ class Task(SummarizationTask[Config]):
         }
         return summarization.with_reference(record, article.article)
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        own = ("id", "summary", "positions", "sentences", "scores", "refused")
+        return (*own, *summarization.REFERENCE_FIELDS)
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds the oracle's choice."""
         article = example.source.article

@@ -383,6 +383,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def _names(self, chosen: np.ndarray) -> list[str]:
         return [name for name, is_chosen in zip(self.labels, chosen, strict=True) if is_chosen]
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        if self._numeric:
+            return ("score",)
+        return ("labels" if self._multi_label else "label", *(f"probabilities.{label}" for label in self.labels))
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         first, *second = samples.texts(example.rows[0], self._tokenizer)

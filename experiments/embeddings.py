@@ -396,6 +396,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """The text, and its vector."""
         return {"text": example.source, "features": outputs[0]["features"]}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("text", "features")
+
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation texts with the most similar texts of the first rows, or pairs with their scores."""
         examples = (each for each in data.validation_examples() if isinstance(each.source, RelatedTexts))

@@ -289,6 +289,10 @@ class Task(BertPredictionTask[Config]):
         pair = {} if second is None else {"second": second}
         return {"units": units, **pair, "features": np.concatenate(parts)}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("units", "second", "features")
+
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """See `PredictionTask.open_folder` and `readers.feature_files`. A bad input is a text without units."""

@@ -178,6 +178,10 @@ class Task(BertPredictionTask[Config], ScoringTask):
             "log_probabilities": [round(float(value), 6) for value in values],
         }
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("text", "score", "per_token_score", "tokens", "log_probabilities")
+
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The accuracies; see `scoring.minimal_pairs.accuracies`."""
         return minimal_pairs.score(results)

@@ -145,6 +145,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         probabilities = {name: round(each, 6) for name, each in found.items()}
         return {"label": label, "choice": example.source.choices[label], "probabilities": probabilities}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("label", "choice", "probabilities")  # rows may have different choices
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         context, choices, right = example.source

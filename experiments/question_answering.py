@@ -220,6 +220,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
             "null_score": best and round(null, 6),
         }
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("id", "answer", "start", "end", "score", "null_score")
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds question, context and reference answers."""
         question, _ = example.source

@@ -281,6 +281,10 @@ class Task(PretrainingTask[Config]):
         probabilities = output["probabilities"][: len(text.words)].tolist()
         return {"text": text.text, "tokens": text.words, "probabilities": [round(p, 6) for p in probabilities]}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("text", "tokens", "probabilities")
+
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """See `BertTask.samples`; without attention."""
         for example, outputs in infer(self.shown(data)):

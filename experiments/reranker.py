@@ -242,6 +242,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         score = self._activated(np.asarray(outputs[0]["logits"], np.float64))
         return {"score": float(f"{score:.7g}")}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("score",)
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         query, *texts = example.source.texts

@@ -350,6 +350,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
             entities.append(entity)
         return {**record, "entities": entities}
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        return ("words", "tags", "start", "end", "entities")
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
         return {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags)}

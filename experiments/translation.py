@@ -440,6 +440,11 @@ class Task(Seq2SeqTask):
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]
         return record
 
+    def record_fields(self) -> Sequence[str]:
+        """See `PredictionTask.record_fields`."""
+        several = ("n_best",) if self._decoding.n_best > 1 else ()
+        return ("source", "translation", "score", "complete", *several)
+
     def line(self, record: Mapping[str, Any]) -> str:
         """The translation in a record or, for a given target, its score."""
         return str(record["score" if self._decoding.method == "forced" else "translation"])

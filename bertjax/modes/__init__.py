@@ -16,6 +16,8 @@ from bertjax.modes.stages import Resolved, check_folder, rehearse, resolve
 
 __all__ = ["Experiment", "Outcome", "Request", "check_folder", "command", "config_of", "rehearse", "run"]
 
+_AGREED = ("mode", "workdir", "checkpoint", "input", "output", "columns")  # flags that are the same on all processes
+
 
 @distributed.ending_together()
 def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
@@ -28,7 +30,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     Raises:
       UserError: for all errors that the user can correct.
     """
-    flags = {f"--{name}": getattr(request, name) for name in ("mode", "workdir", "checkpoint", "input", "output")}
+    flags = {f"--{name}": getattr(request, name) for name in _AGREED}
     values = request.overrides if given is None else traverse_util.flatten_dict(given, sep=".")
     distributed.agree_on_command({**flags, **values})
     if given is None and request.overrides and request.mode not in ("evaluate", "predict", "export"):
@@ -56,12 +58,13 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
 def _use(request: Request, resolved: Resolved) -> None:
     """Predicts or exports, without importing the modules of training, which takes time."""
     from bertjax.model import Model
-    from bertjax.modes import predictions
+    from bertjax.modes import predictions, record_tables
     from bertjax.modes.predict import predict
     from bertjax.runs.checkpoints import digest, find_steps
 
     if request.run and not resolved.run:
         find_steps(request.run, request.checkpoint)  # raises UserError, because there is none
+    columns = record_tables.parse_columns(request.columns, request.input)
     used = resolved.to_predict()
     model = Model(used.task, used.settings, used.config, request.run, request.checkpoint, resolved.published)
     if request.mode == "export":
@@ -72,9 +75,10 @@ def _use(request: Request, resolved: Resolved) -> None:
 
     def fingerprint(form: str) -> str:
         weights = digest(request.run, request.checkpoint) if request.run else ""
-        return predictions.fingerprint({**used.config, "form": form}, weights, request.input)
+        made_of = {**used.config, "form": form, **({"columns": columns} if columns else {})}
+        return predictions.fingerprint(made_of, weights, request.input)
 
-    predict(model, request.input, request.output, request.format, fingerprint, request.render, request.draw)
+    predict(model, request.input, request.output, request.format, fingerprint, request.render, request.draw, columns)
 
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:

@@ -3,20 +3,21 @@
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax import distributed, files
 from bertjax.contract import BadInput, Example, PredictionTask
 from bertjax.errors import UserError
 from bertjax.model import Model
-from bertjax.modes import predictions, streams
+from bertjax.modes import predictions, record_tables, streams
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
-_FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html"}  # formats by the suffix of the output
+# Formats by the suffix of the output.
+_FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html", ".csv": "csv", ".tsv": "tsv"}
 
 
 def predict(
@@ -27,6 +28,7 @@ def predict(
     fingerprint: Callable[[str], str],
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None,
     draw: Callable[..., None] | None,
+    columns: Sequence[str] = (),
 ) -> None:
     """Writes a record for each input.
 
@@ -38,6 +40,7 @@ def predict(
       fingerprint: returns a digest of everything that the lines of a format depend on; "" if they cannot be resumed.
       render: makes the parts of the HTML page of the records; None without pages.
       draw: draws the attention of an example; None for no figures.
+      columns: the columns of the input that each record repeats; see `record_tables.with_columns`.
     Raises:
       UserError: for bad input, or an output or a format that the task does not have.
     """
@@ -45,28 +48,31 @@ def predict(
     if draw and not task.attention:
         got, expected = "a task that draws no attention", "a task that does, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="omit it")
-    _check_input(task, source)
-    examples, is_writer = _examples(model, source, draw), distributed.is_first_process()
-    if task.official and output.endswith(".json"):
+    official = task.official if output.endswith(".json") else None
+    open_folder = task.open_folder if output.endswith("/") or Path(output).is_dir() else None
+    form = form or _FORMS.get(Path(output).suffix, "")
+    lines = None if official or open_folder or form == "html" else _lines(task, form, columns)
+    if columns:
+        record_tables.check_columns(columns, task, is_record=bool(lines and lines.is_record))
+    _check_input(model, source, columns)
+    examples, is_writer = _examples(model, source, columns, draw), distributed.is_first_process()
+    if official:
         good = (record for record in model.records(examples) if "error" not in record)
         with streams.open_output(output, is_writer) as file:
-            file.write(streams.json_line(task.official(good)))
-        return
-    if task.open_folder and (output.endswith("/") or Path(output).is_dir()):
-        with _open_folder(task.open_folder, Path(output)) as take:
+            file.write(streams.json_line(official(good)))
+    elif open_folder:
+        with _open_folder(open_folder, Path(output)) as take:
             for record in model.records(examples):
                 take(record)
-        return
-    form = form or _FORMS.get(Path(output).suffix, "")
-    if form == "html":
+    elif lines is None:
         assert render
         with streams.open_output(output, is_writer) as file:
             file.writelines(render(model.records(examples)))
-        return
-    write_line = _line_writer(task, form)
-    with predictions.open_lines(output, is_writer, fingerprint(form)) as (file, done):
-        for record in model.records(examples, done):
-            file.write(write_line(record))
+    else:
+        made_of = fingerprint(form)
+        with predictions.open_lines(output, is_writer, made_of, lines.header, is_quoted=form == "csv") as (file, done):
+            for record in model.records(examples, done):
+                file.write(lines.line(record))
 
 
 @contextlib.contextmanager
@@ -84,28 +90,29 @@ def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[C
         yield take
 
 
-def _check_input(task: PredictionTask, source: str) -> None:
+def _check_input(model: Model, source: str, columns: Sequence[str]) -> None:
     """Raises UserError for bad lines or rows of a file before any prediction is made."""
     if not Path(source).is_file() and not Path(source).is_dir():
         return  # a pipe can be read once
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # prediction reads the input again and logs the same lines
     try:
-        collections.deque(track(_found(task, source), "checking", "example"), maxlen=0)
+        collections.deque(track(_found(model, source, columns), "checking", "example"), maxlen=0)
     finally:
         logging.disable(before)
 
 
-def _found(task: PredictionTask, source: str) -> Iterator[Example]:
-    """Returns the examples in the input."""
-    of_file = None if source == "-" else task.examples_of(source)
-    return of_file or task.examples(streams.read_lines(source))
+def _found(model: Model, source: str, columns: Sequence[str]) -> Iterator[Example]:
+    """Returns the examples in the input, with these columns of their rows."""
+    of_file = None if source == "-" else model.task.examples_of(source)
+    examples = of_file or model.task.examples(streams.read_lines(source))
+    return record_tables.with_columns(examples, columns, source, model.config["data"]["on_bad_row"])
 
 
-def _examples(model: Model, source: str, draw: Callable[..., None] | None) -> Iterator[Example]:
+def _examples(model: Model, source: str, columns: Sequence[str], draw: Callable[..., None] | None) -> Iterator[Example]:
     """Yields the examples in the input, shows progress, logs the number of bad ones, and draws them with --plot."""
     count = bad = 0
-    for example in track(_found(model.task, source), "predicting", "example"):
+    for example in track(_found(model, source, columns), "predicting", "example"):
         count += 1
         bad += isinstance(example.source, BadInput)
         if draw:
@@ -126,13 +133,28 @@ def _draw(draw: Callable[..., None], model: Model, number: int, example: Example
         draw(number, kinds)
 
 
-def _line_writer(task: PredictionTask, form: str) -> Callable[[Mapping[str, Any]], str]:
-    """Returns a function from a record to its line: text if the task makes texts and the format allows, or JSON."""
-    line = task.line
-    if form == "text" and not line:
+class _Lines(NamedTuple):
+    """How records are written as lines."""
+
+    line: Callable[[Mapping[str, Any]], str]
+    header: str = ""
+    is_record: bool = True  # whether a line has the names of its record
+
+
+def _lines(task: PredictionTask, form: str, columns: Sequence[str]) -> _Lines:
+    """Returns the lines of a format: tables, text if the task makes texts and the format allows, or JSON."""
+    text = task.line
+    if form == "text" and not text:
         fix = "omit --format, or set it to jsonl"
         raise UserError("--format=text", got="a task without text output", expected="a task that writes texts", fix=fix)
-    if line and form != "jsonl":
-        # Every record has exactly one line; that of a bad input is empty.
-        return lambda record: "\n" if "error" in record else line(record).replace("\n", " ") + "\n"
-    return streams.json_line
+    if form in record_tables.FORMS:
+        writer = record_tables.Writer(form, task, columns)
+        return _Lines(writer, writer.header)
+    if text and form != "jsonl":
+
+        def line(record: Mapping[str, Any]) -> str:
+            """Returns exactly one line; that of a bad input is empty."""
+            return "\n" if "error" in record else text(record).replace("\n", " ") + "\n"
+
+        return _Lines(line, is_record=False)
+    return _Lines(streams.json_line)

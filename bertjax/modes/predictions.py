@@ -44,7 +44,9 @@ def weights_digest(weights: Path) -> list[list[str]]:
 
 
 @contextlib.contextmanager
-def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextIO, int]]:
+def open_lines(
+    name: str, is_writer: bool, made_of: str, header: str = "", *, is_quoted: bool = False
+) -> Iterator[tuple[TextIO, int]]:
     """Opens a file for lines and yields it with the number of lines that an interrupted process has already written.
 
     Lines are written to a partial file in the same folder, which is renamed when the block ends. After an error the
@@ -54,29 +56,38 @@ def open_lines(name: str, is_writer: bool, made_of: str) -> Iterator[tuple[TextI
       name: the file; "-" and devices are written to directly.
       is_writer: whether this process writes the file. The others get the same number.
       made_of: a `fingerprint`; "" for a file that cannot be resumed.
+      header: the first line, which is written here and does not count; "" for none.
+      is_quoted: whether a line break between double quotes is part of a line, as in CSV.
     Raises:
       UserError: if another process is writing the file.
     """
     path = Path(name)
     if not made_of or name == "-" or (path.exists() and not path.is_file()):
         with streams.open_output(name, is_writer) as file:
+            file.write(header)
             yield file, 0
         return
     partial = path.with_name(f"{path.name}.{made_of}.partial")
     with streams.named_errors(name), files.alone(path) if is_writer else contextlib.nullcontext():
-        done = distributed.of_first_process(_keep_whole_lines(partial) if is_writer else 0)
+        done = distributed.of_first_process(_keep_whole_lines(partial, is_quoted) if is_writer else 0)
         with (partial if is_writer else Path(os.devnull)).open("a", 1, "utf-8") as file:
-            yield file, done
+            if not done:
+                file.write(header)
+            yield file, max(0, done - bool(header))
         if is_writer:
             partial.replace(path)
 
 
-def _keep_whole_lines(path: Path) -> int:
-    """Truncates a file after its last complete line; returns the number of lines."""
+def _keep_whole_lines(path: Path, is_quoted: bool) -> int:
+    """Truncates a file after its last complete line; returns the number of lines. See `open_lines`."""
     if not path.exists():
         return 0
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        path.write_bytes(whole)
-    return whole.count(b"\n")
+    content, count, end, quotes, start = path.read_bytes(), 0, 0, 0, 0
+    while stop := content.find(b"\n", start) + 1:
+        quotes += content.count(b'"', start, stop)
+        start = stop
+        if not (is_quoted and quotes % 2):  # quotes are doubled within a field, so they are even at the end of a row
+            count, end = count + 1, stop
+    if end < len(content):
+        path.write_bytes(content[:end])
+    return count

@@ -33,8 +33,10 @@ class Request:
       output: a file for predictions, metrics or a verdict, "-" for standard output, or a folder to export to. If it
         ends in .json, predictions have the official format of the task, if there is one. If it is a folder or ends in a
         slash, tasks that write folders write one.
-      format: the format of other predictions: "jsonl", a record per line; "text", a text per line; "html", a page. ""
-        selects it by the suffix of `output`; without a suffix it is text if the task makes texts, otherwise jsonl.
+      format: the format of other predictions: "jsonl", a record per line; "csv" and "tsv", a row per record; "text", a
+        text per line; "html", a page. "" selects it by the suffix of `output`; without a suffix it is text if the task
+        makes texts, otherwise jsonl.
+      columns: columns of the input that each prediction repeats, separated by commas.
       checkpoint: see `checkpoints.restore_params`. For evaluation of several checkpoints, it begins with "each:".
       draw: draws a plan, or the attention of an example, whose number from 1 is the first argument; None to draw
         nothing.
@@ -54,6 +56,7 @@ class Request:
     input: str = "-"
     output: str = "-"
     format: str = ""
+    columns: str = ""
     checkpoint: str = "final"
     draw: Callable[..., None] | None = None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None = None
@@ -106,6 +109,8 @@ def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
     if request.checkpoint.startswith("each:") and request.mode != "evaluate":
         expected, fix = "each: only with --mode=evaluate", "omit each:; last:3 is the mean of three checkpoints"
         raise UserError("--checkpoint", got=request.checkpoint, expected=expected, fix=fix)
+    if request.columns and request.mode != "predict":
+        raise UserError("--columns", got=f"--mode={request.mode}", expected="--mode=predict", fix="omit it")
     config = run_folder.load_config(Path(request.workdir)) if given is None else given
     if not request.workdir and request.mode != "plan" and not config.get("init_from"):
         fix = "add --workdir=RUN or --config.init_from=FOLDER"

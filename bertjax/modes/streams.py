@@ -67,13 +67,18 @@ def _open_input(name: str) -> Iterator[Iterable[bytes]]:
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    """Returns a record as a line of JSON. Numbers of arrays have 6 decimals, as in BERT's extract_features.py.
+    """Returns a record as a line of JSON; see `json_text`."""
+    return json_text(record) + "\n"
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as JSON. Numbers of arrays have 6 decimals, as in BERT's extract_features.py.
 
     Raises:
       UserError: for NaN and infinity, which JSON does not have.
     """
     try:
-        return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_rounded) + "\n"
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_rounded)
     except ValueError as error:
         raise UserError(
             "the model's output",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.runs.early_stopping import find_stop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +75,14 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last update of the config is logged."""
-        return self.num_steps >= (self.config.get("num_steps") or math.inf)
+        """Whether the last update of the config is logged, or the run has stopped early."""
+        return self.stopped_early or self.num_steps >= (self.config.get("num_steps") or math.inf)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether early stopping has ended the run."""
+        stop = find_stop(self.config, self.records)
+        return stop is not None and stop.step == self.num_steps
 
     def final_metrics(self) -> dict[str, float]:
         """Returns the validation metrics of `final_evaluation`, and the last test metrics."""

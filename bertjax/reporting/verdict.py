@@ -48,6 +48,8 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     spent = goodput.breakdown(run)
     total = "" if (run.config.get("budget") or {}).get("hours") else f" of {planned:,}"
     status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
+    if run.stopped_early and steps < planned:
+        status = f"Stopped early: {steps:,} of {planned:,} steps"
     metrics, main, baselines = run.final_metrics(), main_metric(run), _baselines(run)
     evaluation = run.final_evaluation()
     shown = [("Evaluated", f"step {evaluation['step']:,} of {steps:,}")] if evaluation else []

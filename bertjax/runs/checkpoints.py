@@ -121,7 +121,7 @@ class Checkpoints:
     def save(
         self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True, trained_seconds: float = 0.0
     ) -> None:
-        """Starts to save a step. Returns when the arrays may be overwritten.
+        """Starts to save a step, instead of its checkpoint if it has one. Returns when the arrays may be overwritten.
 
         Args:
           step: number of updates so far.
@@ -138,6 +138,8 @@ class Checkpoints:
             meta=ocp.args.JsonSave(meta),
         )
         self._is_scheduled[step] = scheduled
+        if step in self._manager.all_steps():
+            self._manager.delete(step)
         self._manager.save(step, args=items)
         self.seconds_waited += time.perf_counter() - began
 
@@ -161,6 +163,10 @@ class Checkpoints:
             kept = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
             for old in set(_steps(self._folder)) - kept:
                 shutil.rmtree(self._folder / str(old))
+
+    def is_scheduled(self, step: int) -> bool:
+        """Returns whether a step that this process saved or restored was saved on schedule; see `save`."""
+        return self._is_scheduled[step]
 
     def trained_seconds(self, step: int) -> float:
         """Returns the time of the steps up to a saved one, over all starts of the run; 0 if it was not saved."""

@@ -22,10 +22,11 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.runs.checkpoints import has_checkpoint
 
-# Keys that may change when a run resumes, because they do not change the training result.
+# Keys that may change when a run resumes, because they do not change the updates.
 _MAY_CHANGE = (
     "log_every",
     "evaluate_every",
+    "evaluate_patience",
     "num_epochs",  # num_steps and warmup_steps, which follow from these two, are compared
     "warmup_fraction",
     "mesh",

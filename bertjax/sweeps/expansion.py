@@ -268,9 +268,11 @@ def _text(value: Any, where: str) -> str:
 
 
 def _digest_of(stage: str, config: Mapping[str, Any], before: str, lengths: Mapping[str, Any]) -> str:
-    # The seed is excluded. Averaging of checkpoints affects the metrics, so it is included. Keys that are off are left
-    # out, as in `run_folder.differences`: sweeps from before a key was added keep their digests.
+    # The seed is excluded. Averaging of checkpoints and early stopping affect the metrics, so they are included. Keys
+    # that are off are left out, as in `run_folder.differences`: sweeps from before a key was added keep their digests.
     on = without_off(config)
+    if config.get("evaluate_patience"):
+        on |= {key: config[key] for key in ("evaluate_patience", "evaluate_every")}
     if "attention_backend" in config.get("model", _NONE):
         on["model.attention_backend"] = "xla"  # the default when this key was part of every digest
     parts = {**on, **lengths, "checkpoint": config.get("checkpoint"), "seed": None}

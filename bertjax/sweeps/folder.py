@@ -96,9 +96,11 @@ def _read(workdir: Path) -> dict[str, Any]:
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Lists differing values of `checkpoint` and of the run's length in epochs, which affect the metrics."""
+    """Lists differing values of `checkpoint`, of the run's length in epochs and of early stopping."""
+    keys = ("num_epochs", "warmup_fraction", *(("evaluate_every",) if new.get("evaluate_patience") else ()))
     one, two = (
-        {key: each.get(key) for key in ("num_epochs", "warmup_fraction")}
+        {key: each.get(key) for key in keys}
+        | {"evaluate_patience": each.get("evaluate_patience", 0)}
         | {f"checkpoint.{key}": value for key, value in each.get("checkpoint", {}).items()}
         for each in (old, new)
     )

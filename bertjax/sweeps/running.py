@@ -12,6 +12,7 @@ from bertjax import distributed, modes
 from bertjax.errors import as_user_error
 from bertjax.files import read_records
 from bertjax.runs import checkpoints
+from bertjax.runs.early_stopping import find_stop
 from bertjax.sweeps.expansion import Run
 
 _log = logging.getLogger(__name__)
@@ -47,11 +48,13 @@ def log_problems(problems: Sequence[str]) -> None:
 def is_trained(folder: Path) -> bool:
     """Returns whether a run has its last checkpoint and its last validation metrics."""
     try:
-        num_steps = json.loads((folder / "config.json").read_text())["num_steps"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        config = json.loads((folder / "config.json").read_text())
+        stop = find_stop(config, _records(folder))
+        last = stop.step if stop else config["num_steps"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-    scored = any(record.get("step") == num_steps and _is_scored(record) for record in _records(folder))
-    return scored and checkpoints.has_checkpoint(folder) and checkpoints.find_steps(folder, "latest") == [num_steps]
+    scored = any(record.get("step") == last and _is_scored(record) for record in _records(folder))
+    return scored and checkpoints.latest_step(folder) == last
 
 
 def is_finished(run: Run) -> bool:

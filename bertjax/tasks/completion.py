@@ -187,9 +187,12 @@ def translator(config: Mapping[str, Any], published: Published | None) -> dict[s
 
 
 def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:
-    """Returns the `checkpoint.final` of the last checkpoints, at most `_AVERAGED`, that a run will have."""
+    """Returns the `checkpoint.final` of the last checkpoints, at most `_AVERAGED`, that a run will surely have."""
     is_known = config["num_steps"] and not any(config.get("budget", {}).values())
-    saved = -(-config["num_steps"] // max(save_every, 1)) if is_known else _AVERAGED
+    lengths = [config["num_steps"]] if is_known else []
+    if patience := config.get("evaluate_patience"):
+        lengths.append(patience * config["evaluate_every"])
+    saved = -(-min(lengths) // max(save_every, 1)) if lengths else _AVERAGED
     return f"last:{max(1, min(saved, keep, _AVERAGED))}"
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from bertjax.contract import BadInput, Example
 from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, RowError, check_text
+from bertjax.data.readers.lines import BadRows, RowError, check_text, of_row
 from bertjax.data.readers.tables import Row
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def examples(rows: Iterator[T], make: Callable[[T], Example], bad_rows: BadRows)
       UserError: for a bad row that is not skipped, or an error that concerns the whole input.
     """
     for made in bad_rows.marked(bad_rows.sift(map(make, rows))):
-        yield Example([], BadInput(made.reason)) if isinstance(made, RowError) else made
+        yield Example([], BadInput(made.reason), columns=made.columns) if isinstance(made, RowError) else made
 
 
 def of_lines(lines: Iterable[str], make: Make, on_bad_row: str, *, splits_tabs: bool) -> Iterator[Example]:
@@ -108,7 +108,12 @@ def of_rows(
     """
     bad_rows, separator = BadRows(data.on_bad_row), getattr(data, "separator", "")
     rows = tables.read_input(path, key, columns, getattr(data, "header", True), separator, bad_rows, tabs=tabs)
-    return None if rows is None else examples(rows, make, bad_rows)
+
+    def made(row: Row) -> Example:
+        with of_row(row.values):
+            return make(row)._replace(columns=row.values)
+
+    return None if rows is None else examples(rows, made, bad_rows)
 
 
 def of_table(

@@ -299,7 +299,7 @@ class SummarizationTask(BertTask[C]):
     def _example(self, article: Article) -> Example:
         found = limit(article, article.gold or (), self.limits, drops=False)
         assert isinstance(found, LimitedArticle)
-        return self._encoding.example(found)
+        return self._encoding.example(found)._replace(columns=article.columns)
 
     def line(self, record: Mapping[str, Any]) -> str:
         """The summary on one line."""
@@ -312,6 +312,9 @@ class SummarizationTask(BertTask[C]):
         family = self._config.model.family or families.of_model(vars(bert))
         presumm.save(folder, params, bert, self._head, rows, family=family, special=self._special)
         tokenizer.save(folder, bert.max_positions, token_types=bert.type_vocab_size > 1)
+
+
+REFERENCE_FIELDS = ("reference", "references")  # of `with_reference`
 
 
 def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:

@@ -86,6 +86,8 @@ class TrainingConfig(EvaluationConfig):
       log_every: updates between two lines of the log. The last update is always logged.
       evaluate_every: updates between two evaluations. There is always one after the last update. Default in
         fine-tuning: once per epoch.
+      evaluate_patience: ends training after this number of evaluations in a row without improvement of
+        `checkpoint.best_metric`; 0 to make all updates. The learning rate still decays over `num_steps`.
       parallel: "jit", or "pmap" for comparison.
       budget: what the run may use, instead of `num_steps` or `num_epochs`.
     """
@@ -99,10 +101,14 @@ class TrainingConfig(EvaluationConfig):
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     budget: BudgetConfig = BudgetConfig()
+    evaluate_patience: Annotated[int, at_least(0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(self.num_steps is not None or bool(self.budget.hours), "num_steps", "a number of updates")
+        ok, fix = not self.evaluate_patience or self.checkpoint.best_metric, "set --config.checkpoint.best_metric"
+        got = f"{self.evaluate_patience}, but no checkpoint.best_metric"
+        self.check(ok, "evaluate_patience", "a metric that should improve", got=got, fix=fix)
 
     def check_final(self) -> None:
         """Raises UserError if the finished run will not have the checkpoints that `checkpoint.final` names."""
@@ -114,7 +120,11 @@ class TrainingConfig(EvaluationConfig):
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         if self.num_steps is None:
             return
-        every, most = kept.save_every, kept.keep
+        every, most, patience = kept.save_every, kept.keep, self.evaluate_patience
+        if kind.isdecimal() and patience:
+            got, expected = f"step {kind}, in a run that may end before", "latest, best, or the mean of several"
+            fix = "choose one of these, or set --config.evaluate_patience=0"
+            raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         saved = [*range(every, self.num_steps, every)[-most:], self.num_steps][-most:]
         if kind.isdecimal() and int(kind) not in saved:
             raise UserError(
@@ -125,12 +135,14 @@ class TrainingConfig(EvaluationConfig):
             )
         if kind == "best":  # only checkpoints that are also evaluated
             every, most = math.lcm(every, self.evaluate_every), kept.keep_best
-        available = min(-(-self.num_steps // every), most)
+        surely = min(self.num_steps, patience * self.evaluate_every) if patience else self.num_steps  # updates
+        available = min(-(-surely // every), most)
         if count and int(count) > available:
             raise UserError(
                 "config key checkpoint.final",
                 got=f"{kept.final}, but only {available} such checkpoints",
                 expected=f"the mean of at most {available}",
                 fix=f"set --config.checkpoint.final={kind}:{available}, or save, evaluate or keep more checkpoints "
-                "(checkpoint.{save_every,keep,keep_best}, evaluate_every)",
+                "(checkpoint.{save_every,keep,keep_best}, evaluate_every)"
+                + (", or raise evaluate_patience" if patience else ""),
             )

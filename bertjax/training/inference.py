@@ -315,9 +315,10 @@ class Inference:
         texts = empty = incomplete = 0
         for example, outputs in self._predictor(self.params, reported(examples, "inputs"), done):
             if isinstance(example.source, BadInput):
-                yield {"error": example.source.error}
+                yield {**example.columns, "error": example.source.error}
                 continue
-            record = {**self.task.record(example, outputs), **dict.fromkeys(example.limited, True)}
+            limited = dict.fromkeys(example.limited, True)
+            record = {**example.columns, **self.task.record(example, outputs), **limited}
             if self.task.line and example.rows:
                 texts, empty = texts + 1, empty + (not self.task.line(record))
                 incomplete += not record.get("complete", True)

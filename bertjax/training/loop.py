@@ -32,6 +32,7 @@ from bertjax.training.tracing import traced
 _log = logging.getLogger(__name__)
 
 Batches = Callable[[str, int, RowIndices], Iterator[Batch]]
+_STOPPED = "stopped after step %d; run the same command again to resume"
 _LESS_IS_BETTER = ("loss", "nll", "perplexity")  # suffixes of metrics
 
 
@@ -72,8 +73,7 @@ def train(
         ledger.begin(begun, checkpoints.trained_seconds(begun))
         with MetricLog(workdir, config, resumed=begun) as log:
             run = _Run(trainer, data, config, checkpoints, ledger, log, preempted, meter)
-            run.begin(restored)
-            if not run.is_last(begun):
+            if not run.begin(restored):
                 devices = jax.devices()
                 _log.info("training on %d device(s) of kind %s", len(devices), devices[0].device_kind)
                 folder = workdir / "profile"
@@ -106,32 +106,55 @@ class _Run:
         self._finish = ledger.spending("checkpoint")(checkpoints.finish)
         self._window = Window(lambda count: make_schedule(config.optimizer, trainer.length)(count), ledger)
 
-    def begin(self, state: steps.TrainState) -> None:
-        """Logs the baselines of a new run, or the validation metrics that an interrupted run lacks."""
+    def begin(self, state: steps.TrainState) -> bool:
+        """Logs the baselines of a new run, or the validation metrics that an interrupted run lacks.
+
+        Returns whether to make no update.
+        """
         begun = int(state.step)
         if not begun:
             self._log.write(0, self._data.baselines())
-        else:
-            self._expect_length(begun)
-            is_due = begun % self._config.evaluate_every == 0 or self.is_last(begun)
-            if is_due and not self._log.has_scores(begun, "valid/"):
-                scores = self._evaluate(state.params, self._data, self._preempted)
-                self._log.write_scores(begun, scores)
-                self._finish(begun, scores)
+            return False
+        self._expect_length(begun)
+        is_last, scores = self._is_last(begun), {}
+        is_due = begun % self._config.evaluate_every == 0 or is_last
+        if is_due and not self._log.has_scores(begun, "valid/"):
+            scores = self._evaluate(state.params, self._data, self._preempted)
+            self._log.write_scores(begun, scores)
+            if not scores:  # a signal interrupted the evaluation, which must be complete before the next update
+                _log.info(_STOPPED, begun)
+                return True
+        is_last = is_last or self._stops_early(begun)
+        if is_last and not distributed.of_first_process(self._checkpoints.is_scheduled(begun)):
+            seconds = self._ledger.trained_seconds
+            self._save(begun, state.params, state.opt_state, scheduled=True, trained_seconds=seconds)
+        if is_last or scores:
+            self._finish(begun, self._log.scores(begun, "valid/"))
+        return is_last
 
-    def is_last(self, done: int) -> bool:
-        """Returns whether the run ends after `done` updates. With `budget.hours`, it ends after at least one."""
+    def _is_last(self, done: int) -> bool:
+        """Returns whether the run's length is `done` updates. With `budget.hours`, it is at least one."""
         if done == self._config.num_steps or not self._config.budget.hours:
             return done == self._config.num_steps
         return done > 0 and bool(distributed.of_first_process(self._seconds_left() <= 0))
+
+    def _stops_early(self, done: int) -> bool:
+        """Returns whether early stopping ends the run after `done` updates, whose metrics are logged, and logs why."""
+        if not self._config.evaluate_patience:
+            return False
+        stop = self._log.find_stop()
+        if stop and stop.step == done:
+            _log.info("stopped early after step %d: %s; a higher evaluate_patience continues", done, stop.reason)
+        return bool(distributed.of_first_process(bool(stop and stop.step == done)))
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""
         done, state = update.done, update.state
         scores = {}
         self._window.add(update.report, update.data_wait, update.compile_wait)
-        stopping, is_last = self._preempted(), self.is_last(done)
+        stopping, is_last = self._preempted(), self._is_last(done)
         logs, evaluates, saves = (is_last or done % interval == 0 for interval in self._intervals)
+        logs |= evaluates and self._config.evaluate_patience > 0  # the last update is logged, and this may be it
         if stopping or logs or evaluates or saves:
             self._trainer.settle(state)
         if logs:
@@ -147,14 +170,15 @@ class _Run:
                 scores = self._evaluate(state.params, self._data, self._preempted)
                 self._log.write_scores(done, scores)
                 stopping = self._preempted()
-                if stopping and not saves:
-                    self._save(done, state.params, state.opt_state, scheduled=False, trained_seconds=trained)
-            if saves or stopping:
+                is_last = is_last or self._stops_early(done)
+                if (stopping or is_last) and not saves:
+                    self._save(done, state.params, state.opt_state, scheduled=is_last, trained_seconds=trained)
+            if saves or stopping or is_last:
                 self._finish(done, scores)
         if evaluates or saves or stopping:
             self._ledger.write(done)
         if stopping:
-            _log.info("stopped after step %d; run the same command again to resume", done)
+            _log.info(_STOPPED, done)
         return stopping or is_last
 
     def _log_window(self, done: int) -> None:

@@ -1,6 +1,7 @@
 """The metrics of a run: `metrics.jsonl` (a flat JSON object per line), TensorBoard files and lines of the log."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import math
@@ -18,6 +19,7 @@ import numpy as np
 from bertjax import distributed
 from bertjax.contract import Metrics
 from bertjax.files import completed, read_records
+from bertjax.runs.early_stopping import Stop, find_stop
 from bertjax.runs.goodput import Ledger
 from bertjax.training import log_lines
 from bertjax.training.config import TrainingConfig
@@ -43,7 +45,8 @@ class MetricLog:
 
     def __init__(self, workdir: Path, config: TrainingConfig, *, resumed: int) -> None:
         """Opens the files and deletes what they have of steps after `resumed`, which is 0 for a new run."""
-        self._num_steps, self._best_metric = config.num_steps, config.checkpoint.best_metric
+        self._config, self._num_steps = dataclasses.asdict(config), config.num_steps
+        self._best_metric = config.checkpoint.best_metric
         self._is_writer = distributed.is_first_process()
         self._path = workdir / "metrics.jsonl"
         if self._is_writer:
@@ -70,6 +73,10 @@ class MetricLog:
         lines = _records(self._path) if self._is_writer else iter(())
         found = [line for line in lines if line["step"] == step]
         return {name: value for line in found for name, value in line.items() if name.startswith(prefix)}
+
+    def find_stop(self) -> Stop | None:
+        """Returns where early stopping ends the run, by the metrics written so far; None on processes other than 0."""
+        return find_stop(self._config, _records(self._path)) if self._is_writer else None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of a step without a line of the log."""

@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.models.embedding_losses import Texts, total
 from bertjax.reporting import samples
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, tree_of
 from tests.random_params import random_params
 
 SMALL = {
@@ -74,9 +74,13 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     vectors = ours.encode(texts)
     np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-6)
     np.testing.assert_allclose([record["features"] for record in ours.predict(texts)], vectors, atol=1e-6)
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"query": text}) + "\n" for text in texts))
-    predicted = done("--mode=predict", f"--workdir={run}", f"--input={tmp_path / 'texts.jsonl'}").stdout.splitlines()
-    np.testing.assert_allclose([json.loads(line)["features"] for line in predicted], vectors, atol=1e-5)
+    table = [{"query": text, "more": {"id": number}} for number, text in enumerate(texts)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+    command = ["--mode=predict", f"--workdir={run}", f"--input={tmp_path / 'texts.jsonl'}", "--columns=more.id"]
+    done(*command, f"--output={tmp_path / 'out.jsonl'}")
+    predicted = lines_of(tmp_path / "out.jsonl")
+    assert [next(iter(record.items())) for record in predicted] == [("more.id", 0), ("more.id", 1)]
+    np.testing.assert_allclose([record["features"] for record in predicted], vectors, atol=1e-5)
     np.testing.assert_allclose(
         theirs.encode(texts, prompt_name="query"), ours.encode([f"the {t}" for t in texts]), atol=1e-6
     )

@@ -1,5 +1,6 @@
 """Question answering, from SQuAD files to answers as characters of the text."""
 
+import csv
 import gzip
 import json
 
@@ -91,14 +92,16 @@ def test_predictions_are_spans_of_the_text(run):
 
 
 def test_files_in_and_out(run, tmp_path):
-    plain, packed, named = tmp_path / "dev.json", tmp_path / "dev.json.gz", tmp_path / "answers.jsonl"
+    plain, packed = tmp_path / "dev.json", tmp_path / "dev.json.gz"
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
     packed.write_bytes(gzip.compress(json.dumps(squad(*TEXTS)).encode()))
     expected = predict(f"--workdir={run}")
-    for path in (plain, packed):
-        command = ["--mode=predict", f"--workdir={run}", f"--input={path}"]
-        done(*command, f"--output={named}")
-        assert lines_of(named) == expected
+    done("--mode=predict", f"--workdir={run}", f"--input={plain}", f"--output={tmp_path / 'answers.jsonl'}")
+    assert lines_of(tmp_path / "answers.jsonl") == expected
+    command = ["--mode=predict", f"--workdir={run}", f"--input={packed}"]
+    done(*command, f"--output={tmp_path / 'answers.csv'}")
+    with (tmp_path / "answers.csv").open(newline="") as file:
+        assert [row["answer"] for row in csv.DictReader(file)] == [record["answer"] for record in expected]
     official = tmp_path / "predictions.json"
     done(*command, f"--output={official}")
     assert json.loads(official.read_text()) == {record["id"]: record["answer"] for record in expected}

@@ -220,9 +220,12 @@ def predictor(workdir, values):
     return used(workdir, {"data.source": "", **values}).to_predict().task
 
 
-@pytest.mark.parametrize(("num_steps", "final"), [(2, "last:1"), (7, "last:3"), (60, "last:5")])
-def test_a_short_trial_averages_the_checkpoints_that_it_has(num_steps, final):
-    tree = tree_of("translation", "tiny", {"num_steps": num_steps, "checkpoint.save_every": 3})
+@pytest.mark.parametrize(
+    ("num_steps", "patience", "final"), [(2, 0, "last:1"), (7, 0, "last:3"), (60, 0, "last:5"), (60, 2, "last:4")]
+)
+def test_a_short_trial_averages_the_checkpoints_that_it_has(num_steps, patience, final):
+    values = {"checkpoint.save_every": 3, "evaluate_every": 6, "evaluate_patience": patience}
+    tree = tree_of("translation", "tiny", {"num_steps": num_steps, **values})
     assert stages.of_config(translation, tree).config["checkpoint"]["final"] == final
 
 

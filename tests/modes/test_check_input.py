@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from types import MappingProxyType
 from unittest import mock
 
 import pytest
@@ -36,6 +37,8 @@ class Task:
 
 
 class Runner:
+    config = MappingProxyType({"data": {"on_bad_row": "stop"}})
+
     def records(self, examples, done=0):
         return ({"text": example.source} for example in list(examples)[done:])
 
@@ -90,7 +93,7 @@ class Skipping(Task):
 def runner():
     """An inference whose outputs are those of one row for each good example."""
     runner = inference.Inference.__new__(inference.Inference)
-    runner.task, runner.params = Skipping(), None
+    runner.task, runner.params, runner.config = Skipping(), None, Runner.config
     runner._predictor = lambda _, examples, done=0: ((each, [{}] * isinstance(each.source, str)) for each in examples)
     return runner
 

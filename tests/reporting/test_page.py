@@ -71,6 +71,13 @@ def test_the_verdict_leaves_out_unknown_facts(make_run):
     assert text.strip().startswith("Not finished: 100 of 300 steps Curves")
 
 
+def test_the_verdict_of_a_run_that_stopped_early(make_run):
+    log = [{"step": step, "valid/accuracy": score} for step, score in ((50, 0.9), (100, 0.2))]
+    folder = make_run("r", log, checkpoint={"best_metric": "valid/accuracy"}, evaluate_patience=1)
+    text = verdict(page.write(folder))
+    assert text.strip().startswith("Stopped early: 100 of 300 steps") and page.read_run(folder).is_finished
+
+
 @pytest.mark.parametrize(("final", "value"), [("best", "0.9 +0.4"), ("latest", "0.2 −0.3")])
 def test_the_verdict_is_of_the_final_checkpoint(make_run, final, value):
     log = [{"step": 0, "valid/majority_accuracy": 0.5}]

@@ -202,6 +202,18 @@ def test_rows_with_different_epochs_have_separate_runs(tmp_path):
         assert len(expansion.runs(sweep, recipes, (0,), 0, tmp_path, {})) == count
 
 
+def test_rows_with_different_patience_have_separate_runs(tmp_path):
+    def with_patience(patience, evaluate_every):
+        values = {"evaluate_patience": patience, "evaluate_every": evaluate_every}
+        return expansion.recipes(made.sweep(), (), lambda arguments: {**made.load(arguments), **values})
+
+    given = ((0, 1), (0, 2), (2, 1), (2, 2))
+    each = [with_patience(*values)["base", "task"].digest for values in given]
+    assert each[0] == each[1] == save(tmp_path, made.sweep())[0]["base", "task"].digest and len({*each}) == 3
+    with pytest.raises(UserError, match=r"evaluate_patience: 0 before, 2 now"):
+        folder.check(tmp_path, with_patience(2, 1))
+
+
 def test_a_sweep_with_other_epochs_is_refused(tmp_path):
     recipes = expansion.recipes(made.sweep(), (), of_epochs(3))
     folder.save(tmp_path, "sweep.py", recipes, (), 0)

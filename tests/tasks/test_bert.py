@@ -18,7 +18,7 @@ from bertjax.tasks.fine_tuning import ClassifierConfig
 class Encoder(BertPredictionTask):
     """A task with an encoder only."""
 
-    examples = infer = record = None
+    examples = infer = record = record_fields = None
 
 
 def encoder(num_tokens, **changes):

@@ -3,10 +3,13 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import logging
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,6 +21,8 @@ from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import stages
+from bertjax.modes.predict import predict
+from bertjax.training import inference
 from tests import published
 from tests.data.text import byte_bpe
 from tests.experiments.commands import tree_of
@@ -240,6 +245,45 @@ def test_a_table_is_read_by_its_columns(home, tmp_path, name, file):
     found = list(task.examples_of(path))
     assert isinstance(found.pop(len(rows)).source, BadInput)
     assert same(found, task.examples(iter([*lines, lines[0]])))
+
+
+class Zeros(inference.Inference):
+    """A model whose outputs are zeros."""
+
+    def __init__(self, task, on_bad_row):
+        self.task, self.params, self.config = task, None, {"data": {"on_bad_row": on_bad_row}}
+        self._shapes = jax.eval_shape(lambda key: task.inference_params(task.init(key)), jax.random.key(0))
+
+    def _predictor(self, params, examples, done=0):
+        for example in itertools.islice(examples, done, None):
+            batches = ({name: jnp.array(array)[None] for name, array in row.items()} for row in example.rows)
+            shapes = (jax.eval_shape(self.task.infer, self._shapes, batch) for batch in batches)
+            yield example, [jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), each) for each in shapes]
+
+
+OTHERS = {
+    "choices": ("multiple_choice", {"data.context_column": "a", "data.choice_columns": ("b", "more.b")}),
+    "vectors": ("embeddings", {"data.text_columns": ("a", "b")}),
+    "ranks": ("reranker", {"data.text_columns": ("a", "b")}),
+}
+
+
+@pytest.mark.parametrize("name", [*TASKS, *OTHERS])
+def test_records_have_the_fields_that_the_task_states_after_copied_columns(home, tmp_path, monkeypatch, name):
+    for other, values in OTHERS.items():
+        monkeypatch.setitem(TASKS, other, values)
+    task = make(home, name, **COLUMNS.get(name, {}), **{"data.on_bad_row": "skip"})
+    row = {"a": "a [MASK] ." if name == "masks" else "A cat .", "b": "the dog .", "more": {"b": "x"}, "date": 7}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({**row, **bad}) + "\n" for bad in ({}, {"a": ""})))
+    for form in ("jsonl", "csv"):
+        output = str(tmp_path / f"out.{form}")
+        columns = ["more.b", "date"]
+        predict(Zeros(task, "skip"), str(tmp_path / "in.jsonl"), output, "", lambda form: "", None, None, columns)
+    good, bad = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert [*good][:2] == columns and list(bad) == [*columns, "error"]
+    with (tmp_path / "out.csv").open(newline="") as file:
+        of_good, of_bad = csv.DictReader(file)
+    assert of_good["more.b"] == of_bad["more.b"] == "x" and of_bad["error"] == bad["error"]
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -52,6 +52,22 @@ def test_a_step_that_is_not_kept(final, kept):
         config.check_final()
 
 
+@pytest.mark.parametrize(
+    ("final", "got"), [("last:3", "but only 2"), ("best:3", "but only 2"), ("60", "a run that may")]
+)
+def test_a_run_that_stops_early_has_fewer_checkpoints(final, got):
+    changes = {"save_every": 10, "keep": 9, "keep_best": 9, "best_metric": "valid/loss"}
+    config = dataclasses.replace(settings(60, 10, **changes, final=final), evaluate_patience=2)
+    with pytest.raises(UserError, match=rf"final: got .*{got}.*evaluate_patience"):
+        config.check_final()
+    dataclasses.replace(config, evaluate_patience=0).check_final()
+
+
+def test_early_stopping_needs_a_metric():
+    with pytest.raises(UserError, match=r"evaluate_patience: got 2, but no checkpoint\.best_metric"):
+        dataclasses.replace(settings(60, 10, best_metric=""), evaluate_patience=2)
+
+
 @pytest.mark.parametrize("final", ["best", "best:2"])
 def test_the_best_checkpoint_without_a_metric(final):
     with pytest.raises(UserError, match=rf"final: got {final}, but no checkpoint.best_metric; expected a metric"):

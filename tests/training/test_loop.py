@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -220,6 +221,48 @@ def test_scores_written_before_a_kill_are_not_repeated(text, tmp_path, monkeypat
     best = min(scores, key=scores.get)
     assert best == 4
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {str(best), "6"}
+
+
+@pytest.mark.slow
+def test_a_run_that_stops_early_resumes_exactly(text, finished, tmp_path, monkeypatch, caplog):
+    """A signal interrupts the last evaluation; a kill follows when the last checkpoint is saved on schedule."""
+
+    def files(name):
+        logged = [(line["step"], min({*line} - {"step"}), line.get(metric)) for line in lines(tmp_path / name)]
+        saved = {int(path.name) for path in (tmp_path / name / "checkpoints").iterdir()}
+        return logged, saved, checkpoints.find_steps(tmp_path / name, "last:2")
+
+    def signalled(self, *arguments):
+        if checkpoints.latest_step(tmp_path / "killed") == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return evaluate(self, *arguments)
+
+    def killed(self, *arguments, **named):
+        raise Killed
+
+    evaluate, metric = loop.Trainer.evaluate, "valid/next_sentence_loss"  # which increases in the third update
+    tree = config(text, evaluate_every=1, checkpoint__keep=2, checkpoint__best_metric=metric) | {"evaluate_patience": 1}
+    with caplog.at_level(logging.INFO):
+        train(tree, tmp_path / "whole")
+    assert f"stopped early after step 3: {metric} has not improved in 1 evaluations (best: 0.69" in caplog.text
+    whole = files("whole")
+    assert whole[1:] == ({2, 3}, [2, 3])
+    monkeypatch.setattr(loop.Trainer, "evaluate", signalled)
+    train(tree, tmp_path / "killed")
+    monkeypatch.setattr(loop.Trainer, "evaluate", evaluate)
+    assert [checkpoints.find_steps(tmp_path / "killed", which) for which in ("last:1", "latest")] == [[2], [3]]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(checkpoints.Checkpoints, "save", killed)
+        train(tree, tmp_path / "killed")
+    train(tree, tmp_path / "killed")
+    assert files("killed") == whole
+    assert_equal(final_params(tmp_path / "killed"), final_params(tmp_path / "whole"))
+    monkeypatch.setattr(loop.Trainer, "updates", killed)
+    train(tree, tmp_path / "whole")
+    assert files("whole") == whole
+    monkeypatch.undo()
+    train(tree | {"evaluate_patience": 9}, tmp_path / "killed")
+    assert_equal(final_params(tmp_path / "killed"), final_params(finished))
 
 
 @pytest.mark.slow

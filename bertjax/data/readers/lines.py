@@ -8,10 +8,11 @@ import json
 import re
 import stat
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from glob import glob, has_magic
 from io import BufferedReader
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from bertjax.config import choice, one_of
@@ -34,7 +35,10 @@ class RowError(UserError):
 
     Attributes:
       where, got, expected: the parts of the message.
+      columns: the values of a table's row by column, if it could be read.
     """
+
+    columns: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, where: str, got: str, expected: str, fix: str = "correct the row") -> None:
         skip = "set --config.data.on_bad_row=skip to skip such rows"
@@ -45,6 +49,16 @@ class RowError(UserError):
     def reason(self) -> str:
         """The message without the fix."""
         return str(self).rpartition(". Fix: ")[0]
+
+
+@contextlib.contextmanager
+def of_row(columns: Mapping[str, Any]) -> Iterator[None]:
+    """Adds the values of a table's row, by column, to a RowError of the block."""
+    try:
+        yield
+    except RowError as error:
+        error.columns = columns
+        raise
 
 
 OnBadRow = Annotated[str, one_of("stop", "skip")]

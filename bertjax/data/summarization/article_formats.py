@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from glob import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.readers import kinds, lines, tables
 from bertjax.data.readers.kinds import COLUMNAR, JSON, TABLES, split_name, suffix_of
-from bertjax.data.readers.lines import BadRows, Line, RowError
+from bertjax.data.readers.lines import BadRows, Line, RowError, of_row
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
@@ -68,6 +69,7 @@ class Stored(NamedTuple):
     where: str  # its position for messages, such as "file:line"
     fields: tuple[str, ...] = ()  # the fields of its row; () if it is not from a row
     references: tuple[tuple[str, ...], ...] = ()  # the sentences of further reference summaries
+    columns: Mapping[str, Any] = MappingProxyType({})  # the values of its row
 
 
 def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
@@ -220,6 +222,11 @@ def _records(source: str, key: str) -> Any:
 
 def _from_row(stored: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
     """Returns the article in the fields of a row or record."""
+    with of_row(stored.values):
+        return _stored(stored, style, needs_summary)._replace(columns=stored.values)
+
+
+def _stored(stored: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
     article_field, summary_field = style.article_field, style.summary_field
     row, where = tables.with_nested(stored, (article_field, summary_field, style.gold_field))
     needed = _BERTSUM_FIELDS if needs_summary else _BERTSUM_FIELDS[:1]

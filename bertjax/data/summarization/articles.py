@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import one_of
 from bertjax.data.readers import documentation
-from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, named
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, named, of_row
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.data.summarization import article_formats, docstring_summaries
 from bertjax.data.summarization.article_formats import ArticleFormat, Stored
@@ -74,6 +75,7 @@ class Article(NamedTuple):
     gold: tuple[int, ...] | None  # numbers of the sentences that annotators selected, ascending; None if not annotated
     where: str  # its position for messages, such as "file:line"
     references: tuple[tuple[str, ...], ...] = ()  # the sentences of further reference summaries, for scoring only
+    columns: Mapping[str, Any] = MappingProxyType({})  # the values of its row, to predict
 
 
 class Articles:
@@ -222,8 +224,12 @@ def read(source: str, key: str, config: ArticlesConfig, bad_rows: BadRows) -> It
 
 def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
     """Yields the articles. Raises UserError if there are none, neither good nor bad."""
-    found = bad_rows.sift(map(partial(_split, splitter=config.splitter), stored))
-    count = 0
+
+    def split(each: Stored) -> Article:
+        with of_row(each.columns):
+            return _split(each, config.splitter)._replace(columns=each.columns)
+
+    found, count = bad_rows.sift(map(split, stored)), 0
     for count, article in enumerate(found, start=1):  # noqa: B007
         yield article
     if not count + bad_rows.count:
