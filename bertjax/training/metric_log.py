@@ -45,7 +45,7 @@ class MetricLog:
 
     def __init__(self, workdir: Path, config: TrainingConfig, *, resumed: int) -> None:
         """Opens the files and deletes what they have of steps after `resumed`, which is 0 for a new run."""
-        self._config, self._num_steps = dataclasses.asdict(config), config.num_steps
+        self._config, self._num_steps = config, config.num_steps
         self._best_metric = config.checkpoint.best_metric
         self._is_writer = distributed.is_first_process()
         self._path = workdir / "metrics.jsonl"
@@ -76,7 +76,7 @@ class MetricLog:
 
     def find_stop(self) -> Stop | None:
         """Returns where early stopping ends the run, by the metrics written so far; None on processes other than 0."""
-        return find_stop(self._config, _records(self._path)) if self._is_writer else None
+        return find_stop(dataclasses.asdict(self._config), _records(self._path)) if self._is_writer else None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of a step without a line of the log."""
