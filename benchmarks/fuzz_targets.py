@@ -24,6 +24,7 @@ from bertjax import model, modes
 from bertjax.data.fine_tuning import choices, labeled_text, questions, tagged_words
 from bertjax.data.fine_tuning.choices import ChoicesConfig
 from bertjax.data.fine_tuning.column_files import Columns
+from bertjax.data.fine_tuning.label_sets import LabelSetRows, LabelSetsConfig
 from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
 from bertjax.data.readers import sources
 from bertjax.data.readers.feature_files import FeatureFiles
@@ -32,6 +33,7 @@ from bertjax.data.summarization import articles
 from bertjax.data.summarization.articles import ArticlesConfig
 from bertjax.data.text import subwords, vocabulary_config
 from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.translation import parallel_text
 from bertjax.data.translation.parallel_text import ParallelTextConfig
 from bertjax.experiments import find
@@ -151,6 +153,11 @@ def readers() -> Iterator[Target]:
     tagged = small_runs.tagged(rng, _ROWS)
     yield Target("conll", 3, tagged, _read_tagged, fuzz_checks.groups, packs=True)
     yield Target("conllu", 2, {"in.conllu": _conllu(texts)}, _read_conllu, fuzz_checks.groups, packs=True)
+    words = [(text.split(), len(text.split()[0])) for text in texts]
+    lists = _jsonl({"tokens": each, "ner_tags": ["B-X", *["O"] * (len(each) - 1)]} for each, _ in words)
+    yield Target("tagged lists", 2, {"in.jsonl": lists}, _read_tagged, fuzz_checks.rows, packs=True)
+    spans = json.dumps([{"text": " ".join(each), "label": [[0, end, "X"]]} for each, end in words])
+    yield Target("tagged spans", 2, {"in.json": spans.encode()}, _read_tagged, fuzz_checks.elements, packs=True)
     found = small_runs.questions(rng, 6)
     yield Target("squad", 3, found, _read_questions, fuzz_checks.questions, repeats=False, packs=True)
     yield from _article_formats(rng)
@@ -171,6 +178,12 @@ def _tables(texts: list[str]) -> Iterator[Target]:
     yield Target("table tsv", 4, {"in.tsv": tsv.encode()}, read, fuzz_checks.table, packs=True)
     yield Target("table csv", 4, {"in.csv": comma.encode()}, read, fuzz_checks.csv, packs=True)
     yield Target("table jsonl", 4, {"in.jsonl": objects}, read, fuzz_checks.rows, packs=True)
+    as_list = json.dumps(list(map(json.loads, objects.splitlines())), indent=1).encode()
+    yield Target("table json", 3, {"in.json": as_list}, read, fuzz_checks.elements, packs=True)
+    semicolons = {"in.csv": comma.replace(",", ";").encode()}
+    yield Target("table ;", 1, semicolons, _read_semicolons, fuzz_checks.unknown, packs=True)
+    sets = _jsonl({"sentence": text, "label": [label, "x"]} for text, label in together)
+    yield Target("label sets", 2, {"in.jsonl": sets}, _read_label_sets, fuzz_checks.rows, packs=True)
     yield Target("table |||", 2, {"in.txt": bars.encode()}, _read_bars, fuzz_checks.table, packs=True)
 
 
@@ -213,6 +226,17 @@ def _read_table(folder: Path, skips: bool, **changes: Any) -> list[Any]:
 
 def _read_bars(folder: Path, skips: bool) -> list[Any]:
     return _read_table(folder, skips, separator="|||")
+
+
+def _read_semicolons(folder: Path, skips: bool) -> list[Any]:
+    return _read_table(folder, skips, separator=";")
+
+
+def _read_label_sets(folder: Path, skips: bool) -> list[Any]:
+    config = LabelSetsConfig(**{**vars(_TABLE), "on_bad_row": _on_bad_row(skips)})
+    label = LabelSetRows(config, False, WordPiece(SPECIALS, lowercase=True), 32).label
+    read = functools.partial(labeled_text.labeled, config, label)
+    return [row[:3] for row in config.read(_first(folder), "data.source", read)]
 
 
 def _read_choices(folder: Path, skips: bool, **changes: Any) -> list[Any]:

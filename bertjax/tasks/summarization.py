@@ -299,7 +299,7 @@ class SummarizationTask(BertTask[C]):
     def _example(self, article: Article) -> Example:
         found = limit(article, article.gold or (), self.limits, drops=False)
         assert isinstance(found, LimitedArticle)
-        return self._encoding.example(found)._replace(columns=article.columns)
+        return self._encoding.example(found)._replace(columns=article.columns or {})
 
     def line(self, record: Mapping[str, Any]) -> str:
         """The summary on one line."""

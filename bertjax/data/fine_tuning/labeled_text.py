@@ -79,7 +79,7 @@ def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Ite
       UserError: if `TableConfig.read` raises it. A row is bad if it lacks a column, has an empty text or label, or, if
         `numeric`, has a label that is not a finite number.
     """
-    return config.read(source, key, partial(_labeled, config, _number_label if numeric else _class))
+    return config.read(source, key, partial(labeled, config, _number_label if numeric else _class))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ class LabeledRows(Recipe[LabeledText]):
             fix = "set --config.data.label_column to the column of the label"
             expected = "a column, because training needs labels"
             raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
-        return self.config.splits(partial(_labeled, self.config, self.label))
+        return self.config.splits(partial(labeled, self.config, self.label))
 
     @property
     def label(self) -> Callable[[Row, str], Label]:
@@ -268,7 +268,8 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
                 )
 
 
-def _labeled(config: LabeledTextConfig, label_of: Callable[[Row, str], Label], row: Row) -> LabeledText:
+def labeled(config: LabeledTextConfig, label_of: Callable[[Row, str], Label], row: Row) -> LabeledText:
+    """Returns the texts of a row with the label that `label_of` returns for the row and its label column."""
     texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
     label = label_of(row, config.label_column) if config.label_column else None
     return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)

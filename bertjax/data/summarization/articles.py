@@ -5,7 +5,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import one_of
@@ -75,7 +74,7 @@ class Article(NamedTuple):
     gold: tuple[int, ...] | None  # numbers of the sentences that annotators selected, ascending; None if not annotated
     where: str  # its position for messages, such as "file:line"
     references: tuple[tuple[str, ...], ...] = ()  # the sentences of further reference summaries, for scoring only
-    columns: Mapping[str, Any] = MappingProxyType({})  # the values of its row, to predict
+    columns: Mapping[str, Any] | None = None  # the values of its row, to predict
 
 
 class Articles:
@@ -227,7 +226,7 @@ def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, 
 
     def split(each: Stored) -> Article:
         with of_row(each.columns):
-            return _split(each, config.splitter)._replace(columns=each.columns)
+            return _split(each, config.splitter)._replace(columns=each.columns or None)
 
     found, count = bad_rows.sift(map(split, stored)), 0
     for count, article in enumerate(found, start=1):  # noqa: B007

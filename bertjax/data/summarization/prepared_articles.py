@@ -127,9 +127,10 @@ class ArticleRecipe(Recipe[Article]):
 
     def restored(self, values: Any) -> Article:
         """See `Recipe.restored`."""
-        id_, sentences, summary, gold, where, *references = values  # rows of earlier versions have no references
+        id_, sentences, summary, gold, where, *more = values
         summary, gold = (None if each is None else tuple(each) for each in (summary, gold))
-        return Article(id_, tuple(sentences), summary, gold, where, tuple(map(tuple, *references)))
+        references = map(tuple, more[0] if more else ())  # rows of earlier versions have none
+        return Article(id_, tuple(sentences), summary, gold, where, tuple(references))
 
 
 @dataclasses.dataclass(frozen=True)
