@@ -429,9 +429,10 @@ def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
     """Yields tasks that predict on columns of a table."""
     texts = small_runs.sentences(rng, _ROWS)
     for target in _tables(texts):
-        if target.name != "table |||":
+        if target.name not in ("table |||", "label sets"):
             split = fuzz_checks.named_table if target.name == "table tsv" else target.split
-            name, read = f"predict {target.name}", _predict(home, "classification")
+            values = {"data.separator": ";"} if target.name == "table ;" else {}
+            name, read = f"predict {target.name}", _predict(home, "classification", values)
             yield dataclasses.replace(target, name=name, share=2, read=read, split=split, drops=False)
     of_rows = {"split": fuzz_checks.rows, "drops": False, "packs": True}
     swag, arc = small_runs.choices(rng, _ROWS), small_runs.choice_objects(rng, _ROWS)
@@ -443,6 +444,8 @@ def _predictions_of_tables(home: Path, rng: random.Random) -> Iterator[Target]:
     tagged = {"in.csv": "".join(f"{row}\n" for row in ["text", *texts]).encode()}
     tags = _predict(home, "tagging", {"data.text_field": "text"})
     yield Target("predict tagging csv", 2, tagged, tags, fuzz_checks.csv, drops=False)
+    of_words = {"in.jsonl": _jsonl({"text": text.split()} for text in texts)}
+    yield Target("predict tagging lists", 2, of_words, tags, **of_rows)
     pairs = {"in.jsonl": _jsonl({"a": text, "b": "x"} for text in texts)}
     columns = {"data.source_column": "a", "data.target_column": "b"}
     yield Target("predict translation jsonl", 2, pairs, _predict(home, "translation", columns), **of_rows)
