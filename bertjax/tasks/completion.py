@@ -71,13 +71,8 @@ def bert(
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
-    added, is_folder = data.get("add_tokens"), bool(published and published.config and not published.is_run)
-    if published and data.get("vocab_file") and (added or is_folder):
-        tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
-        check_vocab_size(tokenizer.vocab_size, model["vocab_size"])
-        if is_folder:
-            published.check_tokenizer(tokenizer)
-        model["vocab_size"] = max(model["vocab_size"], with_tokens(tokenizer, added or ()).vocab_size)
+    if published and data.get("vocab_file"):
+        model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
         family, of_run = families.find(model["family"]), published.config["data"] if published.is_run else {}
@@ -121,6 +116,18 @@ def sentences(config: Mapping[str, Any], known: Sentences, size: int) -> dict[st
             fix = "omit the keys of pooling and layers, or set --config.dense=()"
             raise UserError("config key sentence_pooling", got=got, expected=expected, fix=fix)
     return {**config, **used}
+
+
+def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
+    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
+    added, is_folder = data.get("add_tokens", ()), bool(published.config and not published.is_run)
+    if not (added or is_folder):
+        return room
+    tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
+    check_vocab_size(tokenizer.vocab_size, room)
+    if is_folder:
+        published.check_tokenizer(tokenizer)
+    return max(room, with_tokens(tokenizer, added).vocab_size)
 
 
 def check_vocab_size(size: int, room: int) -> None:
