@@ -80,6 +80,7 @@ def _data() -> ConfigDict:
     data.on_bad_row = "stop"
     data.lines = "paragraph"
     data.vocab_file = ""
+    data.add_tokens = ()
     data.vocab_size = 30_522
     data.tokenizer = "wordpiece"
     data.workers = 0

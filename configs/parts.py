@@ -223,6 +223,7 @@ def rows(size: str) -> ConfigDict:
     data.seq_len = placeholder(int)  # default: the experiment's, or all positions of a model with fewer
     data.row_lengths = placeholder(tuple)  # default: from the training rows
     data.vocab_file = ""
+    data.add_tokens = ()
     data.lowercase = True if size else placeholder(bool)
     data.workers = 0  # default: one per core
     data.prepared_dir = ""  # default: the run's folder
@@ -303,6 +304,7 @@ def articles(size: str) -> ConfigDict:
     data.interval_segments = True if size else placeholder(bool)  # default: init_from's, or True
     data.words = "bert" if size else placeholder(str)  # default: init_from's, or "bert"
     data.vocab_file = ""
+    data.add_tokens = ()
     data.vocab_size = 8192
     data.tokenizer = "wordpiece"
     data.lowercase = True if size else placeholder(bool)

@@ -175,8 +175,11 @@ class Task(PretrainingTask[Config]):
         if "masked_labels" in batch:
             return minimal_pairs.infer(self._scorer, params, batch)
         output = self._apply(params, batch, None)
-        top = min(_TOP, self._model_config.vocab_size)
-        probabilities, tokens = jax.lax.top_k(jax.nn.softmax(output.masked_lm_logits), top)
+        # A published table may have more rows than its vocabulary has tokens, and a vocabulary ids without tokens.
+        has_token = np.array([token != "" for token in self._tokenizer.vocab])
+        known = jax.nn.softmax(output.masked_lm_logits)[..., : len(has_token)]
+        top = min(_TOP, int(has_token.sum()))
+        probabilities, tokens = jax.lax.top_k(jnp.where(has_token, known, -1.0), top)
         result = {"probabilities": probabilities, "tokens": tokens}
         if output.next_sentence_logits is not None:
             result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0, 0]
@@ -191,7 +194,7 @@ class Task(PretrainingTask[Config]):
         masks = [
             {
                 "position": position,
-                "tokens": list(map(self._name, tokens)),
+                "tokens": self._tokenizer.names(tokens),
                 "probabilities": [round(float(p), 6) for p in probabilities],
             }
             for position, tokens, probabilities in zip(
@@ -204,10 +207,6 @@ class Task(PretrainingTask[Config]):
     def record_fields(self) -> Sequence[str]:
         """See `PredictionTask.record_fields`."""
         return ("text", "masks", "is_next_probability")
-
-    def _name(self, token: int) -> str:
-        # A published table may have a few more rows than its vocabulary has tokens.
-        return self._tokenizer.names([token])[0] if token < self._tokenizer.vocab_size else f"[row {token}]"
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """An attention mask, and the samples of `BertTask`; see `TrainingTask.samples`."""
@@ -222,7 +221,8 @@ class Task(PretrainingTask[Config]):
         """See `BertTask.sample`."""
         (row,), (texts, positions, labels, is_next) = example.rows, example.source
         record = self.record(Example([row], (texts, positions)), outputs)
-        masks = [{**m, "label": self._name(label)} for m, label in zip(record["masks"], labels, strict=True)]
+        names = self._tokenizer.names(labels)
+        masks = [{**m, "label": name} for m, name in zip(record["masks"], names, strict=True)]
         words = self._tokenizer.names(row["input_ids"].tolist())
         follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
         return {"kind": "masks", "masks": masks, "words": words, **follows}

@@ -251,7 +251,9 @@ class Task(PretrainingTask[Config]):
 
     def _corrupted(self, logits: Array, batch: Batch) -> Corrupted:
         """The rows with samples from the generator's logits, through which no gradient passes."""
-        logits = jax.lax.stop_gradient(logits)
+        # A published table may have more rows than its vocabulary has tokens.
+        has_token = np.arange(logits.shape[-1]) < self._tokenizer.vocab_size
+        logits = jnp.where(has_token, jax.lax.stop_gradient(logits), -jnp.inf)
         sampled = sample(logits, batch["sampling_uniforms"], self._config.generator.temperature)
         masked = batch["masked_positions"], batch["masked_labels"], batch["masked_weights"]
         return corrupt(batch["input_ids"], *masked, sampled)

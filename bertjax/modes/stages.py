@@ -326,6 +326,9 @@ def _by_experiment(
         config = with_settings(published.path, stated, config, request.overrides, module.FREE_AFTER_TRAINING)
     if request.mode in ("predict", "export"):
         config = without_sources(config)
+        if added := config["data"].get("add_tokens"):
+            expected, fix = "no value, because only training adds tokens", "omit it, or train a run with it"
+            raise UserError("config key data.add_tokens", got=added, expected=expected, fix=fix)
     resolved: dict[str, Any] = module.resolve(config, published)
     return resolved
 
@@ -416,6 +419,7 @@ def _with_copies(config: dict[str, Any], workdir: Path) -> dict[str, Any]:
     for key, side in _SIDES.items():
         if data.get(key) and is_gone(Path(data[key])):
             data[key] = str(workdir / side if (workdir / side).is_dir() else workdir)
+            data.pop("add_tokens", None)  # the copy has them
     return {**config, "data": data, **({"init_from": str(workdir)} if is_lost(config) else {})}
 
 

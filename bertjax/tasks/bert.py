@@ -151,7 +151,15 @@ class BertPredictionTask(PredictionTask, Generic[C]):
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `PredictionTask.warm_start`."""
-        return pretrained.warm_start(params, published, self.reinitialized_modules(published))
+        reinitialized = self.reinitialized_modules(published)
+        return pretrained.warm_start(params, published, reinitialized, tokens=self.new_tokens(published))
+
+    def new_tokens(self, published: Published) -> tuple[int, int] | None:
+        """Returns `tokens` of `pretrained.warm_start`. Weights of a run that has added the tokens have all of them."""
+        if not getattr(self._config.data, "add_tokens", ()):
+            return None
+        known, size = open_vocabulary(self._config, published).vocab_size, self._tokenizer.vocab_size
+        return (known, size) if known < size else None
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """Names of modules that keep their random initialization even if there are weights for them."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import default_seq_len
-from bertjax.data.text.vocabulary_config import load_tokenizer
+from bertjax.data.text.vocabulary_config import load_tokenizer, with_tokens
 from bertjax.errors import UserError
 from bertjax.interop import families
 from bertjax.interop.published import MODEL_KEYS, Published
@@ -71,8 +71,8 @@ def bert(
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
-    if published and published.config and not published.is_run and data.get("vocab_file"):
-        _check_tokenizer(published, Path(data["vocab_file"]), data["lowercase"], model["vocab_size"])
+    if published and data.get("vocab_file"):
+        model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
         family, of_run = families.find(model["family"]), published.config["data"] if published.is_run else {}
@@ -118,10 +118,16 @@ def sentences(config: Mapping[str, Any], known: Sentences, size: int) -> dict[st
     return {**config, **used}
 
 
-def _check_tokenizer(published: Published, path: Path, lowercase: bool, room: int) -> None:
-    found = published.tokenizer(lowercase) if published.has_vocabulary else load_tokenizer(path, lowercase)
-    check_vocab_size(found.vocab_size, room)
-    published.check_tokenizer(found)
+def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
+    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
+    added, is_folder = data.get("add_tokens", ()), bool(published.config and not published.is_run)
+    if not (added or is_folder):
+        return room
+    tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
+    check_vocab_size(tokenizer.vocab_size, room)
+    if is_folder:
+        published.check_tokenizer(tokenizer)
+    return max(room, with_tokens(tokenizer, added).vocab_size)
 
 
 def check_vocab_size(size: int, room: int) -> None:

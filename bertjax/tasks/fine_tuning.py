@@ -33,7 +33,13 @@ from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_ba
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import VocabularyConfig, load_saved, load_tokenizer, saved_file
+from bertjax.data.text.vocabulary_config import (
+    AddedTokensConfig,
+    VocabularyConfig,
+    load_saved,
+    load_tokenizer,
+    saved_file,
+)
 from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -75,7 +81,7 @@ class EpochsConfig(WarmStartConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(SplitConfig, VocabularyConfig, PreparationConfig, BucketsConfig):
+class DataConfig(SplitConfig, VocabularyConfig, AddedTokensConfig, PreparationConfig, BucketsConfig):
     """The keys of `data` of all fine-tuning.
 
     Attributes:
@@ -191,7 +197,7 @@ class FineTuningData(PreparedData[C, R]):
         data, fix = self._config.data, "set --config.data.vocab_file or --config.init_from"
         got, expected = "nothing, and no init_from with a vocabulary", "a vocab.txt, or a tokenizer.json, or a folder"
         data.check(data.vocab_file, "vocab_file", f"{expected} with a vocabulary", got=got, fix=fix)
-        return load_tokenizer(Path(data.vocab_file), data.lowercase)
+        return load_tokenizer(Path(data.vocab_file), data.lowercase, data.add_tokens)
 
     def _check_source(self) -> None:
         fix = "set --config.data.source=FILE"

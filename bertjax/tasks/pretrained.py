@@ -1,7 +1,8 @@
 """Starts a model with a BERT from the weights in `init_from`."""
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ from bertjax.interop.huggingface import PROBLEM_TYPES
 from bertjax.interop.published import Published
 
 _log = logging.getLogger(__name__)
+
+_TABLES = ("word_embeddings", "output_embeddings", "target_embeddings")  # parameters with a row for each token
 
 
 def is_alike(published: Published, is_multi_label: bool) -> bool:
@@ -40,7 +43,13 @@ def has_classes(published: Published, labels: Sequence[str], is_multi_label: boo
     return True
 
 
-def warm_start(params: Params, published: Published, reinitialized: Sequence[str] = (), positions: str = "") -> Params:
+def warm_start(
+    params: Params,
+    published: Published,
+    reinitialized: Sequence[str] = (),
+    positions: str = "",
+    tokens: tuple[int, int] | None = None,
+) -> Params:
     """Replaces parameters by published weights, and logs the modules that have none.
 
     Args:
@@ -49,9 +58,17 @@ def warm_start(params: Params, published: Published, reinitialized: Sequence[str
       reinitialized: modules that keep their random initialization even if there are weights of that name.
       positions: how to fill a position table that is longer than the weights', see `extend_positions`; "" if that is an
         error.
+      tokens: the number of tokens of the published vocabulary and of the model's, which has more; None if both have the
+        same tokens. The rows of new tokens are the mean of those of the published ones, so that no new token is much
+        likelier than the others (Hewitt 2021, "Initializing new word embeddings for pretrained language models").
     Raises:
       UserError: if weights are missing, damaged, or have other shapes.
     """
+    if tokens:
+        rows = jnp.arange(published.model["vocab_size"])
+        short = _map_vocabulary(lambda table: _rows(table, rows), params)
+        started = warm_start(short, published, reinitialized, positions)
+        return _map_vocabulary(functools.partial(_with_tokens, *tokens), params, short, started)
     wanted = {name: tree for name, tree in params.items() if name not in reinitialized}
     if positions and "position_embeddings" in params["bert"]["embeddings"]:
         learned = min(published.model["max_positions"], len(_positions(params)))
@@ -112,6 +129,30 @@ def copy_positions(tree: Params, learned: int, count: int) -> Params:
         return jnp.concatenate([rows[:count], leaf[count:]])
 
     return jax.tree_util.tree_map_with_path(copied, tree)
+
+
+def _map_vocabulary(change: Callable[..., Any], *trees: Params) -> Params:
+    """Applies a function to the parameters that have a row for each token, and keeps the others of the last tree."""
+
+    def changed(path: tuple[Any, ...], *leaves: Any) -> Any:
+        names = tuple(getattr(key, "key", None) for key in path)
+        is_bias = names == ("bias",) or names[-2:] == ("masked_lm", "bias")  # of the decoder, of the masked-LM head
+        return change(*leaves) if is_bias or names[-1] in _TABLES else leaves[-1]
+
+    return jax.tree_util.tree_map_with_path(changed, *trees)
+
+
+def _with_tokens(num_known: int, num_tokens: int, table: Any, short: Any, started: Any) -> Any:
+    """Returns weights with rows of new tokens; `table` if there are no weights, so that `short` did not change."""
+    if started is short:
+        return table
+
+    def extended(rows: Any) -> Any:
+        known = rows[:num_known]
+        new = jnp.broadcast_to(jnp.mean(known, axis=0), (num_tokens - num_known, *rows.shape[1:]))
+        return jnp.concatenate([known, new, rows[num_tokens:]])
+
+    return jax.jit(extended)(started)
 
 
 def _positions(params: Params) -> Any:

@@ -108,7 +108,7 @@ class PretrainingData(Data, Generic[C]):
         """See `Evaluable`."""
         corpus = part(CorpusConfig, config.data)
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
-            corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder)), folder / "data"
+            corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=()), folder / "data"
         corpus.check_source()
         self._config, self._preparation = config, Preparation(corpus, folder)
         self._batch_config = config.batches

@@ -262,7 +262,8 @@ class SummarizationTask(BertTask[C]):
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `PredictionTask.warm_start`. `config.positions` selects how positions without weights are initialized."""
-        return pretrained.warm_start(params, published, positions=self._config.positions)
+        tokens = self.new_tokens(published)
+        return pretrained.warm_start(params, published, positions=self._config.positions, tokens=tokens)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `PredictionTask.predict_lengths`."""

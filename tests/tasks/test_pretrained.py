@@ -15,6 +15,7 @@ import pytest
 import bertjax
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
+from bertjax.interop import huggingface
 from bertjax.interop.families import google
 from bertjax.interop.published import MODEL_KEYS, open_weights
 from bertjax.models.bert import BertForPreTraining, BertInputs
@@ -352,3 +353,23 @@ def test_the_config_sets_an_unknown_casing(tmp_path):
     for lowercase in (True, False):
         assert resolve(folder, lowercase=lowercase)["data"]["lowercase"] is lowercase
         assert load_wordpiece(folder, lowercase).lowercase is lowercase
+
+
+def test_the_rows_of_new_tokens_are_the_mean_of_the_others(tmp_path):
+    size, rows = published.TOKENIZER.vocab_size, published.TOKENIZER.vocab_size + 2  # weights with rows without tokens
+    config = dataclasses.replace(published.CONFIG, vocab_size=rows)
+    model = BertForPreTraining(config, predicts_next=False)
+    init = functools.partial(model.init, deterministic=True, return_attention=False)
+    theirs = random_params(init, BertInputs(IDS, IDS, IDS), IDS, scale=0.5)["params"]
+    huggingface.save(tmp_path, theirs, config, "BertForMaskedLM")
+    published.TOKENIZER.save(tmp_path)
+    wider = BertForPreTraining(dataclasses.replace(config, vocab_size=size + 3), predicts_next=False)
+    ours = wider.init(jax.random.key(0), BertInputs(IDS, IDS, IDS), IDS, deterministic=True, return_attention=False)
+    found = pretrained.warm_start(ours["params"], open_weights(tmp_path), tokens=(size, size + 3))
+    pairs = [(tree["bert"]["embeddings"]["word_embeddings"], tree["masked_lm"]["bias"]) for tree in (theirs, found)]
+    for before, after in zip(*pairs, strict=True):
+        np.testing.assert_array_equal(after[:size], before[:size])
+        np.testing.assert_allclose(after[size:], np.broadcast_to(before[:size].mean(axis=0), after[size:].shape), 1e-6)
+    bare = published.write_huggingface(tmp_path / "bare", dataclasses.replace(config, vocab_size=size))
+    found = pretrained.warm_start(ours["params"], open_weights(bare), tokens=(size, size + 3))
+    assert found["masked_lm"]["bias"] is ours["params"]["masked_lm"]["bias"]  # without weights

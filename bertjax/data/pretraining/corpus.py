@@ -28,7 +28,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from bertjax.config import Constrained, Count, above, one_of
+from bertjax.config import Count, above, one_of
 from bertjax.data import beam
 from bertjax.data.beam import BeamConfig
 from bertjax.data.parts import Parts
@@ -43,6 +43,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import (
     KINDS,
     WORDPIECE,
+    AddedTokensConfig,
     check_vocab_size,
     load_saved,
     load_tokenizer,
@@ -64,7 +65,7 @@ _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusConfig(Constrained, prefix="data"):
+class CorpusConfig(AddedTokensConfig):
     """The text to prepare, and how to prepare it.
 
     Attributes:
@@ -255,7 +256,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """Returns everything that determines the prepared bytes, except the sentence splitter."""
     vocabulary = f"{config.vocab_size} trained tokens" + f" of {config.tokenizer}" * (config.tokenizer != WORDPIECE)
     if config.vocab_file:
-        vocabulary = load_tokenizer(Path(config.vocab_file), config.lowercase).key[0]
+        vocabulary = load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens).key[0]
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint() if config.source else "",
@@ -361,7 +362,7 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> Tokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
     named = Path(config.vocab_file) if config.vocab_file else saved_file(folder)
     if named:
-        tokenizer = load_tokenizer(named, config.lowercase)
+        tokenizer = load_tokenizer(named, config.lowercase, config.add_tokens)
     else:
         # Validation documents do not influence the vocabulary.
         count = functools.partial(preparation.count_words, lowercase=config.lowercase, kind=config.tokenizer)

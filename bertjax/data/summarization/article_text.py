@@ -18,6 +18,7 @@ from bertjax.data.text.vocabulary_config import (
     BYTE_BPE,
     KINDS,
     WORDPIECE,
+    AddedTokensConfig,
     VocabularyConfig,
     check_vocab_size,
     load_tokenizer,
@@ -32,7 +33,7 @@ _DONE = "vocabulary_of"  # a file with the fingerprint of the vocabulary's sourc
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainedVocabularyConfig(VocabularyConfig):
+class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
     """The vocabulary, named or trained.
 
     Attributes:
@@ -135,6 +136,6 @@ class ArticleText:
         return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
 
 
-def named_vocabulary(config: VocabularyConfig) -> Tokenizer:
-    """Returns the vocabulary in `vocab_file`. Raises UserError if it cannot be read."""
-    return load_tokenizer(Path(config.vocab_file), config.lowercase)
+def named_vocabulary(config: TrainedVocabularyConfig) -> Tokenizer:
+    """Returns the vocabulary in `vocab_file` with `add_tokens`. Raises UserError if `load_tokenizer` does."""
+    return load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens)

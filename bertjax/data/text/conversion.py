@@ -4,13 +4,23 @@ The steps are those of transformers' converters (`convert_slow_tokenizer.py`), f
 files come. The fields of a model: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from bertjax.data.text.vocabularies import ROLES, SPECIALS, read_json, read_special_names, tokenizer_class
+from bertjax.data.text.vocabularies import (
+    OF_ROBERTA,
+    ROLES,
+    SPECIALS,
+    Added,
+    check_added,
+    read_json,
+    read_special_names,
+    tokenizer_class,
+)
 from bertjax.errors import UserError
 from bertjax.interop.formats.protobuf import Message
 
@@ -21,7 +31,6 @@ FILES = {
     "spiece.model": "XLNetTokenizer",
     "merges.txt": "RobertaTokenizer",
 }
-_OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 _OF_ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 _NORMAL_SCORE, _UNUSED_SCORE = 0.0, -100.0
 _CONTROL, _USER_DEFINED = 3, 4  # types of pieces
@@ -45,8 +54,8 @@ class _Class(NamedTuple):
 
 _CASING = {"do_lower_case": False, "keep_accents": False, "remove_space": True}
 _CLASSES = {
-    "XLMRobertaTokenizer": _Class(_OF_ROBERTA, {}),
-    "CamembertTokenizer": _Class(_OF_ROBERTA, {}),
+    "XLMRobertaTokenizer": _Class(OF_ROBERTA, {}),
+    "CamembertTokenizer": _Class(OF_ROBERTA, {}),
     "DebertaV2Tokenizer": _Class(SPECIALS, {"do_lower_case": False, "split_by_punct": False}),
     "AlbertTokenizer": _Class(_OF_ALBERT, {**_CASING, "do_lower_case": True}),
     "XLNetTokenizer": _Class(SPECIALS, _CASING),  # of KoBERT; XLNet has other special tokens
@@ -190,24 +199,21 @@ def _normalizers(name: str, settings: Mapping[str, Any], charsmap: bytes) -> lis
 
 
 def _add_special(tokenizer: Tokenizer, folder: Path, name: str) -> None:
-    """Marks the special tokens, and adds those that are not in the vocabulary at its end.
+    """Marks the special tokens of rows, and adds those that are not in the vocabulary at its end.
 
     Raises:
       UserError: if added_tokens.json gives them other ids.
     """
-    usual = _CLASSES[name].special if name in _CLASSES else _OF_ROBERTA
+    usual = _CLASSES[name].special if name in _CLASSES else OF_ROBERTA
     names = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
     ids = read_json(folder / "added_tokens.json")
     # As in transformers, only the mask token of DeBERTa does not include the space before it.
-    tokens = dict.fromkeys([*sorted(ids, key=ids.__getitem__), *(names[role] for role in ROLES)])
+    tokens = sorted((names[role] for role in ROLES), key=lambda token: ids.get(token, math.inf))
     known = {token for token in tokens if tokenizer.token_to_id(token) is not None}
     wanted = [token for token in tokens if token in known or token in ids or token == names["mask"]]
     strips = name != "DebertaV2Tokenizer"
     tokenizer.add_special_tokens(
         [AddedToken(token, lstrip=strips and token == names["mask"], normalized=False) for token in wanted]
     )
-    wrong = {token: number for token, number in ids.items() if tokenizer.token_to_id(token) != number}
-    if wrong:
-        token, number = next(iter(wrong.items()))
-        expected, fix = f"{tokenizer.token_to_id(token)}, the next id of the vocabulary", "restore the files"
-        raise UserError(f"{folder / 'added_tokens.json'}: {token}", got=number, expected=expected, fix=fix)
+    stated = [Added(token, ids.get(token)) for token in wanted]
+    check_added(stated, tokenizer.get_vocab(with_added_tokens=True), str(folder / "added_tokens.json"))

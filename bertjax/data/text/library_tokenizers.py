@@ -2,9 +2,10 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ from tokenizers import Tokenizer as Library
 from bertjax.data.text import conversion
 from bertjax.data.text.bpe_trainer import Bpe
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import Pieces, Tokenizer, normalize, save_settings
+from bertjax.data.text.tokenizers import Pieces, Tokenizer, encodable, normalize, save_settings
 from bertjax.data.text.vocabularies import (
     CONTINUATION,
     MASK,
+    OF_ROBERTA,
     ROLES,
     SPECIALS,
+    Added,
+    check_added,
     folder_template,
+    read_added,
     read_special_names,
     tokenizer_class,
 )
@@ -30,12 +35,11 @@ from bertjax.errors import UserError
 from bertjax.files import completed
 
 FILE = "tokenizer.json"
-_USUAL = (SPECIALS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # names of BERT and RoBERTa
+_USUAL = (SPECIALS, OF_ROBERTA)
 _MAX_GAPS = 10  # ids per token of a vocabulary, above which the ids are considered wrong
 _SPACE = "\u2581"  # SentencePiece's symbol
 _BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's token of a byte
 _UNDECODED = "\ufffd"
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class LibraryTokenizer(Tokenizer):
@@ -71,12 +75,11 @@ class LibraryTokenizer(Tokenizer):
         if _state(tokenizer.pre_tokenizer) == _state(_spaced_once()):  # as `save` writes it
             tokenizer.pre_tokenizer = byte_splitter()
         self._content = tokenizer.to_str()
-        tokenizer.encode_special_tokens = True  # encodes their names as ordinary text
-        self._tokenizer = tokenizer
         steps = json.loads(self._content)
         is_byte_level = _is_byte_level(steps, where)
         ids = tokenizer.get_vocab(with_added_tokens=True)
         self.special = _names(special, ids, where, needs_unk=not is_byte_level)
+        self._tokenizer = with_ordinary_tokens(tokenizer, self._ordinary)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special)
         self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.vocab = _by_id(ids, where)
@@ -93,10 +96,22 @@ class LibraryTokenizer(Tokenizer):
         # U+FFFD stands for incomplete characters.
         self._texts = [content.decode("utf-8", "replace") for content in contents]
         self.is_continuation = np.array(list(map(_continues, contents, self._texts)))
+        self.is_continuation[sorted(added)] = False
         self._is_blank: Bool[np.ndarray, " V"] = np.array([text.isspace() for text in self._texts])
 
     def __reduce__(self) -> tuple[type["LibraryTokenizer"], tuple[Any, ...]]:
         return LibraryTokenizer, (self._content, self.special, self.template)
+
+    @property
+    def _ordinary(self) -> set[str]:
+        """The names of special tokens that are ordinary text."""
+        return {*self.special, *itertools.chain(*_USUAL)}
+
+    def with_added(self, tokens: Sequence[Added]) -> "LibraryTokenizer":
+        """See `Tokenizer.with_added`."""
+        tokenizer = Library.from_str(self._content)
+        tokenizer.add_tokens([token.of_library for token in tokens])
+        return LibraryTokenizer(tokenizer.to_str(), self.special, self.template)
 
     @classmethod
     def from_file(cls, path: Path) -> "LibraryTokenizer":
@@ -111,6 +126,11 @@ class LibraryTokenizer(Tokenizer):
         named = read_special_names(path.parent)
         names = {"cls": named.get("bos", ""), "sep": named.get("eos", ""), **named}
         found = cls(content, [names.get(role, "") for role in ROLES], where=str(path))
+        added = read_added(path.parent, found.special)
+        known = {Added(**token) for token in json.loads(found._content)["added_tokens"]} if added else set()
+        if not known.issuperset(added):
+            found = found.with_added([token for token in added if token not in known])
+            check_added(added, found._tokenizer.get_vocab(with_added_tokens=True), str(path.parent))
         kind = conversion.kind_of(path) if conversion.is_convertible(path) else tokenizer_class(path.parent)
         ids = found.cls_id, found.sep_id
         found.template = folder_template(path.parent, kind, found._post_processor, *ids, found.vocab_size)
@@ -145,7 +165,7 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer.encode_batch`."""
-        encodings = self._tokenizer.encode_batch_fast(list(map(_encodable, texts)), add_special_tokens=False)
+        encodings = self._tokenizer.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
@@ -154,7 +174,7 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_with_offsets(self, text: str) -> Pieces:
         """See `Tokenizer.encode_with_offsets`."""
-        encoding = self._tokenizer.encode(_encodable(text), add_special_tokens=False)
+        encoding = self._tokenizer.encode(encodable(text), add_special_tokens=False)
         ids = np.array(encoding.ids, np.int32)
         starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
         size = len(text)
@@ -170,21 +190,16 @@ class LibraryTokenizer(Tokenizer):
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`. The tokenizer's own name of the mask token is also recognized."""
-        text = _encodable(text).replace(MASK, self.special[-1])
+        text = encodable(text).replace(MASK, self.special[-1])
         return list(self._with_masks.encode(text, add_special_tokens=False).ids)
 
     @functools.cached_property
     def _with_masks(self) -> Library:
         """The tokenizer that finds the mask token in a text, and no other special token."""
-        steps = json.loads(self._written().to_str())
-        masks = [token for token in steps["added_tokens"] if token["content"] == self.special[-1]]
-        for token in masks:
-            token["special"] = False
-        tokenizer = Library.from_str(json.dumps(steps))
-        if not masks:
-            tokenizer.add_tokens([AddedToken(self.special[-1], normalized=False)])
-        tokenizer.encode_special_tokens = True
-        return tokenizer
+        tokenizer, mask = self._written(), self.special[-1]
+        if all(token.content != mask for token in tokenizer.get_added_tokens_decoder().values()):
+            tokenizer.add_special_tokens([AddedToken(mask, normalized=False)])
+        return with_ordinary_tokens(tokenizer, self._ordinary - {mask})
 
     def _written(self) -> Library:
         """The tokenizer as it is saved: the same ids, but no space is put after a mask."""
@@ -205,6 +220,22 @@ class LibraryTokenizer(Tokenizer):
         text = self._texts[token].strip()
         name = text if text and _UNDECODED not in text else self.vocab[token]
         return f"{CONTINUATION}{name}" if self.is_continuation[token] else name
+
+
+def with_ordinary_tokens(tokenizer: Library, special: Container[str]) -> Library:
+    """Returns the tokenizer that finds all added tokens in a text except `special` ones, whose names are ordinary text.
+
+    Other special tokens, such as names of languages, become tokens that a text may contain.
+    """
+    added = tokenizer.get_added_tokens_decoder().values()
+    others = {token.content for token in added if token.special and token.content not in special}
+    if others:
+        values = json.loads(tokenizer.to_str())
+        for token in values["added_tokens"]:
+            token["special"] = token["special"] and token["content"] not in others
+        tokenizer = Library.from_str(json.dumps(values))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def _read(path: Path) -> str:
@@ -354,11 +385,6 @@ def _continues(content: bytes, text: str) -> bool:
     if text[:1] == _UNDECODED and 0xE4 <= content[0] <= 0xE9:
         return False
     return bool(text) and " " not in normalize(text[0], lowercase=False)
-
-
-def _encodable(text: str) -> str:
-    """Replaces halves of surrogate pairs, which the library rejects, by U+FFFD."""
-    return _SURROGATES.sub(_UNDECODED, text)
 
 
 def _after_dropped(starts: np.ndarray, ends: np.ndarray, is_space: Bool[np.ndarray, " chars"]) -> np.ndarray:

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from bertjax.config import choice
 from bertjax.data.text.bpe_trainer import Bpe
+from bertjax.data.text.library_tokenizers import with_ordinary_tokens
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabularies import CONTINUATION
 from bertjax.data.text.vocabulary_config import load_wordpiece
@@ -125,11 +126,10 @@ class LibrarySubwords(Subwords):
         ids = tokenizer.get_vocab(with_added_tokens=True)
         special = _special(ids, where)
         self._where = where
-        self._tokenizer = _with_ordinary_tokens(tokenizer, {name for name in ids if ids[name] in special})
+        self._tokenizer = with_ordinary_tokens(tokenizer, {name for name in ids if ids[name] in special})
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.post_processor = None  # special tokens are added here
-        self._tokenizer.encode_special_tokens = True  # encodes their names as ordinary text
         # Read from what the library writes, because in an input file steps may lack their types.
         steps = _normalization(json.loads(tokenizer.to_str()).get("normalizer"))
         super().__init__(max(ids.values(), default=-1) + 1, special, steps)
@@ -366,15 +366,6 @@ def _normalization(normalizer: Mapping[str, Any] | None) -> str:
 def _without_marks(text: str) -> str:
     """Returns normalized text with WORD_BEGIN replaced by spaces, without the one before the text."""
     return text.replace(WORD_BEGIN, " ").removeprefix(" ")
-
-
-def _with_ordinary_tokens(tokenizer: Tokenizer, special: Container[str]) -> Tokenizer:
-    """Makes all special tokens other than `special`, such as names of languages, tokens that a text may contain."""
-    values = json.loads(tokenizer.to_str())
-    others = [token for token in values["added_tokens"] if token["special"] and token["content"] not in special]
-    for token in others:
-        token["special"] = False
-    return Tokenizer.from_str(json.dumps(values)) if others else tokenizer
 
 
 def _with_specials(tokenizer: Tokenizer) -> LibrarySubwords:

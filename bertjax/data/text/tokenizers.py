@@ -12,7 +12,9 @@ import abc
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
+import re
 import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,7 @@ from bertjax.data.text.vocabularies import (
     MASK,
     ROLES,
     SPECIALS,
+    Added,
     checked_ids,
     read_folder,
     read_vocab,
@@ -40,6 +43,8 @@ from bertjax.files import completed
 # The number of words whose pieces are cached; English has this many in 20 MB of text.
 _MAX_CACHED = 1 << 16
 _MAX_CACHED_CHARS = 100  # longer words are not cached
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # The blocks that Google's code calls Chinese. Hangul, kana and later extensions are not included.
 _CHINESE = (
@@ -70,7 +75,7 @@ class Pieces(NamedTuple):
 class Tokenizer(abc.ABC):
     """A vocabulary and an algorithm that convert text to ids. Tokenizers with the same results are equal.
 
-    Names of special tokens in a text are ordinary text.
+    Names of the five special tokens in a text are ordinary text. Added tokens are found in a text before it is split.
 
     Attributes:
       vocab: the V tokens as the vocabulary's file writes them, in the order of their ids.
@@ -133,6 +138,10 @@ class Tokenizer(abc.ABC):
         return made
 
     @abc.abstractmethod
+    def with_added(self, tokens: Sequence[Added]) -> "Tokenizer":
+        """Returns the tokenizer with further added tokens. New ones have the next ids."""
+
+    @abc.abstractmethod
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
         """Writes the files from which `vocabulary_config.load_saved` and `transformers.AutoTokenizer` open it.
 
@@ -180,6 +189,7 @@ class WordPiece(Tokenizer):
     Attributes:
       lowercase: whether text is lowercased and stripped of accents first.
       max_word_chars: the maximum length of a word in characters; a longer word is [UNK].
+      added: the added tokens. Those that are not pieces of words follow these in the vocabulary.
     """
 
     def __init__(
@@ -188,28 +198,36 @@ class WordPiece(Tokenizer):
         lowercase: bool,
         max_word_chars: int = GOOGLE_WORD_CHARS,
         special: Sequence[str] = SPECIALS,
+        added: Sequence[Added] = (),
         template: Template | None = None,
     ) -> None:
         """Builds the tokenizer.
 
         Args:
-          vocab: the tokens.
+          vocab: the tokens, without added ones.
           lowercase: see the class.
           max_word_chars: see the class.
           special: the names of the special tokens, in the order of `SPECIALS`.
+          added: the added tokens, in the order of the ids of those that are not pieces.
           template: the special tokens around texts. Default: those of BERT.
         Raises:
           UserError: if a special token is missing or a token occurs twice.
         """
-        self.vocab = tuple(vocab)
+        ids = checked_ids(vocab, "the vocabulary", special)
+        self.added, self._num_pieces = tuple(added), len(vocab)
+        numbers = dict(ids)
+        for token in self.added:
+            numbers.setdefault(token.content, len(numbers))
+        self._added_ids = [0, *(numbers[token.content] for token in self.added)]
+        self.vocab = tuple(numbers)
         self.lowercase = lowercase
         self.max_word_chars = max_word_chars
         self.vocab_size = len(self.vocab)
         self.special = tuple(special)
-        ids = checked_ids(self.vocab, "the vocabulary", self.special)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in self.special)
         self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.vocab])
+        self.is_continuation[self._num_pieces :] = False
         self._model = models.WordPiece(ids, unk_token=self.vocab[self.unk_id], max_input_chars_per_word=max_word_chars)
         self._pieces = _Cache(self._word_ids)
         self._chunks = _Cache(self._encode_chunk)
@@ -217,12 +235,18 @@ class WordPiece(Tokenizer):
         self._widths[self.unk_id] = 0  # marks [UNK], whose width is that of its word
 
     def __reduce__(self) -> tuple[type["WordPiece"], tuple[Any, ...]]:
-        return WordPiece, (self.vocab, self.lowercase, self.max_word_chars, self.special, self.template)
+        vocab = self.vocab[: self._num_pieces]
+        return WordPiece, (vocab, self.lowercase, self.max_word_chars, self.special, self.added, self.template)
+
+    def with_added(self, tokens: Sequence[Added]) -> "WordPiece":
+        """See `Tokenizer.with_added`."""
+        vocab, lowercase, most, special, added, template = self.__reduce__()[1]
+        return WordPiece(vocab, lowercase, most, special, (*added, *tokens), template)
 
     @property
     def content(self) -> list[Any]:
         """See `Tokenizer.content`. The maximum word length is omitted."""
-        return [self.vocab, self.lowercase]
+        return [self.vocab, self.lowercase, *([self.added] if self.added else [])]
 
     @property
     def _unlike_bert(self) -> list[Any]:
@@ -231,7 +255,8 @@ class WordPiece(Tokenizer):
     @property
     def key(self) -> list[Any]:
         """See `Tokenizer.key`."""
-        vocabulary = hashlib.sha256("\n".join(self.vocab).encode()).hexdigest()
+        tokens = [*self.vocab, *map(json.dumps, self.added)]
+        vocabulary = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
         return [vocabulary, self.lowercase, self.max_word_chars, *self._unlike_bert]
 
     @classmethod
@@ -252,7 +277,7 @@ class WordPiece(Tokenizer):
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{token}\n" for token in self.vocab)
+        text = "".join(f"{token}\n" for token in self.vocab[: self._num_pieces])
         with completed(folder / "vocab.txt") as path:
             path.write_text(text, encoding="utf-8", newline="\n")
         with completed(folder / "tokenizer.json") as path:
@@ -274,9 +299,40 @@ class WordPiece(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer.encode_batch`."""
-        # Texts are split at spaces first, because normalization never depends on characters across a space.
+        return list(map(self._encoded, texts, self._found(texts), itertools.repeat(self._encode)))
+
+    def _found(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
+        """Returns the id, the start and the end of each added token in each text."""
+        if not self.added:
+            return [[]] * len(texts)
+        encodings = self._finder.encode_batch(list(map(encodable, texts)), add_special_tokens=False)
+        ids = self._added_ids
+        return [[(ids[n], *span) for n, span in zip(each.ids, each.offsets, strict=True) if n] for each in encodings]
+
+    @functools.cached_property
+    def _finder(self) -> Library:
+        """The library's tokenizer that encodes the added tokens as 1, 2, ... and the text between them as 0."""
+        finder = Library(models.WordLevel({"": 0}, unk_token=""))
+        finder.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
+        # The normalizer puts spaces around Chinese characters: a token that included one would include the character.
+        finder.add_tokens([token._replace(lstrip=False, rstrip=False).of_library for token in self.added])
+        return finder
+
+    def _encoded(
+        self, text: str, found: Sequence[tuple[int, int, int]], encode: Callable[[str], list[int]]
+    ) -> list[int]:
+        """Returns the ids of the added tokens in a text, and those of the text between them by `encode`."""
+        ids, position = [], 0
+        for token, start, end in found:
+            ids += [*encode(text[position:start]), token]
+            position = end
+        return ids + encode(text[position:])
+
+    def _encode(self, text: str) -> list[int]:
+        """Returns the ids of a text without added tokens."""
+        # It is split at spaces first, because normalization never depends on characters across a space.
         chunks = self._chunks
-        return [[piece for chunk in text.split(" ") for piece in chunks[chunk]] for text in texts]
+        return [piece for chunk in text.split(" ") for piece in chunks[chunk]]
 
     def _word_ids(self, word: str) -> list[int]:
         return [token.id for token in self._model.tokenize(word)]
@@ -287,10 +343,25 @@ class WordPiece(Tokenizer):
     def encode_spaced(self, text: str) -> list[int]:
         """See `Tokenizer.encode_spaced`. Words are not normalized except for the case, and not split further."""
         pieces = self._pieces
-        return [piece for word in between_spaces(text, self.lowercase) for piece in pieces[word]]
+
+        def encode(text: str) -> list[int]:
+            return [piece for word in between_spaces(text, self.lowercase) for piece in pieces[word]]
+
+        (found,) = self._found([text])
+        return self._encoded(text, found, encode)
 
     def encode_with_offsets(self, text: str) -> Pieces:
         """See `Tokenizer.encode_with_offsets`. No range is empty."""
+        parts, position = [], 0
+        for token, start, end in self._found([text])[0]:
+            parts.append(self._with_offsets(text[position:start], position))
+            parts.append(Pieces(np.array([token], np.int32), np.array([start]), np.array([end])))
+            position = end
+        parts.append(self._with_offsets(text[position:], position))
+        return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _with_offsets(self, text: str, first: int) -> Pieces:
+        """Returns the tokens of a text without added tokens, whose first character has the number `first`."""
         words = self.words(text)
         pieces = [self._pieces[word] for word in words]
         ids = np.array([piece for word in pieces for piece in word], np.int32)
@@ -299,7 +370,7 @@ class WordPiece(Tokenizer):
         # `stops` are positions in the concatenated words; `sources` maps them to characters of the text.
         stops = np.cumsum(widths)
         sources, reach = _sources(text, self.lowercase)
-        return Pieces(ids, sources[stops - widths], reach[sources[stops - 1]])
+        return Pieces(ids, first + sources[stops - widths], first + reach[sources[stops - 1]])
 
     def encode_with_masks(self, text: str) -> list[int]:
         """See `Tokenizer.encode_with_masks`."""
@@ -321,6 +392,7 @@ class WordPiece(Tokenizer):
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
         tokenizer.post_processor = self.template.processor(self.vocab)
         tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in self.special])
+        tokenizer.add_tokens([token.of_library for token in self.added])
         return tokenizer
 
 
@@ -330,6 +402,11 @@ def save_settings(folder: Path, settings: Mapping[str, Any], max_length: int | N
     text = json.dumps({**settings, **limits}, indent=2) + "\n"
     with completed(folder / "tokenizer_config.json") as path:
         path.write_text(text, encoding="utf-8")
+
+
+def encodable(text: str) -> str:
+    """Replaces halves of surrogate pairs, which the library rejects, by U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def between_spaces(text: str, lowercase: bool) -> list[str]:

@@ -2,14 +2,17 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken
 
 from bertjax.data.text.templates import Template, read_template
 from bertjax.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of `SPECIALS`
 CONTINUATION = "##"
 GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] in google-research/bert, transformers
@@ -39,6 +42,81 @@ _CLASSES = {
 }
 # A model of another tokenizer was trained on ids that differ from ours.
 _FOREIGN_FIX = "use another model, because this tokenizer encodes text differently from BERT's"
+
+
+class Added(NamedTuple):
+    """A token that is found in a text before the text is split: `AddedToken` of the library, which defines the options.
+
+    Attributes:
+      content: the token.
+      id: its id; None if no file states it.
+      single_word: whether it is found only as a whole word.
+      lstrip: whether it includes the spaces before it.
+      rstrip: whether it includes the spaces after it.
+      normalized: whether it is found in normalized text, such as lower case.
+      special: whether it is a special token.
+    """
+
+    content: str
+    id: int | None = None
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+
+    @property
+    def of_library(self) -> AddedToken:
+        """The token as the library adds it, without the id."""
+        return AddedToken(**{key: value for key, value in self._asdict().items() if key != "id"})
+
+
+def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
+    """Returns the added tokens of a folder of transformers in the order in which they are added.
+
+    If files disagree about the options of a token, `added_tokens_decoder` of tokenizer_config.json decides, as in
+    transformers 5. The names of special tokens of rows are not among them, because they are ordinary text.
+
+    Args:
+      folder: the folder.
+      special: the names of the special tokens of rows.
+    Raises:
+      UserError: if a file is unreadable.
+    """
+    config = read_json(folder / "tokenizer_config.json")
+    found = {token["content"]: token for token in _read_library(folder).get("added_tokens") or ()}
+    stated, lists = config.get("added_tokens_decoder"), []
+    for values in (config, read_json(folder / "special_tokens_map.json")):
+        for more in (values.get("extra_special_tokens"), values.get("additional_special_tokens")):
+            lists += [*(more.values() if isinstance(more, dict) else more or ())]
+    names = [each["content"] if isinstance(each, dict) else each for each in lists]
+    if stated is None:
+        of_file = read_json(folder / "added_tokens.json").items()
+        found = {token: {"id": number, **_options(token in names)} for token, number in of_file} | found
+    else:
+        found |= {token["content"]: {**token, "id": int(number)} for number, token in stated.items()}
+    found = {name: _options(is_special=True) for name in names} | found
+    ordinary = {*special, *SPECIALS, *OF_ROBERTA}
+    keys = Added._fields[1:]
+    added = [
+        Added(name, **{key: token[key] for key in keys if key in token})
+        for name, token in found.items()
+        if name not in ordinary
+    ]
+    return tuple(sorted(added, key=lambda token: (token.id is None, token.id)))
+
+
+def _options(is_special: bool) -> dict[str, bool]:
+    """Returns the options of a token of which only this is stated."""
+    return {"special": is_special, "normalized": not is_special}
+
+
+def check_added(added: Sequence[Added], ids: Mapping[str, int], where: str) -> None:
+    """Raises UserError if the ids of added tokens are not those that their files state."""
+    for token in added:
+        if token.id not in (None, ids[token.content]):
+            expected, fix = f"{ids[token.content]}, the next id of the vocabulary", "restore the files"
+            raise UserError(f"{where}: added token {token.content!r}", got=token.id, expected=expected, fix=fix)
 
 
 def checked_ids(vocab: Sequence[str], what: str, special: Sequence[str] = SPECIALS) -> dict[str, int]:
@@ -101,19 +179,20 @@ def read_vocab(path: Path, special: Sequence[str] = SPECIALS) -> list[str]:
 
 def read_folder(
     folder: Path, default_lowercase: bool | None = None
-) -> tuple[list[str], bool, int, Sequence[str], Template]:
+) -> tuple[list[str], bool, int, Sequence[str], Sequence[Added], Template]:
     """Returns the arguments of `WordPiece` that the files of a Hugging Face folder state.
 
-    Reads the tokens from vocab.txt or else tokenizer.json. The casing and the maximum word length, in characters, are
-    in tokenizer.json or tokenizer_config.json. The default maximum word length is that of transformers.
+    Reads the tokens from vocab.txt or else tokenizer.json. For added tokens see `read_added`. The casing and the
+    maximum word length, in characters, are in tokenizer.json or tokenizer_config.json. The default maximum word length
+    is that of transformers.
 
     Args:
       folder: the folder.
       default_lowercase: whether text is lowercased, if no file states it.
     Raises:
       UserError: if there is no vocabulary or no casing, a file is unreadable, or the tokenizer is not BERT's (another
-        model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese not split, tokens
-        added to its vocabulary).
+        model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese not split), or added
+        tokens do not have the next ids.
     """
     library, config = _read_library(folder), read_json(folder / "tokenizer_config.json")
     lowercase = _casing(folder, library, config, default_lowercase)
@@ -124,13 +203,14 @@ def read_folder(
     special = tuple(named[role] for role in ROLES)
     path = folder / "vocab.txt"
     vocab = read_vocab(path, special) if path.exists() else _library_vocab(folder, library)
-    added = [token["content"] for token in library.get("added_tokens") or ()]
-    _check_added(folder, (*added, *read_json(folder / "added_tokens.json")), vocab)
     ids = checked_ids(vocab, str(folder), special)
-    template = folder_template(
-        folder, kind, library.get("post_processor"), ids[special[2]], ids[special[3]], len(vocab)
-    )
-    return vocab, lowercase, _longest_word(folder, library, config), special, template
+    added = read_added(folder, special)
+    for token in added:
+        ids.setdefault(token.content, len(ids))
+    check_added(added, ids, str(folder))
+    added = tuple(token._replace(id=ids[token.content]) for token in added)
+    template = folder_template(folder, kind, library.get("post_processor"), ids[special[2]], ids[special[3]], len(ids))
+    return vocab, lowercase, _longest_word(folder, library, config), special, added, template
 
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
@@ -273,20 +353,6 @@ def _check_words(vocab: Sequence[str], what: str) -> None:
             got=f"only {len(vocab)} special tokens",
             expected="a BERT vocabulary with words and pieces",
             fix="restore the vocabulary that the model was trained with",
-        )
-
-
-def _check_added(folder: Path, added: Sequence[str], vocab: Sequence[str]) -> None:
-    """Raises UserError if the tokenizer has added tokens that are not in the vocabulary."""
-    known = set(vocab)
-    unknown = list(dict.fromkeys(token for token in added if token not in known))
-    if unknown:
-        raise UserError(
-            str(folder),
-            got=f"added tokens that are not in the vocabulary: {', '.join(map(repr, unknown[:5]))}"
-            + (", ..." if len(unknown) > 5 else ""),
-            expected="only tokens of the vocabulary",
-            fix="use another model, or delete them from tokenizer.json and added_tokens.json if no text has them",
         )
 
 

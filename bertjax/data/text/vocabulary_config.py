@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertjax.config import Constrained, choice
 from bertjax.data.text import byte_bpe_trainer, conversion, library_tokenizers, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import LibraryTokenizer
 from bertjax.data.text.tokenizers import Tokenizer, WordPiece
-from bertjax.data.text.vocabularies import library_model, states_casing
+from bertjax.data.text.vocabularies import Added, library_model, states_casing
 from bertjax.errors import UserError
 
 WORDPIECE, BYTE_BPE = KINDS = ("wordpiece", "byte_bpe")  # the kinds that can be trained
@@ -30,21 +30,69 @@ class VocabularyConfig(Constrained, prefix="data"):
     lowercase: bool
 
 
-def load_tokenizer(path: Path, lowercase: bool) -> Tokenizer:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AddedTokensConfig(Constrained, prefix="data"):
+    """Tokens that training adds to a vocabulary.
+
+    Attributes:
+      add_tokens: tokens to add to the vocabulary of `init_from` or `vocab_file`, as by `add_tokens` of transformers.
+        Each is found in a text before the text is split. Its embedding starts as the mean of all embeddings.
+    """
+
+    add_tokens: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = [token for token in self.add_tokens if not token or token != token.strip()]
+        twice = [token for token, count in Counter(self.add_tokens).items() if count > 1]
+        expected = "different tokens, not empty, and without white space at their ends"
+        self.check(not wrong + twice, "add_tokens", expected, got=f"{(wrong + twice)[:1]}", fix="correct the tokens")
+        is_given, fix = getattr(self, "vocab_file", ""), "set --config.init_from=FOLDER, or omit it"
+        self.check(is_given or not self.add_tokens, "add_tokens", "a vocabulary to add tokens to", fix=fix)
+
+
+def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """Returns a tokenizer with the tokens of `AddedTokensConfig.add_tokens`, whose ids follow those of the others.
+
+    Raises:
+      UserError: if the vocabulary has a token already, or does not find it in text.
+    """
+    if not tokens:
+        return tokenizer
+    known, spaced = set(tokenizer.vocab), tokenizer.encode_batch([f" {token}" for token in tokens])
+    for token, ids in zip(tokens, spaced, strict=True):
+        if token in known or (len(ids) == 1 and ids[0] != tokenizer.unk_id):
+            got, expected = f"{token!r}, which the vocabulary has already", "tokens that the vocabulary lacks"
+            raise UserError("config key data.add_tokens", got=got, expected=expected, fix="omit this token")
+    size = tokenizer.vocab_size
+    found = tokenizer.with_added([Added(token, size + number) for number, token in enumerate(tokens)])
+    for number, (token, ids) in enumerate(zip(tokens, found.encode_batch(tokens), strict=True), size):
+        if ids != [number]:
+            got = f"{token!r}, which the vocabulary encodes as {' '.join(map(repr, found.names(ids)))}"
+            expected = "tokens that remain different after normalization, such as lowercasing"
+            raise UserError("config key data.add_tokens", got=got, expected=expected, fix="omit this token")
+    return found
+
+
+def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) -> Tokenizer:
     """Opens a vocabulary: a vocab.txt, a tokenizer.json, a file of `conversion.FILES`, or a folder of one of them.
 
     The first of these files in a folder is opened. Folders may also be those that `load_wordpiece` accepts.
 
+    Args:
+      path: the file or folder.
+      lowercase: the casing.
+      add_tokens: tokens to add; see `AddedTokensConfig`.
     Raises:
-      UserError: if there is no readable vocabulary, or it has another casing.
+      UserError: if there is no readable vocabulary, it has another casing, or tokens cannot be added.
     """
     path = vocabulary_folder(path)
     library = _library(path)
     if library is None:
-        return load_wordpiece(path, lowercase)
+        return with_tokens(load_wordpiece(path, lowercase), add_tokens)
     tokenizer = LibraryTokenizer.from_file(library)
     _check_casing(tokenizer, lowercase, path)
-    return tokenizer
+    return with_tokens(tokenizer, add_tokens)
 
 
 def load_wordpiece(path: Path, lowercase: bool) -> WordPiece:

@@ -130,7 +130,7 @@ def test_hangul_is_composed_after_accents_are_stripped(tmp_path):
 @pytest.mark.parametrize(("change", "message"), [
     ({"tokenizer_config.json": '{"tokenizer_class": "T5Tokenizer"}'}, "tokenizer_class T5Tokenizer; expected for spm"),
     ({"tokenizer_config.json": '{"tokenizer_class": "AlbertTokenizer", "remove_space": false}'}, "remove_space: got F"),
-    ({"added_tokens.json": '{"[MASK]": 3000}'}, r"added_tokens\.json: \[MASK\]: got 3000; expected"),
+    ({"added_tokens.json": '{"[MASK]": 3000}'}, r"json: added token '\[MASK\]': got 3000; expected"),
     ({"spm.model": model(OF_BERT, 3)}, "got a model of type 3; expected a SentencePiece model of type unigram or bpe"),
     ({"spm.model": b"\x00"}, "got wire type 0|expected"),
     ({"vocab.txt": "\n".join([*SPECIALS, "\u2581a"])}, "got tokens of SentencePiece.*name the SentencePiece model"),

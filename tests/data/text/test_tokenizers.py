@@ -341,7 +341,7 @@ def test_tokenizers_with_the_same_results_are_equal():
         ),
         (
             {**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}},
-            "not in the vocabulary: '[ENT]'; expected only tokens",
+            "added token '[ENT]': got 99; expected 20, the next id",
         ),
         (
             {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
