@@ -94,8 +94,10 @@ def test_files_in_and_out(run, tmp_path):
     plain, packed, named = tmp_path / "dev.json", tmp_path / "dev.json.gz", tmp_path / "answers.jsonl"
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
     packed.write_bytes(gzip.compress(json.dumps(squad(*TEXTS)).encode()))
+    rows = tmp_path / "dev.jsonl"
+    rows.write_text("\n".join(map(json.dumps, TEXTS)))
     expected = predict(f"--workdir={run}")
-    for path in (plain, packed):
+    for path in (plain, packed, rows):
         command = ["--mode=predict", f"--workdir={run}", f"--input={path}"]
         done(*command, f"--output={named}")
         assert lines_of(named) == expected

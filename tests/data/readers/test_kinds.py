@@ -25,7 +25,7 @@ READERS = {
     ),
     "questions": (
         lambda name: questions.read_questions(name, "data.source", STOP, aligned=True),
-        (".jsonl", ".csv", ".tsv", ".parquet"),
+        (".csv", ".tsv"),
     ),
     "pairs": (
         lambda name: ParallelText(
