@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.readers import kinds, lines, tables
-from bertjax.data.readers.kinds import COLUMNAR, JSON, TABLES, split_name, suffix_of
+from bertjax.data.readers.kinds import TABLES, split_name, suffix_of
 from bertjax.data.readers.lines import BadRows, Line, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
@@ -200,7 +200,7 @@ def _story(path: Path, needs_summary: bool) -> Stored:
 
 def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row]:
     """Returns the rows of a table. A CSV or TSV file without the article's column is an error of the whole file."""
-    if suffix_of(path) in (*JSON, *COLUMNAR):
+    if suffix_of(path) not in (".csv", ".tsv"):
         return tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
     fields = (style.article_field, _TEXT_FIELD)
     column = next((field for field in fields if field in tables.first_fields(path)), style.article_field)
