@@ -42,7 +42,6 @@ T = TypeVar("T")
 # The validation split depends only on the order of contexts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 _KINDS = ((*JSON, *COLUMNAR), "SQuAD's JSON")
-_WITHOUT_ANSWER: tuple[Any, ...] = ([], {"text": [], "answer_start": []})
 _ARTICLES = ("a", "an", "the")
 
 
@@ -224,8 +223,10 @@ def _of_row(row: Row, number: int) -> _Paragraph:
         return _Paragraph(title, values, where, _field(values, "qas", list, where), _positions(f"{where}: qas"))
     if "header" in values and "context" not in values:
         return _Paragraph(title, values, where, [], [])
-    values.setdefault("id", str(number))
-    if values.get("answers") in _WITHOUT_ANSWER:
+    if "qid" not in values:
+        values.setdefault("id", str(number))
+    answers = values.get("answers")
+    if (answers.get("text") if isinstance(answers, dict) else answers) == []:
         values.setdefault("is_impossible", True)
     return _Paragraph(title, values, where, [values], [where])
 
