@@ -20,8 +20,9 @@ The variant, after the colon, is any of a size, a scorer and `presumm`, separate
 - `presumm` trains and selects like the published code: summed losses, Adam at 2e-3 min(s^-.5, s 10000^-1.5) for
   50,000 updates, articles truncated to 512 tokens, words split at spaces, selected sentences sorted by score.
 
-Articles are read from tables (docs/reference/inputs.md), .story or .txt files, BertSum's .json files, or
-`tfds:cnn_dailymail`. The model learns to select the oracle's sentences, unless the files name the sentences to select.
+Articles are read from tables (docs/reference/inputs.md), .story or .txt files, BertSum's .json and .bert.pt files, or
+`tfds:cnn_dailymail`. The model learns to select the oracle's sentences, unless the files name the sentences to select
+(`data.gold_field`); then articles need no summaries.
 With a size and no `data.source`, the articles are docstrings of Python's standard library, and their first lines are
 the summaries.
 

@@ -13,10 +13,11 @@ The variant, after the colon, is a size and `squad` or `squad2`, separated by a 
 - Sizes: tiny, mini, small, medium, base, large start from random weights, with the vocabulary in `data.vocab_file`.
   Without a size, `init_from` determines it: a Hugging Face folder, a google-research checkpoint, or a bertjax run.
 - `squad` (the default) is SQuAD 1.1, in which each question has an answer. `squad2` is SQuAD 2.0, in which some
-  questions have none. Other files in the same format also work, including .gz files. Without `data.valid_source`, a
-  tenth of the contexts is used for validation.
+  questions have none. Other files in the same format also work, including .gz files, and so do tables of questions and
+  MRQA's lines; see docs/reference/inputs.md. Without `data.valid_source`, a tenth of the contexts is used for
+  validation.
 
-Predictions read a SQuAD file, with or without answers, and write one record per line with the answer's character
+Predictions read the same files, with or without answers, and write one record per line with the answer's character
 offsets in the context. If the output name ends in .json, they are one object that maps ids to answers, as the official
 scripts expect. "" means no answer. `null_score` is the score that the SQuAD 2.0 script reads as `--na-prob-file`.
 Evaluation finds the best threshold for it (`best_f1_thresh`). The last command above sets a threshold; it takes the

@@ -19,9 +19,10 @@ from bertjax.data.fine_tuning.question_rows import QuestionRows
 from bertjax.data.fine_tuning.questions import (
     Question,
     QuestionsConfig,
-    check_kind,
+    is_table,
     parse_questions,
     questions_of,
+    read_input,
 )
 from bertjax.data.fine_tuning.spans import (
     WITHOUT_OVERLAP,
@@ -174,9 +175,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """An example for each question of a SQuAD file. Answers in the file are ignored."""
         return self._examples(lambda bad_rows: parse_questions("\n".join(lines), bad_rows))
 
-    def examples_of(self, path: str) -> None:
-        """See `PredictionTask.examples_of`. Raises UserError for a file that is not a SQuAD file by its name."""
-        check_kind(Path(path), "--input")
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        """See `PredictionTask.examples_of`: an example for each question of a table. Answers in it are ignored."""
+        return self._examples(functools.partial(read_input, Path(path))) if is_table(Path(path), "--input") else None
 
     def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
         """An example for each {"question": ..., "context": ...}, optionally with "id".

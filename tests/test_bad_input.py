@@ -58,7 +58,7 @@ def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
 
 
 def test_a_bad_source(prepare):
-    expected = "files relative to /.*documentation or tfds:NAME"
+    expected = "files relative to /.*documentation, tfds:NAME"
     check(prepare(data__source="no.txt"), "data.source=no.txt", "does not exist", expected, "correct the path")
     check(prepare(data__source=""), "data.source", "nothing", "text to train on", "--config.data.source=FILE")
 

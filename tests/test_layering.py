@@ -50,6 +50,7 @@ LAYERS = {
     "bertjax/data/fine_tuning/": "BASE DATA SHARED data.fine_tuning",
     "bertjax/data/translation/": "BASE DATA SHARED data.translation",
     "bertjax/data/summarization/": "BASE DATA SHARED data.summarization",
+    "bertjax/data/summarization/presumm_files.py": "BASE DATA SHARED interop.formats",
     "bertjax/contract.py": "errors",
     "bertjax/distributed.py": "config errors",
     "bertjax/config.py": "errors",

@@ -95,10 +95,14 @@ def test_files_in_and_out(run, tmp_path):
     plain, packed = tmp_path / "dev.json", tmp_path / "dev.json.gz"
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
     packed.write_bytes(gzip.compress(json.dumps(squad(*TEXTS)).encode()))
+    rows = tmp_path / "dev.jsonl"
+    rows.write_text("\n".join(map(json.dumps, TEXTS)))
     expected = predict(f"--workdir={run}")
-    done("--mode=predict", f"--workdir={run}", f"--input={plain}", f"--output={tmp_path / 'answers.jsonl'}")
-    assert lines_of(tmp_path / "answers.jsonl") == expected
-    command = ["--mode=predict", f"--workdir={run}", f"--input={packed}"]
+    command = ["--mode=predict", f"--workdir={run}"]
+    for path in (plain, rows):
+        done(*command, f"--input={path}", f"--output={tmp_path / 'answers.jsonl'}")
+        assert lines_of(tmp_path / "answers.jsonl") == expected
+    command.append(f"--input={packed}")
     done(*command, f"--output={tmp_path / 'answers.csv'}")
     with (tmp_path / "answers.csv").open(newline="") as file:
         assert [row["answer"] for row in csv.DictReader(file)] == [record["answer"] for record in expected]

@@ -1,17 +1,38 @@
-"""Reads and checks questions with answers in a text, from the JSON files of SQuAD 1.1 and 2.0."""
+"""Reads and checks questions with answers in a text: the files of SQuAD 1.1 and 2.0, flat rows, and MRQA's lines.
+
+The rows of a table are read as the paragraphs of a SQuAD file, so that all forms have the same checks:
+- a flat row has `context`, `question`, `answers` and optionally `id`, `title` and `is_impossible`, as in `squad` and
+  `squad_v2` of Hugging Face. `answers` is an object with the lists `text` and `answer_start`, or a list of objects with
+  one of each. A question with empty lists is impossible. A question without an id gets the number of its row;
+- MRQA's lines have `context` and `qas` after a line with a `header` (Fisch et al. 2019). Training learns the spans of
+  `detected_answers`. Scoring uses `answers`, as MRQA's script does.
+"""
 
 import dataclasses
 import hashlib
 import itertools
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
-from bertjax.data.readers.kinds import find_files, kind_of
-from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, parse_json, read_json
+from bertjax.data.readers import columnar, kinds, tables
+from bertjax.data.readers.kinds import COLUMNAR, JSON, kind_of
+from bertjax.data.readers.lines import (
+    MAX_LINE_BYTES,
+    BadRows,
+    OnBadRow,
+    RowError,
+    check_text,
+    parse_json,
+    read_json,
+    read_lines,
+)
+from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
+from bertjax.data.readers.tables import Row
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
 
@@ -20,12 +41,16 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 # The validation split depends only on the order of contexts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
-_KINDS = ((".json",), "SQuAD's JSON")
+_KINDS = ((*JSON, *COLUMNAR), "SQuAD's JSON")
+_ARTICLES = ("a", "an", "the")
 
 
 @dataclasses.dataclass(frozen=True)
 class QuestionsConfig(SplitConfig):
-    """The questions to read: paths or globs of SQuAD files, separated by commas. Contexts are never divided.
+    """The questions to read: paths or globs of files, separated by commas, or `hf:FOLDER`. Contexts are never divided.
+
+    A `.jsonl`, `.parquet` or `.arrow` file is a table of flat rows or of MRQA's lines. So is a `.json` file with an
+    array or lines of such objects. Other `.json` files, and files of other names, have SQuAD's form.
 
     Attributes:
       on_bad_row: "stop" to raise an error at a malformed question, paragraph or article, "skip" to skip and count it.
@@ -39,9 +64,6 @@ class Answer(NamedTuple):
 
     text: str
     start: int | None  # None if the text is not at the stated position
-
-
-_ParseAnswer = Callable[[Any, str, str], Answer]  # takes the answer's row, the context, and the position for messages
 
 
 class Question(NamedTuple):
@@ -89,21 +111,28 @@ def _read(config: QuestionsConfig, source: str, key: str, aligned: bool) -> Iter
 
 
 def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -> Iterator[Question]:
-    """Yields the questions of SQuAD files, in their order.
+    """Yields the questions of files, in their order.
 
     Args:
-      source: paths or globs of JSON files (also .gz), separated by commas.
+      source: paths or globs of files (text files also .gz), separated by commas, or `hf:FOLDER`.
       key: the config key of the source, for messages.
-      bad_rows: how to treat bad questions, paragraphs and articles.
+      bad_rows: how to treat bad questions, paragraphs, articles and rows.
       aligned: whether an answer that is not at its stated position is bad. Only training uses the position.
     Raises:
-      UserError: if a question, paragraph or article is bad, with its position, a file is not in SQuAD's form, or the
-        whole source has no question.
+      UserError: if a question, paragraph, article or row is bad, with its position, a file is in none of the forms, or
+        the whole source has no question.
     """
     seen: dict[str, str] = {}
-    parse = _aligned_answer if aligned else _answer
-    for path in find_files(source, key, *_KINDS):
-        yield from _questions(read_json(path), str(path), bad_rows, parse, seen)
+    numbers = itertools.count(1)
+    is_folder = source.startswith(columnar.DATASET)
+    paths = tables.find_files(source, key) if is_folder else kinds.find_files(source, key, *_KINDS, also="hf:FOLDER")
+    for path in paths:
+        if is_table(path, key):
+            rows = tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
+            paragraphs = _paragraphs_of_rows(rows, numbers, bad_rows)
+        else:
+            paragraphs = _paragraphs(read_json(path), str(path), bad_rows)
+        yield from _questions(paragraphs, bad_rows, aligned, seen)
     if not seen:
         raise UserError(
             f"config key {key}={source}",
@@ -113,48 +142,109 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
         )
 
 
-def check_kind(path: Path, key: str) -> None:
-    """Raises UserError if a file that config key or --flag `key` names is not a SQuAD file by its name."""
-    kind_of(path, key, *_KINDS)
+def is_table(path: Path, key: str) -> bool:
+    """Returns whether a file is a table of rows; otherwise it has SQuAD's form.
+
+    Args:
+      path: the file.
+      key: the config key or --flag that names it, for messages.
+    Raises:
+      UserError: if the file has another form by its name, or cannot be read.
+    """
+    kind = kind_of(path, key, *_KINDS)
+    if kind != ".json":
+        return bool(kind)
+    first = next((line.content for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank), b"")
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):  # a value of several lines
+        return first.lstrip().startswith(b"[")
+    return isinstance(value, list) or (isinstance(value, dict) and not {"context", "header"}.isdisjoint(value))
+
+
+def read_input(path: Path, bad_rows: BadRows) -> Iterator[Question]:
+    """Yields the questions of a table that is input for prediction. Their answers are ignored."""
+    rows = tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
+    return _questions(_paragraphs_of_rows(rows, itertools.count(1), bad_rows), bad_rows, None, {})
 
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
     """Yields the questions of a SQuAD file that is input for prediction. Its answers are ignored."""
-    yield from _questions(parse_json(text, "input"), "input", bad_rows, None, {})
+    return _questions(_paragraphs(parse_json(text, "input"), "input", bad_rows), bad_rows, None, {})
 
 
 def questions_of(values: Iterable[Any], bad_rows: BadRows) -> Iterator[Question]:
     """Yields the question of each dict with "question", "context" and optionally "id", by default its number."""
-    seen: dict[str, str] = {}
 
-    def question(numbered: tuple[int, Any]) -> Question:
-        number, value = numbered
+    def row(number: int, value: Any) -> Row:
         where = f"input {number}"
         if not isinstance(value, dict):
             got, expected = f"an object of type {type(value).__name__}", 'a dict with "question" and "context"'
             raise RowError(where, got, expected, 'pass {"question": "...", "context": "..."}')
-        row = {**value, "id": str(value.get("id", number))}
-        return _question("", _Part(row, [], where), None, seen, row, where)
+        return Row(value, where)
 
-    return bad_rows.sift(map(question, enumerate(values, start=1)))
+    rows = map(row, itertools.count(1), values)
+    return _questions(_paragraphs_of_rows(rows, itertools.count(1), bad_rows), bad_rows, None, {})
+
+
+class _Paragraph(NamedTuple):
+    """A context with its unchecked questions, which have the fields of SQuAD or MRQA."""
+
+    title: str
+    row: dict[str, Any]  # has the context
+    where: str
+    questions: list[Any]
+    positions: Iterable[str]  # of the questions
+
+
+def _paragraphs(value: Any, where: str, bad_rows: BadRows) -> Iterator[_Paragraph]:
+    """Yields the paragraphs of a SQuAD file's JSON value."""
+
+    def article(row: Any, where: str) -> tuple[str, list[Any], str]:
+        return str(row.get("title", "")) if isinstance(row, dict) else "", _field(row, "paragraphs", list, where), where
+
+    def paragraph(title: str, row: Any, where: str) -> _Paragraph:
+        return _Paragraph(title, row, where, _field(row, "qas", list, where), _positions(f"{where}.qas"))
+
+    for title, found, place in bad_rows.sift(map(article, _articles(value, where), _positions(f"{where}: data"))):
+        yield from bad_rows.sift(map(partial(paragraph, title), found, _positions(f"{place}.paragraphs")))
+
+
+def _paragraphs_of_rows(rows: Iterator[Row], numbers: Iterator[int], bad_rows: BadRows) -> Iterator[_Paragraph]:
+    """Returns the paragraphs of a table's rows; `numbers` are the ids of flat rows without an id."""
+    return bad_rows.sift(map(_of_row, rows, numbers))
+
+
+def _of_row(row: Row, number: int) -> _Paragraph:
+    where = row.where
+    values = {name: value for name, value in row.values.items() if value is not None}
+    title = str(values.get("title", ""))
+    if "qas" in values:
+        return _Paragraph(title, values, where, _field(values, "qas", list, where), _positions(f"{where}: qas"))
+    if "header" in values and "context" not in values:
+        return _Paragraph(title, values, where, [], [])
+    if "qid" not in values:
+        values.setdefault("id", str(number))
+    answers = values.get("answers")
+    if (answers.get("text") if isinstance(answers, dict) else answers) == []:
+        values.setdefault("is_impossible", True)
+    return _Paragraph(title, values, where, [values], [where])
 
 
 def _questions(
-    value: Any, where: str, bad_rows: BadRows, parse_answer: _ParseAnswer | None, seen: dict[str, str]
+    paragraphs: Iterable[_Paragraph], bad_rows: BadRows, aligned: bool | None, seen: dict[str, str]
 ) -> Iterator[Question]:
-    """Yields the questions of a file's JSON value; `seen` has the position of each id."""
-    for article in bad_rows.sift(map(_article, _articles(value, where), _positions(f"{where}: data"))):
-        for paragraph in bad_rows.sift(map(_paragraph, article.rows, _positions(f"{article.where}.paragraphs"))):
-            parse = partial(_question, str(article.row.get("title", "")), paragraph, parse_answer, seen)
-            yield from bad_rows.sift(map(parse, paragraph.rows, _positions(f"{paragraph.where}.qas")))
+    """Yields the questions of paragraphs.
 
-
-class _Part(NamedTuple):
-    """An article with its unchecked paragraphs, or a paragraph with its unchecked questions."""
-
-    row: dict[str, Any]
-    rows: list[Any]  # the paragraphs or questions
-    where: str
+    Args:
+      paragraphs: the paragraphs.
+      bad_rows: how to treat bad questions.
+      aligned: whether an answer that is not at its stated position is bad; None to ignore answers.
+      seen: the position of each id.
+    """
+    for paragraph in paragraphs:
+        parse = partial(_question, paragraph, aligned, seen)
+        yield from bad_rows.sift(map(parse, paragraph.questions, paragraph.positions))
 
 
 def _positions(name: str) -> Iterator[str]:
@@ -169,21 +259,11 @@ def _articles(value: Any, where: str) -> list[Any]:
         where,
         got=_short(f"a JSON {type(value).__name__}{keys}"),
         expected="SQuAD's form: an object with a list of articles under 'data'",
-        fix='convert it to {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}',
+        fix='convert it to {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}, or to a table of questions',
     )
 
 
-def _article(row: Any, where: str) -> _Part:
-    return _Part(row, _field(row, "paragraphs", list, where), where)
-
-
-def _paragraph(row: Any, where: str) -> _Part:
-    return _Part(row, _field(row, "qas", list, where), where)
-
-
-def _question(
-    title: str, paragraph: _Part, parse_answer: _ParseAnswer | None, seen: dict[str, str], row: Any, where: str
-) -> Question:
+def _question(paragraph: _Paragraph, aligned: bool | None, seen: dict[str, str], row: Any, where: str) -> Question:
     """Returns a question, and adds its id to `seen`. If the context is bad, every question of the paragraph is bad."""
     context = _text(paragraph.row, "context", paragraph.where)
     id_ = _id(row, where)
@@ -191,15 +271,16 @@ def _question(
     if id_ in seen:
         raise RowError(position, f"the same id as {seen[id_]}", "a unique id", "give each question its own id")
     text = _text(row, "question", position)
-    answers, is_impossible = _answers(row, context, parse_answer, position) if parse_answer else ((), False)
+    answers, is_impossible = ((), False) if aligned is None else _answers(row, context, aligned, position)
     seen[id_] = where
-    return Question(id_, title, text, context, answers, is_impossible, where)
+    return Question(id_, paragraph.title, text, context, answers, is_impossible, where)
 
 
-def _answers(row: Any, context: str, parse: _ParseAnswer, where: str) -> tuple[tuple[Answer, ...], bool]:
+def _answers(row: Any, context: str, aligned: bool, where: str) -> tuple[tuple[Answer, ...], bool]:
     """Returns the answers of a question, and whether it is impossible."""
     is_impossible = "is_impossible" in row and _field(row, "is_impossible", bool, where)
-    found = [] if is_impossible and "answers" not in row else _field(row, "answers", list, where)
+    found = [] if is_impossible and "answers" not in row else _stated_answers(row, context, aligned, where)
+    parse = _aligned_answer if aligned else _answer
     answers = tuple(parse(answer, context, f"{where}, answer {n}") for n, answer in enumerate(found, start=1))
     if is_impossible and answers:
         fix = "set is_impossible to false, or move the answers to plausible_answers"
@@ -208,6 +289,49 @@ def _answers(row: Any, context: str, parse: _ParseAnswer, where: str) -> tuple[t
         fix = "add an answer, or set is_impossible"
         raise RowError(where, "no answers", "an answer, or is_impossible true (SQuAD 2.0)", fix)
     return answers, is_impossible
+
+
+def _stated_answers(row: Any, context: str, aligned: bool, where: str) -> list[Any]:
+    """Returns the answers of a question in SQuAD's form: a list of objects with "text" and "answer_start"."""
+    if "detected_answers" in row:
+        if not aligned:
+            return [{"text": text} for text in _field(row, "answers", list, where)]
+        found = enumerate(_field(row, "detected_answers", list, where), start=1)
+        return [span for n, each in found for span in _spans(each, context, f"{where}, detected answer {n}")]
+    if not isinstance(row.get("answers"), dict):
+        return _field(row, "answers", list, where)
+    answers = row["answers"]
+    texts = _field(answers, "text", list, where)
+    if not aligned and answers.get("answer_start") is None:
+        return [{"text": text} for text in texts]
+    starts = _field(answers, "answer_start", list, where)
+    if len(texts) != len(starts):
+        got, expected = f"{len(texts)} texts and {len(starts)} starts of answers", "a start for each text"
+        raise RowError(where, got, expected, "correct the lists 'text' and 'answer_start'")
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _spans(row: Any, context: str, where: str) -> Iterator[dict[str, Any]]:
+    """Yields the places of a detected answer of MRQA. Its text may be normalized; that of the context is the answer."""
+    text = _text(row, "text", where)
+    for span in _field(row, "char_spans", list, where):
+        match span:
+            case [int() as start, int() as last] if 0 <= start <= last < len(context):
+                found = context[start : last + 1]
+            case _:
+                got, expected = f"{_short(repr(span))} in 'char_spans'", f"[first, last] below {len(context)}"
+                raise RowError(where, got, f"characters of the context, {expected}")
+        if _letters(found) != _letters(text):
+            got = f"{_short(repr(found))} at characters {start} to {last}"
+            fix = "correct char_spans, whose second number is that of the last character"
+            raise RowError(where, got, f"the answer, {_short(repr(text))}", fix)
+        yield {"text": found, "answer_start": start}
+
+
+def _letters(text: str) -> str:
+    """Returns what normalization leaves of a text: its letters and digits, without English articles."""
+    words = ("".join(filter(str.isalnum, word)) for word in text.casefold().split())
+    return "".join(word for word in words if word not in _ARTICLES)
 
 
 def _answer(row: Any, context: str, where: str) -> Answer:
@@ -241,10 +365,11 @@ def _nearest(text: str, context: str, start: int) -> int | None:
 
 
 def _id(row: Any, where: str) -> str:
-    """Returns the id of a question. Some data sets use numbers."""
-    if isinstance(row, dict) and type(row.get("id")) is int:
-        return str(row["id"])
-    return _text(row, "id", where)
+    """Returns the id of a question, which MRQA calls "qid". Some data sets use numbers."""
+    name = "qid" if isinstance(row, dict) and "qid" in row and "id" not in row else "id"
+    if isinstance(row, dict) and type(row.get(name)) is int:
+        return str(row[name])
+    return _text(row, name, where)
 
 
 def _text(row: Any, name: str, where: str) -> str:

@@ -13,11 +13,12 @@ from bertjax.errors import UserError
 
 COLUMNAR = (".parquet", ".arrow")
 JSON = (".jsonl", ".json")
-TABLES = (".tsv", ".csv", *JSON, *COLUMNAR)
+TMX = ".tmx"
+TABLES = (".tsv", ".csv", *JSON, *COLUMNAR, TMX)
 _TFDS_SOURCE = re.compile(r"tfds:(?P<name>[^:]+(:\d+\.[\d*]+\.[\d*]+)?)(:(?P<split>.+))?")
 # Suffixes of files that are not lines of text. Other names say nothing about the content.
 _STRUCTURED = {
-    *(*TABLES, ".ndjson", ".xml", ".tmx", ".sgm", ".sgml", ".xlf", ".xliff", ".tei", ".html", ".htm"),
+    *(*TABLES, ".ndjson", ".xml", ".sgm", ".sgml", ".xlf", ".xliff", ".tei", ".html", ".htm"),
     *(".docx", ".doc", ".odt", ".rtf", ".pdf", ".epub", ".xlsx", ".xls", ".ods"),
     *(".pt", ".npz", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst"),
 }

@@ -266,14 +266,19 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_file(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Opens a text file and unpacks .gz. Errors of reads in the with block are converted to UserError."""
+def open_file(path: Path, *, is_utf8: bool = True) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """Opens a text file and unpacks .gz. Errors of reads in the with block are converted to UserError.
+
+    Args:
+      path: the file.
+      is_utf8: whether a binary file, such as one in UTF-16, raises UserError.
+    """
     try:
         with path.open("rb") as raw:
             is_gzip = raw.read(2) == _GZIP_MAGIC
         _check_name(path, is_gzip)
         with gzip.open(path, "rb") if is_gzip else path.open("rb") as stream:
-            if _is_binary(stream.peek(1)):
+            if is_utf8 and _is_binary(stream.peek(1)):
                 raise UserError(
                     str(path),
                     got="a binary file (it has NUL bytes)",

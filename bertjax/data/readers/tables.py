@@ -1,4 +1,4 @@
-"""Reads tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow and TFDS records."""
+"""Reads tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow, TMX and TFDS records."""
 
 import contextlib
 import csv
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
-from bertjax.data.readers import columnar, json_rows, lines
-from bertjax.data.readers.kinds import JSON, TABLES, kind_of, split_name, suffix_of
+from bertjax.data.readers import columnar, json_rows, lines, tmx
+from bertjax.data.readers.kinds import JSON, TABLES, TMX, kind_of, split_name, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
@@ -85,7 +85,8 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
     """Yields the rows of a table, in order.
 
     JSON lines (`.jsonl`), arrays of JSON objects or JSON lines (`.json`), Parquet (`.parquet`), Arrow (`.arrow`) and
-    TFDS records have named values. In other files a row is a line, with fields separated by:
+    TFDS records have named values. A translation unit of a TMX file (`.tmx`) is a row whose columns are its languages;
+    see `tmx.Languages`. In other files a row is a line, with fields separated by:
     - a tab (`.tsv`): no quoting; a `"` is a plain character, as in the GLUE files;
     - a comma, or in `.csv` files any one character but a space: quoted as in RFC 4180, so that a field can contain
       separators and line breaks;
@@ -147,7 +148,7 @@ def read_input(
     if not is_table:
         return None
     rows = read_file(file, header, bad_rows, separator if kind == ".csv" else "")
-    return rows if kind in JSON and all(columns) else with_columns(rows, key, columns)
+    return rows if kind in (*JSON, TMX) and all(columns) else with_columns(rows, key, columns)
 
 
 def read_file(
@@ -158,12 +159,14 @@ def read_file(
     Args:
       path: the file.
       header, separator, bad_rows: see `read_rows`.
-      limit: the maximum size of a JSON object; see `json_rows.read_objects`.
+      limit: the maximum size of a JSON object or translation unit; see `json_rows.read_objects`, `tmx.read_units`.
     """
     if columnar.is_columnar(path):
         return bad_rows.sift(itertools.starmap(Row, columnar.Rows(path)))
     if suffix_of(path) in JSON:
         return bad_rows.sift(itertools.starmap(Row, json_rows.read_objects(path, limit)))
+    if suffix_of(path) == TMX:
+        return bad_rows.sift(itertools.starmap(Row, tmx.read_units(path, limit)))
     return _rows(path, header, separator or _SEPARATORS[suffix_of(path)], bad_rows)
 
 
@@ -285,8 +288,8 @@ def _check_kind(path: Path, key: str, separator: str) -> None:
         raise UserError(
             f"config key {key}={path}",
             got="a file whose name does not determine the separator of its fields",
-            expected="a name that ends in .tsv, .csv, .jsonl or .json (with or without .gz), in .parquet or .arrow, or "
-            "a separator",
+            expected="a name that ends in .tsv, .csv, .jsonl, .json or .tmx (with or without .gz), in .parquet or "
+            ".arrow, or a separator",
             fix="set --config.data.separator to the separator of the fields, or rename the file",
         )
 

@@ -1,4 +1,4 @@
-"""Reads articles from files and TFDS: plain text, stories, tables, and BertSum's rows."""
+"""Reads articles from files and TFDS: plain text, stories, tables, and BertSum's rows and prepared files."""
 
 import dataclasses
 import itertools
@@ -11,18 +11,19 @@ from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.readers import kinds, lines, tables
-from bertjax.data.readers.kinds import COLUMNAR, JSON, TABLES, split_name, suffix_of
+from bertjax.data.readers.kinds import TABLES, split_name, suffix_of
 from bertjax.data.readers.lines import BadRows, Line, RowError, of_row
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
+from bertjax.data.summarization import presumm_files
 from bertjax.errors import UserError
 from bertjax.progress import log_once
 
 _TFDS = "tfds:NAME[:SPLIT]"
 _HIGHLIGHT = "@highlight"
-_BERTSUM_FIELDS = ("src", "tgt")
+_BERTSUM_FIELDS = (("src", "tgt"), presumm_files.FIELDS)
 _TEXT_FIELD = "text"
-_KINDS = (".story", *TABLES)
+_KINDS = (".story", *TABLES, presumm_files.SUFFIX)
 _PLAIN = "plain text"
 
 
@@ -38,6 +39,7 @@ class ArticleFormat(Constrained, prefix="data"):
       summary_as: the content of a list in `summary_field`: "sentences" of one summary; or "references", several
         summaries, each in the form of an article. The first is learned, and ROUGE uses all.
       gold_field: the field of a row that lists the sentences which annotators selected for the summary; "" for none.
+        In extractive summarization, these sentences are the summary of an article without one, for ROUGE.
       gold_as: the content of `gold_field`: "numbers" of sentences, from 0, or "labels", 0 or 1 for each sentence.
     """
 
@@ -72,16 +74,26 @@ class Stored(NamedTuple):
     columns: Mapping[str, Any] = MappingProxyType({})  # the values of its row
 
 
-def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows) -> Iterator[Stored]:
+def read(
+    source: str,
+    key: str,
+    style: ArticleFormat,
+    needs_summary: bool,
+    bad_rows: BadRows,
+    *,
+    gold_suffices: bool = False,
+) -> Iterator[Stored]:
     """Yields the articles of files or of a TFDS dataset, in order.
 
     The name of a file, with or without `.gz`, determines its format:
     - `.story`: CNN and Daily Mail: the paragraphs of an article, then its highlights, each after `@highlight`;
     - `.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet` and `.arrow`: one article per row of a table;
+    - `.pt`: PreSumm's and BertSum's prepared articles, see `presumm_files`;
     - others that `kinds.kind_of` accepts: plain text without summaries.
     Rows without the article's field that have `src` and `tgt` are rows of BertSum and PreSumm (`format_to_lines`):
-    lists of sentences that are lists of words. Other rows without it have the article in `text`. If no summary is
-    needed, `tgt` may be missing. A null value counts as missing.
+    lists of sentences that are lists of words; those of `.pt` files have `src_txt` and `tgt_txt`. Other rows without it
+    have the article in `text`. If no summary is needed, `tgt` or `tgt_txt` may be missing. A null value counts as
+    missing.
 
     Args:
       source: paths, globs and folders, separated by commas, or `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`.
@@ -89,10 +101,11 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
       style: the format of the source.
       needs_summary: whether an article without a summary is an error.
       bad_rows: how to treat bad articles.
+      gold_suffices: whether the sentences in `gold_field`, at least one, are the summary of an article without one.
     Raises:
       UserError: if a source cannot be read, or an article is bad, with file and line.
     """
-    read_row = partial(_from_row, style=style, needs_summary=needs_summary)
+    read_row = partial(_from_row, style=style, needs_summary=needs_summary, gold_suffices=gold_suffices)
     if source.startswith("tfds:"):
         yield from bad_rows.sift(map(read_row, _numbered(source, key)))
         return
@@ -102,6 +115,8 @@ def read(source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_r
             yield from bad_rows.sift(map(partial(_story, needs_summary=needs_summary), [path]))
         elif kind in TABLES:
             yield from bad_rows.sift(map(read_row, _table(path, style, bad_rows)))
+        elif kind == presumm_files.SUFFIX:
+            yield from bad_rows.sift(map(read_row, bad_rows.sift(presumm_files.read_rows(path))))
         elif style.layout == "file":
             yield from bad_rows.sift(map(_text_file, [path]))
         else:
@@ -202,7 +217,7 @@ def _story(path: Path, needs_summary: bool) -> Stored:
 
 def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row]:
     """Returns the rows of a table. A CSV or TSV file without the article's column is an error of the whole file."""
-    if suffix_of(path) in (*JSON, *COLUMNAR):
+    if suffix_of(path) not in (".csv", ".tsv"):
         return tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
     fields = (style.article_field, _TEXT_FIELD)
     column = next((field for field in fields if field in tables.first_fields(path)), style.article_field)
@@ -220,18 +235,20 @@ def _records(source: str, key: str) -> Any:
     return RowRecords(*split_name(source, key), key)
 
 
-def _from_row(stored: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
+def _from_row(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffices: bool) -> Stored:
     """Returns the article in the fields of a row or record."""
     with of_row(stored.values):
-        return _stored(stored, style, needs_summary)._replace(columns=stored.values)
+        return _stored(stored, style, needs_summary, gold_suffices)._replace(columns=stored.values)
 
 
-def _stored(stored: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
+def _stored(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffices: bool) -> Stored:
     article_field, summary_field = style.article_field, style.summary_field
     row, where = tables.with_nested(stored, (article_field, summary_field, style.gold_field))
-    needed = _BERTSUM_FIELDS if needs_summary else _BERTSUM_FIELDS[:1]
-    if article_field not in row and all(field in row for field in needed):
-        article_field, summary_field = _BERTSUM_FIELDS
+    has_gold = row.get(style.gold_field) is not None
+    needs_summary = needs_summary and not (has_gold and gold_suffices)
+    of_bertsum = [names for names in _BERTSUM_FIELDS if {*names[: 1 + needs_summary]} <= row.keys()]
+    if article_field not in row and of_bertsum:
+        article_field, summary_field = of_bertsum[0]
     elif article_field not in row and _TEXT_FIELD in row and summary_field != _TEXT_FIELD:
         article_field = _TEXT_FIELD
     body = _parts(row, article_field, "article_field", where)
@@ -243,7 +260,13 @@ def _stored(stored: Row, style: ArticleFormat, needs_summary: bool) -> Stored:
         if not all((summary, *references) if needs_summary else references):
             fix = "add the summary or delete the row"
             raise RowError(where, f"an empty summary in field {summary_field!r}", "text", fix)
-    gold = _gold(row, style, body, where) if row.get(style.gold_field) is not None else None
+    gold = _gold(row, style, body, where) if has_gold else None
+    if gold_suffices and gold is not None and not summary:
+        summary = tuple(body[number] for number in gold)
+        if not summary:
+            got, expected = f"neither a summary nor a sentence in field {style.gold_field!r}", "one of them"
+            raise RowError(where, got, expected, "add one or delete the row")
+        log_once(f"articles without field {summary_field!r}: the sentences in {style.gold_field!r} are their summaries")
     is_split = isinstance(row[article_field], list)
     texts = filter(None, body) if is_split else body
     return Stored(_id(row, where), tuple(texts), is_split, summary, gold, where, tuple(row), tuple(references))

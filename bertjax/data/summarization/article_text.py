@@ -69,9 +69,9 @@ def splits(config: ArticlesConfig) -> tuple[str, ...]:
     return ("train", "valid", "test") if config.test_source else ("train", "valid")
 
 
-def of_split(config: ArticlesConfig, split: str) -> Articles:
+def of_split(config: ArticlesConfig, split: str, *, gold_suffices: bool = False) -> Articles:
     """Returns the articles of a split, which need summaries. Raises UserError if `Articles` does."""
-    return Articles(config, split, _SPLIT_SEED, needs_summary=True)
+    return Articles(config, split, _SPLIT_SEED, needs_summary=True, gold_suffices=gold_suffices)
 
 
 def fingerprints(config: ArticlesConfig) -> list[dict[str, Any]]:
@@ -123,7 +123,8 @@ class ArticleText:
 
     def _trained(self) -> Tokenizer:
         _log.info("training a vocabulary of %d tokens", self.vocabulary.vocab_size)
-        texts = of_split(self.articles, "train").articles()
+        # A task that needs summaries finds the articles without them when it makes its rows.
+        texts = of_split(self.articles, "train", gold_suffices=True).articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
         if self.vocabulary.tokenizer == BYTE_BPE:
             counts = byte_bpe_trainer.count_words(sentences, self.vocabulary.lowercase)

@@ -41,7 +41,7 @@ class ArticlesConfig(ArticleFormat):
     """The articles to read.
 
     A source is `documentation` (the embedded default, see `docstring_summaries`), or a source of
-    `article_formats.read`: paths, globs and folders of .txt and .story files and tables, `.gz` or not, or
+    `article_formats.read`: paths, globs and folders of .txt, .story and .pt files and tables, `.gz` or not, or
     `tfds:cnn_dailymail:train`.
 
     Attributes:
@@ -80,7 +80,9 @@ class Article(NamedTuple):
 class Articles:
     """The articles of one split. Each iteration reads them again."""
 
-    def __init__(self, config: ArticlesConfig, split: str, seed: int, needs_summary: bool) -> None:
+    def __init__(
+        self, config: ArticlesConfig, split: str, seed: int, needs_summary: bool, *, gold_suffices: bool = False
+    ) -> None:
         """Checks the source.
 
         Args:
@@ -88,10 +90,12 @@ class Articles:
           split: "train", "valid" or "test".
           seed: the seed that selects validation articles.
           needs_summary: whether articles without summaries are an error.
+          gold_suffices: see `article_formats.read`.
         Raises:
           UserError: if the source is not set, does not exist, lacks required summaries, or no row has `gold_field`.
         """
-        self._config, self._split, self._seed, self._needs_summary = config, split, seed, needs_summary
+        self._config, self._split, self._seed = config, split, seed
+        self._needs_summary, self._gold_suffices = needs_summary, gold_suffices
         self._is_divided = split != "test" and not config.valid_source
         if self._is_divided:
             check_split(config.valid_source, config.valid_fraction)
@@ -160,7 +164,9 @@ class Articles:
             for name, module, body, summary in docstring_summaries.docstrings():
                 yield module, Article(name, body, (summary,), None, name)
             return
-        stored = article_formats.read(self._source, self._key, self._config, self._needs_summary, bad_rows)
+        of_gold = self._gold_suffices
+        read = partial(article_formats.read, gold_suffices=of_gold)
+        stored = read(self._source, self._key, self._config, self._needs_summary, bad_rows)
         for article in bad_rows.sift(map(partial(_split, splitter=self._config.splitter), stored)):
             yield "\n".join(article.sentences), article
 

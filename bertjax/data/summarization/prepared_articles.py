@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class ArticleRecipe(Recipe[Article]):
     """The recipe of articles. Articles out of limits are dropped from the training rows only.
 
     Attributes:
+      gold_suffices: whether the sentences that annotators selected are the summary of an article without one.
       articles: the articles to read. Each has a summary.
       labels: the limits on articles, and the oracle.
       rows: the conversion of articles to rows.
@@ -42,6 +43,7 @@ class ArticleRecipe(Recipe[Article]):
       inputs: the row fields that the model reads; see `ArticleRow`.
     """
 
+    gold_suffices: ClassVar[bool] = False
     articles: ArticlesConfig
     labels: LabelsConfig
     rows: ArticleRowsConfig
@@ -58,7 +60,7 @@ class ArticleRecipe(Recipe[Article]):
         """See `Recipe.read`. Training articles are last, so that errors in the few others are found early."""
         first, *others = article_text.splits(self.articles)
         for split in (*others, first) if self.articles.source else others:
-            for article in article_text.of_split(self.articles, split).articles():
+            for article in article_text.of_split(self.articles, split, gold_suffices=self.gold_suffices).articles():
                 yield split, article
 
     def survey(self) -> Survey[Article]:
@@ -136,6 +138,8 @@ class ArticleRecipe(Recipe[Article]):
 @dataclasses.dataclass(frozen=True)
 class ExtractiveRows(ArticleRecipe):
     """The recipe of rows with the labels of sentences; see `article_rows.with_labels`."""
+
+    gold_suffices: ClassVar[bool] = True
 
     def targets(self, article: Article) -> Sequence[int]:
         """See `ArticleRecipe.targets`."""

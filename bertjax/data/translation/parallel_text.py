@@ -33,7 +33,7 @@ class ParallelTextConfig(Constrained, prefix="data"):
     There are two forms. Either both sides are paths and globs separated by commas, of files aligned by line, `.gz` or
     not: the first name of `source` is aligned with the first of `target`, and so on. A name may occur several times.
     Or `target` is empty and `source` is a table with two columns (see `tables.read_rows`), such as
-    `tfds:wmt14_translate/de-en:train`.
+    `tfds:wmt14_translate/de-en:train`, or a translation memory (`.tmx`), whose columns are languages.
 
     Attributes:
       source, target: the training pairs.

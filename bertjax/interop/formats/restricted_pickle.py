@@ -14,7 +14,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.interop.formats.reading import damaged, shown
 
-# An object needs up to about 70 times the bytes of its opcode.
+# The limit for weights. An object needs up to about 70 times the bytes of its opcode.
 MAX_PICKLE_BYTES = 8 * 2**20
 
 
@@ -46,7 +46,7 @@ def load(
     """Reads the pickle at the file's position, and moves the position to its end.
 
     Args:
-      file: a file of at most MAX_PICKLE_BYTES.
+      file: a file of bounded size, see MAX_PICKLE_BYTES.
       where: the file's name, for messages.
       allowed: the objects that a pickle may refer to, by dotted name: a `Function`, an `InertClass`, or a plain value.
       persistent_load: makes an object from a persistent id, and checks the id.
@@ -68,7 +68,7 @@ def load(
 
 def refusal(where: str, got: str, expected: str = "a pickle of tensors in dicts, lists and tuples") -> UserError:
     """Returns the error for a name or an operation that a pickle may not contain."""
-    fix = "if you trust its source, load it with torch and save only its tensors, preferably with safetensors"
+    fix = "if you trust its source, load it with torch and save its plain values, or its tensors with safetensors"
     return UserError(where, got=shown(got), expected=expected, fix=fix)
 
 

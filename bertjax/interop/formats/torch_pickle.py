@@ -1,4 +1,4 @@
-"""Reads files of `torch.save` (pytorch_model.bin, *.pt) without torch, and without executing code that they name.
+"""Reads files of `torch.save` (weights, *.pt) without torch, and without executing code that they name.
 
 Supports both formats: the zip archives since PyTorch 1.6, and the earlier sequences of pickles. torch/serialization.py
 writes both.
@@ -72,7 +72,7 @@ def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.nd
     return values
 
 
-def read(path: str | Path, inert: Sequence[str] = ()) -> Any:
+def read(path: str | Path, inert: Sequence[str] = (), limit: int = MAX_PICKLE_BYTES) -> Any:
     """Returns the saved object: read-only numpy arrays in nested dicts, lists and tuples of plain values.
 
     Storages of zip archives stay in the file's memory map.
@@ -80,6 +80,7 @@ def read(path: str | Path, inert: Sequence[str] = ()) -> Any:
     Args:
       path: the file.
       inert: dotted names of classes whose instances may occur, each read as a `restricted_pickle.Inert`.
+      limit: the maximum number of bytes of the pickle, see `MAX_PICKLE_BYTES`.
     Raises:
       UserError: if the file is missing or damaged, names anything but these classes and tensors of float32, float16,
         bfloat16, int64 or uint8 in plain containers, or claims more memory than its size.
@@ -88,10 +89,10 @@ def read(path: str | Path, inert: Sequence[str] = ()) -> Any:
     content = map_bytes(path)
     classes: dict[str, object] = {name: InertClass(name) for name in inert}
     is_zip = content[:4].tobytes() == b"PK\3\4"
-    return _read_zip(path, content, classes) if is_zip else _read_legacy(path, content, classes)
+    return (_read_zip if is_zip else _read_legacy)(path, content, classes, limit)
 
 
-def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
+def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object], limit: int) -> object:
     archive = StoredZip(path, content)
     roots = [name.removesuffix("/data.pkl") for name in archive.names if name.endswith("/data.pkl")]
     if len(roots) != 1 or "/" in roots[0]:
@@ -113,15 +114,15 @@ def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str
         return storages[key, kind.name]
 
     pickled = archive.read(f"{root}/data.pkl")
-    if pickled.size > MAX_PICKLE_BYTES:
-        raise damaged(where, f"{pickled.size} bytes", f"at most {MAX_PICKLE_BYTES}")
+    if pickled.size > limit:
+        raise damaged(where, f"{pickled.size} bytes", f"at most {limit}")
     return _Loader(where, find, classes).load(io.BytesIO(pickled.tobytes()))
 
 
-def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object]) -> object:
+def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str, object], limit: int) -> object:
     """Reads five pickles (magic number, version, machine, object, keys of storages) and the storages that follow."""
     where = f"{path}"
-    file = io.BytesIO(content[:MAX_PICKLE_BYTES].tobytes())
+    file = io.BytesIO(content[:limit].tobytes())
     storages: dict[str, _Storage] = {}
     claimed = 0
 

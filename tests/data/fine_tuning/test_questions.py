@@ -1,9 +1,18 @@
 import gzip
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from bertjax.data.fine_tuning.questions import Answer, QuestionsConfig, parse_questions, read_questions, read_splits
+from bertjax.data.fine_tuning.questions import (
+    Answer,
+    QuestionsConfig,
+    parse_questions,
+    read_input,
+    read_questions,
+    read_splits,
+)
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
 
@@ -39,6 +48,86 @@ def test_questions_are_read(tmp_path, name):
     assert first[:6] == ("q1", "Pets", "Who?", CONTEXT, (Answer("Bob", 13), Answer("Bob. Bob", 8)), False)
     assert first.where == f"{tmp_path / name}: data[0].paragraphs[0].qas[0]"
     assert (second.id, second.answers, second.is_impossible) == ("q2", (), True)
+
+
+def flat(answers, **more):
+    return {"context": CONTEXT, "question": "Who?", "answers": answers, **more}
+
+
+TWO = {"text": ["Bob", "Bob"], "answer_start": [8, 13]}
+FLAT = [flat(TWO, id="q1", title="Pets"), flat({"text": [], "answer_start": []}, id="q2", title=None)]
+DETECTED = {"text": "bob", "char_spans": [[8, 10], [13, 15]]}
+MRQA = [
+    {"header": {"dataset": "HotpotQA", "split": "train"}},
+    {
+        "context": CONTEXT,
+        "qas": [
+            {"qid": "q1", "question": "Who?", "answers": ["Bobby"], "detected_answers": [DETECTED]},
+            {"qid": "q2", "question": "Who?", "answers": [], "detected_answers": [], "is_impossible": True},
+        ],
+    },
+]
+
+
+def json_lines(rows):
+    return "\n".join(map(json.dumps, rows))
+
+
+def test_each_form_has_the_same_questions(tmp_path):
+    listed = [flat([{"text": "Bob", "answer_start": start} for start in (8, 13)], id="q1"), flat([], id="q2")]
+    table = pa.Table.from_pylist(FLAT)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_stream(tmp_path / "data.arrow", table.schema) as stream:
+        stream.write_table(table)
+    write(tmp_path, {"_data_files": [{"filename": "data.arrow"}]}, "state.json")
+    sources = {
+        "parquet": tmp_path / "a.parquet",
+        "hf": f"hf:{tmp_path}",
+        "array": write(tmp_path, json.dumps(FLAT, indent=1), "array.json"),
+        "one line": write(tmp_path, FLAT, "line.json"),
+        "lines": write(tmp_path, json_lines(FLAT), "lines.json"),
+        "listed": write(tmp_path, json_lines(listed), "listed.jsonl"),
+        "mrqa": write(tmp_path, json_lines(MRQA), "mrqa.jsonl.gz"),
+    }
+    for name, source in sources.items():
+        first, second = read_questions(str(source), "data.source", BadRows("stop"), aligned=True)
+        assert (first.id, first.answers, first.is_impossible) == ("q1", (("Bob", 8), ("Bob", 13)), False), name
+        assert (second.id, second.answers, second.is_impossible) == ("q2", (), True), name
+        assert (first.context, first.title) == (CONTEXT, "" if name in ("listed", "mrqa") else "Pets"), name
+    scored = read_questions(str(sources["mrqa"]), "data.valid_source", BadRows("stop"), aligned=False)
+    assert [question.answers for question in scored] == [(("Bobby", None),), ()]
+    found = list(read_input(sources["mrqa"], BadRows("stop")))
+    assert [(question.id, question.answers) for question in found] == [("q1", ()), ("q2", ())]
+    bare = write(tmp_path, json_lines([{"context": CONTEXT, "question": "Who?"}] * 2), "bare.jsonl")
+    assert [question.id for question in read_input(bare, BadRows("stop"))] == ["1", "2"]
+
+
+def mrqa(**changes):
+    row = {**MRQA[1]["qas"][0], "detected_answers": [{**DETECTED, **changes}]}
+    return {"context": CONTEXT, "qas": [row]}
+
+
+@pytest.mark.parametrize(
+    ("row", "got", "fix"),
+    [
+        (flat({"text": ["Bob"], "answer_start": [7]}, id="q"), "answer 1: got ' Bo' at", "set answer_start to 8"),
+        (flat({"text": ["Bob"], "answer_start": []}, id="q"), "(id q): got 1 texts and 0 starts", "correct the lists"),
+        (flat("Bob"), ":1 (id 1): got a JSON str under 'answers'", "correct it"),
+        (flat(None), ":1 (id 1): got no 'answers'; its keys: 'context', 'question', 'id'", "add it"),
+        (flat(TWO, context=None), ":1: got no 'context'", "add it"),
+        (mrqa(char_spans=[[8, 31]]), "(id q1), detected answer 1: got [8, 31] in 'char_spans'", "correct the row"),
+        (mrqa(char_spans=[[8, 9]]), "got 'Bo' at characters 8 to 9; expected the answer", "correct char_spans, whose"),
+        ({"qas": 1}, ":1: got a JSON int under 'qas'", "correct it"),
+    ],
+)  # fmt: skip
+def test_bad_rows_of_tables_are_errors(tmp_path, row, got, fix):
+    with pytest.raises(UserError) as error:
+        read(tmp_path, json_lines([row]), name="a.jsonl")
+    assert f"{tmp_path / 'a.jsonl'}:1" in str(error.value)
+    assert got in str(error.value)
+    assert f"Fix: {fix}" in str(error.value)
+    found = read(tmp_path, json_lines([row, flat(TWO, id="good")]), "skip", name="a.jsonl")
+    assert [question.id for question in found] == ["good"]
 
 
 def test_numbered_ids_and_no_title(tmp_path):
@@ -84,6 +173,11 @@ def test_questions_of_a_context_are_in_one_split(tmp_path):
     assert 8 <= len(valid) <= 32
     assert not {question.context for question in train} & {question.context for question in valid}
     assert splits(QuestionsConfig(source, "", 0.25, "stop")) == [train, valid]
+    rows = [flat(TWO, context=f"{CONTEXT} {n % 40}") for n in range(80)]
+    flat_rows = splits(QuestionsConfig(str(write(tmp_path, json_lines(rows), "a.jsonl")), "", 0.25, "stop"))
+    assert [{each.context for each in found} for found in flat_rows] == [
+        {each.context for each in found} for found in (train, valid)
+    ]
 
 
 def test_validation_questions_can_have_their_own_source(tmp_path):
@@ -132,8 +226,11 @@ def test_bad_rows_are_errors(tmp_path, value, got, expected, fix):
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        ([squad(row())], "got a JSON list; expected SQuAD's form: an object with a list of articles under 'data'"),
-        ({"data": {}}, "got a JSON dict with the keys 'data'"),
+        ("[\n[", "{path}:2: got invalid JSON"),
+        (
+            {"data": {}},
+            "got a JSON dict with the keys 'data'; expected SQuAD's form: an object with a list of articles",
+        ),
         ({"data": []}, "config key data.source={path}: got no questions; expected"),
     ],
 )

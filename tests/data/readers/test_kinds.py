@@ -13,7 +13,7 @@ from bertjax.data.translation.parallel_text import ParallelText, ParallelTextCon
 from bertjax.errors import UserError
 
 STOP = BadRows("stop")
-MARKUP = (".xml", ".TMX", ".sgm", ".xlf", ".docx", ".pdf", ".html.gz")
+MARKUP = (".xml", ".sgm", ".xlf", ".docx", ".pdf", ".html.gz")
 PAIRS = {"valid_source": "", "valid_target": "", "test_source": "", "test_target": "", "valid_fraction": 0.5}
 PAIRS |= {"source_column": "", "target_column": "", "header": True, "separator": "", "on_bad_row": "stop"}
 # For each reader, the suffixes of tables and JSON that it does not read.
@@ -26,13 +26,13 @@ READERS = {
     ),
     "questions": (
         lambda name: questions.read_questions(name, "data.source", STOP, aligned=True),
-        (".jsonl", ".csv", ".tsv", ".parquet"),
+        (".csv", ".tsv", ".TMX"),
     ),
     "pairs": (
         lambda name: ParallelText(
             ParallelTextConfig(source="a.en", target=name, source_prefix=(), target_prefix=(), **PAIRS), "train", 0
         ).pairs(),
-        (".json", ".jsonl", ".csv", ".tsv", ".parquet"),
+        (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".TMX"),
     ),
     "minimal pairs": (lambda name: minimal_pairs.read(name, "data.source", None, 0, "stop"), ()),
     "articles": (

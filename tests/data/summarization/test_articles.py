@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import pickle
 from functools import partial
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -15,6 +17,7 @@ from bertjax.data.summarization import articles
 from bertjax.data.summarization.articles import Article, Articles, ArticlesConfig
 from bertjax.errors import UserError
 from tests.data.files import write
+from tests.interop.formats.test_torch_pickle import write_legacy, write_zip
 
 
 def rows(*values):
@@ -145,6 +148,81 @@ def test_bertsums_json():
     for name in ("a.json", "b.json.gz", "c.jsonl"):
         assert texts(name) == expected
     assert read("a.json")[1].where == "a.json:25"
+
+
+PREPARED = {
+    "src": [101, 7, 102, 101, 8, 102],
+    "src_sent_labels": [0, 1],
+    "clss": [0, 3],
+    "src_txt": ["the cat .", "it sat", "beyond the limit"],
+    "tgt_txt": "a cat<q>sat",
+}
+
+
+def prepared(value, save=write_zip):
+    """Saves a value as `torch.save` does."""
+    more = {"keys": (), "data": b""} if save == write_legacy else {"entries": {}}
+    return str(save(Path(), pickle.dumps(value, 2), **more).rename("a.bert.pt"))
+
+
+@pytest.mark.parametrize("save", [write_zip, write_legacy])
+def test_prepared_files_of_presumm_and_bertsum(save):
+    labels = {"gold_field": "src_sent_labels", "gold_as": "labels"}
+    sentences, summary = tuple(PREPARED["src_txt"]), ("a cat", "sat")
+    bertsum = {**PREPARED, "labels": [0, 0, 1], "clss": [0, 3, 6]}
+    del bertsum["src_sent_labels"]
+    source = prepared([PREPARED, bertsum], save)
+    assert read(source, **labels) == [
+        Article(f"{source}: article 1", sentences, summary, (1,), f"{source}: article 1"),
+        Article(f"{source}: article 2", sentences, summary, None, f"{source}: article 2"),
+    ]
+    assert [article.gold for article in read(source, gold_field="labels", gold_as="labels")] == [None, (2,)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"model": []},
+            "a.bert.pt: got dict; expected a list of dicts with 'src_txt' .*Fix: name the files of format",
+        ),
+        ([Path("x")], "a.bert.pt: data.pkl: got pathlib.PosixPath; expected only the names .*Fix: if you trust"),
+    ],
+)
+def test_other_files_of_torch_are_errors(value, message):
+    with pytest.raises(UserError, match=message):
+        read(prepared(value), on_bad_row="skip")
+
+
+@pytest.mark.parametrize(
+    ("article", "message"),
+    [
+        (3, "a.bert.pt: article 1: got int; expected a dict with 'src_txt' and 'tgt_txt'"),
+        ({"src": [101], "tgt_txt": "x"}, "article 1: got a row without field 'article'; its fields: 'tgt_txt'"),
+        ({**PREPARED, "tgt_txt": "<q>"}, "article 1: got an empty summary in field 'tgt_txt'"),
+        (
+            {**PREPARED, "clss": [0]},
+            r"article 1: got \[0, 1\] in field 'src_sent_labels'; expected 0 or 1",
+        ),
+    ],
+)
+def test_bad_prepared_articles_are_bad_rows(article, message):
+    labels = {"gold_field": "src_sent_labels", "gold_as": "labels"}
+    source = prepared([article, PREPARED])
+    with pytest.raises(UserError, match=message):
+        read(source, **labels)
+    assert len(read(source, **labels, on_bad_row="skip")) == 1
+
+
+def test_gold_sentences_can_replace_a_summary():
+    write("a.jsonl", rows({"article": ["a", "b", "c"], "gold": [2, 0]}, {"article": ["a", "b"], "gold": []}))
+    config_ = config(gold_field="gold", on_bad_row="skip")
+    (found,) = Articles(config_, "test", 0, True, gold_suffices=True).articles()
+    assert (found.summary, found.gold) == (("a", "c"), (0, 2))
+    with pytest.raises(UserError, match=r"a\.jsonl:2: got neither a summary nor a sentence in field 'gold'"):
+        list(Articles(config(gold_field="gold"), "test", 0, True, gold_suffices=True).articles())
+    with pytest.raises(UserError, match=r"a\.jsonl:1: got a row without field 'summary'"):
+        read(gold_field="gold")
 
 
 def test_the_field_text_replaces_a_missing_article():
@@ -288,7 +366,8 @@ def test_bad_files_that_can_be_skipped(name, content, message):
     ("name", "content", "message"),
     [
         ("b.jsonl", b"\0\1\n" * 9, r"b\.jsonl: got a binary file"),
-        ("b.bert.pt", "x", r"data\.test_source=b\.bert\.pt: got a \.pt file; expected plain text, or .* \.story"),
+        ("b.bert.pt", "x", r"b\.bert\.pt: got at position 0, opcode b'x' unknown; expected a valid pickle"),
+        ("b.npz", "x", r"data\.test_source=b\.npz: got a \.npz file; expected plain text, or .* \.story"),
         ("b.txt", "Some text.", r"data\.test_source=b\.txt: got plain text, which has no summaries; .*Fix: use such"),
     ],
 )

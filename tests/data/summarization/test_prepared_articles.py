@@ -151,7 +151,8 @@ def test_selected_sentences_of_the_source_replace_the_oracle(tmp_path):
 
 
 def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
-    named = [{"article": SENTENCES, "summary": SENTENCES[1:2], **more} for more in ({}, {"ids": [2, 3]}, {})]
+    summarized = {"article": SENTENCES, "summary": SENTENCES[1:2]}
+    named = [summarized, {"article": SENTENCES, "ids": [2, 3]}, summarized]
     path = tmp_path / "named.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in named))
     config = articles(tmp_path, source=str(path), gold_field="ids")
@@ -162,6 +163,8 @@ def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
         "valid: 21 articles have no field 'ids'; the oracle labels them",
         "train: 2 articles have no field 'ids'; the oracle labels them",
     ]
+    with pytest.raises(UserError, match=r"named\.jsonl:2: got a row without field 'summary'"):
+        prepare(abstractive(config), tmp_path / "kept")
     with pytest.raises(
         UserError, match=r"gold_field=id: got a field that no row of .* has; its fields: 'article', 'summary', 'ids'"
     ):

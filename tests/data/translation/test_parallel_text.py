@@ -80,6 +80,9 @@ def test_a_table():
     write("a.csv", 'de,en\n"ja, ja",yes\n')
     write("a.jsonl.gz", '{"en": "no", "de": "nein", "n": 1}\n')
     assert texts(table("a.csv,a.jsonl.gz")) == [("yes", "ja, ja"), ("no", "nein")]
+    variants = '<tuv xml:lang="en-US"><seg>one </seg></tuv><tuv xml:lang="DE"><seg>eins</seg></tuv>'
+    write("a.tmx", f"<tmx><tu>{variants}</tu></tmx>")
+    assert list(table("a.tmx").pairs()) == [Pair("one", "eins", "a.tmx:1")]
     write("a.txt", "a ||| b\n")
     without = {"header": False, "separator": " ||| ", "source_column": "0", "target_column": "1"}
     assert texts(table("a.txt", **without)) == [("a", "b")]
