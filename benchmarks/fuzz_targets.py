@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import fuzz_checks, small_runs
-from benchmarks.fuzz_checks import Split
+from benchmarks.fuzz_checks import Split, only
 from benchmarks.small_runs import Text
 from bertjax import model, modes
 from bertjax.data.fine_tuning import choices, labeled_text, questions, tagged_words
@@ -160,7 +160,13 @@ def readers() -> Iterator[Target]:
     yield Target("tagged spans", 2, {"in.json": spans.encode()}, _read_tagged, fuzz_checks.elements, packs=True)
     found = small_runs.questions(rng, 6)
     yield Target("squad", 3, found, _read_questions, fuzz_checks.questions, repeats=False, packs=True)
+    paragraphs = [paragraph for article in json.loads(only(found))["data"] for paragraph in article["paragraphs"]]
+    flat = _jsonl({**each, "context": paragraph["context"]} for paragraph in paragraphs for each in paragraph["qas"])
+    yield Target("question rows", 2, {"in.jsonl": flat}, _read_questions, fuzz_checks.rows, repeats=False, packs=True)
+    lines = {"in.jsonl": b'{"header": {}}\n' + _jsonl(map(_mrqa, paragraphs))}
+    yield Target("mrqa", 2, lines, _read_questions, fuzz_checks.unknown, packs=True)
     yield from _article_formats(rng)
+    yield Target("tmx", 2, {"in.tmx": _tmx(texts)}, _read_pair_table, fuzz_checks.unknown, packs=True)
     yield Target("aligned text", 3, small_runs.pairs(rng, _ROWS), _read_pairs, fuzz_checks.pairs)
     table = {"in.tsv": "".join(f"{row}\n" for row in ["a\tb", *(f"{t}\t{t[::-1]}" for t in texts)]).encode()}
     yield Target("parallel table", 2, table, _read_pair_table, fuzz_checks.table, packs=True)
@@ -204,6 +210,25 @@ def _article_formats(rng: random.Random) -> Iterator[Target]:
 
 def _jsonl(rows: Iterator[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _mrqa(paragraph: Mapping[str, Any]) -> dict[str, Any]:
+    rows = []
+    for row in paragraph["qas"]:
+        spans = [(each["text"], each["answer_start"]) for each in row["answers"]]
+        detected = [{"text": text, "char_spans": [[start, start + len(text) - 1]]} for text, start in spans]
+        answers = [text for text, _ in spans]
+        rows.append({"qid": row["id"], "question": row["question"], "answers": answers, "detected_answers": detected})
+    return {"context": paragraph["context"], "qas": rows}
+
+
+def _tmx(texts: list[str]) -> bytes:
+    units = []
+    for text in texts:
+        sides = {"a": f"<hi>{text[:3]}</hi>{text[3:]}", "b": f"{text[::-1]}<ph>x</ph>"}
+        units.append("".join(f'<tuv xml:lang="{name}"><seg>{side}</seg></tuv>' for name, side in sides.items()))
+    body = "\n".join(f"<tu>{unit}</tu>" for unit in units)
+    return f'<?xml version="1.0"?>\n<tmx version="1.4"><header/><body>\n{body}\n</body></tmx>\n'.encode()
 
 
 def _conllu(texts: list[str]) -> bytes:

@@ -299,6 +299,8 @@ class WordPiece(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer.encode_batch`."""
+        if not self.added:
+            return list(map(self._encode, texts))
         return list(map(self._encoded, texts, self._found(texts), itertools.repeat(self._encode)))
 
     def _found(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
