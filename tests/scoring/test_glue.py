@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics
 
 from bertjax.errors import UserError
 from bertjax.scoring import glue
 
 CLASS_METRICS = ("accuracy", "f1", "macro_f1", "matthews_correlation")
 NUMBER_METRICS = ("pearson", "spearman")
+KINDS = ("micro", "macro")
 CLASSES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = st.lists(st.tuples(NUMBER, NUMBER), min_size=1, max_size=30)
@@ -52,13 +54,16 @@ def test_worked_examples(metric, predictions, references, value):
     assert got == {metric: pytest.approx(value, abs=1e-12)}
 
 
-def test_label_sets():
-    """Of the three classes, "a" has 2 of 2, "b" 1 of 2 predictions and 1 of 3 references, "c" none of either."""
-    references = np.array([[1, 1, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
-    probabilities = np.array([[0.7, 0.7, 0.1], [0.6, 0.69, 0], [0.9, 0, 0], [0, 0.8, 0]])
-    scores = glue.score_label_sets(probabilities, references, 0.7, ("a", "b", "c"))
-    f1 = {"f1_a": 1.0, "f1_b": 2 * 1 / (2 + 3), "f1_c": 0.0}
-    assert scores == pytest.approx({"accuracy": 1 / 4, "micro_f1": 2 * 3 / (4 + 5), "macro_f1": 1.4 / 3, **f1})
+def test_label_sets_have_the_scores_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    references, probabilities = rng.random((50, 4)) < 0.3, rng.random((50, 4)).round(1)
+    references[:, 3], probabilities[:, 3] = False, 0  # a class that is neither predicted nor present
+    predicted = probabilities >= 0.7
+    of_classes = metrics.f1_score(references, predicted, average=None, zero_division=0)
+    averages = {f"{kind}_f1": metrics.f1_score(references, predicted, average=kind, zero_division=0) for kind in KINDS}
+    expected = {"accuracy": metrics.accuracy_score(references, predicted), **averages}
+    expected |= {f"f1_{name}": score for name, score in zip("abcd", of_classes, strict=True)}
+    assert glue.score_label_sets(probabilities, references, 0.7, tuple("abcd")) == pytest.approx(expected, abs=1e-12)
     with pytest.raises(UserError, match=r"predictions, row 1 \(from 0\): got nan"):
         glue.score_label_sets(np.array([[0.5], [np.nan]]), np.ones((2, 1), bool), 0.5, ("a",))
 
