@@ -85,7 +85,8 @@ def _example(question: Question, tokenizer: Tokenizer, spans: SpanConfig) -> Exa
     of_query = f"data.max_query_length={spans.max_query_length} tokens in the question"
     of_rows = bert.of_seq_len(spans.seq_len)
     limited = {**inputs.limited(of_query, truncated=rows[0].is_cut), **inputs.limited(of_rows, split=len(rows) > 1)}
-    return bert.to_example([row.inputs for row in rows], (question, rows), limited)
+    example = bert.to_example([row.inputs for row in rows], (question, rows), limited)
+    return example._replace(columns=question.columns or {})
 
 
 def _references(questions: Iterable[Question]) -> dict[str, list[str]]:

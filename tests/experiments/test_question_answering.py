@@ -96,12 +96,15 @@ def test_files_in_and_out(run, tmp_path):
     plain.write_text("\ufeff" + json.dumps(squad(*TEXTS), indent=2), newline="\r\n")
     packed.write_bytes(gzip.compress(json.dumps(squad(*TEXTS)).encode()))
     rows = tmp_path / "dev.jsonl"
-    rows.write_text("\n".join(map(json.dumps, TEXTS)))
+    rows.write_text("\n".join(json.dumps({**row, "date": number}) for number, row in enumerate(TEXTS)))
     expected = predict(f"--workdir={run}")
     command = ["--mode=predict", f"--workdir={run}"]
-    for path in (plain, rows):
-        done(*command, f"--input={path}", f"--output={tmp_path / 'answers.jsonl'}")
-        assert lines_of(tmp_path / "answers.jsonl") == expected
+    done(*command, f"--input={plain}", f"--output={tmp_path / 'answers.jsonl'}")
+    assert lines_of(tmp_path / "answers.jsonl") == expected
+    done(*command, f"--input={rows}", f"--output={tmp_path / 'rows.jsonl'}", "--columns=date")
+    assert lines_of(tmp_path / "rows.jsonl") == [
+        {"date": date, **each} for date, each in zip((0, 0, 1), expected, strict=True)
+    ]
     command.append(f"--input={packed}")
     done(*command, f"--output={tmp_path / 'answers.csv'}")
     with (tmp_path / "answers.csv").open(newline="") as file:

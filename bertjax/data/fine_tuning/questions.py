@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +27,7 @@ from bertjax.data.readers.lines import (
     OnBadRow,
     RowError,
     check_text,
+    of_row,
     parse_json,
     read_json,
     read_lines,
@@ -76,6 +77,7 @@ class Question(NamedTuple):
     answers: tuple[Answer, ...]  # all known correct answers; empty if it is impossible or is input for prediction
     is_impossible: bool  # whether the context has no answer (SQuAD 2.0)
     where: str  # the file and the position in it, for messages
+    columns: Mapping[str, Any] | None = None  # the values of its row, to predict
 
 
 def read_splits(config: QuestionsConfig) -> Iterator[tuple[str, Question]]:
@@ -195,6 +197,7 @@ class _Paragraph(NamedTuple):
     where: str
     questions: list[Any]
     positions: Iterable[str]  # of the questions
+    columns: Mapping[str, Any] | None = None  # the values of the row of a table
 
 
 def _paragraphs(value: Any, where: str, bad_rows: BadRows) -> Iterator[_Paragraph]:
@@ -220,7 +223,8 @@ def _of_row(row: Row, number: int) -> _Paragraph:
     values = {name: value for name, value in row.values.items() if value is not None}
     title = str(values.get("title", ""))
     if "qas" in values:
-        return _Paragraph(title, values, where, _field(values, "qas", list, where), _positions(f"{where}: qas"))
+        found = _field(values, "qas", list, where)
+        return _Paragraph(title, values, where, found, _positions(f"{where}: qas"), row.values)
     if "header" in values and "context" not in values:
         return _Paragraph(title, values, where, [], [])
     if "qid" not in values:
@@ -228,7 +232,7 @@ def _of_row(row: Row, number: int) -> _Paragraph:
     answers = values.get("answers")
     if (answers.get("text") if isinstance(answers, dict) else answers) == []:
         values.setdefault("is_impossible", True)
-    return _Paragraph(title, values, where, [values], [where])
+    return _Paragraph(title, values, where, [values], [where], row.values)
 
 
 def _questions(
@@ -243,7 +247,7 @@ def _questions(
       seen: the position of each id.
     """
     for paragraph in paragraphs:
-        parse = partial(_question, paragraph, aligned, seen)
+        parse = of_row(paragraph.columns or {})(partial(_question, paragraph, aligned, seen))
         yield from bad_rows.sift(map(parse, paragraph.questions, paragraph.positions))
 
 
@@ -273,7 +277,8 @@ def _question(paragraph: _Paragraph, aligned: bool | None, seen: dict[str, str],
     text = _text(row, "question", position)
     answers, is_impossible = ((), False) if aligned is None else _answers(row, context, aligned, position)
     seen[id_] = where
-    return Question(id_, paragraph.title, text, context, answers, is_impossible, where)
+    columns = paragraph.columns if aligned is None else None
+    return Question(id_, paragraph.title, text, context, answers, is_impossible, where, columns)
 
 
 def _answers(row: Any, context: str, aligned: bool, where: str) -> tuple[tuple[Answer, ...], bool]:
