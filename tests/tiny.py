@@ -168,6 +168,17 @@ def write_choices(folder: Path, count: int = 60) -> dict[str, object]:
     return {"data.source": str(folder / "swag.csv"), "data.vocab_file": str(folder / "vocabulary")}
 
 
+def write_collection(folder, texts):
+    """Documents with the words of the texts in reverse. Text i is a query for document i."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, each in (("corpus", [" ".join(text.split()[::-1]) for text in texts]), ("queries", texts)):
+        rows = [json.dumps({"_id": f"{name}{number}", "text": text}) for number, text in enumerate(each)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows))
+    lines = [f"queries{number}\tcorpus{number}\t1" for number in range(len(texts))]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    return folder
+
+
 def write_related(folder: Path, count: int = 60, fewest: int = 3) -> dict[str, object]:
     """Writes JSON lines of a query, its positive, which has the same animal, and `fewest` to three negatives.
 

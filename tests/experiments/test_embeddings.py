@@ -38,17 +38,6 @@ def ready(folder, **values):
     return tiny.ready(tree, folder / "kept")
 
 
-def write_collection(folder, texts):
-    """Documents with the words of the texts in reverse. Text i is a query for document i."""
-    (folder / "qrels").mkdir(parents=True)
-    for name, each in (("corpus", [" ".join(text.split()[::-1]) for text in texts]), ("queries", texts)):
-        rows = [json.dumps({"_id": f"{name}{number}", "text": text}) for number, text in enumerate(each)]
-        (folder / f"{name}.jsonl").write_text("\n".join(rows))
-    lines = [f"queries{number}\tcorpus{number}\t1" for number in range(len(texts))]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
-    return folder
-
-
 @pytest.mark.slow
 def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     values = {
@@ -59,7 +48,7 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
         "optimizer.learning_rate": 3e-3,
     }
     values |= {"data.query_prompt": "the ", "sizes": (8, 16), "learn_scale": True}
-    values["retrieval.source"] = write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
+    values["retrieval.source"] = tiny.write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
     run, exported = tmp_path / "run", tmp_path / "exported"
     done("--config=configs/embeddings.py:tiny", f"--workdir={run}", *flags(values))
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -15,7 +15,6 @@ from bertjax.configs import bert_pretraining
 from bertjax.sweeps import expansion
 from bertjax.sweeps.definition import Sweep
 from tests import tiny
-from tests.experiments.test_embeddings import write_collection
 
 ROOT = Path(__file__).parents[2]
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*.py")) if path.stem != "parts"]
@@ -49,7 +48,7 @@ def file_for(need: str, folder: Path) -> Path:
     if key == "minimal_pairs.source":
         path.write_text("the cat sees a dog\tthe cat see a dog\n")
     elif key == "retrieval.source":
-        return write_collection(path, ["a text"])
+        return tiny.write_collection(path, ["a text"])
     elif kind == "embed":
         return Path(str(tiny.write_related(folder)["data.source"]))
     elif kind == "pretrain":
