@@ -180,7 +180,9 @@ def test_exact_outputs_of_a_row_have_the_same_bits_among_any_others(monkeypatch,
         assert [each for i in range(0, 70, size) for each in outputs(range(i, i + size))] == expected[:70]
     counts = {length: {rows for rows, found in model.shapes if found == length} for length in LENGTHS}
     least = mesh(*shape).shape["data"] * mesh(*shape).shape["fsdp"]
-    assert counts == {length: {max(least, 1 << (512 // length).bit_length() - 1)} for length in LENGTHS}
+    assert counts == {
+        length: {max(least, 1 << (inference._EXACT_PLACES["cpu"] // length).bit_length() - 1)} for length in LENGTHS
+    }
 
 
 def test_rows_of_similar_length_share_a_batch():

@@ -14,7 +14,6 @@ from bertjax.data.readers import columnar, tables
 from bertjax.data.readers.kinds import TABLES, find_files, suffix_of
 from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row, value_of
-from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +58,7 @@ class _Cells(NamedTuple):
     text: object
     tags: object
     number: str | None  # of the sentence; None in a table without such numbers
+    names: tuple[str, str]  # the columns of text and tags
     where: str
 
     @property
@@ -148,7 +148,8 @@ class _Table:
 
     def __init__(self, fields: TableFields) -> None:
         self.divided = 0
-        self._fields, self._names = fields, dict[str, str]()
+        self._fields = fields
+        self._names_of: dict[tuple[str, ...], Mapping[str, str]] = {}  # of rows with these columns
 
     def cells(self, rows: Iterator[Row | RowError]) -> Iterator[_Cells | RowError]:
         """Yields the values of each row, or its error."""
@@ -156,22 +157,28 @@ class _Table:
             if isinstance(row, RowError):
                 yield row
                 continue
-            if not self._names:
-                self._names = {key: getattr(self._fields, key) or _column(row, key) for key in _COLUMNS}
             try:
-                values = [value_of(row, name, f"data.{key}") if name else None for key, name in self._names.items()]
+                names = self._names(row)
+                values = [value_of(row, name, f"data.{key}") if name else None for key, name in names.items()]
             except RowError as error:
                 yield error
                 continue
             text, tags, number = values
-            number = str("" if number is None else number).strip() if self._names["sentence_field"] else None
-            yield _Cells(text, tags, number, row.where)
+            number = str("" if number is None else number).strip() if names["sentence_field"] else None
+            yield _Cells(text, tags, number, (names["text_field"], names["tags_field"]), row.where)
+
+    def _names(self, row: Row) -> Mapping[str, str]:
+        """Returns the column for each key. The rows of a table in JSON may have different columns."""
+        columns = tuple(row.values)
+        if columns not in self._names_of:
+            self._names_of[columns] = {key: getattr(self._fields, key) or _column(row, key) for key in _COLUMNS}
+        return self._names_of[columns]
 
     def sentence(self, group: Sequence[_Cells | RowError]) -> Sentence:
         """Returns the sentence of its rows. Raises RowError for a bad row."""
         rows = [_good(cells) for cells in group]
-        text, tags, _, where = rows[0]
-        of_text, of_tags = (f", column {self._names[key]!r}" for key in ("text_field", "tags_field"))
+        text, tags, *_, where = rows[0]
+        of_text, of_tags = (f", column {name!r}" for name in rows[0].names)
         if rows[0].has_word:
             words = tuple(_text(row.text, row.where + of_text, "word") for row in rows)
             return Sentence(words, tuple(_text(row.tags, row.where + of_tags, "tag") for row in rows), where)
@@ -215,20 +222,17 @@ def _column(row: Row, key: str) -> str:
     """Returns the column with a usual name for the config key `data.KEY`; "" in a table without sentence numbers.
 
     Args:
-      row: the first row of the table.
+      row: the row.
       key: the end of the config key.
     Raises:
-      UserError: if there is no such column, or several.
+      RowError: if there is no such column, or several.
     """
     content, usual = _COLUMNS[key]
     found = [name for name in usual if name in row.values]
     if len(found) > 1 or (not found and key != "sentence_field"):
-        raise UserError(
-            row.where,
-            got=f"the columns {', '.join(map(repr, row.values))}",
-            expected=f"config.data.{key}, or exactly one of the columns {', '.join(map(repr, usual))}",
-            fix=f"set --config.data.{key} to the column of {content}",
-        )
+        expected = f"config.data.{key}, or exactly one of the columns {', '.join(map(repr, usual))}"
+        fix = f"set --config.data.{key} to the column of {content}"
+        raise RowError(row.where, f"the columns {', '.join(map(repr, row.values))}", expected, fix)
     return found[0] if found else ""
 
 

@@ -42,6 +42,11 @@ def write(folder, content, name="rows.jsonl"):
     return path
 
 
+def test_rows_may_name_their_columns_differently(tmp_path):
+    other = {"text": "c", "labels": [[0, 1, "X"]]}
+    assert read(write(tmp_path, [other, LISTS, {**LISTS, "words": []}]), "skip") == ["c/B-X", "a/O b/O"]
+
+
 @pytest.mark.parametrize(
     ("row", "fields", "expected"),
     [
