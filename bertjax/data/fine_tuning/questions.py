@@ -186,7 +186,8 @@ def questions_of(values: Iterable[Any], bad_rows: BadRows) -> Iterator[Question]
         return Row(value, where)
 
     rows = map(row, itertools.count(1), values)
-    return _questions(_paragraphs_of_rows(rows, itertools.count(1), bad_rows), bad_rows, None, {})
+    found = _questions(_paragraphs_of_rows(rows, itertools.count(1), bad_rows), bad_rows, None, {})
+    return (question._replace(columns=None) for question in found)  # `--columns` names those of tables
 
 
 class _Paragraph(NamedTuple):
