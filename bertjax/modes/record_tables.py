@@ -23,7 +23,7 @@ _ESCAPED = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 class Writer:
     """Makes rows of a CSV or TSV file from records.
 
-    Texts are written as they are, null as an empty field, and other values as JSON. CSV quotes fields as in RFC 4180.
+    Texts are written unchanged, null as an empty field, and other values as JSON. CSV quotes fields as in RFC 4180.
     In TSV, texts have a backslash escape for each tab, line break and backslash.
 
     Attributes:

@@ -82,7 +82,7 @@ def _elements(path: Path, limit: int) -> Iterator[tuple[Any, str]]:
 
 
 class _Text:
-    """The text of a JSON file, of which one value or chunk is in memory."""
+    """Reads the text of a JSON file, and holds one value or chunk in memory."""
 
     def __init__(self, stream: Any, path: Path, limit: int) -> None:
         self._stream, self._path, self._limit = stream, path, limit
