@@ -1,11 +1,13 @@
 """Robustness of training: kills runs at random moments and restarts them; the final parameters must be bit-identical.
 
     python -m benchmarks.soak --kills=100 --signal=mixed
+    python -m benchmarks.soak --kills=40 --signal=KILL --patience=2
 
 A small model trains through `launch.py` with dropout, and saves every fourth step. One run is not disturbed. The others
 are killed during preparation, start, training, saving and evaluation, in turn, and restarted until they finish. Prints
-each kill with the lost updates, and a table at the end. The exit status is 1 if the parameters of a run differ, if
-SIGKILL loses more than one save interval, or if SIGTERM loses an update.
+each kill with the lost updates, and a table at the end. The exit status is 1 if a run ends with other parameters,
+checkpoints or validation metrics, if SIGKILL loses more than one save interval, or if SIGTERM loses an update. With
+`--patience`, the runs stop early by the accuracy of the next sentence, which varies from the first evaluation on.
 """
 
 import argparse
@@ -68,8 +70,13 @@ class Run:
         cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         return subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, **cache})
 
-    def digest(self) -> str:
-        """Returns the sha256 of the exported final parameters."""
+    def end(self) -> tuple[str, list[int], dict[int, str]]:
+        """Returns the sha256 of the exported final parameters, the steps of checkpoints, and metrics by step."""
+        steps = sorted(int(path.name) for path in (self.workdir / "checkpoints").iterdir())
+        valid = {line["step"]: {k: line[k] for k in line if k.startswith("valid/")} for line in self.lines()}
+        return self._digest(), steps, {step: str(metrics) for step, metrics in valid.items() if metrics}
+
+    def _digest(self) -> str:
         folder = self.workdir.with_name(self.workdir.name + "-exported")
         command = [sys.executable, "launch.py", "--mode=export", f"--workdir={self.workdir}", f"--output={folder}"]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -181,8 +188,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--signal", choices=("KILL", "TERM", "mixed"), default="mixed")
+    parser.add_argument("--patience", type=int, default=0, help="evaluations without improvement; 0 never stops early")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.patience:
+        best = {"checkpoint.best_metric": "valid/next_sentence_accuracy", "checkpoint.best_mode": "max"}
+        CONFIG.update(best, evaluate_patience=args.patience)
     rng, signals = random.Random(args.seed), ["KILL", "TERM"] if args.signal == "mixed" else [args.signal]
     began, different = time.monotonic(), 0
     kills: list[tuple[str, str, int]] = []
@@ -190,25 +201,26 @@ def main() -> None:
         write_text(Path(folder) / "text.txt")
         reference = Run(Path(folder) / "reference")
         spans = measure(reference)
-        expected = reference.digest()
+        expected = reference.end()
         shown = ", ".join(f"{phase} {seconds:.3f} s" for phase, seconds in spans.items())
-        print(f"undisturbed, mean duration of phases: {shown}; parameters {expected[:16]}", flush=True)
+        parameters = f"parameters {expected[0][:16]}, checkpoints {expected[1]}"
+        print(f"undisturbed, mean duration of phases: {shown}; {parameters}", flush=True)
         runs = 0
         while len(kills) < args.kills:
             runs += 1
             run = Run(Path(folder) / f"run{runs}")
             aims = itertools.islice(_AIMS, args.kills - len(kills))
             kills += kill_until_done(run, rng, aims, signals, spans)
-            same = run.digest() == expected
+            same = run.end() == expected
             different += not same
-            print(f"run {runs}: {'the same parameters' if same else 'DIFFERENT PARAMETERS'}", flush=True)
+            print(f"run {runs}: {'the same end' if same else f'DIFFERENT: {run.end()}, not {expected}'}", flush=True)
     for name in signals:
         counts = collections.Counter(phase for phase, other, _ in kills if other == name)
         lost = max((lost for _, other, lost in kills if other == name), default=0)
         row = ", ".join(f"{phase} {counts[phase]}" for phase in dict.fromkeys(_AIMS))
         print(f"SIG{name}: {row}; at most {max(lost, 0)} updates lost; the save interval is {SAVE_EVERY}")
     minutes = (time.monotonic() - began) / 60
-    print(f"{len(kills)} kills, {runs} runs, {different} with different parameters, {minutes:.0f} minutes")
+    print(f"{len(kills)} kills, {runs} runs, {different} with a different end, {minutes:.0f} minutes")
     sys.exit(different > 0)
 
 
