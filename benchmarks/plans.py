@@ -1,4 +1,4 @@
-"""A table of the plans of BERT's sizes on TPUs and GPUs, made with `--mode=plan`.
+"""A table of the plans of BERT on TPUs and GPUs, and of modern encoders on GPUs, made with `--mode=plan`.
 
     python -m benchmarks.plans --folder=plans
 
@@ -20,6 +20,13 @@ from benchmarks.common import table
 from bertjax.planning.targets import num_devices
 
 _TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8", "h100:1", "h100:8", "h100:4x8")
+_MODERN = ("ettin_17m", "ettin_32m", "ettin_68m", "ettin_150m", "modernbert_base", "modernbert_large")
+# Size, tokens of a row, and topology; rows of BERT have one instance, those of modern encoders are packed.
+_CASES = (
+    *itertools.product(("base", "large"), (128, 512), _TOPOLOGIES),
+    *itertools.product(("base", "large"), ("packed",), ("h100:1", "h100:8")),
+    *itertools.product(_MODERN, (1024,), ("h100:1", "h100:8")),
+)
 # libtpu 0.0.42.1 crashes on this case with rematerialization, with 16 and 32 rows. It is planned with half the rows.
 _CRASHES = ("large", 512, "v6e:8x8")
 _COLUMNS = (
@@ -36,11 +43,17 @@ _COLUMNS = (
 )
 
 
-def command(size: str, length: int, topology: str) -> list[str]:
+def command(size: str, rows: int | str, topology: str) -> list[str]:
     """Returns the command that plans a size: bfloat16, no dropout of attention weights.
 
     A TPU chip has 8,192 tokens per step, scanned layers, and rematerializes Large; a GPU has 32,768 tokens.
+
+    Args:
+      size: the size.
+      rows: the tokens of a row, or "packed" for rows of 512 tokens with several instances.
+      topology: the devices.
     """
+    length = 512 if rows == "packed" else int(rows)
     variant = f"{size},phase2" if length == 512 else size
     crashes = (size, length, topology) == _CRASHES
     is_tpu = topology.startswith("v")
@@ -50,6 +63,7 @@ def command(size: str, length: int, topology: str) -> list[str]:
         "model.attention_dropout": 0.0,
         "model.scan_layers": is_tpu,
         "model.remat": "norms" if size == "large" and is_tpu and not crashes else "none",
+        "data.packing": rows == "packed" or size in _MODERN,
         "batch_size": tokens // length * num_devices(topology) // (2 if crashes else 1),
     }
     flags = [f"--config.{key}={value}" for key, value in values.items()]
@@ -84,15 +98,15 @@ def main(arguments: Sequence[str]) -> None:
     """Plans the cases that have no file, and prints the table of all plans."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="the folder of the plans")
-    parser.add_argument("--cases", default="", help="a pattern of case names (SIZE LENGTH TOPOLOGY) to plan")
+    parser.add_argument("--cases", default="", help="a pattern of case names (SIZE ROWS TOPOLOGY) to plan")
     args = parser.parse_args(arguments)
     args.folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    for size, length, topology in itertools.product(("base", "large"), (128, 512), _TOPOLOGIES):
-        name = f"{size} {length} {topology}"
+    for size, rows, topology in _CASES:
+        name = f"{size} {rows} {topology}"
         path = args.folder / (re.sub(r"\W", "_", name) + ".json")
         if not path.exists() and re.search(args.cases, name):
-            done = subprocess.run([sys.executable, *command(size, length, topology), f"--output={path}"], check=False)
+            done = subprocess.run([sys.executable, *command(size, rows, topology), f"--output={path}"], check=False)
             if not path.exists():  # the compiler may crash; the other cases continue
                 lines.append([name, f"no plan: status {done.returncode}", *[""] * (len(_COLUMNS) - 2)])
         if path.exists():

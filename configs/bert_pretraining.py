@@ -12,8 +12,9 @@ The variant, after the colon, is any of a size, `modern`, `lamb` and `phase2`, s
 - `modern` has the structure of ModernBERT (Warner et al. 2024) with a size of BERT: rotary positions, pre-norm, GeGLU,
   no biases, no token types. There is no next-sentence prediction and no dropout. Training has Muon, a trapezoidal
   schedule, and 30 % of masked tokens; evaluations mask 15 %.
-- `modernbert_base` and `modernbert_large` are the published sizes, with local and global layers. Rows have 1,024
-  tokens, of which 30 % are masked. The optimizer is BERT's. `modern` without a size is `modernbert_base`.
+- `modernbert_base` and `modernbert_large`, and `ettin_17m`, `ettin_32m`, `ettin_68m` and `ettin_150m` (Weller et al.
+  2025), are published sizes, with local and global layers. Rows have 1,024 tokens, of which 30 % are masked. The
+  optimizer is BERT's. `modern` without a size is `modernbert_base`.
 - `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule;
   `modern,phase2` continues a run of `modern`.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then
