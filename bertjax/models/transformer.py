@@ -27,41 +27,56 @@ def activate(config: TransformerConfig, x: Float[Array, "*shape"]) -> Float[Arra
     return ACTIVATIONS[config.activation](x)
 
 
-@jax.custom_vjp
-def _gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The exact GELU, computed in float32.
+def _storing_input(
+    function: Callable[[Array], Array], slope: Callable[[Array], Array]
+) -> Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]:
+    """Returns an activation with this slope that computes in float32, and stores only its input for the backward pass.
 
-    Only `x` is stored for the backward pass. Differentiating the formula would store three float32 arrays.
-    `jax.nn.gelu` uses erfc, which costs an additional exponential and differs only by rounding.
+    Differentiating the function would store up to three float32 arrays.
     """
-    y = x.astype(jnp.float32)
-    return (y * _normal_cdf(y)).astype(x.dtype)
+
+    @jax.custom_vjp
+    def activation(x: Array) -> Array:
+        return function(x.astype(jnp.float32)).astype(x.dtype)
+
+    def backward(x: Array, gradient: Array) -> tuple[Array]:
+        if meshes.platform() == "tpu":  # whose compiler would store a float32 array to save the conversion
+            x = jax.lax.optimization_barrier(x)
+        return ((gradient.astype(jnp.float32) * slope(x.astype(jnp.float32))).astype(x.dtype),)
+
+    activation.defvjp(lambda x: (activation(x), x), backward)
+    return activation
 
 
-def _gelu_forward(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    return _gelu(x), x
-
-
-def _gelu_backward(x: Float[Array, "*shape"], gradient: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"]]:
-    if meshes.platform() == "tpu":  # whose compiler would store a float32 array to save the conversion
-        x = jax.lax.optimization_barrier(x)
-    y = x.astype(jnp.float32)
-    density = jnp.exp(-0.5 * y * y) * (2 * jnp.pi) ** -0.5
-    return ((gradient.astype(jnp.float32) * (_normal_cdf(y) + y * density)).astype(x.dtype),)
-
-
-_gelu.defvjp(_gelu_forward, _gelu_backward)
-
-
-def _normal_cdf(y: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _normal_cdf(y: Array) -> Array:
+    # `jax.nn.gelu` uses erfc, which costs an additional exponential and differs only by rounding.
     return 0.5 * (1 + jax.lax.erf(y * 0.5**0.5))
 
 
+def _gelu_slope(y: Array) -> Array:
+    return _normal_cdf(y) + y * jnp.exp(-0.5 * y * y) * (2 * jnp.pi) ** -0.5
+
+
+def _tanh_cdf(y: Array) -> Array:
+    """The approximation of `_normal_cdf` (Hendrycks and Gimpel 2016)."""
+    return 0.5 * (1 + jnp.tanh((2 / jnp.pi) ** 0.5 * (y + 0.044715 * y**3)))
+
+
+def _gelu_tanh_slope(y: Array) -> Array:
+    cdf = _tanh_cdf(y)
+    return cdf + y * cdf * (1 - cdf) * (8 / jnp.pi) ** 0.5 * (1 + 3 * 0.044715 * y * y)
+
+
+def _silu_slope(y: Array) -> Array:
+    gate = jax.nn.sigmoid(y)
+    return gate + y * gate * (1 - gate)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": _gelu,
-    "gelu_tanh": jax.nn.gelu,
+    "gelu": _storing_input(lambda y: y * _normal_cdf(y), _gelu_slope),
+    "gelu_tanh": _storing_input(lambda y: y * _tanh_cdf(y), _gelu_tanh_slope),
     "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
+    "silu": _storing_input(lambda y: y * jax.nn.sigmoid(y), _silu_slope),
     "tanh": jnp.tanh,
 }
 

@@ -10,7 +10,7 @@ import pytest
 from bertjax.config import part
 from bertjax.models.dot_product import Mask
 from bertjax.models.encoder import Encoder
-from bertjax.models.transformer import TransformerLayer
+from bertjax.models.transformer import ACTIVATIONS, TransformerLayer
 from bertjax.models.transformer_config import TransformerConfig, dense, make_norm
 from tests.models.test_heads import CONFIG as BERT
 from tests.random_params import random_params
@@ -109,6 +109,25 @@ def test_layer_matches_float64_numpy(norm, activation):
     other = dataclasses.replace(config, activation="gelu_tanh" if activation == "gelu" else "gelu")
     off = numpy_layer(other, params, x.astype(np.float64), mask)
     assert np.abs(off - expected).max() > 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_activations_equal_those_of_jax(dtype):
+    """Within one rounding, where differentiating in bfloat16 rounds each step."""
+    x, tolerance = jnp.linspace(-6, 6, 1001), 2e-6 if dtype == "float32" else 2**-8
+    formulas = {
+        "gelu": functools.partial(jax.nn.gelu, approximate=False),
+        "gelu_tanh": jax.nn.gelu,
+        "silu": jax.nn.silu,
+    }
+    for name, formula in formulas.items():
+        rounded = x.astype(dtype)
+        found, expected = (
+            jax.vmap(jax.grad(ACTIVATIONS[name]))(rounded),
+            jax.vmap(jax.grad(formula))(jnp.float32(rounded)),
+        )
+        assert found.dtype == dtype
+        np.testing.assert_allclose(np.float32(found), expected, atol=tolerance)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
