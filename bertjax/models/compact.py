@@ -1,7 +1,6 @@
 """Attention compiled by XLA for TPUs and GPUs, with few arrays of the size of the scores.
 
-Shapes: B batch, S queries, T keys, N heads, Q size of a head's queries and keys, D size of its values. Keys are split
-into h halves of U = T / h. Key h u + i is at [i, u].
+Shapes: B batch, S queries, T keys, N heads, Q size of a head's queries and keys, D size of its values.
 """
 
 import functools
@@ -14,41 +13,29 @@ from jaxtyping import Array, Bool, Float, Key
 
 from bertjax import meshes
 from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context
-from bertjax.models.layers import LEVELS, kept_levels
+from bertjax.models.layers import LEVELS, draw_levels, kept_levels
 
-_Scores = Float[Array, "B N S h U"]
+_Scores = Float[Array, "B N S T"]
 
 
 def compact(inputs: AttentionInputs) -> tuple[Context, None]:
     """`xla` with a backward pass that recomputes the weights from the statistics of the softmax.
 
-    Scores and statistics are float32 and stay inside fusions on a TPU. What is stored has the dtype of the values. On a
-    TPU, even and odd keys are apart if their number is even, because dropout draws two keys' bits in one word, and a
-    TPU is slow to interleave them.
+    Scores and statistics are float32 and stay inside fusions on a TPU. What is stored has the dtype of the values.
     """
     query, key, value, mask = inputs[:4]
     keys, rate = inputs.dropout or (None, 0.0)
-    halves = 2 if meshes.platform() == "tpu" and key.shape[1] % 2 == 0 else 1
-    key, value = (_split(x, halves).transpose(0, 3, 2, 1, 4) for x in (key, value))
-    allowed, bias = jax.tree.map(
-        lambda x: _split(x.swapaxes(1, 3), halves).transpose(0, 4, 3, 2, 1), (mask.allowed, inputs.bias)
-    )
-    query = (query * query.shape[-1] ** -0.5).swapaxes(1, 2)
-    return _attend(query, key, value, allowed, bias, keys, rate).swapaxes(1, 2), None
-
-
-def _split(x: Array, halves: int) -> Array:
-    """Splits axis 1, of keys, into pairs or single keys: [B, T, ...] to [B, U, h, ...]."""
-    return x.reshape(x.shape[0], -1, halves, *x.shape[2:])
+    query, key, value = (x.swapaxes(1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
+    return _attend(query, key, value, mask.allowed, inputs.bias, keys, rate).swapaxes(1, 2), None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
 def _attend(
     query: Float[Array, "B N S Q"],
-    key: Float[Array, "B N h U Q"],
-    value: Float[Array, "B N h U D"],
-    allowed: Bool[Array, "B 1 #S h U"],
-    bias: Float[Array, "#B N S h U"] | None,
+    key: Float[Array, "B N T Q"],
+    value: Float[Array, "B N T D"],
+    allowed: Bool[Array, "B 1 #S T"],
+    bias: Float[Array, "#B N S T"] | None,
     keys: Key[Array, "B N"] | None,
     rate: float,
 ) -> Float[Array, "B N S D"]:
@@ -59,14 +46,14 @@ def _forward(
     query: Array, key: Array, value: Array, allowed: Array, bias: Array | None, keys: Array | None, rate: float
 ) -> tuple[Array, tuple[Any, ...]]:
     """The result, and what `_backward` needs."""
-    largest = _scores(query, key, allowed, bias).max((-1, -2))
+    largest = _scores(query, key, allowed, bias).max(-1)
     # A second product costs less than storing the scores. The barrier keeps XLA from merging both.
     again, largest = _barrier((query, largest))
-    powers = jnp.exp(_scores(again, key, allowed, bias) - largest[..., None, None])
-    total = powers.sum((-1, -2))
+    powers = jnp.exp(_scores(again, key, allowed, bias) - largest[..., None])
+    total = powers.sum(-1)
     powers, total = _barrier((powers.astype(value.dtype), total))
     kept, scale = _dropped(powers, keys, rate)
-    context = jnp.einsum("BNShU,BNhUD->BNSD", kept, value, preferred_element_type=jnp.float32)
+    context = jnp.einsum("BNST,BNTD->BNSD", kept, value, preferred_element_type=jnp.float32)
     context = (context * (scale / total)[..., None]).astype(value.dtype)
     context, largest, total = (checkpoint_name(x, RESIDUALS) for x in (context, largest, total))
     return context, (query, key, value, allowed, bias, keys, context, largest, total)
@@ -74,32 +61,32 @@ def _forward(
 
 def _backward(rate: float, residuals: tuple[Any, ...], gradient: Array) -> tuple[Array | None, ...]:
     query, key, value, allowed, bias, keys, context, largest, total = residuals
-    weights = jnp.exp(_scores(query, key, allowed, bias) - largest[..., None, None]) / total[..., None, None]
+    weights = jnp.exp(_scores(query, key, allowed, bias) - largest[..., None]) / total[..., None]
     weights = _barrier(weights.astype(value.dtype))
-    kept_grad = jnp.einsum("BNSD,BNhUD->BNShU", gradient, value)
+    kept_grad = jnp.einsum("BNSD,BNTD->BNST", gradient, value)
     kept, scale = _dropped(weights, keys, rate)
     weights_grad, _ = _dropped(kept_grad, keys, rate)
     # The mean of the weights' gradients, by which the softmax corrects them.
     mean = jnp.sum(gradient.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)
-    scores_grad = jnp.where(allowed, weights * (weights_grad * scale - mean[..., None, None]), 0)
+    scores_grad = jnp.where(allowed, weights * (weights_grad * scale - mean[..., None]), 0)
     bias_grad = None if bias is None else _summed(scores_grad, len(bias)).astype(bias.dtype)
     scores_grad = scores_grad.astype(query.dtype)
-    value_grad = jnp.einsum("BNShU,BNSD->BNhUD", kept, (gradient * scale).astype(gradient.dtype))
-    query_grad = jnp.einsum("BNShU,BNhUQ->BNSQ", scores_grad, key)
-    key_grad = jnp.einsum("BNShU,BNSQ->BNhUQ", scores_grad, query)
+    value_grad = jnp.einsum("BNST,BNSD->BNTD", kept, (gradient * scale).astype(gradient.dtype))
+    query_grad = jnp.einsum("BNST,BNTQ->BNSQ", scores_grad, key)
+    key_grad = jnp.einsum("BNST,BNSQ->BNTQ", scores_grad, query)
     return query_grad, key_grad, value_grad, None, bias_grad, None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _summed(x: _Scores, rows: int) -> Float[Array, "{rows} N S h U"]:
+def _summed(x: _Scores, rows: int) -> Float[Array, "{rows} N S T"]:
     """The gradient of a bias of `rows`: that of the scores, or their sum over all rows."""
     return x if rows == len(x) else x.sum(0, keepdims=True)
 
 
 def _scores(query: Array, key: Array, allowed: Array, bias: Array | None) -> _Scores:
-    scores = jnp.einsum("BNSQ,BNhUQ->BNShU", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("BNSQ,BNTQ->BNST", query, key, preferred_element_type=jnp.float32)
     return jnp.where(allowed, scores if bias is None else scores + bias, MASKED_SCORE)
 
 
@@ -107,15 +94,9 @@ def _dropped(x: _Scores, keys: Array | None, rate: float) -> tuple[_Scores, floa
     """`x` with zeros for what `layers.drop` would drop, and the scale of the others."""
     if keys is None:
         return x, 1.0
-    _, _, queries, halves, size = x.shape
-    shape = queries, -(-halves * size // 2)
-    words = jnp.vectorize(lambda key: jax.random.bits(key, shape, jnp.uint32), signature="()->(s,u)")(keys)
-    if halves == 2:
-        bits = (words[..., None, :] >> jnp.array([[0], [16]], jnp.uint32)) & (LEVELS - 1)
-    else:
-        bits = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*words.shape[:3], 1, -1)[..., :size]
+    levels = jnp.vectorize(lambda key: draw_levels(key, x.shape[2:]), signature="()->(s,t)")(keys)
     kept = kept_levels(rate)
-    return jnp.where(bits < kept, x, 0), LEVELS / kept
+    return jnp.where(levels < kept, x, 0), LEVELS / kept
 
 
 def _barrier(x: Any) -> Any:

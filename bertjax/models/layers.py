@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, Int
+from jax.extend.random import threefry2x32_p
+from jaxtyping import Array, Float, Int, UInt16
 
 from bertjax import meshes
 
@@ -58,6 +59,31 @@ def _backward(_: None, gradient: Float[Array, "rows O"]) -> tuple[Float[Array, "
 
 
 _with_fast_gradient.defvjp(lambda y, bias: (y + bias, None), _backward)
+
+
+@jax.custom_vjp
+def word_logits(x: Float[Array, "rows W"], words: Float[Array, "V W"]) -> Float[Array, "rows V"]:
+    """Returns the float32 logits of all words: the products of vectors and output embeddings.
+
+    Products take their factors in the type of `x`, the gradient of the logits too, as under autocast of PyTorch.
+    Differentiating the product would store that gradient in float32, the largest array of a step.
+    """
+    return jnp.einsum("rW,VW->rV", x, words.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def _logits_forward(x: Array, words: Array) -> tuple[Array, tuple[Array, Array]]:
+    return word_logits(x, words), (x, words)
+
+
+def _logits_backward(stored: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, words = stored
+    gradient = gradient.astype(x.dtype)
+    x_grad = jnp.einsum("rV,VW->rW", gradient, words.astype(x.dtype))
+    words_grad = jnp.einsum("rV,rW->VW", gradient, x, preferred_element_type=jnp.float32)
+    return x_grad, words_grad.astype(words.dtype)
+
+
+word_logits.defvjp(_logits_forward, _logits_backward)
 
 
 class Norm(nn.Module):
@@ -179,10 +205,25 @@ class Dropout(nn.Module):
 def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:
     """Drops elements; `rate` must be above 0. See `Dropout`."""
     kept = kept_levels(rate)
-    *rows, size = x.shape
-    words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)
-    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
-    return jnp.where(halves < kept, x * (LEVELS / kept), 0).astype(x.dtype)
+    return jnp.where(draw_levels(key, x.shape) < kept, x * (LEVELS / kept), 0).astype(x.dtype)
+
+
+def draw_levels(key: jax.Array, shape: tuple[int, ...]) -> UInt16[Array, "*shape"]:
+    """Draws one of `LEVELS` levels for each element, at least of one axis: two from each random word of 32 bits.
+
+    With a key of "threefry2x32", the counter (i, j) gives two words to row i, whose number counts all rows, at j and,
+    after the first words of all j, at j again. `jax.random.bits` would add both up, which takes twice the time.
+    """
+    *rows, size = shape
+    if jax.random.key_impl(key) == "threefry2x32":
+        counters = *rows, -(-size // 4)
+        row, place = jnp.zeros(counters, jnp.uint32), jax.lax.broadcasted_iota(jnp.uint32, counters, len(rows))
+        for axis, length in enumerate(rows):
+            row = row * length + jax.lax.broadcasted_iota(jnp.uint32, counters, axis)
+        words = jnp.concatenate(threefry2x32_p.bind(*jax.random.key_data(key), row, place), axis=-1)
+    else:
+        words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)
+    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
 
 
 def kept_levels(rate: float) -> int:

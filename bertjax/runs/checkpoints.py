@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
 _MANIFEST = "manifest.json"
+_NUMERICS = 2  # raised by a change of the code after which training draws or rounds otherwise
 _MAX_LAG_SECONDS = 30  # maximum delay until a process sees files of another process in a shared folder
 
 
@@ -131,7 +132,8 @@ class Checkpoints:
           trained_seconds: see `trained_seconds`.
         """
         began = time.perf_counter()
-        meta = {"step": step, "machine": _machine(), "scheduled": scheduled, "trained_seconds": trained_seconds}
+        meta = {"step": step, "machine": _machine(), "numerics": _NUMERICS}
+        meta |= {"scheduled": scheduled, "trained_seconds": trained_seconds}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             opt_state=ocp.args.StandardSave(opt_state),
@@ -186,9 +188,12 @@ class Checkpoints:
             params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
         )
         self._is_scheduled[step] = _is_scheduled(self._folder / str(step))
-        before = _meta(self._folder / str(step)).get("machine")
-        if before != _machine():
-            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", before, _machine())
+        meta = _meta(self._folder / str(step))
+        if meta["machine"] != _machine():
+            shown = meta["machine"], _machine()
+            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", *shown)
+        if meta.get("numerics", 1) != _NUMERICS:
+            _log.warning("saved by another version of bertjax: batches are the same, dropout and rounding may differ")
         with _reading(self._folder / str(step)):
             restored = self._manager.restore(step, args=items)
         return restored["params"], restored["opt_state"]
