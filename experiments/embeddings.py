@@ -34,8 +34,9 @@ from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.bert import Bert, BertInputs, HeadConfig
+from bertjax.models.dot_product import Tokens
 from bertjax.models.embedding_losses import LOSSES, LossConfig, Texts, total
-from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, pool_texts
+from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, places_of_vectors, pool_texts
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
 from bertjax.scoring import glue, retrieval
@@ -272,12 +273,16 @@ class Embedder(nn.Module):
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float[Array, "B E F"]:
         """Returns the vectors; meaningless ones where a row has fewer texts."""
-        hidden = Bert(self.config, name="bert")(inputs, deterministic=deterministic, return_attention=False).hidden
-        count = 1 if inputs.cls_positions is None else inputs.cls_positions.shape[1]
-        own = inputs.segment_ids[:, None] == 1 + jnp.arange(count)[:, None]
-        positions = inputs.position_ids
-        every = jnp.broadcast_to(jnp.arange(hidden.shape[1]), inputs.segment_ids.shape)
-        vectors = pool_texts(hidden, own, every if positions is None else positions, self.pooling)
+        own = inputs.segment_ids[:, None] == 1 + jnp.arange(inputs.instance_positions.shape[1])[:, None]
+        positions = Tokens.of(inputs.segment_ids, inputs.position_ids).positions
+        places = places_of_vectors(own, positions, self.pooling)
+        output = Bert(self.config, name="bert")(
+            inputs, deterministic=deterministic, return_attention=False, output_positions=places
+        )
+        if places is None:
+            vectors = pool_texts(output.hidden, own, positions, self.pooling)
+        else:
+            vectors = output.hidden.astype(jnp.float32)
         return SentenceDense(self.dense, name="dense")(vectors) if self.dense else vectors
 
 

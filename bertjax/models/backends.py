@@ -51,15 +51,21 @@ def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
 
 
 def _obstacles_of_splash(inputs: AttentionInputs) -> Iterator[str]:
+    yield from _obstacles_on_tpus(inputs)
+    if inputs.lengths[0] % LANES:
+        yield f"{inputs.lengths[0]} queries"
+
+
+def _obstacles_on_tpus(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_of_kernels(inputs, "tpu")
-    if any(length % LANES for length in inputs.lengths):
-        yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
+    if inputs.lengths[1] % LANES:
+        yield f"{inputs.lengths[1]} keys"
     if not meshes.divides(len(inputs.query), inputs.query.shape[2]):
         yield "rows or heads that the mesh does not divide"
 
 
 def _obstacles_of_rows(inputs: AttentionInputs) -> Iterator[str]:
-    yield from _obstacles_of_splash(inputs)
+    yield from _obstacles_on_tpus(inputs)
     size, width = inputs.query.shape[-1], meshes.heads_of_device(inputs.query.shape[2]) * inputs.query.shape[-1]
     if max(inputs.lengths) > MAX_LENGTH:
         yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
@@ -97,7 +103,7 @@ BACKENDS = {
         rows,
         _obstacles_of_rows,
         "a TPU, model.attention_dropout=0, return_attention=False, heads of 8, 16, ... "
-        f"{LANES} that fill {LANES} numbers, and lengths that are multiples of {LANES} and at most {MAX_LENGTH}",
+        f"{LANES} that fill {LANES} numbers, and lengths of at most {MAX_LENGTH}, with keys a multiple of {LANES}",
     ),
     "splash": Backend(
         splash,

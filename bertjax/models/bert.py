@@ -18,7 +18,7 @@ from bertjax.models.convolution import Convolution
 from bertjax.models.disentangled import Distances
 from bertjax.models.embeddings import BertEmbeddings, embedding_table
 from bertjax.models.encoder import Encoder, take_positions
-from bertjax.models.layers import Dense
+from bertjax.models.layers import Dense, word_logits
 from bertjax.models.relative import BucketedBias, PositionTable
 from bertjax.models.transformer import ACTIVATIONS, activate, keep_rows_split
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, kernel_init, make_norm
@@ -178,6 +178,11 @@ class BertInputs(NamedTuple):
         """Makes inputs from the fields of a batch; other fields are ignored."""
         return cls(**{name: batch[name] for name in cls._fields if name in batch})
 
+    @property
+    def instance_positions(self) -> Int[Array, "B E"]:
+        """The first position of each instance: `cls_positions`, or 0 with one instance per row."""
+        return jnp.zeros_like(self.input_ids[:, :1]) if self.cls_positions is None else self.cls_positions
+
 
 class BertOutput(NamedTuple):
     """The output of `Bert`."""
@@ -239,7 +244,8 @@ class Bert(nn.Module):
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return the outputs of all layers; the last one equals `hidden`.
-          output_positions: see `Encoder`. A pooler reads these instead of `cls_positions`, and must not need others.
+          output_positions: see `Encoder`. A pooler of single tokens reads the first E of these, which must be those in
+            `cls_positions`.
         """
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
         mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
@@ -252,18 +258,20 @@ class Bert(nn.Module):
         pooled = None
         if self.pooler_activation:
             is_late, activation = self.pooling == "late", ACTIVATIONS[self.pooler_activation]
-            is_chosen = is_late or output_positions is not None
-            pooled = activation(self.pooler(hidden if is_chosen else instances(self.pooling, hidden, inputs)))
+            if output_positions is not None:
+                read = hidden[:, : inputs.instance_positions.shape[1]]
+            else:
+                read = hidden if is_late else instances(self.pooling, hidden, inputs)
+            pooled = activation(self.pooler(read))
             pooled = instances("mean", pooled, inputs) if is_late else pooled
         return BertOutput(hidden, pooled, attention, layers)
 
 
 def instances(pooling: str, hidden: Float[Array, "B S H"], inputs: BertInputs) -> Float[Array, "B E H"]:
     """Returns the vector of each instance of a row: that of its token in `cls_positions`, or the mean of its tokens."""
-    positions = inputs.cls_positions
     if pooling == "cls":
-        return hidden[:, :1] if positions is None else take_positions(hidden, positions)
-    numbers = 1 + jnp.arange(1 if positions is None else positions.shape[1])
+        return hidden[:, :1] if inputs.cls_positions is None else take_positions(hidden, inputs.cls_positions)
+    numbers = 1 + jnp.arange(inputs.instance_positions.shape[1])
     own = inputs.segment_ids[:, None] == numbers[:, None]
     weights = own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1)
     return jnp.einsum("BES,BSH->BEH", weights.astype(hidden.dtype), hidden)
@@ -291,9 +299,10 @@ class MaskedLanguageModelHead(nn.Module):
         x = x if is_linear else transform(config, config.word_size, x)
         if not config.tie_output:
             word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size, config.word_size)
-        table = word_embeddings.astype(config.dtype)
-        logits = jnp.einsum("BPW,VW->BPV", x, table, preferred_element_type=jnp.float32)
-        return logits if is_linear else logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        # Flat rows, as in the loss, whose reductions XLA then merges.
+        logits = word_logits(x.reshape(-1, x.shape[-1]), word_embeddings)
+        logits = logits if is_linear else logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        return logits.reshape(*x.shape[:-1], -1)
 
 
 class BertForPreTraining(nn.Module):
@@ -326,14 +335,24 @@ class BertForPreTraining(nn.Module):
 
         Args:
           inputs: the batch, with some tokens masked.
-          masked_positions: the positions to predict; logits are computed only there.
+          masked_positions: the positions to predict. The last layer and the logits are computed only there, and the
+            last layer at the [CLS] of each instance.
           deterministic: whether dropout is off.
-          return_attention: whether to return the attention weights.
+          return_attention: whether to return the attention weights, for which the last layer is computed everywhere.
         """
-        hidden, pooled, attention, _ = self.bert(inputs, deterministic=deterministic, return_attention=return_attention)
-        masked_lm_logits = self.masked_lm(
-            take_positions(hidden, masked_positions), self.bert.embeddings.word_embeddings
+        read = masked_positions
+        if self.predicts_next:
+            read = jnp.concatenate([inputs.instance_positions, masked_positions], axis=1)
+        hidden, pooled, attention, _ = self.bert(
+            inputs,
+            deterministic=deterministic,
+            return_attention=return_attention,
+            output_positions=None if return_attention else read,
         )
+        masked = (
+            take_positions(hidden, masked_positions) if return_attention else hidden[:, -masked_positions.shape[1] :]
+        )
+        masked_lm_logits = self.masked_lm(masked, self.bert.embeddings.word_embeddings)
         next_sentence_logits = None if pooled is None else self.next_sentence(pooled)
         return PreTrainingOutput(masked_lm_logits, next_sentence_logits, pooled, attention)
 

@@ -74,10 +74,10 @@ class Encoder(nn.Module):
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
-          output_positions: the positions of each row whose output is needed; None for all. The last layer computes
-            queries, attention and feed-forward only at these, which saves most of its work, except with disentangled
-            attention, a convolution, or a kernel as attention backend. Cannot be combined with `return_attention` or
-            `return_layers`.
+          output_positions: the positions of each row whose output is needed; None for all. If they are at most half of
+            a row, the last layer computes queries, attention and feed-forward only at these, which saves most of its
+            work, except with disentangled attention, a convolution, or a kernel as attention backend. Cannot be
+            combined with `return_attention` or `return_layers`.
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
@@ -96,6 +96,7 @@ class Encoder(nn.Module):
 
         is_kernel = config.attention_backend not in ("auto", "xla")  # which may not compute a few queries
         needs_all = self.convolution is not None or kinds[-1].distances is not None or is_kernel
+        needs_all |= output_positions is not None and 2 * output_positions.shape[1] > x.shape[1]
         if output_positions is not None and not needs_all:
             assert not return_attention and not return_layers
             y, weights, outputs = run(slice(-1), x, mask, relative)

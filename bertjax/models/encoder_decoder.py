@@ -17,7 +17,7 @@ from bertjax.models.attention import make_cross_mask, make_mask, make_memory_mas
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder, EncoderOutput
-from bertjax.models.layers import Dropout
+from bertjax.models.layers import Dropout, word_logits
 from bertjax.models.transformer import keep_rows_split
 from bertjax.models.transformer_config import TransformerConfig, kernel_init
 
@@ -198,10 +198,9 @@ class Seq2Seq(nn.Module):
     def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
         # Flat rows, as in `Dense`.
         rows = keep_rows_split(hidden).reshape(-1, hidden.shape[-1])
-        kernel = self.target_words.T if self.output is None else self.output
-        logits = jnp.matmul(rows, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32)
-        logits = logits.reshape(*hidden.shape[:-1], -1)
-        return logits if self.bias is None else logits + self.bias
+        logits = word_logits(rows, self.target_words if self.output is None else self.output.T)
+        logits = logits if self.bias is None else logits + self.bias
+        return logits.reshape(*hidden.shape[:-1], -1)
 
 
 class EncoderDecoder(Seq2Seq):

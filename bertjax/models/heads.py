@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 from bertjax.config import Constrained, Constraint, Size, choice, one_of
 from bertjax.errors import UserError
 from bertjax.models.bert import Bert, BertConfig, BertInputs, HeadConfig, instances, transform
+from bertjax.models.encoder import take_positions
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import BiLSTM
 from bertjax.models.transformer import ACTIVATIONS
@@ -136,16 +137,26 @@ def pool_texts(
     return jnp.concatenate([_pool(hidden, own, positions, name) for name in names], axis=-1)
 
 
+def places_of_vectors(
+    own: Bool[Array, "B E S"], positions: Int[Array, "B S"], pooling: str
+) -> Int[Array, "B E"] | None:
+    """Returns the token whose vector is that of each text, or None if `pooling` reads several; see `pool_texts`."""
+    if pooling == "cls":
+        return jnp.argmin(jnp.where(own, positions[:, None], jnp.inf), axis=-1)
+    if pooling == "lasttoken":
+        return jnp.argmax(jnp.where(own, positions[:, None], -1), axis=-1)
+    return None
+
+
 def _pool(
     hidden: Float[Array, "B S H"], own: Bool[Array, "B E S"], positions: Int[Array, "B 1 S"], pooling: str
 ) -> Float[Array, "B E H"]:
     if pooling == "max":
         each = jnp.where(own[..., None], hidden[:, None], -jnp.inf)
         return jnp.where(own.any(axis=-1)[..., None], jnp.max(each, axis=2), 0)
-    if pooling in ("cls", "lasttoken"):
-        end = jnp.argmin if pooling == "cls" else jnp.argmax
-        place = end(jnp.where(own, positions, jnp.inf if pooling == "cls" else -1.0), axis=-1)
-        return jnp.take_along_axis(hidden, place[..., None], axis=1)
+    places = places_of_vectors(own, positions[:, 0], pooling)
+    if places is not None:
+        return take_positions(hidden, places)
     weights = jnp.where(own, positions + 1 if pooling == "weightedmean" else 1, 0)
     total = jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1)
     weights = weights / (jnp.sqrt(total) if pooling == "mean_sqrt_len_tokens" else total)
@@ -216,9 +227,7 @@ class BertForSequenceClassification(nn.Module):
             pooled = inputs._replace(cls_positions=_last_tokens(inputs.segment_ids, inputs.cls_positions))
         has_pooler = self.config.head == "pooler" and not self.lstm_size
         pooler_activation = self.config.pooler_activation if has_pooler else ""
-        read = None
-        if deterministic and self.config.pooling == "cls" and not self.lstm_size:  # else dropout would draw otherwise
-            read = jnp.zeros_like(pooled.input_ids[:, :1]) if pooled.cls_positions is None else pooled.cls_positions
+        read = pooled.instance_positions if self.config.pooling == "cls" and not self.lstm_size else None
         output = Bert(self.config, pooler_activation, self.config.pooling, name="bert")(
             pooled, deterministic=deterministic, return_attention=False, output_positions=read
         )

@@ -28,17 +28,24 @@ MAX_LENGTH = 512  # longer rows exceed the on-chip memory
 def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     """Attention by the kernel of this module, interpreted on a CPU.
 
-    XLA does not partition the kernel, so each device calls it on its own rows and heads.
+    Queries are padded to a multiple of `LANES`. XLA does not partition the kernel, so each device calls it on its own
+    rows and heads.
     """
     query, key, value, mask = inputs[:4]
     assert inputs.dropout is None and inputs.bias is None and mask.queries is not None and mask.keys is not None
-    flat = (x.reshape(*x.shape[:2], -1) for x in (query * query.shape[-1] ** -0.5, key, value))
+    length = query.shape[1]
+    query, segments = (_padded(x) for x in (query * query.shape[-1] ** -0.5, mask.queries.segments))
+    flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))
     attend = meshes.on_each_device(
         functools.partial(_attend, query.shape[-1], (mask.direction, mask.window)),
         (meshes.OF_WIDTH,) * 3 + (meshes.OF_ROWS,) * 2,
         meshes.OF_WIDTH,
     )
-    return attend(*flat, mask.queries.segments, mask.keys.segments).reshape(query.shape), None
+    return attend(*flat, segments, mask.keys.segments).reshape(query.shape)[:, :length], None
+
+
+def _padded(x: Array) -> Array:
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES), *((0, 0),) * (x.ndim - 2)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

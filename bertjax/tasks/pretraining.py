@@ -251,6 +251,8 @@ def scored(terms: Mapping[str, tuple[Array, Array, Array]]) -> tuple[Sums, Metri
     """
     sums, metrics = {}, {}
     for name, (logits, labels, weights) in terms.items():
+        # With flat rows, as in the head, XLA merges the reductions.
+        logits, labels, weights = logits.reshape(-1, logits.shape[-1]), labels.ravel(), weights.ravel()
         sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
         right = jnp.sum(is_best(logits, labels) * weights)
         metrics[f"{name}_loss"] = (sums[name], jnp.sum(weights))

@@ -99,7 +99,9 @@ def loss(
     The metrics are "tokens", the number of target tokens, and `METRICS`: "nll" is the loss without smoothing; for
     "perplexity" see `metric_log.means`.
     """
-    labels, is_token = batch["labels"], batch["target_segment_ids"] != 0
+    # With flat rows, as in the output layer, XLA merges the reductions.
+    logits, labels = logits.reshape(-1, logits.shape[-1]), batch["labels"].ravel()
+    is_token = batch["target_segment_ids"].ravel() != 0
     each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
     nll, number = jnp.sum(cross_entropy(logits, labels) * is_token), count(is_token)
     metrics = {

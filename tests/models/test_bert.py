@@ -73,10 +73,13 @@ def test_logits_at_masked_positions_equal_those_among_all_positions(params):
         np.testing.assert_allclose(logits[b, p], expected[b, position], atol=1e-5)
 
 
-def test_returning_attention_does_not_change_the_logits(params):
-    plain, with_attention = (run(CONFIG, params, batch(), return_attention=flag) for flag in (False, True))
+def test_returning_attention_does_not_change_the_outputs(params):
+    """The last layer is then computed at all positions, else only at the [CLS] and the masked ones."""
+    inputs = {**batch(), "cls_positions": np.array([[0, 4], [0, 2], [3, 5]])}
+    plain, with_attention = (run(CONFIG, params, inputs, return_attention=flag) for flag in (False, True))
     assert plain.attention is None
-    np.testing.assert_allclose(plain.masked_lm_logits, with_attention.masked_lm_logits, atol=1e-6)
+    for name in ("masked_lm_logits", "next_sentence_logits", "pooled"):
+        np.testing.assert_allclose(getattr(plain, name), getattr(with_attention, name), atol=1e-6)
     np.testing.assert_allclose(with_attention.attention.sum(-1), 1, atol=1e-5)
     assert (with_attention.attention[:, 1, :, :, 5:] == 0).all()
 
@@ -146,8 +149,7 @@ def test_output_positions_give_the_same_values_and_gradients(changes):
 
 def test_the_last_layer_computes_only_the_output_positions():
     config = dataclasses.replace(BASE, num_layers=1)
-    params = abstract(config)["bert"]
-    del params["pooler"]
+    params = abstract(config, predicts_next=False)["bert"]
     flops = [read.lower(config, params, positions).compile().cost_analysis()["flops"] for positions in (READ, None)]
     # Of the 12 H^2 products per token, keys and values (2 H^2) need all 8 positions, and the others only 3.
     assert flops[0] / flops[1] == pytest.approx((2 * 8 + 10 * 3) / (12 * 8), rel=0.02)

@@ -158,15 +158,14 @@ def test_a_bilstm_reads_both_directions_even_if_the_encoder_does_not():
         assert np.flatnonzero(change > 1e-7).tolist() == expected
 
 
-def test_a_prediction_computes_only_the_first_token_in_the_last_layer():
-    """`test_dropout_of_the_heads_input` compares the logits."""
-    model = make("sequence", 0, dataclasses.replace(CONFIG, num_layers=1, scan_layers=False), dropout=0.0)
-
-    def flops(deterministic):
-        program = jax.jit(functools.partial(model.apply, deterministic=deterministic))
+def test_a_classifier_of_the_first_token_computes_no_other_in_the_last_layer():
+    def flops(pooling):
+        config = dataclasses.replace(CONFIG, num_layers=1, scan_layers=False, pooling=pooling)
+        model = make("sequence", 0, config, dropout=0.0)
+        program = jax.jit(functools.partial(model.apply, deterministic=False))
         return program.lower(init(model), batch()).cost_analysis()["flops"]
 
-    assert flops(deterministic=True) < 0.6 * flops(deterministic=False)
+    assert flops("cls") < 0.6 * flops("mean")
 
 
 @pytest.mark.parametrize(("kind", "lstm_size"), [("sequence", 0), ("token", 5)])
