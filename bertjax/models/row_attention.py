@@ -116,7 +116,7 @@ def _forward_kernel(
     allowed = _allowed(queries[0], keys[0], *reach)
     for head in _heads(size):
         powers, total = _powers(query[0, :, head], key[0, :, head], allowed)
-        context[0, :, head] = (_product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
+        context[0, :, head] = (product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
 
 
 def _backward_kernel(
@@ -136,12 +136,12 @@ def _backward_kernel(
     for head in _heads(size):
         q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
         powers, total = _powers(q, k, allowed)
-        weights, weights_grad = powers / total, _product(g, v, (1, 1))
+        weights, weights_grad = powers / total, product(g, v, (1, 1))
         mean = jnp.sum(weights * weights_grad, axis=1, keepdims=True)
         scores_grad = jnp.where(allowed, weights * (weights_grad - mean), 0).astype(q.dtype)
-        query_grad[0, :, head] = _product(scores_grad, k).astype(query_grad.dtype)
-        key_grad[0, :, head] = _product(scores_grad, q, (0, 0)).astype(key_grad.dtype)
-        value_grad[0, :, head] = _product(weights.astype(g.dtype), g, (0, 0)).astype(value_grad.dtype)
+        query_grad[0, :, head] = product(scores_grad, k).astype(query_grad.dtype)
+        key_grad[0, :, head] = product(scores_grad, q, (0, 0)).astype(key_grad.dtype)
+        value_grad[0, :, head] = product(weights.astype(g.dtype), g, (0, 0)).astype(value_grad.dtype)
 
 
 def _heads(size: int) -> Iterator[slice]:
@@ -153,12 +153,12 @@ def _powers(
     query: Float[Array, "S D"], key: Float[Array, "T D"], allowed: Bool[Array, "S T"]
 ) -> tuple[Float[Array, "S T"], Float[Array, "S 1"]]:
     """The powers of the softmax, and their sums. Their quotients are the weights."""
-    scores = jnp.where(allowed, _product(query, key, (1, 1)), MASKED_SCORE)
+    scores = jnp.where(allowed, product(query, key, (1, 1)), MASKED_SCORE)
     powers = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True))
     return powers, jnp.sum(powers, axis=1, keepdims=True)
 
 
-def _product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
+def product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
     """The matrix product over these axes of `a` and `b`, in float32."""
     dimensions = ((contracted[:1], contracted[1:]), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
