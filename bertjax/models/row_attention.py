@@ -34,7 +34,7 @@ def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     query, key, value, mask = inputs[:4]
     assert inputs.dropout is None and inputs.bias is None and mask.queries is not None and mask.keys is not None
     length = query.shape[1]
-    query, segments = (_padded(x) for x in (query * query.shape[-1] ** -0.5, mask.queries.segments))
+    query, segments = (padded(x, LANES) for x in (query * query.shape[-1] ** -0.5, mask.queries.segments))
     flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))
     attend = meshes.on_each_device(
         functools.partial(_attend, query.shape[-1], (mask.direction, mask.window)),
@@ -44,8 +44,9 @@ def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     return attend(*flat, segments, mask.keys.segments).reshape(query.shape)[:, :length], None
 
 
-def _padded(x: Array) -> Array:
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES), *((0, 0),) * (x.ndim - 2)))
+def padded(x: Array, multiple: int) -> Array:
+    """Returns an array with zeros at the end of axis 1, up to a multiple of this length."""
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % multiple), *((0, 0),) * (x.ndim - 2)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -159,7 +160,7 @@ def _powers(
 
 
 def product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
-    """The matrix product over these axes of `a` and `b`, in float32."""
+    """Returns the matrix product over these axes of `a` and `b`, in float32."""
     dimensions = ((contracted[:1], contracted[1:]), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 

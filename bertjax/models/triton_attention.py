@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
 from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context, Tokens
-from bertjax.models.row_attention import product
+from bertjax.models.row_attention import padded, product
 
 SIZES = (16, 32, 64, 128)  # of heads: Triton's arrays have powers of two elements, and its products at least 16
 MAX_LENGTH = 2**15 - 1  # 32 bits hold the places of shorter rows
@@ -70,9 +70,7 @@ def triton(inputs: AttentionInputs) -> tuple[Context, None]:
 
 
 def _of_device(reach: _Reach, query: Context, key: _Keys, value: _Keys, queries: Tokens, keys: Tokens) -> Context:
-    def whole_blocks(x: Array) -> Array:
-        return jnp.pad(x, ((0, 0), (0, -x.shape[1] % reach.block), *((0, 0),) * (x.ndim - 2)))
-
+    whole_blocks = functools.partial(padded, multiple=reach.block)
     *arrays, queries, keys = jax.tree.map(whole_blocks, (query, key, value, queries, keys))
     return _attend(reach, *arrays, _places(reach, queries, keys))[:, : query.shape[1]]
 

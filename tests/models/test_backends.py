@@ -147,9 +147,7 @@ def test_triton_equals_plain_attention(name, size):
     check(triton, masks()[name], *arrays(masks()[name], size=size))
 
 
-@pytest.mark.parametrize(
-    ("direction", "window"), [("both", 0), ("both", 9), ("left_to_right", 0), ("right_to_left", 9)]
-)
+@pytest.mark.parametrize(("direction", "window"), [("both", 9), ("left_to_right", 0), ("right_to_left", 9)])
 def test_triton_computes_some_queries(direction, window):
     """In any order, the first token several times, with numbers of queries and keys that no block divides."""
     segments, positions = rows([[41, 60], [70]], 101)
