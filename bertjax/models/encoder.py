@@ -69,8 +69,7 @@ class Encoder(nn.Module):
         Args:
           x: the embeddings.
           mask: which token may attend to which.
-          relative: the bias of the scores [1, N, S, S], or the table of relative positions [R, H], the same for all
-            layers; None for none.
+          relative: the bias of the scores [1, N, S, S], or the table of positions [R, H], of all layers; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
