@@ -23,8 +23,8 @@ def platform() -> str:
     return "cpu" if kind == "cpu" else "tpu" if kind.startswith("TPU") else "cuda"
 
 
-def has_cudnn_attention() -> bool:
-    """Returns whether this machine's GPU has cuDNN's flash attention, if it has a GPU: an NVIDIA GPU from Ampere on."""
+def is_ampere_or_newer() -> bool:
+    """Returns whether this machine's GPU, if it has one, is from NVIDIA and new enough for flash attention."""
     if jax.default_backend() != "gpu":  # a plan
         return True
     capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))

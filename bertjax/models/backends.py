@@ -12,13 +12,14 @@ from jaxtyping import Array
 
 from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models import disentangled, local
+from bertjax.models import disentangled, local, triton_attention
 from bertjax.models.compact import compact
 from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context, Weights, chunked, xla
 from bertjax.models.flash import LANES, cudnn, splash
 from bertjax.models.row_attention import MAX_LENGTH, rows
+from bertjax.models.triton_attention import triton
 
-_PREFERRED = {"tpu": ("rows", "splash"), "cuda": ("cudnn",)}
+_PREFERRED = {"tpu": ("rows", "splash"), "cuda": ("cudnn", "triton")}
 
 
 _Attend = Callable[[AttentionInputs], tuple[Context, Weights | None]]
@@ -36,8 +37,6 @@ def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
     size, dtype = inputs.query.shape[-1], inputs.query.dtype.name
     mask = inputs.mask
     yield from _obstacles_of_kernels(inputs, "cuda")
-    if not meshes.has_cudnn_attention():
-        yield "a GPU that is not from NVIDIA, or older than Ampere"
     if dtype not in ("bfloat16", "float16"):
         yield f"model.dtype={dtype}"
     if size % 8 or size > 128:
@@ -48,6 +47,16 @@ def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
         yield "local attention"
     if mask.direction == "right_to_left":
         yield "attention right_to_left"
+
+
+def _obstacles_of_triton(inputs: AttentionInputs) -> Iterator[str]:
+    yield from _obstacles_of_kernels(inputs, "cuda", needs_order=False)
+    if inputs.query.shape[-1] not in triton_attention.SIZES:  # others would have to be copied with zeros
+        yield f"heads of {inputs.query.shape[-1]}"
+    if max(inputs.lengths) > triton_attention.MAX_LENGTH:
+        yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
+    if not meshes.divides(len(inputs.query), inputs.query.shape[2]):
+        yield "rows or heads that the mesh does not divide"
 
 
 def _obstacles_of_splash(inputs: AttentionInputs) -> Iterator[str]:
@@ -73,10 +82,12 @@ def _obstacles_of_rows(inputs: AttentionInputs) -> Iterator[str]:
         yield f"heads of {size}, with {width} numbers per token on a device"
 
 
-def _obstacles_of_kernels(inputs: AttentionInputs, platform: str) -> Iterator[str]:
+def _obstacles_of_kernels(inputs: AttentionInputs, platform: str, needs_order: bool = True) -> Iterator[str]:
     if meshes.platform() != platform:
         yield f"a device of kind {meshes.platform()}"
-    if not inputs.mask.is_described:
+    if platform == "cuda" and not meshes.is_ampere_or_newer():
+        yield "a GPU that is not from NVIDIA, or older than Ampere"
+    if not (inputs.mask.is_described if needs_order else inputs.mask.direction):
         yield "attention of some queries in one direction or nearby"
     if inputs.dropout is not None:
         yield "dropout on the attention weights"
@@ -98,6 +109,12 @@ BACKENDS = {
         "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, model.dtype=bfloat16, "
         "heads of 8, 16, ... 128, data.packing=False, model.local_attention=0, and model.direction both or "
         "left_to_right",
+    ),
+    "triton": Backend(
+        triton,
+        _obstacles_of_triton,
+        "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, heads of 16, 32, 64 or 128, and lengths of "
+        f"at most {triton_attention.MAX_LENGTH}",
     ),
     "rows": Backend(
         rows,
@@ -127,9 +144,9 @@ def dot_product_attention(backend: str, inputs: AttentionInputs) -> tuple[Contex
     """Calls a backend.
 
     Args:
-      backend: a name in `BACKENDS`; or "auto": "rows" or else "splash" on TPUs and "cudnn" on NVIDIA GPUs if they can
-        compute this attention, otherwise "xla". For "xla", `chunked` is called on one CPU and `compact` on TPUs and
-        GPUs, unless the weights are requested or there are few queries and no dropout.
+      backend: a name in `BACKENDS`; or "auto": "rows" or else "splash" on TPUs, and "cudnn" or else "triton" on NVIDIA
+        GPUs, if they can compute this attention; otherwise "xla". For "xla", `chunked` is called on one CPU and
+        `compact` on TPUs and GPUs, unless the weights are requested or there are few queries and no dropout.
       inputs: the arguments of the backend.
     Returns:
       The weighted mean of the values for each query, and the weights before dropout, or None unless requested.

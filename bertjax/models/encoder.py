@@ -69,15 +69,14 @@ class Encoder(nn.Module):
         Args:
           x: the embeddings.
           mask: which token may attend to which.
-          relative: the bias of the scores [1, N, S, S], or the table of relative positions [R, H], the same for all
-            layers; None for none.
+          relative: the bias of the scores [1, N, S, S], or the table of positions [R, H], of all layers; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
           return_layers: whether to return all layers' outputs.
           output_positions: the positions of each row whose output is needed; None for all. If they are at most half of
             a row, the last layer computes queries, attention and feed-forward only at these, which saves most of its
-            work, except with disentangled attention, a convolution, or a kernel as attention backend. Cannot be
-            combined with `return_attention` or `return_layers`.
+            work, except with disentangled attention, a convolution, or the attention backends "cudnn", "rows" and
+            "splash". Cannot be combined with `return_attention` or `return_layers`.
         """
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
@@ -94,7 +93,7 @@ class Encoder(nn.Module):
             returns = {"return_attention": return_attention, "return_layers": return_layers}
             return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
 
-        is_kernel = config.attention_backend not in ("auto", "xla")  # which may not compute a few queries
+        is_kernel = config.attention_backend not in ("auto", "xla", "triton")  # others may not compute a few queries
         needs_all = self.convolution is not None or kinds[-1].distances is not None or is_kernel
         needs_all |= output_positions is not None and 2 * output_positions.shape[1] > x.shape[1]
         if output_positions is not None and not needs_all:

@@ -34,7 +34,7 @@ def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     query, key, value, mask = inputs[:4]
     assert inputs.dropout is None and inputs.bias is None and mask.queries is not None and mask.keys is not None
     length = query.shape[1]
-    query, segments = (_padded(x) for x in (query * query.shape[-1] ** -0.5, mask.queries.segments))
+    query, segments = (padded(x, LANES) for x in (query * query.shape[-1] ** -0.5, mask.queries.segments))
     flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))
     attend = meshes.on_each_device(
         functools.partial(_attend, query.shape[-1], (mask.direction, mask.window)),
@@ -44,8 +44,9 @@ def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     return attend(*flat, segments, mask.keys.segments).reshape(query.shape)[:, :length], None
 
 
-def _padded(x: Array) -> Array:
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES), *((0, 0),) * (x.ndim - 2)))
+def padded(x: Array, multiple: int) -> Array:
+    """Returns an array with zeros at the end of axis 1, up to a multiple of this length."""
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % multiple), *((0, 0),) * (x.ndim - 2)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -116,7 +117,7 @@ def _forward_kernel(
     allowed = _allowed(queries[0], keys[0], *reach)
     for head in _heads(size):
         powers, total = _powers(query[0, :, head], key[0, :, head], allowed)
-        context[0, :, head] = (_product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
+        context[0, :, head] = (product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
 
 
 def _backward_kernel(
@@ -136,12 +137,12 @@ def _backward_kernel(
     for head in _heads(size):
         q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
         powers, total = _powers(q, k, allowed)
-        weights, weights_grad = powers / total, _product(g, v, (1, 1))
+        weights, weights_grad = powers / total, product(g, v, (1, 1))
         mean = jnp.sum(weights * weights_grad, axis=1, keepdims=True)
         scores_grad = jnp.where(allowed, weights * (weights_grad - mean), 0).astype(q.dtype)
-        query_grad[0, :, head] = _product(scores_grad, k).astype(query_grad.dtype)
-        key_grad[0, :, head] = _product(scores_grad, q, (0, 0)).astype(key_grad.dtype)
-        value_grad[0, :, head] = _product(weights.astype(g.dtype), g, (0, 0)).astype(value_grad.dtype)
+        query_grad[0, :, head] = product(scores_grad, k).astype(query_grad.dtype)
+        key_grad[0, :, head] = product(scores_grad, q, (0, 0)).astype(key_grad.dtype)
+        value_grad[0, :, head] = product(weights.astype(g.dtype), g, (0, 0)).astype(value_grad.dtype)
 
 
 def _heads(size: int) -> Iterator[slice]:
@@ -153,13 +154,13 @@ def _powers(
     query: Float[Array, "S D"], key: Float[Array, "T D"], allowed: Bool[Array, "S T"]
 ) -> tuple[Float[Array, "S T"], Float[Array, "S 1"]]:
     """The powers of the softmax, and their sums. Their quotients are the weights."""
-    scores = jnp.where(allowed, _product(query, key, (1, 1)), MASKED_SCORE)
+    scores = jnp.where(allowed, product(query, key, (1, 1)), MASKED_SCORE)
     powers = jnp.exp(scores - jnp.max(scores, axis=1, keepdims=True))
     return powers, jnp.sum(powers, axis=1, keepdims=True)
 
 
-def _product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
-    """The matrix product over these axes of `a` and `b`, in float32."""
+def product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
+    """Returns the matrix product over these axes of `a` and `b`, in float32."""
     dimensions = ((contracted[:1], contracted[1:]), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 

@@ -48,8 +48,8 @@ class TransformerConfig(Constrained, prefix="model"):
       intermediate_size: size of the hidden layer of the feed-forward network.
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
-      attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" on NVIDIA
-        GPUs, "rows" (short rows) and "splash" on TPUs.
+      attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" and
+        "triton" (also packed rows and local layers) on NVIDIA GPUs, "rows" (short rows) and "splash" on TPUs.
       activation_dropout: dropout of the activations inside the feed-forward network.
       activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
         "silu".
@@ -86,7 +86,7 @@ class TransformerConfig(Constrained, prefix="model"):
     intermediate_size: Size
     dropout: DropoutRate
     attention_dropout: DropoutRate
-    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "rows", "splash")] = "auto"
+    attention_backend: Annotated[str, one_of("auto", "xla", "cudnn", "triton", "rows", "splash")] = "auto"
     activation_dropout: DropoutRate = 0.0
     activation: Annotated[str, one_of("gelu", "gelu_tanh", "relu", "silu")]
     norm: Annotated[str, one_of("post", "pre")] = "post"
@@ -136,7 +136,7 @@ class TransformerConfig(Constrained, prefix="model"):
         divides = self.num_heads % self.key_value_heads == 0
         self.check(divides, "num_key_value_heads", f"0, or a divisor of num_heads={self.num_heads}")
         backend = f"with model.attention_backend={self.attention_backend}"
-        if self.attention_backend in ("cudnn", "rows", "splash"):
+        if self.attention_backend in ("cudnn", "triton", "rows", "splash"):
             # These kernels never store the attention weights, so they cannot drop any.
             self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
         if self.attention_backend == "cudnn":

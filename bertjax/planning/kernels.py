@@ -1,7 +1,7 @@
 """Operations of kernels that a compiled program calls: cuBLAS, cuDNN's attention, and splash attention on TPUs.
 
-The operations of other kernels are what they state in their `cost_estimate`; without one, they are unknown and count
-as 0.
+The operations of other kernels are what they state in their `cost_estimate`. Calls of Triton do not keep it: there, the
+name of the operation contains a scope such as `flops=42`. Other operations are unknown and count as 0.
 """
 
 import math
@@ -12,6 +12,7 @@ from bertjax.planning.hlo import Computation, Instruction, Shape
 
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _MOSAIC = "tpu_custom_call"
+_TRITON = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")  # until JAX 0.10.2, and later
 
 
 def target(instruction: Instruction) -> str:
@@ -22,7 +23,7 @@ def target(instruction: Instruction) -> str:
 
 def is_custom(instruction: Instruction) -> bool:
     """Whether the instruction is a kernel that computes several operations, such as flash attention."""
-    return target(instruction).startswith(("__cudnn$fmha", _MOSAIC))
+    return target(instruction).startswith(("__cudnn$fmha", _MOSAIC, *_TRITON))
 
 
 def is_workspace(instruction: Instruction, result: Shape) -> bool:
@@ -44,7 +45,9 @@ def kernel_flops(inside: Computation, instruction: Instruction) -> float:
         return _cudnn_attention(instruction, shapes, is_backward=called.endswith("Backward"))
     if _is_splash(instruction):
         return _splash_attention(instruction, shapes)
-    stated = re.search(r'"cost_estimate":\{"flops":"(\d+)"', instruction.rest)
+    if not is_custom(instruction):
+        return 0.0
+    stated = re.search(r'(?:"cost_estimate":\{"flops":"|\bflops=)(\d+)', instruction.rest)
     return float(stated[1]) if stated else 0.0
 
 

@@ -53,7 +53,7 @@ def calls(topology, dropout=0.0, direction="both", is_packed=False, hidden=HIDDE
     with jax.set_mesh(mesh):
         lowered = jax.jit(jax.grad(loss)).lower(*arguments)
         text = lowered.compile(compiler_options=dict(target.compiler_options)).as_text()
-    return sorted(re.findall(r'custom_call_target="(tpu_custom_call|__cudnn\$\w+)"', text))
+    return sorted(re.findall(r'custom_call_target="(tpu_custom_call|__cudnn\$\w+|__gpu\$xla.gpu.triton)"', text))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.models import attention, dot_product
 from bertjax.models.bert import Bert, BertForPreTraining, BertInputs
 from bertjax.models.encoder import take_positions
 from tests.models.test_heads import CONFIG
@@ -153,6 +154,22 @@ def test_the_last_layer_computes_only_the_output_positions():
     flops = [read.lower(config, params, positions).compile().cost_analysis()["flops"] for positions in (READ, None)]
     # Of the 12 H^2 products per token, keys and values (2 H^2) need all 8 positions, and the others only 3.
     assert flops[0] / flops[1] == pytest.approx((2 * 8 + 10 * 3) / (12 * 8), rel=0.02)
+
+
+@pytest.mark.parametrize(("backend", "queries"), [("triton", 3), ("splash", 8)])
+def test_kernels_that_compute_only_the_output_positions(monkeypatch, backend, queries):
+    found = []
+
+    def attend(name, inputs):
+        found.append((name, *inputs.lengths))
+        return dot_product.xla(inputs)
+
+    monkeypatch.setattr(attention, "dot_product_attention", attend)
+    config = dataclasses.replace(BASE, num_layers=1, attention_backend=backend)
+    params = abstract(config)["bert"]
+    del params["pooler"]
+    jax.eval_shape(functools.partial(read, config), params, READ)
+    assert (backend, queries, 8) in found
 
 
 def test_dropout_with_output_positions(params):

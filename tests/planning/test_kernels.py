@@ -56,6 +56,12 @@ def test_operations_that_a_kernel_states():
     assert kernels.kernel_flops(*kernel("name")) == 0  # unknown
 
 
+@pytest.mark.parametrize("target", ["__gpu$xla.gpu.triton", "triton_kernel_call_ffi"])
+def test_operations_that_the_scope_of_a_kernel_of_triton_states(target):
+    computation, call = kernel("name", target=target, rest=', metadata={op_name="jit(f)/jvp(flops=42)/pallas_call"}')
+    assert kernels.is_custom(call) and kernels.kernel_flops(computation, call) == 42
+
+
 def test_the_kind_of_a_call():
     _, splash = kernel("splash_mha_fwd")
     _, cublas = kernel("gemm", target="__cublas$gemm")
