@@ -27,6 +27,7 @@ from bertjax.configs.sizes import SIZES
 from bertjax.contract import Batch
 from bertjax.data.readers import documentation
 from bertjax.experiments import bert_pretraining
+from bertjax.files import completed
 from bertjax.interop.published import Published
 from bertjax.modes.stages import Resolved, of_config
 from bertjax.training import sharding
@@ -111,8 +112,9 @@ def read_config(shape: Shape, overrides: Mapping[str, Any]) -> Resolved:
         "batch_size": shape.rows,
         "data.seq_len": shape.length,
         "model.vocab_size": shape.vocab_size,
-        # The same for all sizes: `tiny` has a recipe of its own.
+        # The same for all sizes, which then share the prepared text: `tiny` has a recipe of its own.
         "data.stages": (),
+        "data.valid_fraction": 0.02,
         "data.packing": False,
         "model.dropout": 0.1,
         "model.attention_dropout": 0.1,
@@ -193,8 +195,8 @@ class OurStep:
         mesh, optimizer, init, _, shardings = steps.assemble(task, config, jax.devices()[:1])
         self._step = steps.jit_step(task, optimizer, mesh, shardings, config)
         self._numbers = steps.make_numbers(config)
-        self.batches = batches
-        self._on_device = [sharding.put_batch(batch, mesh) for batch in self.batches]
+        self._mesh = mesh
+        self.use(batches)
         self.state = jax.jit(init, out_shardings=shardings)(steps.seed_of(config))
         self._index = 0
         self()
@@ -204,6 +206,10 @@ class OurStep:
         """Makes the step of a shape, with config values by dotted key; by default, on a synthetic batch."""
         _, config, task, _ = read_config(shape, overrides).example()
         return cls(task, config, batches or [made_up_batch(task.batch_specs()[0], shape.vocab_size)])
+
+    def use(self, batches: Sequence[Batch]) -> None:
+        """Replaces the batches by others of the same shapes."""
+        self.batches, self._on_device = batches, [sharding.put_batch(batch, self._mesh) for batch in batches]
 
     def __call__(self, times: int = 1) -> None:
         """Makes `times` updates, and waits for the last."""
@@ -298,6 +304,13 @@ def interleave(
     return seconds
 
 
+def seconds_of(call: Callable[[], None]) -> float:
+    """Returns the duration of a call."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
 def spread(values: Sequence[float], digits: int) -> str:
     """Formats `median (lower quartile to upper quartile)`."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
@@ -308,6 +321,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Formats a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, which a killed process never leaves incomplete."""
+    with completed(path) as partial:
+        partial.write_text(json.dumps(value, indent=1))
 
 
 def describe_machine() -> str:

@@ -1,26 +1,29 @@
-"""Speed of fine-tuning and prediction with a published encoder, compared with transformers, on a CPU or a GPU.
+"""Speed of fine-tuning and prediction with an encoder, compared with transformers, on a CPU or a GPU.
 
     BERTJAX_DATA=FOLDER python -m benchmarks.fine_tuning --init_from=BERT_FOLDER --rounds=6
 
+Without `--init_from`, the encoder is BERT-Base with random weights, on which the speed does not depend.
 Training is compared with the `Trainer`, and prediction with the pipeline. Both train on the same rows of MRPC and SST-2
 with batch size 32, dropout and AdamW, in float32 or with `--dtype=bfloat16`, which is autocast in training and
 bfloat16 weights in prediction for transformers. Reading, encoding and padding are included: ours batches by length,
 theirs uses dynamic padding. Then both label the same texts; their batch size is the best of several. Rounds are
-interleaved in one process. Compilation time is listed separately.
+interleaved in one process. Compilation time is listed separately. `--smoke` runs a small encoder once.
 """
 
 import argparse
 import functools
+import itertools
 import os
+import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
-from benchmarks import common
+from benchmarks import common, turns
 from bertjax.config import part
 from bertjax.configs import classification as config_file
 from bertjax.data.fine_tuning import labeled_text
@@ -33,6 +36,7 @@ from bertjax.training.loop import Trainer
 
 _FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.gz", "sst2/dev.tsv")}
 _BATCH_SIZES = (1, 8, 32, 64)
+_VOCABULARY = "vocab/bert-base-uncased-vocab.txt"
 _WARMUP = 120  # about an epoch of MRPC
 _HEADER = ["work", "ours, examples/s", "transformers, examples/s", "ratio", "our compilation"]
 
@@ -40,41 +44,62 @@ _HEADER = ["work", "ours, examples/s", "transformers, examples/s", "ratio", "our
 def main() -> None:
     """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--init_from", required=True, help="a Hugging Face folder of a BERT encoder")
+    parser.add_argument("--init_from", help="a Hugging Face folder of a BERT encoder")
     parser.add_argument("--tasks", nargs="+", choices=tuple(_FILES), default=tuple(_FILES))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--updates", type=int, default=30, help="updates of a round")
     parser.add_argument("--texts", type=int, default=5000, help="texts to predict")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--output", type=Path, help="a JSON file to write")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no work begins after this time")
+    parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     if "BERTJAX_DATA" not in os.environ:
         sys.exit("error: set BERTJAX_DATA to the folder with mrpc and sst2")
+    if args.smoke:
+        args.tasks, args.rounds, args.updates, args.texts = ["sst2"], 1, 2, 8
     print(f"{common.describe_machine()}; {args.dtype}; {args.rounds} rounds\n", flush=True)
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name in args.tasks:
-            rows.append(train(name, args, Path(folder)))
-            print(rows[-1], flush=True)
-        rows.append(predict(args, Path(folder)))
-    print("\n" + common.table(_HEADER, rows))
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        clock, folder = turns.Clock(args.seconds), Path(name)
+        args.init_from = args.init_from or random_encoder(folder / "encoder", args.smoke)
+        for work in (*(functools.partial(train, task) for task in args.tasks), predict):
+            if clock.left() > 0:
+                results.append(work(args, folder))
+                print(row(results[-1]), flush=True)
+            if args.output:
+                common.write_json(args.output, {"results": results})
+    print("\n" + common.table(_HEADER, list(map(row, results))))
     print(f"\nLoad average at the end {common.load_average()}")
 
 
-def train(name: str, args: argparse.Namespace, folder: Path) -> list[str]:
-    """Returns a table row: in each round, `args.updates` of our updates, then of theirs."""
+def random_encoder(folder: Path, is_small: bool) -> str:
+    """Writes a folder of BERT-Base, or of a small BERT, with random weights. Returns its path."""
+    import transformers
+
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.BertConfig(**(sizes if is_small else {}))
+    transformers.BertModel(config).save_pretrained(folder)
+    shutil.copy(Path(os.environ["BERTJAX_DATA"]) / _VOCABULARY, folder / "vocab.txt")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    return str(folder)
+
+
+def train(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Returns the result of a task: in each round, `args.updates` of our updates, then of theirs."""
     from benchmarks.torch_fine_tuning import TorchTraining
 
     opened, rows = make(name, args, folder)
     settings = opened.settings
-    ours = common.OurTraining(opened, args.updates, _WARMUP)
+    ours = common.OurTraining(opened, args.updates, 1 if args.smoke else _WARMUP)
     recipe = settings.batch_size, settings.optimizer.learning_rate, args.updates, args.dtype == "bfloat16"
     theirs = TorchTraining(args.init_from, rows, *recipe)
     seconds = common.interleave({"ours": ours, "theirs": theirs}, args.rounds)
-    return row(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
+    return result_of(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
 
 
-def predict(args: argparse.Namespace, folder: Path) -> list[str]:
-    """Returns a table row: prediction of labels for the first training rows of SST-2."""
+def predict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Returns the result of predicting labels for the first training rows of SST-2."""
     from benchmarks.torch_fine_tuning import TorchPrediction
 
     (task, _, settings, _, published), rows = make("sst2", args, folder)
@@ -90,18 +115,24 @@ def predict(args: argparse.Namespace, folder: Path) -> list[str]:
     with Compilations() as compiled:
         ours()
     theirs = TorchPrediction(args.init_from, texts, args.dtype == "bfloat16")
-    timed = {size: seconds_of(functools.partial(theirs, size)) for size in _BATCH_SIZES}
+    sizes = _BATCH_SIZES[-1:] if args.smoke else _BATCH_SIZES
+    timed = {size: common.seconds_of(functools.partial(theirs, size)) for size in sizes}
     best = min(timed, key=timed.__getitem__)
     seconds = common.interleave({"ours": ours, "theirs": lambda: theirs(best)}, args.rounds)
-    return row(f"predicting {len(texts)} texts, their batch size {best}", len(texts), seconds, compiled.seconds)
+    return result_of(f"predicting {len(texts)} texts, their batch size {best}", len(texts), seconds, compiled.seconds)
 
 
-def row(work: str, examples: int, seconds: dict[str, list[float]], compile_seconds: float) -> list[str]:
-    """Returns a table row."""
+def result_of(work: str, examples: int, seconds: dict[str, list[float]], compile_seconds: float) -> dict[str, Any]:
+    """Returns the speeds of each round, in examples per second, and their ratios."""
     speeds = {name: [examples / s for s in values] for name, values in seconds.items()}
     ratios = [b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)]
-    cells = [common.spread(speeds["ours"], 0), common.spread(speeds["theirs"], 0), common.spread(ratios, 2)]
-    return [work, *cells, f"{compile_seconds:.0f} s"]
+    return {"work": work, **speeds, "ratios": ratios, "compile_seconds": compile_seconds}
+
+
+def row(result: Mapping[str, Any]) -> list[str]:
+    """Returns a table row."""
+    cells = [common.spread(result[name], digits) for name, digits in (("ours", 0), ("theirs", 0), ("ratios", 2))]
+    return [result["work"], *cells, f"{result['compile_seconds']:.0f} s"]
 
 
 def make(name: str, args: argparse.Namespace, folder: Path) -> tuple[common.Opened, list[LabeledText]]:
@@ -111,16 +142,12 @@ def make(name: str, args: argparse.Namespace, folder: Path) -> tuple[common.Open
     config.init_from, config.model.dtype = args.init_from, args.dtype
     config.data.source, config.data.valid_source = (str(data / file) for file in _FILES[name])
     config.num_steps = 10**6  # more than the benchmark makes
+    if args.smoke:
+        config.data.seq_len, config.data.row_lengths = 32, (32,)
     opened = common.open_task(classification, config, folder / name)
     text = part(LabeledTextConfig, opened.keys.data)
-    return opened, list(labeled_text.read(text, text.source, "data.source", False))
-
-
-def seconds_of(call: Callable[[], None]) -> float:
-    """Returns the duration of a call."""
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+    rows = labeled_text.read(text, text.source, "data.source", False)
+    return opened, list(itertools.islice(rows, 100 if args.smoke else None))
 
 
 if __name__ == "__main__":

@@ -5,18 +5,16 @@
 The cases are BERT-Base and -Large at lengths 128 and 512, with one instance per row and with packed rows; with dropout
 of attention weights, scanned layers and rematerialization. The peer is `transformers.BertForPreTraining`, if PyTorch is
 installed: eager, compiled, and in the strong form of `torch_peer`, which is compiled too. The table also has what a
-plan predicts of each case. All cases compile at the same time, each in a process of its own, and are then timed one
-after another. The output file is updated after each case. `--smoke` runs everything on small shapes, in a minute or two
-on a CPU.
+plan predicts of each case; the output file has the time of ours on rows without padding, too. All cases compile at the
+same time, each in a process of its own, and are then timed one after another. The output file is updated after each
+case. `--smoke` runs everything on small shapes, in a minute or two on a CPU.
 """
 
-import argparse
 import dataclasses
 import gc
-import json
+import os
+import re
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,13 +22,20 @@ from typing import Any
 
 import jax
 
-from benchmarks import common, prediction, turns
+from benchmarks import common, gpu_cases, prediction, step_profile, turns
 
-_PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
 _VOCAB_SIZE = 30_522
+_SMALL_TEXT = Path(__file__).parents[1] / "docs/results.md"  # of smoke tests
 _BATCHES = 4  # used in turn
 _TIMING = 3.0  # seconds
 _PROFILED = 3  # updates
+_LONGEST = 20  # kernels whose time is listed
+# Kinds of kernels by their names.
+_KERNELS = {
+    "attention": "sdpa|flash|fmha|attention|(forward|backward)_kernel",
+    "products by Triton": "gemm_fusion|triton_gemm",
+    "products by cuBLAS": "gemm|nvjet|cutlass|splitk",
+}
 # Flash attention does not support dropout on attention weights.
 _BFLOAT16 = {"model.dtype": "bfloat16", "model.attention_dropout": 0.0}
 _HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
@@ -62,11 +67,14 @@ class Case:
         return f"{self.name} {self.size} {self.length}"
 
 
-def cases(smoke: bool) -> list[Case]:
-    """Returns all cases, most important first; a smoke test does not compile PyTorch's model, which takes a minute."""
+def cases(wanted: str, smoke: bool) -> list[Case]:
+    """Returns the cases with one of the texts `A;B` in their labels, most important first.
+
+    For a smoke test, they are small, and there is one of each name.
+    """
 
     def case(name: str, size: str, length: int, rows: int, overrides: Mapping[str, Any], torch: str = "") -> Case:
-        return Case(name, *(("tiny", 32, 4) if smoke else (size, length, rows)), _BFLOAT16 | overrides, torch)
+        return Case(name, size, length, rows, _BFLOAT16 | overrides, torch)
 
     strong, scanned = "transformers, strong", {"model.scan_layers": True}
     found = [
@@ -88,39 +96,26 @@ def cases(smoke: bool) -> list[Case]:
         case("ours", "large", 512, 64, {}),
         case("ours", "large", 128, 256, {}),
     ]
-    if smoke:
-        return list({case.name: case for case in found if case.torch in ("", "eager")}.values())
-    return found
+    found = [case for case in found if any(text in case.label for text in wanted.split(";"))]
+    small = {case.name: dataclasses.replace(case, size="tiny", length=32, rows=4) for case in found}
+    return list(small.values()) if smoke else found
 
 
 def main() -> None:
     """Runs all cases for which there is time."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    parser = gpu_cases.parser(__doc__ or "", jobs=16)
     parser.add_argument("--source", default="documentation", help="the text of the batches")
-    parser.add_argument("--cases", default="", help="only cases with one of these texts in name, size and length: A;B")
-    parser.add_argument("--jobs", type=int, default=16, help="how many cases compile at the same time")
-    parser.add_argument("--seconds", type=float, default=510.0, help="no case goes on after this time")
     parser.add_argument("--profiles", type=Path, help="write a trace of a few updates of each case to this folder")
-    parser.add_argument("--peak", type=float, default=_PEAK, help="operations per second that count as 100 %%")
-    parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
-    clock, wanted = turns.Clock(args.seconds), args.cases.split(";")
-    found = [case for case in cases(args.smoke) if any(text in case.label for text in wanted)]
-    with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(
-            Path(folder), args.source, *((1_000, 0.1) if args.smoke else (_VOCAB_SIZE, _TIMING)), args.profiles
-        )
-        common.read_config(common.Shape("tiny", 1, 32, runner.vocab_size), runner.data).data(Path(folder)).prepare()
-        results: list[dict[str, Any]] = []
-        for index, result in turns.take_turns(runner.run, [(case,) for case in found], args.jobs, clock):
-            results.append({**dataclasses.asdict(found[index]), **result})
-            print(f"{clock.used():4.0f} s  {describe(results[-1], args.peak)}", flush=True)
-            args.output.write_text(json.dumps({"peak": args.peak, "results": results}, indent=1))
-    machine = next((result["machine"] for result in results if "machine" in result), "no case has run")
-    print(f"\n{machine}; bfloat16\n\n" + common.table(_HEADER, [row(result, args.peak) for result in results]))
-    if args.smoke and any("error" in result for result in results):
-        sys.exit("error: a case failed")
+    clock = turns.Clock(args.seconds)
+    if args.smoke:
+        args.source = str(_SMALL_TEXT)
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling PyTorch's model takes a minute
+    with gpu_cases.folder_of(args) as folder:
+        runner = Runner(folder, args.source, *((1_000, 0.1) if args.smoke else (_VOCAB_SIZE, _TIMING)), args.profiles)
+        common.read_config(common.Shape("tiny", 1, 32, runner.vocab_size), runner.data).data(folder).prepare()
+        every = [(dataclasses.asdict(case), (case,)) for case in cases(args.cases, args.smoke)]
+        gpu_cases.report(runner.run, every, args, clock, _HEADER, row)
 
 
 class Runner:
@@ -170,7 +165,10 @@ class Runner:
                 found = {"memory_bytes": step.peak_bytes()}
             else:
                 found = prediction.compare(batches[:1], seconds, peak)
-            self._profile(case, step)
+            found |= self._profile(case, step)
+            if case.name == "ours":  # PyTorch's strong form computes padding
+                step.use([common.made_up_batch(batches[0], self.vocab_size)])
+                found["full_rows_seconds"] = time_step(step, self._timing)
         except Exception as error:  # any library can fail; smaller batches may succeed
             message = turns.message(error)
             is_full = "RESOURCE_EXHAUSTED" in message or "out of memory" in message
@@ -205,10 +203,40 @@ class Runner:
         turn()
         return common.OurStep.of(shape, overrides, batches), seconds
 
-    def _profile(self, case: Case, step: Callable[[int], None]) -> None:
-        if self._profiles and not case.torch:
-            with jax.profiler.trace(self._profiles / case.label.replace(", ", "_").replace(" ", "_")):
+    def _profile(self, case: Case, step: Callable[[int], None]) -> dict[str, Any]:
+        if not self._profiles or case.torch:
+            return {}
+        folder = self._profiles / case.label.replace(", ", "_").replace(" ", "_")
+        try:
+            with step_profile.recorded(folder) as events:
                 step(_PROFILED)
+            return {"kernels": kernels(events, _PROFILED)}
+        except Exception as error:  # the measurement is kept
+            return {"profile_error": turns.message(error)}
+
+
+def kernels(events: Sequence[Mapping[str, Any]], updates: int) -> dict[str, Any]:
+    """Returns the milliseconds and the number of kernels in an update on the GPU; none if the device is no GPU.
+
+    Args:
+      events: the events of a trace.
+      updates: the number of updates in the trace.
+
+    Returns:
+      `groups`, by the kind of work; and `longest`, by name.
+    """
+    named = [event for event in events if event.get("name") == "thread_name"]
+    streams = {(e["pid"], e["tid"]) for e in named if e["args"]["name"].startswith("Stream #")}
+    found: dict[str, dict[str, list[float]]] = {"groups": {}, "longest": {}}
+    for event in events:
+        if event.get("ph") == "X" and (event["pid"], event["tid"]) in streams:
+            name = event["name"]
+            group = next((group for group, pattern in _KERNELS.items() if re.search(pattern, name, re.I)), "other")
+            for kind, key in (("groups", group), ("longest", name)):
+                total = found[kind].setdefault(key, [0.0, 0.0])
+                total[0] += event["dur"] / 1e3 / updates
+                total[1] += 1 / updates
+    return {kind: dict(sorted(each.items(), key=lambda item: -item[1][0])[:_LONGEST]) for kind, each in found.items()}
 
 
 def time_step(step: Callable[[int], None], seconds: float) -> float:
@@ -239,11 +267,6 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
         f"{result['compile_seconds']:.0f} s",
         *prediction.cells(result),
     ]
-
-
-def describe(result: Mapping[str, Any], peak: float) -> str:
-    """Returns a line of progress output with the cells of the table row."""
-    return ", ".join(cell for cell in row(result, peak) if cell)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,8 @@ of each training case. All cases compile at the same time, each in a process of 
 another. The output file is updated after each case. `--smoke` runs everything on small shapes, in minutes on a CPU.
 """
 
-import argparse
 import itertools
 import json
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +21,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks import common, prediction, turns
+from benchmarks import common, gpu_cases, prediction, turns
 from bertjax.configs import bertsum_abs as bertsum_abs_config
 from bertjax.configs import bertsum_ext as bertsum_ext_config
 from bertjax.configs import translation as translation_config
@@ -38,7 +34,6 @@ from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 
-_PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
 _WARMUP = 4  # updates
 _WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50
 _HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in", *prediction.HEADER]
@@ -76,39 +71,34 @@ class Case(NamedTuple):
         """The name of the model."""
         return self.name.split(",")[0]
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What the result repeats."""
+        return {"name": self.name, "batch_size": self.config.batch_size, "unit": self.unit}
+
 
 def main() -> None:
     """Runs all cases for which there is time."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--cases", default="", help="only cases with one of these texts in their names: A;B")
-    parser.add_argument("--jobs", type=int, default=8, help="how many cases compile at the same time")
-    parser.add_argument("--seconds", type=float, default=510.0, help="no case goes on after this time")
-    parser.add_argument("--peak", type=float, default=_PEAK, help="operations per second that count as 100 %%")
-    parser.add_argument("--smoke", action="store_true")
-    args = parser.parse_args()
+    args = gpu_cases.parser(__doc__ or "", jobs=8).parse_args()
     clock, scale, wanted = turns.Clock(args.seconds), SMOKE if args.smoke else FULL, args.cases.split(";")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_text(folder)
+    with gpu_cases.folder_of(args) as folder:
+        write_text(folder, 100 if args.smoke else None)
         found = [case for case in cases(scale, folder) if any(text in case.name for text in wanted)]
         for case in found:
             common.open_task(case.experiment, case.config, folder / case.model)  # prepares the data
-        results: list[dict[str, Any]] = []
-        for index, result in turns.take_turns(run, [(case.name, scale, folder) for case in found], args.jobs, clock):
-            case = found[index]
-            results.append({"name": case.name, "batch_size": case.config.batch_size, "unit": case.unit, **result})
-            print(f"{clock.used():4.0f} s  {results[-1]}", flush=True)
-            args.output.write_text(json.dumps({"peak": args.peak, "results": results}, indent=1))
-    machine = next((result["machine"] for result in results if "machine" in result), "no case has run")
-    print(f"\n{machine}; bfloat16\n\n" + common.table(_HEADER, [row(r, args.peak) for r in results]))
-    if args.smoke and any("error" in result for result in results):
-        sys.exit("error: a case failed")
+        every = [(case.fields, (case.name, scale, folder)) for case in found]
+        gpu_cases.report(run, every, args, clock, _HEADER, row)
 
 
-def write_text(folder: Path) -> None:
-    """Writes pairs of adjacent paragraphs, and documents with their first paragraph as summary, of Python's library."""
-    documents = [paragraphs for _, paragraphs in documentation.documents() if len(paragraphs) > 3]
+def write_text(folder: Path, most: int | None) -> None:
+    """Writes pairs of adjacent paragraphs, and documents with their first paragraph as summary, of Python's library.
+
+    Args:
+      folder: the folder of the files.
+      most: the number of documents; None for all.
+    """
+    every = (paragraphs for _, paragraphs in documentation.documents() if len(paragraphs) > 3)
+    documents = list(itertools.islice(every, most))
     pairs = [pair for paragraphs in documents for pair in itertools.pairwise(paragraphs)]
     for number, side in enumerate(("source", "target")):
         (folder / f"{side}.txt").write_text("".join(pair[number] + "\n" for pair in pairs))
@@ -189,7 +179,7 @@ def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: floa
     ours = common.OurTraining(opened, scale.updates, _WARMUP)
     batches = itertools.islice(data.batches("train", 0, np.arange(settings.batch_size)), _WARMUP, None)
     taken = list(itertools.islice(batches, scale.updates))
-    seconds = _seconds(ours)
+    seconds = common.seconds_of(ours)
     return {
         "per_second": sum(map(case.count, taken)) / seconds,
         "flops_per_second": flops(task, taken) / seconds,
@@ -211,7 +201,8 @@ def predict(case: Case, scale: Scale, opened: common.Opened) -> dict[str, Any]:
 
     with Compilations() as compiled:
         ours()
-    return {"per_second": len(texts) * (case.written or 1) / _seconds(ours), "compile_seconds": compiled.seconds}
+    units = len(texts) * (case.written or 1)
+    return {"per_second": units / common.seconds_of(ours), "compile_seconds": compiled.seconds}
 
 
 def _texts(case: Case) -> Iterator[str]:
@@ -249,12 +240,6 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
         f"{result['compile_seconds']:.0f} s",
         *prediction.cells(result),
     ]
-
-
-def _seconds(call: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -51,19 +51,25 @@ def dumped_programs() -> Iterator[Callable[[], str]]:
 
 def trace(step: common.OurStep) -> tuple[dict[str, float], float]:
     """Returns the seconds of each operation in a step, on the thread that starts it, and of the whole step."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name, recorded(Path(name)) as events:
         began = time.perf_counter()
-        with jax.profiler.trace(folder, create_perfetto_trace=True, profiler_options=options):
-            for _ in range(_STEPS):
-                step()
-            wall = time.perf_counter() - began
-        (path,) = Path(folder).rglob("perfetto_trace.json.gz")
-        with gzip.open(path) as file:
-            events = json.load(file)["traceEvents"]
+        for _ in range(_STEPS):
+            step()
+        wall = time.perf_counter() - began
     seconds = own_seconds(event for event in events if "hlo_op" in event.get("args", {}))
     return {name: value / _STEPS for name, value in seconds.items()}, wall / _STEPS
+
+
+@contextlib.contextmanager
+def recorded(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """Writes a trace to a folder. Yields a list, which contains the events of the trace afterwards."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    events: list[dict[str, Any]] = []
+    with jax.profiler.trace(folder, profiler_options=options):
+        yield events
+    newest = max(folder.rglob("*.trace.json.gz"), key=lambda path: path.stat().st_mtime_ns)
+    events.extend(json.loads(gzip.decompress(newest.read_bytes()))["traceEvents"])
 
 
 def own_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:

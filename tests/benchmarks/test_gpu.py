@@ -1,24 +1,31 @@
-from pathlib import Path
-
+import numpy as np
 import pytest
 
 from benchmarks import common, gpu
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
-    monkeypatch.setattr(common, "real_batches", lambda shape, *_: [{"segment_ids": [[1, 1, 0, 0]] * shape.rows}])
+    def batches(shape, *_):
+        rows = np.array([[1, 1, 0, 0]] * shape.rows)
+        return [{"input_ids": rows, "segment_ids": rows}]
+
+    monkeypatch.setattr(common, "real_batches", batches)
     return gpu.Runner(tmp_path, "documentation", 100, timing=0.0)
 
 
-def step_of(error: Exception | None):
-    def step(times: int) -> None:
-        if error:
-            raise error
+class Step:
+    """A step that raises an error, if any, and keeps the batches that it is given."""
 
-    return step
+    def __init__(self, error: Exception | None) -> None:
+        self.error, self.batches = error, []
+
+    def __call__(self, times: int) -> None:
+        if self.error:
+            raise self.error
+
+    def use(self, batches) -> None:
+        self.batches = batches
 
 
 def case(rows: int) -> gpu.Case:
@@ -30,17 +37,58 @@ def no_wait() -> None:
 
 
 def test_half_the_rows_are_timed_if_all_do_not_fit(runner, monkeypatch):
+    steps = []
+
     def step(_, shape, *args):
-        return step_of(RuntimeError("RESOURCE_EXHAUSTED: 200 GB") if shape.rows > 8 else None), 2.0
+        steps.append(Step(RuntimeError("RESOURCE_EXHAUSTED: 200 GB") if shape.rows > 8 else None))
+        return steps[-1], 2.0
 
     monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: step(*args))
     result = runner.run(case(32), no_wait)
     assert result["batch_size"] == 8
     assert result["real_tokens_per_second"] == pytest.approx(result["tokens_per_second"] / 2)
+    assert result["full_rows_seconds"] > 0 and (steps[-1].batches[0]["segment_ids"] == np.ones((8, 4))).all()
     assert runner.run(case(64), no_wait) == {"error": "out of memory with 16 rows"}
 
 
 def test_an_error_ends_only_its_case(runner, monkeypatch):
     error = RuntimeError("\nno cuDNN\nTraceback ...")
-    monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: (step_of(error), 2.0))
+    monkeypatch.setattr(gpu.Runner, "_step", lambda self, *args: (Step(error), 2.0))
     assert runner.run(case(32), no_wait)["error"] == "no cuDNN Traceback ..."
+
+
+def test_small_cases_have_each_name_once():
+    labels = [case.label for case in gpu.cases("ours base;ours, packed;transformers, strong", smoke=False)]
+    assert len(labels) == 7 and "transformers, strong large 128" in labels
+    small = [case.label for case in gpu.cases("ours base;ours, packed;transformers, strong", smoke=True)]
+    assert small == ["ours tiny 32", "ours, packed tiny 32", "transformers, strong tiny 32"]
+
+
+def test_kernels_of_a_trace_are_grouped():
+    def event(name, tid, milliseconds):
+        return {"ph": "X", "pid": 1, "tid": tid, "name": name, "dur": 1e3 * milliseconds}
+
+    threads = {7: "Stream #14(Compute)", 8: "XLA Modules"}
+    events = [
+        *({"pid": 1, "tid": tid, "name": "thread_name", "args": {"name": name}} for tid, name in threads.items()),
+        *(event("nvjet_tst_128x256", 7, 3.0) for _ in range(4)),
+        event("gemm_fusion_dot_1", 7, 4.0),
+        event("cudnn_generated_fort_native_sdpa_sm90_flash_fprop", 7, 2.0),
+        event("loop_add_fusion", 7, 1.0),
+        event("jit_step", 8, 99.0),
+        {},
+    ]
+    assert gpu.kernels(events, 2) == {
+        "groups": {
+            "products by cuBLAS": [6.0, 2.0],
+            "products by Triton": [2.0, 0.5],
+            "attention": [1.0, 0.5],
+            "other": [0.5, 0.5],
+        },
+        "longest": {
+            "nvjet_tst_128x256": [6.0, 2.0],
+            "gemm_fusion_dot_1": [2.0, 0.5],
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop": [1.0, 0.5],
+            "loop_add_fusion": [0.5, 0.5],
+        },
+    }
