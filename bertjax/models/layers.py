@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Float, Int, UInt16
 
@@ -209,21 +211,24 @@ def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array
 
 
 def draw_levels(key: jax.Array, shape: tuple[int, ...]) -> UInt16[Array, "*shape"]:
-    """Draws one of `LEVELS` levels for each element, at least of one axis: two from each random word of 32 bits.
+    """Draws one of `LEVELS` levels for each element, at least of one axis.
 
-    With a key of "threefry2x32", the counter (i, j) gives two words to row i, whose number counts all rows, at j and,
-    after the first words of all j, at j again. `jax.random.bits` would add both up, which takes twice the time.
+    With a key of "threefry2x32", the counter (i, j) gives four levels to row i, whose number counts all rows: the low
+    and the high half of its first word, and those of its second, are the levels j of the four quarters of the row.
+    `jax.random.bits` would add both words up, which takes twice the time.
     """
     *rows, size = shape
-    if jax.random.key_impl(key) == "threefry2x32":
-        counters = *rows, -(-size // 4)
-        row, place = jnp.zeros(counters, jnp.uint32), jax.lax.broadcasted_iota(jnp.uint32, counters, len(rows))
-        for axis, length in enumerate(rows):
-            row = row * length + jax.lax.broadcasted_iota(jnp.uint32, counters, axis)
-        words = jnp.concatenate(threefry2x32_p.bind(*jax.random.key_data(key), row, place), axis=-1)
-    else:
+    if jax.random.key_impl(key) != "threefry2x32":
         words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)
-    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
+        return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
+    counters = math.prod(rows), -(-size // 4)
+    row, place = (jax.lax.broadcasted_iota(jnp.uint32, counters, axis) for axis in (0, 1))
+    words = threefry2x32_p.bind(*jax.random.key_data(key), row, place)
+    quarters = [half.astype(jnp.uint16) for word in words for half in (word, word >> 16)]
+    levels = jnp.concatenate(quarters, axis=-1)[:, :size].reshape(shape)
+    if meshes.platform() == "cuda":  # whose compiler would transpose all activations
+        return with_layout_constraint(levels, Layout(tuple(range(len(shape)))))
+    return levels
 
 
 def kept_levels(rate: float) -> int:
