@@ -106,6 +106,11 @@ def _steps(queries: Tokens, keys: Tokens) -> Int[Array, "B 1 S T"]:
     return keys.positions[:, None, None, :] - queries.positions[:, None, :, None]
 
 
+def padded(x: Array, multiple: int) -> Array:
+    """Returns an array with zeros at the end of axis 1, up to a multiple of this length."""
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % multiple), *((0, 0),) * (x.ndim - 2)))
+
+
 class Dropout(NamedTuple):
     """Dropout on the attention weights."""
 

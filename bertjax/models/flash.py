@@ -12,7 +12,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as kernels
 from jaxtyping import Array, Float
 
 from bertjax import meshes
-from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context
+from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context, padded
 
 LANES = 128  # of a TPU's vector registers; lengths are multiples
 _MAX_BLOCK = 512
@@ -22,8 +22,10 @@ def cudnn(inputs: AttentionInputs) -> tuple[Context, None]:
     """cuDNN's flash attention, for rows of one instance.
 
     The mask is a number of keys per row, because cuDNN would store a mask by query and key, and compute its gradient.
+    Lengths are padded to even numbers, which training needs.
     """
-    query, key, value, mask = inputs[:4]
+    mask, length = inputs.mask, inputs.query.shape[1]
+    query, key, value = (padded(x, 2) for x in inputs[:3])
     assert inputs.dropout is None and inputs.bias is None and mask.keys is not None
     # The kernel has no result for a row without keys.
     lengths = jnp.maximum(jnp.sum(mask.keys.segments != 0, axis=1, dtype=jnp.int32), 1)
@@ -35,7 +37,7 @@ def cudnn(inputs: AttentionInputs) -> tuple[Context, None]:
         is_causal=mask.direction == "left_to_right",
         implementation="cudnn",
     )
-    return context, None
+    return context[:, :length], None
 
 
 def splash(inputs: AttentionInputs) -> tuple[Context, None]:

@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, AttentionInputs, Context
+from bertjax.models.dot_product import MASKED_SCORE, AttentionInputs, Context, padded
 
 LANES = 128
 MAX_LENGTH = 512  # longer rows exceed the on-chip memory
@@ -42,11 +42,6 @@ def rows(inputs: AttentionInputs) -> tuple[Context, None]:
         meshes.OF_WIDTH,
     )
     return attend(*flat, segments, mask.keys.segments).reshape(query.shape)[:, :length], None
-
-
-def padded(x: Array, multiple: int) -> Array:
-    """Returns an array with zeros at the end of axis 1, up to a multiple of this length."""
-    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % multiple), *((0, 0),) * (x.ndim - 2)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -20,8 +20,8 @@ from jax.experimental.pallas import triton as pltriton
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context, Tokens
-from bertjax.models.row_attention import padded, product
+from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context, Tokens, padded
+from bertjax.models.row_attention import product
 
 SIZES = (16, 32, 64, 128)  # of heads: Triton's arrays have powers of two elements, and its products at least 16
 MAX_LENGTH = 2**15 - 1  # 32 bits hold the places of shorter rows

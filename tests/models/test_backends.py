@@ -211,18 +211,20 @@ def test_kernels_round_no_more_than_plain_attention(monkeypatch, attend, platfor
     assert (errors(lambda inputs: attend(inputs)) < 1.2 * errors(dot_product.xla)).all()
 
 
-@pytest.mark.parametrize("name", ["padded, both", "padded, left_to_right", "padded, cross"])
-def test_cudnn_gets_the_lengths_and_direction(monkeypatch, name):
+@pytest.mark.parametrize("name", ["padded, both", "padded, left_to_right", "padded, odd", "padded, cross"])
+def test_cudnn_gets_the_direction_and_even_lengths(monkeypatch, name):
     """Without cuDNN, its arguments are passed to XLA's implementation of the same JAX function."""
     original, found = jax.nn.dot_product_attention, []
+    odd = make_mask(rows([[50], [33]], 51)[0], "both").of_queries(jnp.array([[0, 49, 4], [7, 0, 0]]))
 
     def on_cpu(*arguments, implementation, mask=None, **named):
         assert mask is None
+        assert not any(x.shape[1] % 2 for x in arguments)
         found.append(implementation)
         return original(*arguments, **named)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_cpu)
-    check(cudnn, masks()[name])
+    check(cudnn, masks().get(name, odd))
     assert found == ["cudnn"]
 
 
