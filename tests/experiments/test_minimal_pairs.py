@@ -163,7 +163,8 @@ def pairs_of_run(folder):
 def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
     pairs, run = pairs_of_run(tmp_path), tmp_path / "run"
     options = {"minimal_pairs__source": pairs, "minimal_pairs__per_paradigm": 4}
-    best = {"checkpoint__best_metric": "valid/pairs/accuracy", "checkpoint__best_mode": "max"}
+    best = {"best_metric": "valid/pairs/accuracy", "best_mode": "max", "keep_best": 1, "save_every": 3}
+    best = {f"checkpoint__{key}": value for key, value in best.items()}
     done(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), run, **options, **best))
     evaluated = [record for record in read_run(run).records if "valid/pairs/accuracy" in record]
     assert [record["step"] for record in evaluated] == [3, 6]
