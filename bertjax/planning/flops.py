@@ -42,8 +42,8 @@ def training_flops(task: TrainingTask, spec: Mapping[str, jax.ShapeDtypeStruct])
     """Returns the operations of an update without recomputation: three times those of the loss.
 
     The backward pass has two products for each product of the forward pass. For BERT this is
-    6P + 12 L S H + 6 m (H^2 + H V) per token, see docs/benchmarks.md, without the last layer's products at positions that
-    the loss does not read, plus the small products of the pooler.
+    6P + 12 L S H + 6 m (H^2 + H V) per token, see docs/benchmarks.md, without the last layer's products where
+    the loss does not read its output, plus the small products of the pooler.
 
     Args:
       task: the task.
