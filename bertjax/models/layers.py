@@ -226,9 +226,10 @@ def draw_levels(key: jax.Array, shape: tuple[int, ...]) -> UInt16[Array, "*shape
     words = threefry2x32_p.bind(*jax.random.key_data(key), row, place)
     quarters = [half.astype(jnp.uint16) for word in words for half in (word, word >> 16)]
     levels = jnp.concatenate(quarters, axis=-1)[:, :size].reshape(shape)
-    if meshes.platform() == "cuda":  # whose compiler would transpose all activations
-        return with_layout_constraint(levels, Layout(tuple(range(len(shape)))))
-    return levels
+    if meshes.platform() != "cuda" or meshes.num_devices() > 1:
+        return levels
+    # The compiler for GPUs would transpose all activations. On several, the constraint would gather the levels.
+    return with_layout_constraint(levels, Layout(tuple(range(len(shape)))))
 
 
 def kept_levels(rate: float) -> int:
