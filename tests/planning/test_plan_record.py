@@ -135,8 +135,8 @@ def test_recomputation_is_counted_only_in_the_costs_of_the_device():
     plain, twice = planned(), planned(model__remat="full")
     forward = 2 * (12 * LAYERS * HIDDEN**2 + 2 * LAYERS * LENGTH * HIDDEN) * ROWS * LENGTH / 8
     assert twice["flops_per_step"] == plain["flops_per_step"]
-    # The layer's last product is not recomputed.
-    assert 0.6 * forward < twice["per_device"]["flops"] - plain["per_device"]["flops"] <= forward
+    # A layer's last product is not recomputed, and the last of two layers has few queries.
+    assert 0.4 * forward < twice["per_device"]["flops"] - plain["per_device"]["flops"] <= forward
 
 
 def test_a_program_that_exceeds_the_memory(here, monkeypatch):
