@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -221,11 +220,15 @@ def draw_levels(key: jax.Array, shape: tuple[int, ...]) -> UInt16[Array, "*shape
     if jax.random.key_impl(key) != "threefry2x32":
         words = jax.random.bits(key, (*rows, -(-size // 2)), jnp.uint32)
         return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*rows, -1)[..., :size]
-    counters = math.prod(rows), -(-size // 4)
-    row, place = (jax.lax.broadcasted_iota(jnp.uint32, counters, axis) for axis in (0, 1))
+    # Rows are not made one axis, for which the compiler for TPUs would rearrange the levels.
+    counters = *rows, -(-size // 4)
+    *numbers, place = (jax.lax.broadcasted_iota(jnp.uint32, counters, axis) for axis in range(len(counters)))
+    row = jnp.zeros_like(place)
+    for number, length in zip(numbers, rows, strict=True):
+        row = row * length + number
     words = threefry2x32_p.bind(*jax.random.key_data(key), row, place)
     quarters = [half.astype(jnp.uint16) for word in words for half in (word, word >> 16)]
-    levels = jnp.concatenate(quarters, axis=-1)[:, :size].reshape(shape)
+    levels = jnp.concatenate(quarters, axis=-1)[..., :size]
     if meshes.platform() != "cuda" or meshes.num_devices() > 1:
         return levels
     # The compiler for GPUs would transpose all activations. On several, the constraint would gather the levels.
