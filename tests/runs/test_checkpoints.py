@@ -1,4 +1,4 @@
-"""Best checkpoints, and means of several checkpoints."""
+"""Best checkpoints, means of several checkpoints, and warnings of a resumed run."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.runs import checkpoints as module
 from bertjax.runs.checkpoints import CheckpointConfig, Checkpoints, find_steps, restore_params
 
 
@@ -35,3 +36,23 @@ def test_the_best_are_kept_and_averaged(tmp_path):
             np.testing.assert_allclose(leaf, mean, atol=1e-7)
     with pytest.raises(UserError, match=r"'last:4'.*several existing checkpoints"):
         find_steps(tmp_path, "last:4")
+
+
+def test_a_run_of_another_version_or_machine_resumes_with_a_warning(tmp_path, monkeypatch, caplog):
+    def warnings():
+        caplog.clear()
+        with Checkpoints(tmp_path, CheckpointConfig(**config)) as checkpoints:
+            checkpoints.restore(1, jax.eval_shape(lambda: state), jax.eval_shape(lambda: state))
+        return [record.message for record in caplog.records if record.name == module.__name__]
+
+    config = {"save_every": 1, "keep": 1, "best_metric": "", "best_mode": "max", "keep_best": 1, "final": "latest"}
+    state = {"count": jax.numpy.zeros(())}
+    with Checkpoints(tmp_path, CheckpointConfig(**config)) as checkpoints:
+        checkpoints.save(1, state, state)
+        checkpoints.finish(1, {})
+    assert warnings() == []
+    monkeypatch.setattr(module, "_NUMERICS", 0)
+    (found,) = warnings()
+    assert found.startswith("saved by another version") and "dropout and rounding may differ" in found
+    monkeypatch.setattr(module, "_machine", lambda: {"cores": 0})
+    assert [message[:14] for message in warnings()] == ["saved on {'jax", "saved by anoth"]
