@@ -43,7 +43,7 @@ def report(
     header: Sequence[str],
     row: Callable[[Mapping[str, Any], float], list[str]],
 ) -> None:
-    """Runs cases in turns. Writes and prints each result as soon as it is known, and a table in the end.
+    """Runs cases in turns. Writes and prints each result as soon as it is known, and a table at the end.
 
     Args:
       run: see `turns.take_turns`.

@@ -69,7 +69,7 @@ class Measurements:
           function: the function, which is compiled.
           arrays: its arguments.
           wanted: a function that returns the accurate values of its results, by name.
-          **amounts: `operations` and `moved` (bytes), of which the result has the rates per second.
+          **amounts: `operations` and `moved` (bytes); the result has the rate of each per second.
         """
         if self._clock.left() <= 0:
             return self.add(name, skipped="no time left")
