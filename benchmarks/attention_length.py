@@ -95,7 +95,7 @@ class _Attention(nn.Module):
 
     def __call__(self, x: jax.Array, mask: Mask) -> jax.Array:
         output, _ = self.layer(x, x, mask, deterministic=True, return_attention=False)
-        return output
+        return output.total()
 
 
 class _Recurrent(nn.Module):

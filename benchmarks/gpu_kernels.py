@@ -21,15 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import common, gpu, turns
-from bertjax.models import attention, backends, dot_product
-from bertjax.models.layers import Norm, drop
+from bertjax.models import attention, backends, dot_product, triton_norm
+from bertjax.models.layers import Draws, Update
+from bertjax.models.norms import Norm
 
 _TIMING = 0.5  # seconds of each measurement
 _WINDOW = 64
 _INSTANCES = 4  # in a packed row
 # Arrays that dropout, residual sum and norm must move: forward two inputs, their sum and the result; backward the sum,
-# the gradient of the result and those of the inputs.
-_MOVED = 8
+# two gradients of the result and those of the inputs.
+_MOVED = 9
 _HEADER = ["what", "µs", "rate", "relative errors"]
 _Function = Callable[..., Any]
 
@@ -144,25 +145,30 @@ def _passes(attend: _Function) -> _Function:
 
 
 def measure_norm(found: Measurements, shape: tuple[int, int, int, int]) -> None:
-    """Times the package's dropout, residual sum and layer norm, forward and backward."""
+    """Times dropout, residual sum and layer norm with two uses, forward and backward, by the kernel and by XLA."""
     rows, length, heads, size = shape
-    arrays = [_normal((rows, length, heads * size), seed) for seed in range(3)]
+    arrays = [_normal((rows, length, heads * size), seed) for seed in range(4)]
     params = {"scale": jnp.ones(heads * size), "bias": jnp.ones(heads * size)}
-
-    def passes(x: Any, residual: Any, gradient: Any, others: Any) -> dict[str, Any]:
-        params, key = others
-
-        def forward(x: Any, residual: Any, params: Any) -> Any:
-            total = residual + drop(x, key, 0.1)
-            return Norm(1e-12, x.dtype.name).apply({"params": params}, total)
-
-        result, pull = jax.vjp(forward, x, residual, params)
-        of_x, of_residual, of_params = pull(gradient)
-        return {"result": result, "x": of_x, "residual": of_residual, **of_params}
-
     others, moved = (params, jax.random.key(0)), float(_MOVED * arrays[0].nbytes)
-    accurate = functools.partial(_accurate, passes, arrays, others)
-    found.time("dropout, residual, norm", passes, (*arrays, others), wanted=accurate, moved=moved)
+
+    def passes(is_fused: bool, x: Any, products: Any, *rest: Any) -> dict[str, Any]:
+        *gradients, (params, key) = rest
+
+        def forward(x: Any, products: Any, bias: Any, params: Any) -> Any:
+            norm, update = Norm(1e-12, x.dtype.name, is_fused=is_fused), Update(products, bias)
+            return norm.apply({"params": params}, x, update, Draws(key, 0.1, None), num_norms=2, method="of_sum")
+
+        results, pull = jax.vjp(forward, x, products, params["bias"].astype(x.dtype), params)
+        of_x, of_products, of_bias, of_params = pull(gradients)
+        return {"result": results[0], "x": of_x, "products": of_products, "update's bias": of_bias, **of_params}
+
+    accurate = functools.partial(_accurate, functools.partial(passes, False), arrays, others)
+    for name, is_fused in (("xla", False), ("triton", True)):
+        if is_fused and not triton_norm.can_compute(arrays[0]):
+            found.add(f"dropout, residual, norm, {name}", skipped="not an NVIDIA GPU")
+            continue
+        call = functools.partial(passes, is_fused)
+        found.time(f"dropout, residual, norm, {name}", call, (*arrays, others), wanted=accurate, moved=moved)
 
 
 def _accurate(passes: _Function, arrays: Any, other: Any) -> Any:

@@ -15,7 +15,7 @@ from bertjax.models import dot_product
 from bertjax.models.backends import dot_product_attention
 from bertjax.models.disentangled import Distances, Positions
 from bertjax.models.dot_product import AttentionInputs, Mask, Tokens
-from bertjax.models.layers import Dropout, row_numbers
+from bertjax.models.layers import Dropout, Update, row_numbers
 from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
@@ -54,16 +54,20 @@ class MultiHeadAttention(nn.Module):
         *,
         deterministic: bool,
         return_attention: bool,
-    ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
+    ) -> tuple[Update, Float[Array, "B N S T"] | None]:
         """Returns the attention output of `x` over `source`, and the attention weights; see `attend`."""
         key, value = self.project(source)
         return self.attend(x, key, value, mask, bias, deterministic=deterministic, return_attention=return_attention)
 
     def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T G Q"], Float[Array, "B T G D"]]:
         """Returns the keys and values of `source`, for `attend`."""
-        key = self._split(self.key(source), self.config.key_value_heads)
-        value = self._split(self.value(source), self.config.key_value_heads)
-        return self.key_norm(key) if self.config.qk_norm else key, value
+        config, key = self.config, self.key.update(source)
+        # The keys' bias adds the same number to all scores of a query, which the softmax cancels, unless keys are
+        # changed further or have other scores.
+        needs_bias = config.qk_norm or self.kind.rotary_base or self.kind.distances is not None
+        keys = self._split(key.total() if needs_bias else key.products, config.key_value_heads)
+        value = self._split(self.value(source), config.key_value_heads)
+        return self.key_norm(keys) if config.qk_norm else keys, value
 
     def attend(
         self,
@@ -75,8 +79,8 @@ class MultiHeadAttention(nn.Module):
         *,
         deterministic: bool,
         return_attention: bool,
-    ) -> tuple[Float[Array, "B S H"], Float[Array, "B N S T"] | None]:
-        """Returns the attention output of `x`, and the attention weights.
+    ) -> tuple[Update, Float[Array, "B N S T"] | None]:
+        """Returns the attention output of `x` [B, S, H], with the bias apart, and the attention weights.
 
         Args:
           x: the input of the queries.
@@ -107,7 +111,7 @@ class MultiHeadAttention(nn.Module):
         mask = mask.within(kind.window)
         inputs = AttentionInputs(query, key, value, mask, dropout, bias, return_attention, relative)
         context, weights = dot_product_attention(config.attention_backend, inputs)
-        return self.output(context.reshape(*x.shape[:-1], -1)), weights
+        return self.output.update(context.reshape(*x.shape[:-1], -1)), weights
 
     def _positions(self, table: Float[Array, "R H"], distances: Distances) -> Positions:
         """The table's keys and queries, by the maps of the tokens."""

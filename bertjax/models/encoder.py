@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.models.backends import stores_attention
 from bertjax.models.convolution import Convolution
 from bertjax.models.dot_product import Mask
-from bertjax.models.layers import NORMS
+from bertjax.models.norms import NORMS
 from bertjax.models.transformer import LayerAttention, TransformerLayer, keep_rows_split
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, make_norm
 

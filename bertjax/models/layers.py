@@ -1,15 +1,14 @@
-"""Layers used by all models: an affine map, norms (Ba et al. 2016), dropout (Srivastava et al. 2014)."""
+"""Layers used by all models: an affine map and dropout (Srivastava et al. 2014)."""
 
 import contextlib
 import functools
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Float, Int, UInt16
@@ -17,7 +16,17 @@ from jaxtyping import Array, Float, Int, UInt16
 from bertjax import meshes
 
 LEVELS = 2**16  # of the random bits of an element
-NORMS = "norms"  # the name, for rematerialization, of what the backward pass of a norm reads
+
+
+class Update(NamedTuple):
+    """The result of a `Dense` layer whose bias is still to be added."""
+
+    products: Any  # [*rows, O]
+    bias: Array | None  # [O]
+
+    def total(self) -> Float[Array, "*rows O"]:
+        """Returns the result."""
+        return self.products if self.bias is None else _add_bias(self.products, self.bias)
 
 
 class Dense(nn.Module):
@@ -31,132 +40,67 @@ class Dense(nn.Module):
     dtype: str
     use_bias: bool = True
 
-    @nn.compact
     def __call__(self, x: Float[Array, "*rows I"]) -> Float[Array, "*rows O"]:
         """Maps the last axis from I to O = `features`."""
+        return self.update(x).total()
+
+    @nn.compact
+    def update(self, x: Float[Array, "*rows I"]) -> Update:
+        """Returns the result with the bias apart, for a kernel that adds it."""
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features))
         # Flat rows make the gradient one plain matrix product: up to 2x faster on CPU for H -> 4H.
         rows = x.reshape(-1, x.shape[-1]).astype(self.dtype)
-        y = rows @ kernel.astype(self.dtype)
-        if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros, (self.features,))
-            y = _add_bias(y, jnp.asarray(bias, self.dtype))
-        return y.reshape(*x.shape[:-1], self.features)
+        y = (rows @ kernel.astype(self.dtype)).reshape(*x.shape[:-1], self.features)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
+        return Update(y, None if bias is None else jnp.asarray(bias, self.dtype))
 
 
-def _add_bias(y: Float[Array, "rows O"], bias: Float[Array, " O"]) -> Float[Array, "rows O"]:
+def _add_bias(y: Float[Array, "*rows O"], bias: Float[Array, " O"]) -> Float[Array, "*rows O"]:
     # On a TPU, the sum over rows for the bias's gradient is several times faster as a matrix product with ones.
     return _with_fast_gradient(y, bias) if meshes.platform() == "tpu" and y.dtype == jnp.bfloat16 else y + bias
 
 
 @jax.custom_vjp
-def _with_fast_gradient(y: Float[Array, "rows O"], bias: Float[Array, " O"]) -> Float[Array, "rows O"]:
+def _with_fast_gradient(y: Float[Array, "*rows O"], bias: Float[Array, " O"]) -> Float[Array, "*rows O"]:
     return y + bias
 
 
-def _backward(_: None, gradient: Float[Array, "rows O"]) -> tuple[Float[Array, "rows O"], Float[Array, " O"]]:
-    ones = jnp.ones((8, gradient.shape[0]), gradient.dtype)  # with one row, the compiler would turn it into a sum again
-    return gradient, jnp.matmul(ones, gradient, preferred_element_type=jnp.float32)[0].astype(gradient.dtype)
+def _backward(_: None, gradient: Float[Array, "*rows O"]) -> tuple[Float[Array, "*rows O"], Float[Array, " O"]]:
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    ones = jnp.ones((8, len(rows)), rows.dtype)  # with one row, the compiler would turn it into a sum again
+    return gradient, jnp.matmul(ones, rows, preferred_element_type=jnp.float32)[0].astype(gradient.dtype)
 
 
 _with_fast_gradient.defvjp(lambda y, bias: (y + bias, None), _backward)
 
 
 @jax.custom_vjp
-def word_logits(x: Float[Array, "rows W"], words: Float[Array, "V W"]) -> Float[Array, "rows V"]:
-    """Returns the float32 logits of all words: the products of vectors and output embeddings.
+def word_logits(
+    x: Float[Array, "rows W"], words: Float[Array, "V W"], bias: Float[Array, " V"] | None = None
+) -> Float[Array, "rows V"]:
+    """Returns the float32 logits of all words: the products of vectors and output embeddings, and the bias.
 
     Products take their factors in the type of `x`, the gradient of the logits too, as under autocast of PyTorch.
     Differentiating the product would store that gradient in float32, the largest array of a step.
     """
-    return jnp.einsum("rW,VW->rV", x, words.astype(x.dtype), preferred_element_type=jnp.float32)
+    logits = jnp.einsum("rW,VW->rV", x, words.astype(x.dtype), preferred_element_type=jnp.float32)
+    return logits if bias is None else logits + bias
 
 
-def _logits_forward(x: Array, words: Array) -> tuple[Array, tuple[Array, Array]]:
-    return word_logits(x, words), (x, words)
+def _logits_forward(x: Array, words: Array, bias: Array | None) -> tuple[Array, tuple[Array | None, ...]]:
+    return word_logits(x, words, bias), (x, words, bias)
 
 
-def _logits_backward(stored: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, words = stored
+def _logits_backward(stored: tuple[Array, Array, Array | None], gradient: Array) -> tuple[Array | None, ...]:
+    x, words, bias = stored
     gradient = gradient.astype(x.dtype)
     x_grad = jnp.einsum("rV,VW->rW", gradient, words.astype(x.dtype))
     words_grad = jnp.einsum("rV,rW->VW", gradient, x, preferred_element_type=jnp.float32)
-    return x_grad, words_grad.astype(words.dtype)
+    bias_grad = None if bias is None else jnp.sum(gradient, axis=0, dtype=jnp.float32)
+    return x_grad, words_grad.astype(words.dtype), bias_grad
 
 
 word_logits.defvjp(_logits_forward, _logits_backward)
-
-
-class Norm(nn.Module):
-    """Normalization of the last axis, with parameters `scale` and, if `use_bias`, `bias` [H]. Its result has `dtype`.
-
-    Parameters and statistics are float32. The variance takes two passes, because the one-pass formula is inaccurate if
-    the mean is far from zero.
-    """
-
-    epsilon: float  # added to the variance
-    dtype: str
-    centered: bool = True  # layer normalization; if False, RMS normalization, which takes the mean for zero
-    use_bias: bool = True
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
-        """Normalizes, scales and shifts."""
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        bias = jnp.asarray(self.param("bias", nn.initializers.zeros, (x.shape[-1],))) if self.use_bias else None
-        return _normalize(self.epsilon, self.dtype, self.centered, x, jnp.asarray(scale), bias)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _normalize(
-    epsilon: float,
-    dtype: str,
-    centered: bool,
-    x: Float[Array, "*rows H"],
-    scale: Float[Array, " H"],
-    bias: Float[Array, " H"] | None,
-) -> Float[Array, "*rows H"]:
-    return _normalize_forward(epsilon, dtype, centered, x, scale, bias)[0]
-
-
-def _normalize_forward(
-    epsilon: float, dtype: str, centered: bool, x: Array, scale: Array, bias: Array | None
-) -> tuple[Array, Any]:
-    """The result, and what the backward pass reads: `x` in its own type, where differentiation would store float32."""
-    x = checkpoint_name(x, NORMS)
-    y = x.astype(jnp.float32)
-    mean = checkpoint_name(jnp.mean(y, axis=-1, keepdims=True), NORMS) if centered else jnp.zeros(())
-    variance = jnp.mean(jnp.square(y - mean), axis=-1, keepdims=True)
-    inverse = checkpoint_name(jax.lax.rsqrt(variance + epsilon), NORMS)
-    y = (y - mean) * (inverse * scale)
-    return (y if bias is None else y + bias).astype(dtype), (x, mean, inverse, scale, bias)
-
-
-def _normalize_backward(
-    epsilon: float, dtype: str, centered: bool, stored: Any, gradient: Array
-) -> tuple[Array, Array, Array | None]:
-    x, mean, inverse, scale, bias = stored
-    if meshes.platform() == "tpu":  # whose compiler would slow down the matrix product that computes the gradient
-        gradient = jax.lax.optimization_barrier(gradient)
-
-    def widened() -> tuple[Array, Array]:
-        return (x.astype(jnp.float32) - mean) * inverse, gradient.astype(jnp.float32)
-
-    normal, result_grad = widened()
-    normal_grad = result_grad * scale
-    along = normal * jnp.mean(normal_grad * normal, axis=-1, keepdims=True)
-    if centered:
-        normal_grad -= jnp.mean(normal_grad, axis=-1, keepdims=True)
-    x_grad = inverse * (normal_grad - along)
-    if meshes.platform() == "cuda":  # whose compiler would store the float32 arrays of the sums over rows
-        x, gradient = jax.lax.optimization_barrier((x, gradient))
-        normal, result_grad = widened()
-    rows = tuple(range(x.ndim - 1))
-    bias_grad = None if bias is None else jnp.sum(result_grad, axis=rows)
-    return x_grad.astype(x.dtype), jnp.sum(result_grad * normal, axis=rows), bias_grad
-
-
-_normalize.defvjp(_normalize_forward, _normalize_backward)
 
 
 _ROWS: ContextVar[jax.Array | None] = ContextVar("rows", default=None)
@@ -181,6 +125,21 @@ def row_numbers(count: int) -> Int[Array, " {count}"]:
     return jnp.arange(count) if rows is None else rows
 
 
+class Draws(NamedTuple):
+    """The random bits of dropout, before they are drawn."""
+
+    key: jax.Array
+    rate: float
+    rows: Array | None  # [B]: the numbers of rows of which each has its own key; None if all have `key`
+
+    def drop(self, x: Float[Array, "*rows H"]) -> Float[Array, "*rows H"]:
+        """Drops elements."""
+        if self.rows is None:
+            return drop(x, self.key, self.rate)
+        keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(self.rows)
+        return jax.vmap(functools.partial(drop, rate=self.rate))(x, keys)
+
+
 class Dropout(nn.Module):
     """Sets a fraction `rate` of the elements to 0 and scales up the others to preserve the mean.
 
@@ -191,16 +150,17 @@ class Dropout(nn.Module):
     rate: float
     by_row: bool = True  # whether axis 0 has the rows of a batch; see `drawing_by_row`
 
-    @nn.compact
     def __call__(self, x: Float[Array, "*rows H"], *, deterministic: bool) -> Float[Array, "*rows H"]:
         """Drops elements, using the key of the collection "dropout", unless `deterministic`."""
+        draws = self.draws(deterministic=deterministic)
+        return x if draws is None else draws.drop(x)
+
+    @nn.compact
+    def draws(self, *, deterministic: bool) -> Draws | None:
+        """Returns how elements are dropped; None if none is."""
         if deterministic or not self.rate:
-            return x
-        key, rows = self.make_rng("dropout"), _ROWS.get()
-        if rows is None or not self.by_row:
-            return drop(x, key, self.rate)
-        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(rows)
-        return jax.vmap(functools.partial(drop, rate=self.rate))(x, keys)
+            return None
+        return Draws(self.make_rng("dropout"), self.rate, _ROWS.get() if self.by_row else None)
 
 
 def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int
 from bertjax import meshes
 from bertjax.models.attention import MultiHeadAttention
 from bertjax.models.dot_product import Mask
-from bertjax.models.layers import Dropout
+from bertjax.models.layers import Dropout, Update
+from bertjax.models.norms import add
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
 
@@ -153,14 +154,14 @@ class TransformerLayer(nn.Module):
         """
         options: dict[str, Any] = {"deterministic": deterministic, "return_attention": return_attention}
 
-        def attend(y: Array) -> tuple[Array, Array | None]:
+        def attend(y: Array) -> tuple[Update, Array | None]:
             if source is None:
                 return self.attention(y, y, mask, relative, **options)
             has_norm = self.config.norm == "pre" and not self.kind.bare_input
             whole = self.attention_norm(source) if has_norm else source
             return self.attention(y, whole, mask, relative, **options)
 
-        def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
+        def attend_to_memory(y: Array) -> tuple[Update, Array | None]:
             assert memory is not None and memory_mask is not None
             return self.cross_attention(y, memory, memory_mask, **options)
 
@@ -195,16 +196,15 @@ class TransformerLayer(nn.Module):
         """
         options: dict[str, Any] = {"deterministic": True, "return_attention": False}
 
-        def attend(y: Array) -> tuple[Array, LayerCache]:
+        def attend(y: Array) -> tuple[Update, LayerCache]:
             key, value = _to_cache_layout(*self.attention.project(y))
             key = jax.lax.dynamic_update_slice_in_dim(cache.key, key, place, axis=3)
             value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, place, axis=2)
             kept = cache._replace(key=key, value=value)
             key, value = _from_cache_layout(key, value)
-            y, _ = self.attention.attend(y, key, value, mask, **options)
-            return y, kept
+            return self.attention.attend(y, key, value, mask, **options)[0], kept
 
-        def attend_to_memory(y: Array) -> tuple[Array, Array | None]:
+        def attend_to_memory(y: Array) -> tuple[Update, Array | None]:
             key, value = _from_cache_layout(cache.memory_key, cache.memory_value)
             return self.cross_attention.attend(y, key, value, memory_mask, **options)
 
@@ -214,28 +214,36 @@ class TransformerLayer(nn.Module):
     def _sublayers(
         self,
         x: Float[Array, "B S H"],
-        attend: Callable[[Array], tuple[Array, Any]],
-        attend_to_memory: Callable[[Array], tuple[Array, Any]],
+        attend: Callable[[Array], tuple[Update, Any]],
+        attend_to_memory: Callable[[Array], tuple[Update, Any]],
         deterministic: bool,
     ) -> tuple[Float[Array, "B S H"], Any, Any]:
         """The layer's output, and the second results of `attend` and `attend_to_memory`."""
 
-        def feed_forward(y: Array) -> tuple[Array, None]:
+        def feed_forward(y: Array) -> tuple[Update, None]:
             config, inner = self.config, self.intermediate(y)
             inner = activate(config, self.gate(y)) * inner if config.gated else activate(config, inner)
-            return self.output(self.activation_drop(inner, deterministic=deterministic)), None
+            return self.output.update(self.activation_drop(inner, deterministic=deterministic)), None
 
-        def residual(
-            x: Array, sublayer: Callable[[Array], tuple[Array, Any]], norm: Callable[[Array], Array]
-        ) -> tuple[Array, Any]:
-            y, extra = sublayer(norm(x) if self.config.norm == "pre" else x)
-            x = x + self.drop(y, deterministic=deterministic)
-            return (x if self.config.norm == "pre" else norm(x)), extra
-
-        x, own = residual(x, attend, (lambda x: x) if self.kind.bare_input else self.attention_norm)
-        x, cross = residual(x, attend_to_memory, self.cross_attention_norm) if self.cross else (x, None)
-        x, _ = residual(x, feed_forward, self.output_norm)
-        return x, own, cross
+        is_pre, y, extras = self.config.norm == "pre", x, []
+        sublayers = [attend, attend_to_memory, feed_forward] if self.cross else [attend, feed_forward]
+        norms = [self.attention_norm, *([self.cross_attention_norm] if self.cross else []), self.output_norm]
+        if is_pre:
+            first = norms.pop(0)
+            y = x if self.kind.bare_input else first(x)
+        for sublayer in sublayers:
+            update, extra = sublayer(y)
+            extras.append(extra)
+            draws = self.drop.draws(deterministic=deterministic)
+            if not norms:  # the next layer begins with a norm
+                x = add(x, update, draws)
+                continue
+            # The norm, or with pre-norm the sum, is the residual stream; the norm is also the next sub-layer's input.
+            norm = norms.pop(0)
+            num_norms = 1 if is_pre or not norms else 2
+            results = norm.of_sum(x, update, draws, num_sums=int(is_pre), num_norms=num_norms)
+            x, y = results[0], results[-1]
+        return x, extras[0], extras[1]
 
 
 def _to_cache_layout(

@@ -11,7 +11,8 @@ from flax import linen as nn
 from bertjax.config import Constrained, Count, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
 from bertjax.models.disentangled import Distances
-from bertjax.models.layers import Dense, Norm
+from bertjax.models.layers import Dense
+from bertjax.models.norms import Norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,9 @@ class TransformerConfig(Constrained, prefix="model"):
       intermediate_size: size of the hidden layer of the feed-forward network.
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
-      attention_backend: "auto", the fastest for the device; "xla", on any device; or flash attention: "cudnn" and
-        "triton" (also packed rows and local layers) on NVIDIA GPUs, "rows" (short rows) and "splash" on TPUs.
+      attention_backend: "auto", the fastest for the device; "xla", on any device, which also excludes the kernel for
+        norms on NVIDIA GPUs; or flash attention: "cudnn" and "triton" (also packed rows and local layers) on NVIDIA
+        GPUs, "rows" (short rows) and "splash" on TPUs.
       activation_dropout: dropout of the activations inside the feed-forward network.
       activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
         "silu".
@@ -73,7 +75,8 @@ class TransformerConfig(Constrained, prefix="model"):
       scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
       remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
         "dots", all but the results of matrix products with weights; "norms", all but the inputs and statistics of the
-        norms; or "full", all. False and True mean "none" and "full" in configs of earlier versions.
+        norms, which XLA then computes on all devices; or "full", all. False and True mean "none" and "full" in configs
+        of earlier versions.
 
     Raises:
       UserError: if a value is out of range.
@@ -186,4 +189,6 @@ def _has_biases(config: TransformerConfig, part: str) -> bool:
 def make_norm(config: TransformerConfig, name: str | None = None) -> Norm:
     """Returns a norm of the type, epsilon and dtype of the config."""
     centered = config.norm_type == "layer"
-    return Norm(config.norm_eps, config.dtype, centered, centered and config.norm_biases, name=name)
+    # Rematerialization by norms stores what a plain norm reads. To run the kernel again would take its inputs.
+    is_fused = config.remat != "norms" and config.attention_backend != "xla"
+    return Norm(config.norm_eps, config.dtype, centered, centered and config.norm_biases, is_fused, name=name)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bertjax.planning import attribution
 from bertjax.planning.hlo import COLLECTIVES, Computation, Instruction, Program, device_groups, parse
+from bertjax.planning.kernels import is_unknown
 from bertjax.planning.products import product_flops
 from bertjax.planning.traffic import memory_traffic
 
@@ -40,6 +41,7 @@ class Work(NamedTuple):
     hbm_bytes: int  # bytes read from and written to main memory
     cycles: int | None  # the TPU compiler's estimate; None for kernels and others that it does not estimate
     times: int  # number of executions in a step
+    is_unknown: bool = False  # whether it is a kernel whose operations are unknown
 
 
 class Costs(NamedTuple):
@@ -67,7 +69,7 @@ class Costs(NamedTuple):
     @property
     def unknown_kernels(self) -> int:
         """Executions of kernels whose operations are unknown and count as 0. Their bytes are counted."""
-        return sum(work.times for work in self.works if work.kind == "kernels" and not work.flops)
+        return sum(work.times for work in self.works if work.is_unknown)
 
 
 def step_costs(text: str, num_devices: int) -> Costs:
@@ -112,7 +114,8 @@ class _Reader:
             sum(product_flops(*each) for each in contents),
             memory_traffic(self._program, inside, instruction),
             _cycles(instruction, contents),
-            times=1,
+            1,
+            any(is_unknown(each) for _, each in contents),
         )
         return Costs([work], dict(self._collectives(contents)), 0)
 

@@ -45,10 +45,19 @@ def kernel_flops(inside: Computation, instruction: Instruction) -> float:
         return _cudnn_attention(instruction, shapes, is_backward=called.endswith("Backward"))
     if _is_splash(instruction):
         return _splash_attention(instruction, shapes)
-    if not is_custom(instruction):
-        return 0.0
-    stated = re.search(r'(?:"cost_estimate":\{"flops":"|\bflops=)(\d+)', instruction.rest)
-    return float(stated[1]) if stated else 0.0
+    return float(_stated(instruction) or 0)
+
+
+def is_unknown(instruction: Instruction) -> bool:
+    """Whether the instruction is a kernel whose operations are unknown."""
+    is_known = target(instruction).startswith("__cudnn$fmha") or _is_splash(instruction)
+    return is_custom(instruction) and not is_known and not _stated(instruction)
+
+
+def _stated(instruction: Instruction) -> str:
+    """The operations that a kernel states; "" if it states none."""
+    found = re.search(r'(?:"cost_estimate":\{"flops":"|\bflops=)(\d+)', instruction.rest)
+    return found[1] if found and is_custom(instruction) else ""
 
 
 def reads(instruction: Instruction, shapes: Sequence[Shape]) -> Sequence[int]:

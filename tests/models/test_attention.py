@@ -48,7 +48,8 @@ def init(module):
 def apply(module, variables, x, source, mask, key=None, bias=None):
     rngs = {} if key is None else {"dropout": key}
     options = {"deterministic": key is None, "return_attention": True, "rngs": rngs}
-    return module.apply(variables, x, source, Mask(mask), bias, **options)
+    output, weights = module.apply(variables, x, source, Mask(mask), bias, **options)
+    return output.total(), weights
 
 
 def run(module, *inputs, **options):
@@ -102,7 +103,7 @@ def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, groups, key
 def loss(module, variables, x, source, mask):
     rngs, deterministic = {"dropout": jax.random.key(2)}, not module.config.attention_dropout
     options = {"deterministic": deterministic, "return_attention": False}
-    return jnp.mean(module.apply(variables, x, source, Mask(mask), rngs=rngs, **options)[0] ** 2)
+    return jnp.mean(module.apply(variables, x, source, Mask(mask), rngs=rngs, **options)[0].total() ** 2)
 
 
 @pytest.mark.parametrize(("devices", "chunked"), [(1, True), (2, False)])
