@@ -300,8 +300,8 @@ class MaskedLanguageModelHead(nn.Module):
         if not config.tie_output:
             word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size, config.word_size)
         # Flat rows, as in the loss, whose reductions XLA then merges.
-        logits = word_logits(x.reshape(-1, x.shape[-1]), word_embeddings)
-        logits = logits if is_linear else logits + self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        bias = None if is_linear else jnp.asarray(self.param("bias", nn.initializers.zeros, (config.vocab_size,)))
+        logits = word_logits(x.reshape(-1, x.shape[-1]), word_embeddings, bias)
         return logits.reshape(*x.shape[:-1], -1)
 
 

@@ -198,9 +198,8 @@ class Seq2Seq(nn.Module):
     def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
         # Flat rows, as in `Dense`.
         rows = keep_rows_split(hidden).reshape(-1, hidden.shape[-1])
-        logits = word_logits(rows, self.target_words if self.output is None else self.output.T)
-        logits = logits if self.bias is None else logits + self.bias
-        return logits.reshape(*hidden.shape[:-1], -1)
+        words = self.target_words if self.output is None else self.output.T
+        return word_logits(rows, words, self.bias).reshape(*hidden.shape[:-1], -1)
 
 
 class EncoderDecoder(Seq2Seq):

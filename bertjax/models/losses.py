@@ -1,5 +1,7 @@
 """Losses and scores of single predictions. Callers mask, sum and average them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -10,8 +12,23 @@ from bertjax.models.dot_product import MASKED_SCORE
 
 def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:
     """Returns -log softmax(logits)[labels] for each prediction."""
-    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - picked
+    return jax.nn.logsumexp(logits, axis=-1) - _of_labels(logits.shape[-1], logits, labels)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _of_labels(num_classes: int, logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:
+    """The logits of the labels. Differentiating the lookup would store a gradient in float32 to scatter into it."""
+    del num_classes
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+
+
+def _of_labels_backward(num_classes: int, labels: Array, gradient: Array) -> tuple[Array, None]:
+    return jnp.where(labels[..., None] == jnp.arange(num_classes), gradient[..., None], 0), None
+
+
+_of_labels.defvjp(
+    lambda num_classes, logits, labels: (_of_labels(num_classes, logits, labels), labels), _of_labels_backward
+)
 
 
 def binary_cross_entropy(
@@ -51,7 +68,7 @@ def smoothed_cross_entropy(
     Raises:
       UserError: if the denominator is none of these.
     """
-    picked = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    picked = _of_labels(logits.shape[-1], logits, labels)
     total = jnp.sum(logits, axis=-1)
     if denominator != "V":
         total -= picked
