@@ -25,7 +25,7 @@ from bertjax.models.layers import LEVELS, Draws, Update, kept_levels
 
 _TILE = 2**12  # elements: the registers hold no more with the sums of the gradients
 _MAX_PROGRAMS = 2**9  # of a backward pass
-_MIN_CHUNK, _MAX_WIDTH = 16, 1024
+_MAX_WIDTH, _MIN_CHUNK, _MAX_CHUNKS = 1024, 16, 12
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # of threefry
 _PARITY = 0x1BD11BDA  # of its third key
 
@@ -69,7 +69,8 @@ class _Gradients(NamedTuple):
 
 def can_compute(x: Float[Array, "*rows H"]) -> bool:
     """Returns whether the kernels can compute the norm of `x` on the devices of the program."""
-    fits = x.ndim <= 3 and x.shape[-1] <= _MAX_WIDTH and x.shape[-1] % (4 * _MIN_CHUNK) == 0
+    width, size = x.shape[-1], _chunk_size(x.shape[-1])
+    fits = x.ndim <= 3 and width <= _MAX_WIDTH and size >= _MIN_CHUNK and width // size <= _MAX_CHUNKS
     return meshes.platform() == "cuda" and meshes.is_ampere_or_newer() and fits and meshes.divides(len(x), 0)
 
 
@@ -244,10 +245,14 @@ def _rows_of(tile: Any, x: Any) -> Any:
 
 
 def _chunks(x: Any) -> list[Any]:
-    """The columns of each chunk: powers of two, as Triton's arrays are, that divide a quarter of a row."""
-    quarter = x.shape[1] // 4
-    size = quarter & -quarter
+    """The columns of each chunk."""
+    size = _chunk_size(x.shape[1])
     return [pl.ds(start, size) for start in range(0, x.shape[1], size)]
+
+
+def _chunk_size(width: int) -> int:
+    """The largest power of two, as sizes of Triton's arrays are, that divides a quarter of a row."""
+    return width // 4 & -(width // 4)
 
 
 def _mean(chunks: Sequence[Float[Array, "T C"]]) -> Float[Array, "T 1"]:

@@ -141,7 +141,8 @@ def test_kernels_on_a_mesh(monkeypatch, use):
         ((2, 768), "tpu", False),
         ((2, 5, 12, 64), "cuda", False),  # heads, which the mesh may split
         ((2, 2048), "cuda", False),
-        ((2, 312), "cuda", False),
+        ((2, 312), "cuda", False),  # chunks of 2
+        ((2, 960), "cuda", False),  # 60 chunks
     ],
 )
 def test_what_the_kernels_can_compute(monkeypatch, shape, platform, expected):

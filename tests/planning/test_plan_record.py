@@ -65,8 +65,8 @@ def test_the_plan_of_a_data_parallel_run():
     assert sizes["optimizer"] == 2 * 4 * count + 2 * 4  # Adam's moments and two counters
     assert sizes["batch"] == (3 * LENGTH + 3 * PREDICTED + 3) * 4 * ROWS // 8
     assert sizes["total"] == sum(size for part, size in sizes.items() if part != "total")
-    # Gradients are summed once: those of the used positions, and of the word embeddings as input and as output. Those of
-    # the keys' biases are 0.
+    # Gradients are summed once: those of the used positions, and of the word embeddings as input and as output. The
+    # gradients of the keys' biases are 0.
     reduced = record["collectives"]["all-reduce"]["link"]
     summed = count - (48 - LENGTH) * HIDDEN + VOCAB * HIDDEN - LAYERS * HIDDEN
     assert 4 * summed <= reduced["bytes"] < 4 * summed + 2000
