@@ -2,7 +2,6 @@
 
 import functools
 import re
-import shutil
 
 import pytest
 
@@ -12,13 +11,8 @@ from tests.tiny import check_message as check
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with a text, `text.txt`, and its `vocabulary`."""
-    home = tmp_path_factory.mktemp("bad_input")
-    text = tiny.write_text(home / "text.txt")
-    assert tiny.run("--mode=prepare", *tiny.arguments(text, home / "run")).status is None
-    (vocab,) = (home / "prepared").glob("*/vocab.txt")
-    shutil.copytree(vocab.parent, home / "vocabulary")
-    return home
+    """A folder with a text, `text.txt`."""
+    return tiny.write_text(tmp_path_factory.mktemp("bad_input") / "text.txt").parent
 
 
 @pytest.fixture
@@ -38,16 +32,6 @@ def prepare(train):
 
 
 # Texts.
-
-
-@pytest.mark.parametrize("vocabulary", ["trained", "given"])
-def test_bad_text(prepare, home, tmp_path, vocabulary):
-    path = tmp_path / "latin.txt"
-    path.write_bytes("a\ncaf\xe9\n".encode("latin1"))
-    given = {"data__vocab_file": home / "vocabulary" / "vocab.txt"} if vocabulary == "given" else {}
-    message = prepare(data__source=path, data__prepared_dir=tmp_path / "prepared", **given)
-    check(message, re.escape(str(path)), "byte 0xe9 at byte offset 5", "UTF-8", "iconv")
-    assert not list((tmp_path / "prepared").glob("*/"))  # no incomplete preparation
 
 
 def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
@@ -70,20 +54,6 @@ def test_one_document_has_no_random_next_sentence(home, tmp_path, mode):
     arguments = tiny.arguments(one, tmp_path / "run", data__valid_source=home / "text.txt")
     message = tiny.run_on_one(*arguments, f"--mode={mode}").error
     check(message, "next-sentence", "1 document", "at least two", "next_sentence=False")
-
-
-@pytest.mark.parametrize(("fraction", "split"), [(1e-9, "valid"), (1 - 1e-9, "train")])
-def test_an_empty_split(prepare, fraction, split):
-    message = prepare(data__valid_fraction=fraction)
-    check(message, f"the {split} split", "no document", "validation split", "data.valid_fraction")
-
-
-# Vocabularies.
-
-
-def test_a_vocabulary_of_another_casing(prepare, home):
-    message = prepare(data__vocab_file=home / "vocabulary", data__lowercase=False)
-    check(message, "data.lowercase", "False", "True, the casing of the tokenizer in", "data.lowercase=True")
 
 
 # Config values.

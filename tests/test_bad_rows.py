@@ -3,13 +3,11 @@
 import pytest
 
 from tests import tiny
+from tests.experiments.commands import sizes
 from tests.tiny import check_message as check
 from tests.tiny import run_on_one as run
 
-VALUES = {
-    **{"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3, "model.num_layers": 1, "model.hidden_size": 16},
-    **{"model.num_heads": 2, "model.intermediate_size": 16, "model.max_positions": 16},
-}
+VALUES = {"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3, **sizes(1, 16, 2, 16, 16)}
 NUMBERS = {"objective": "regression", "metrics": "('pearson',)", "checkpoint__best_metric": "valid/pearson"}
 GOOD = "sentence\tlabel\na cat .\tyes\na dog .\tno\n"
 
@@ -42,12 +40,6 @@ def train(home, tmp_path):
 # Rows and files. The tests of readers have all messages.
 
 
-def test_a_bad_row_of_a_table(train, tmp_path):
-    message = train(GOOD + "a cat\n")
-    check(message, rf"{tmp_path}/rows\.tsv:4$", "one field", "2, the columns sentence, label", "correct the row")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_validation_label_that_no_training_row_has(train, tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na cat .\tyes\na bird .\tmaybe\n")
     message = train(GOOD, data__valid_source=tmp_path / "dev.tsv")
@@ -66,18 +58,6 @@ def test_a_bad_row_if_the_config_does_not_depend_on_rows(train, tmp_path):
 def test_a_label_that_the_config_does_not_have(train, home):
     message = train(data__labels="('yes', 'maybe')")
     check(message, rf"{home}/rows\.tsv:\d+$", "label 'no'", "one of yes, maybe", "data.labels")
-
-
-def test_rows_of_a_single_class(train, tmp_path):
-    message = train(GOOD.replace("\tno", "\tyes") * 1, data__valid_source=tmp_path / "rows.tsv")
-    what = rf"labels of the training rows, from {tmp_path}/rows\.tsv:2 on"
-    check(message, what, "the label 'yes' in all 2 rows", "different labels", "data.label_column")
-
-
-@pytest.mark.parametrize("content", ["", "\n\n", "sentence\tlabel\n"])
-def test_no_rows(train, tmp_path, content):
-    what = f"config key data.source={tmp_path}/rows.tsv"
-    check(train(content), what, "no rows", "at least one row", "check the source")
 
 
 # Config values.
@@ -127,16 +107,3 @@ def test_f1_of_three_classes(train):
     rows = "sentence\tlabel\n" + "a\tx\nb\ty\nc\tz\n" * 9
     message = train(rows, metrics="('f1',)", checkpoint__best_metric="valid/f1")
     check(message, "config key metrics", "f1 with 3 classes", "two classes", "use macro_f1")
-
-
-# Vocabularies.
-
-
-def test_a_vocabulary_larger_than_the_models(train):
-    message = train(model__vocab_size=10)
-    check(message, "data.vocab_file", "26 tokens", "at most 10", "omit --config.model.vocab")
-
-
-def test_no_vocabulary(train):
-    message = train(data__vocab_file="")
-    check(message, "data.vocab_file", "nothing, and no init_from", "a vocab.txt", "--config.init")

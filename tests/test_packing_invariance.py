@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.experiments.commands import sizes
 from tests.random_params import random_params
 from tests.trees import distance
 
@@ -19,15 +20,7 @@ CAUSAL = {
     "checkpoint__best_metric": "valid/causal_lm_loss",
 }
 WAYS = {"pairs": {"data__next_sentence": True}, "causal": {"data__next_sentence": False, **CAUSAL}}
-SMALL = {
-    "batch_size": 4,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 48,
-    "data.seq_len": 48,
-}
+SMALL = {"batch_size": 4, **sizes(1, 16, 2, 32, 48), "data.seq_len": 48}
 
 
 # For each case: the experiment, the function that writes its rows, and additional config values.

@@ -6,13 +6,15 @@ from pathlib import Path
 
 from tests import tiny
 
-SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
-}
+
+def sizes(layers, hidden, heads, intermediate, positions):
+    """The config keys of a model's sizes."""
+    names = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "max_positions")
+    values = (layers, hidden, heads, intermediate, positions)
+    return {f"model.{name}": value for name, value in zip(names, values, strict=True)}
+
+
+SIZES = sizes(1, 32, 2, 32, 24)
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 
 

@@ -12,17 +12,13 @@ from bertjax.errors import UserError
 from bertjax.models.embedding_losses import Texts, total
 from bertjax.reporting import samples
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
 from tests.random_params import random_params
 
 SMALL = {
     "batch_size": 16,
     "log_every": 50,
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
+    **SIZES,
     **NO_DROPOUT,
     "data.seq_len": 24,
     "data.valid_fraction": 0.2,

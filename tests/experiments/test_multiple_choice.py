@@ -19,18 +19,14 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, flags, sizes, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
 SMALL = {
     "batch_size": 16,
     "log_every": 50,
-    "model.num_layers": 2,
-    "model.hidden_size": 64,
-    "model.num_heads": 2,
-    "model.intermediate_size": 64,
-    "model.max_positions": 24,
+    **sizes(2, 64, 2, 64, 24),
     **NO_DROPOUT,
     "data.seq_len": 24,
     "data.valid_fraction": 0.1,

@@ -15,17 +15,13 @@ from bertjax.errors import UserError
 from bertjax.scoring import retrieval
 from bertjax.training.step import make_gradient
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
 SMALL = {
     "batch_size": 8,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 16,
+    **sizes(1, 16, 2, 16, 16),
     **NO_DROPOUT,
     "model.classifier_dropout": 0.0,
     "data.seq_len": 16,

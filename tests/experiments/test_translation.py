@@ -24,7 +24,7 @@ from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from bertjax.training import inference, sharding
 from tests import tiny
-from tests.experiments.commands import done, flags, lines_of, tree_of
+from tests.experiments.commands import SIZES, done, flags, lines_of, tree_of
 from tests.interop import test_marian
 from tests.random_params import random_params
 from tests.showing import shown
@@ -51,14 +51,10 @@ SMALL = {
     "model.dropout": 0.0,
 }
 TRANSFORMER = {
+    **SIZES,
     "model.norm": "pre",  # which learns faster here
-    "model.num_layers": 1,
     "model.num_decoder_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
     "model.initializer_range": 0.18,
-    "model.max_positions": 24,
 }
 TWO_UPDATES = {
     "num_steps": 2,

@@ -16,6 +16,7 @@ from bertjax.sweeps import evaluations
 from bertjax.sweeps.evaluations import Evaluation, evaluation, summarize
 from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from tests import tiny
+from tests.experiments.commands import sizes
 from tests.tiny import check_message as check
 from tests.tiny import run_on_one
 
@@ -24,11 +25,7 @@ VALUES = {
     "batch_size": 8,
     "log_every": 2,
     "evaluate_every": 2,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 16,
+    **sizes(1, 16, 2, 16, 16),
     "data.seq_len": 8,  # one bucket, so that one program is compiled
     "data.valid_fraction": 0.3,
     "optimizer.learning_rate": 1e-2,

@@ -25,17 +25,10 @@ from bertjax.modes.predict import predict
 from bertjax.training import inference
 from tests import published
 from tests.data.text import byte_bpe
-from tests.experiments.commands import tree_of
+from tests.experiments.commands import sizes, tree_of
 
 NOT_UTF8 = "a cat \udcff ."  # the byte 0xff as decoded by `streams.read_lines`
-SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 32,
-    "data.seq_len": 32,
-}
+SIZES = {**sizes(1, 16, 2, 16, 32), "data.seq_len": 32}
 ARTICLES = {"data.layout": "line", "data.window_overlap": 8}
 # For each task: config values, two good lines, a bad line, and the error of the bad line.
 TASKS = {
