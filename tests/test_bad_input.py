@@ -62,9 +62,7 @@ def test_one_document_has_no_random_next_sentence(home, tmp_path, mode):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("data.vocab_size", 4, "at least 10"),
         ("data.seq_len", 64, "at most model.max_positions=48"),
-        ("data.on_bad_row", "ignore", "stop, skip"),
         ("data.stages[0]", ((0.5, 16, 1),), "a fraction of all updates between 0 and 1, and a length"),
         ("data.stages[0]", ((1.0, 16),), "between 0 and 1"),
         ("data.stages[0]", ((0.5, 4),), "at least 8"),
@@ -85,7 +83,6 @@ def test_a_bad_value_is_reported_before_the_text_is_read(train, tmp_path, key, v
 @pytest.mark.parametrize(
     ("overrides", "what", "expected"),
     [
-        ({"masking__mask_fraction": 0.9}, "config keys masking.*fraction", "add up to 1"),
         ({"masking__rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10, a fraction"),
         ({"masking__final_rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10"),
         ({"objective": "causal_lm", "model__direction": "left_to_right"}, "objective", "no next-sentence"),
@@ -139,7 +136,6 @@ TINY = "--config=configs/bert_pretraining.py:tiny"
     [
         ([f"{TINY},huge"], "^--config: variant$", "^'tiny,huge'$", "commas: at most one of tiny, .*; phase2$", "after"),
         (["--config=configs/nope.py:tiny"], "^--config$", "^No such file .*'configs/nope.py'$", "a config", "the path"),
-        (["--config=configs/bert_pretraining.py"], "--config", "neither a size nor init_from", "a size", ":tiny"),
         ([], "--config", "none", "a file of configs/", "add --config="),
         ([TINY, "--mode=predict"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),
         ([TINY, "--mode=evaluate"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),

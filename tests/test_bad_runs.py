@@ -82,15 +82,6 @@ def test_a_damaged_config(copied, content, got):
     check(predict(run), f"--workdir={run}", got, "the folder of a run", "correct the path")
 
 
-def test_a_config_with_missing_keys(copied):
-    run = copied()
-    config = json.loads((run / "config.json").read_text())
-    for key in ("init_from", "experiment"):
-        del config[key]
-        (run / "config.json").write_text(json.dumps(config))
-        check(predict(run), f"config key {key}", "no value|''", "str|bert_pretraining", "choose|set")
-
-
 def test_a_run_without_checkpoints(copied):
     run = copied()
     shutil.rmtree(run / "checkpoints")
@@ -256,24 +247,13 @@ def test_an_export_without_a_folder(home):
 # Input lines of predictions.
 
 
-@pytest.mark.parametrize(
-    ("line", "got", "expected"),
-    [
-        (b"no mask here", r"0 \[MASK\]", r"at least one \[MASK\]"),
-        (b"", r"0 \[MASK\]", r"at least one \[MASK\]"),
-        (b"a [mask] in small letters", r"0 \[MASK\]", r"at least one \[MASK\]"),
-        (b"the " * 60 + b"[MASK]", "63 word pieces", "at most 48 word pieces"),
-        (b"a\tb\tc [MASK]", r"3 segment", "at most 2 segment"),
-        (b"a \xff [MASK]", "byte 0xff", "UTF-8"),
-    ],
-)
 @pytest.mark.parametrize("is_file", [False, True])
-def test_a_line_that_cannot_be_predicted_on(home, tmp_path, line, got, expected, is_file):
-    lines, output = MASKED + line + b"\n" + MASKED, tmp_path / "out.jsonl"
+def test_a_line_that_cannot_be_predicted_on(home, tmp_path, is_file):
+    lines, output = MASKED + b"a \xff [MASK]\n" + MASKED, tmp_path / "out.jsonl"
     (tmp_path / "in.txt").write_bytes(lines)
     source = [f"--input={tmp_path / 'in.txt'}"] if is_file else []
     message = predict(home / "run", f"--output={output}", *source, stdin=b"" if is_file else lines)
-    check(message, "input line 2$", got, expected, "correct the text|convert the input")
+    check(message, "input line 2$", "byte 0xff", "UTF-8", "convert the input")
     assert not output.exists() and not list(tmp_path.glob("*partial*"))
 
 

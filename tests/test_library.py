@@ -107,7 +107,6 @@ def test_a_checkpoint_of_google_fills_masks():
     ("folder", "experiment", "config", "message"),
     [
         ("bert-base-uncased", "", {}, r"^folder=bert-base-uncased: got no such folder.* hf download bert-base-uncased"),
-        ("/nowhere/at/all", "", {}, r"got no such folder.*Fix: correct the path"),
         ("ENCODER", "summaries", {}, r"experiment: got 'summaries'.*one of .*bertsum_ext"),
         ("ENCODER", "", {"poolling": "cls"}, r"poolling"),
         ("ENCODER", "", {"data.seq_len.x": 3}, r"data\.seq_len\.x: got a key below seq_len, which is a value"),
@@ -118,12 +117,7 @@ def test_a_checkpoint_of_google_fills_masks():
         ("ENCODER", "", ["poolling"], r"config: got an object of type list; expected a dict"),
         (None, "", {}, r"folder: got an object of type NoneType; expected a path"),
         ("ENCODER", "bert_pretraining", {"data.next_sentence": False}, r"^folder: got no weights of masked_lm"),
-        (
-            "ENCODER",
-            "",
-            {"data.seq_len": "long"},
-            r"data\.seq_len: got 'long'.* Fix: set config\[\"data\.seq_len",
-        ),
+        ("ENCODER", "", {"data.seq_len": "long"}, r"data\.seq_len: got 'long'.* Fix: set config\[\"data\.seq_len"),
     ],
 )
 def test_mistakes_are_user_errors(encoder, folder, experiment, config, message):
@@ -165,12 +159,11 @@ def test_the_vector_of_a_skipped_text_is_nan(encoder, caplog):
     assert "1 of 3 texts are bad: their vectors are zeros" in caplog.messages
 
 
-@pytest.mark.parametrize("devices", [1, 8])
-def test_vectors_have_the_same_bits_in_any_order_batch_and_file(encoder, tmp_path, monkeypatch, devices):
+def test_vectors_have_the_same_bits_in_any_order_batch_and_file(encoder, tmp_path, monkeypatch):
     rng = random.Random(0)
     texts = [" ".join(rng.choices(["the", "cats", "dog", "sees", "."], k=rng.randint(1, 12))) for _ in range(100)]
     monkeypatch.setattr(inference, "_EXACT_BATCHES", 1)  # several windows
-    with tiny.few_devices(devices):
+    with tiny.few_devices(1):
         model = bertjax.load(encoder)
         expected = model.encode(texts)
         np.testing.assert_array_equal(model.encode(texts[::-1])[::-1], expected)
