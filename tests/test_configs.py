@@ -37,10 +37,7 @@ SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
 VARIANTS += [("bert_pretraining", variant) for variant in ("tiny,modern", "modernbert_base")]
 # The values that a config needs in addition to a size.
-NEEDED = {
-    "classification": {"data.labels": ("no", "yes")},
-    "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
-}
+NEEDED = {"classification": {"data.labels": ("no", "yes")}, "tagging": {"data.labels": ("O", "B-PER", "I-PER")}}
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:

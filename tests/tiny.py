@@ -33,10 +33,7 @@ _PLACES = ("house", "tree", "river")
 _WORDS = "the a cat dog bird fish sees likes finds small big red old house tree river and runs sleeps sings"
 WORDS = tuple(_WORDS.split())
 
-_PHRASES = {
-    "color": ("dark Gray", "light Blue", "pale Green"),
-    "time": ("early Monday", "late Sunday"),
-}
+_PHRASES = {"color": ("dark Gray", "light Blue", "pale Green"), "time": ("early Monday", "late Sunday")}
 
 # The form of a UserError's message.
 _MESSAGE = re.compile(

@@ -129,10 +129,7 @@ def test_bad_rows(objective, change, told, tmp_path):
     ("values", "told"),
     [
         ({"data.num_negatives": 1}, "config key data.num_negatives: got 1; expected 3 or more"),
-        (
-            {"data.text_columns": ("query",)},
-            "config key data.text_columns: got .*the columns of the query and",
-        ),
+        ({"data.text_columns": ("query",)}, "config key data.text_columns: got .*the columns of the query and"),
         ({"data.text_columns": ("query", "positive")}, "a third column, of negatives, with objective=listwise"),
         ({"objective": "regression", "data.score_column": ""}, "data.score_column: got ''; expected a column with"),
     ],

@@ -203,10 +203,7 @@ def test_saved_files_equal_those_of_transformers(tmp_path, tensors, params):
     assert open_weights(folder).fields == open_weights(GOLDEN).fields
 
 
-@pytest.mark.parametrize(
-    ("activation", "hidden_act"),
-    [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")],
-)
+@pytest.mark.parametrize(("activation", "hidden_act"), [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")])
 def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidden_act):
     config = dataclasses.replace(CONFIG, activation=activation)
     params = jax.device_put(random_params(lambda _: shapes(CONFIG)))

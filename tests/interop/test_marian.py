@@ -150,10 +150,7 @@ def test_special_ids(tmp_path):
         ({"add_final_layer_norm": True}, "add_final_layer_norm: got True; expected False"),
         ({"encoder_layerdrop": 0.1}, "encoder_layerdrop: got 0.1; expected 0.0"),
         ({"static_position_embeddings": False}, "static_position_embeddings: got False"),
-        (
-            {"decoder_attention_heads": 4},
-            "decoder_attention_heads: got 4; expected 2, as in encoder_attention_heads",
-        ),
+        ({"decoder_attention_heads": 4}, "decoder_attention_heads: got 4; expected 2, as in encoder_attention_heads"),
         ({"decoder_ffn_dim": 11}, "decoder_ffn_dim: got 11; expected 10, as in encoder_ffn_dim"),
         (
             {"decoder_vocab_size": 14},
@@ -426,10 +423,7 @@ def broken(name, content):
     [
         (lambda folder: (folder / "source.spm").unlink(), r"source\.spm: got No such file.*Fix: download the folder"),
         (lambda folder: (folder / "vocab.json").unlink(), r"vocab\.json: got .*expected a readable JSON file"),
-        (
-            broken("target.spm", b"nonsense"),
-            r"target\.spm: got an invalid SentencePiece model .*Fix: copy",
-        ),
+        (broken("target.spm", b"nonsense"), r"target\.spm: got an invalid SentencePiece model .*Fix: copy"),
         (broken("vocab.json", b"[]"), r"vocab\.json: got list; expected a JSON object"),
         (broken("vocab.json", b'{"a": 1, "b": 1}'), r"vocab\.json: got 1 for 'b'; expected a different number"),
         (broken("vocab.json", b'{"a": -1}'), "got -1 for 'a'; expected a different number of 0 or more for each piece"),

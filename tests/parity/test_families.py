@@ -19,10 +19,7 @@ pytestmark = pytest.mark.slow
 
 VOCAB, CLASSES = 61, 5
 # Special tokens are within the vocabulary; 0 is the padding.
-TOKENS = {
-    **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
-    **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
-}
+TOKENS = {**dict.fromkeys(("bos_token_id", "cls_token_id"), 1), **dict.fromkeys(("eos_token_id", "sep_token_id"), 2)}
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 RELATIVE = {"relative_attention": True, "share_att_key": True}
 WITH_BIASES = dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True)
@@ -95,10 +92,7 @@ CONFIGS = {
             **{"rope_parameters": rotary(50.0), "mask_token_id": 3, **ENDS},
         },
     ),
-    "eurobert of first tokens": (
-        "eurobert",
-        sizes(12, 1, 1, 26, classifier_pooling="bos", mask_token_id=3, **ENDS),
-    ),
+    "eurobert of first tokens": ("eurobert", sizes(12, 1, 1, 26, classifier_pooling="bos", mask_token_id=3, **ENDS)),
     "modernbert decoder": ("modernbert-decoder", sizes(24, 3, 4, 20, local_attention=7, **TOKENS)),
     "modernbert decoder with biases": (
         "modernbert-decoder",
@@ -111,10 +105,7 @@ CONFIGS = {
     "mpnet": ("mpnet", sizes(24, 3, 3, 30, pad_token_id=1, **ENDS)),
     "mpnet with one head": ("mpnet", sizes(12, 1, 2, 14, layer_norm_eps=1e-3, pad_token_id=1, **ENDS)),
     "electra": ("electra", sizes(24, 3, 3, 28, embedding_size=20)),
-    "electra of one size": (
-        "electra",
-        sizes(12, 2, 2, 14, embedding_size=12, layer_norm_eps=1e-3, type_vocab_size=3),
-    ),
+    "electra of one size": ("electra", sizes(12, 2, 2, 14, embedding_size=12, layer_norm_eps=1e-3, type_vocab_size=3)),
     # Like the published v3 models, with buckets of several distances.
     "deberta": (
         "deberta-v2",

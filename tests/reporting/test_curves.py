@@ -32,11 +32,7 @@ def test_all_lines_of_a_run_are_drawn(make_run):
     svg = learning_curves({"a": make_run("r", lines([100, 200, 300]))}, "step")
     metrics = ["masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"]
     expected = {f"a/{split}/{metric}": 3 for split in ("train", "valid") for metric in metrics}
-    assert {name: len(points) for name, points in drawn(svg).items()} == {
-        **expected,
-        "a/unigram": 2,
-        "a/majority": 2,
-    }
+    assert {name: len(points) for name, points in drawn(svg).items()} == {**expected, "a/unigram": 2, "a/majority": 2}
     found = texts(svg)
     assert {"a", "validation", "training", "unigram", "majority class", "step", "next-sentence accuracy"} <= set(found)
 

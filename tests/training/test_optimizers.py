@@ -10,14 +10,7 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.optimizers import (
-    OptimizerConfig,
-    make_optimizer,
-    make_rates,
-    make_schedule,
-    path_names,
-    timed,
-)
+from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_rates, make_schedule, path_names, timed
 from tests.tiny import check_message
 
 BERT = OptimizerConfig(

@@ -278,11 +278,7 @@ def test_missing_special_tokens_are_an_error(folder):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"", "expected"),
-        (b'{"model": {"type": "BPE"}}', "expected a tokenizer.json"),
-        (b"\xff", "UTF-8"),
-    ],
+    [(b"", "expected"), (b'{"model": {"type": "BPE"}}', "expected a tokenizer.json"), (b"\xff", "UTF-8")],
 )
 @pytest.mark.parametrize("name", ["tokenizer.json", ""])
 def test_a_broken_file_is_an_error(tmp_path, content, message, name):
