@@ -1,4 +1,3 @@
-import doctest
 import json
 from pathlib import Path
 
@@ -8,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import UserError
-from bertjax.scoring import rouge as scoring_rouge
-from bertjax.scoring import rouge_overlap, rouge_stemmer, rouge_words
 from bertjax.scoring.rouge import METRICS, RougeConfig, rouge, score, signature, summarize
 from tests.scoring.golden.make_rouge_golden import digest
 from tests.scoring.golden.rouge_summaries import read
@@ -182,13 +179,6 @@ def test_means_are_taken_over_documents():
     assert scores["rouge1"].tolist() == [100, 50, 0]
     assert summarize(scores)["rouge1"] == 50
     assert summarize(scores, confidence=True)["rouge1"] == 50
-
-
-@pytest.mark.parametrize(
-    ("module", "examples"), [(scoring_rouge, 3), (rouge_words, 2), (rouge_stemmer, 1), (rouge_overlap, 1)]
-)
-def test_examples(module, examples):
-    assert doctest.testmod(module) == doctest.TestResults(failed=0, attempted=examples)
 
 
 def test_signatures():

@@ -1,6 +1,5 @@
 """Several seeds in one command: a run per seed, and the summary of their metrics."""
 
-import doctest
 import json
 import math
 import shutil
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run
-from bertjax.sweeps import evaluations
 from bertjax.sweeps.evaluations import Evaluation, evaluation, summarize
 from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from tests import tiny
@@ -207,7 +205,3 @@ def test_a_nonfinite_number_makes_the_mean_nonfinite():
     figure = as_json(evaluations, summary)["metrics"]["valid/loss"]
     assert figure == {"seeds": {"0": None, "1": 1.0}, "mean": None, "std": None, "n": 2}
     assert "nan" in table(evaluations, summary)
-
-
-def test_docstring_examples():
-    assert doctest.testmod(evaluations) == doctest.TestResults(failed=0, attempted=1)

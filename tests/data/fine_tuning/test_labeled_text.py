@@ -1,4 +1,3 @@
-import doctest
 import logging
 from typing import Any
 
@@ -203,10 +202,6 @@ def test_texts_are_encoded_with_the_number_of_their_class():
     assert fields["labels"].tolist() == [1, 2] and names == {"labels": ["10", "9"]} and counts == {"truncated": 1}
     assert rows.named(facts_of("10", "9")) == {"labels": ("labels", ("9", "10"))}
     assert fields["labels"].dtype == fields["input_ids"].values.dtype == np.int32
-
-
-def test_the_docstring_example():
-    assert doctest.testmod(labeled_text) == doctest.TestResults(failed=0, attempted=2)
 
 
 @pytest.mark.parametrize("task", glue.TASKS)
