@@ -3,7 +3,7 @@
 import pytest
 
 from tests import tiny
-from tests.experiments.commands import sizes
+from tests.experiments.commands import flags, sizes
 from tests.tiny import check_message as check
 from tests.tiny import run_on_one as run
 
@@ -29,8 +29,7 @@ def train(home, tmp_path):
             values["data.source"] = tmp_path / "rows.tsv"
             values["data.source"].write_text(content)
         values |= {key.replace("__", "."): value for key, value in overrides.items()}
-        flags = [f"--config.{key}={value}" for key, value in values.items()]
-        message = run("--config=configs/classification.py:tiny", f"--workdir={tmp_path / 'run'}", *flags).error
+        message = run("--config=configs/classification.py:tiny", f"--workdir={tmp_path / 'run'}", *flags(values)).error
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
         return message
 

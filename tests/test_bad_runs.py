@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests import tiny
+from tests.experiments.commands import done
 from tests.tiny import check_message as check
 from tests.tiny import run_on_one as launch
 
@@ -23,7 +24,7 @@ def home(tmp_path_factory):
     """A folder with a text, `text.txt`; a `run` trained on it; and its export, `published`."""
     home = tmp_path_factory.mktemp("bad_runs")
     text = tiny.write_text(home / "text.txt")
-    assert launch(*tiny.arguments(text, home / "run", evaluate_every=2)).status is None
+    done(*tiny.arguments(text, home / "run", evaluate_every=2))
     assert launch("--mode=export", f"--workdir={home / 'run'}", f"--output={home / 'published'}").status is None
     return home
 
@@ -119,14 +120,14 @@ def test_a_damaged_checkpoint(home, copied, damage, got):
     check(again, **parts, fix=fix)
     # The fix works.
     shutil.rmtree(run / "checkpoints" / "6")
-    assert launch("--mode=predict", f"--workdir={run}", stdin=MASKED).status is None
+    done("--mode=predict", f"--workdir={run}", stdin=MASKED)
 
 
 def test_a_checkpoint_without_its_digests_or_scores(copied):
     run = copied()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 6, "valid/mask')  # an incomplete line, as after a kill
-    assert launch("--mode=predict", f"--workdir={run}", "--checkpoint=best", stdin=MASKED).status is None
+    done("--mode=predict", f"--workdir={run}", "--checkpoint=best", stdin=MASKED)
     (run / "metrics.jsonl").unlink()
     message = predict(run, "--checkpoint=best")
     check(message, "checkpoint 'best'", "2, 4, 6", "best .by checkpoint.best_metric in metrics", "--ch")
@@ -206,7 +207,7 @@ def test_a_full_disk_while_preparing_the_text(home, tmp_path):
     check_no_room(message, "")
     # Finished parts are kept under a temporary name, and preparation resumes from them when there is space.
     assert [path.suffix for path in prepared.glob("*/")] == [".partial"]
-    assert launch("--mode=prepare", *command).status is None
+    done("--mode=prepare", *command)
     assert [path.suffix for path in prepared.glob("*/")] == [""]
 
 
@@ -216,7 +217,7 @@ def test_a_full_disk_while_training(train, home, tmp_path):
         message = train(evaluate_every=2)
     check_no_room(message, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("*") if path.name.isdigit()] == []
-    assert launch(*tiny.arguments(home / "text.txt", tmp_path / "run", evaluate_every=2)).status is None
+    done(*tiny.arguments(home / "text.txt", tmp_path / "run", evaluate_every=2))
 
 
 def test_a_full_disk_while_exporting(home, tmp_path):

@@ -47,7 +47,7 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     values["retrieval.source"] = tiny.write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
     run, exported = tmp_path / "run", tmp_path / "exported"
     done("--config=configs/embeddings.py:tiny", f"--workdir={run}", *flags(values))
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = lines_of(run / "metrics.jsonl")
     assert metrics[-1]["valid/accuracy@1"] > 0.9
     source = {"init_from": run, "data.test_source": values["retrieval.source"]}
     scores = json.loads(done("--mode=evaluate", "--config=configs/retrieval.py", *flags(source)).stdout)

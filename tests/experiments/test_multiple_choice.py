@@ -19,7 +19,7 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, sizes, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -50,7 +50,7 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     values = {**SMALL, **tiny.write_choices(tmp_path, 2000), "num_epochs": 6.0}
     workdir = tmp_path / "run"
     done("--config=configs/multiple_choice.py:tiny", f"--workdir={workdir}", *flags(values))
-    metrics = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    metrics = lines_of(workdir / "metrics.jsonl")
     assert metrics[0]["valid/chance_accuracy"] == 0.25
     assert metrics[-1]["valid/accuracy"] > 0.95
 

@@ -19,7 +19,7 @@ from bertjax.planning.flops import training_flops
 from bertjax.reporting import runs, verdict
 from bertjax.sweeps import running
 from tests import tiny
-from tests.experiments.commands import tree_of
+from tests.experiments.commands import done, tree_of
 
 POSITIONS = 16 * 32  # of an update of the shrunk pretraining config
 
@@ -138,14 +138,13 @@ def test_contradictory_or_invalid_budgets(text, tmp_path, overrides, what, got, 
 def test_a_run_with_a_budget_resumes_exactly_and_reports_what_it_used(text, tmp_path):
     constant = {"optimizer__schedule": "constant", "budget__tokens": 6.5 * POSITIONS}
     whole = flags(text, tmp_path / "whole", **constant)
-    assert tiny.run_on_one(*whole).status is None
+    done(*whole)
     config = json.loads((tmp_path / "whole/config.json").read_text())
     assert config["num_steps"] == 6
-    assert tiny.run_on_one(*whole).status is None  # nothing is left to do
+    done(*whole)  # nothing is left to do
     # A run of a smaller budget, extended.
     for tokens in (3 * POSITIONS, constant["budget__tokens"]):
-        outcome = tiny.run_on_one(*flags(text, tmp_path / "extended", **{**constant, "budget__tokens": tokens}))
-        assert outcome.status is None, outcome.status
+        done(*flags(text, tmp_path / "extended", **{**constant, "budget__tokens": tokens}))
     saved = [tiny.saved_params(config, tmp_path / name) for name in ("whole", "extended")]
     jax.tree.map(np.testing.assert_array_equal, *saved)
     for name in ("whole", "extended"):
@@ -217,8 +216,7 @@ def test_a_run_of_a_time_ends_and_can_be_given_more_time(text, tmp_path):
     workdir, updates, seconds, hours = tmp_path / "run", [], [], 1e-9
     for more in (0.0, 0.0, 1.0):
         hours += (more and seconds[-1] + more) / 3600
-        outcome = tiny.run_on_one(*flags(text, workdir, budget__hours=hours, optimizer__warmup_steps=0))
-        assert outcome.status is None, outcome.status
+        done(*flags(text, workdir, budget__hours=hours, optimizer__warmup_steps=0))
         updates.append(json.loads((workdir / "config.json").read_text())["num_steps"])
         seconds.append(runs.read_run(workdir).series("train/used_hours")[-1][1] * 3600)
         assert runs.read_run(workdir).is_finished and running.is_trained(workdir)

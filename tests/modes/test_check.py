@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.modes import check
 from tests import tiny
+from tests.experiments.commands import done
 
 GOOD = {
     "batch_size": 8,
@@ -35,8 +36,7 @@ def overfit(text, change=None, devices=1, **overrides):
 def test_a_configuration_that_learns(text, tmp_path):
     output = tmp_path / "verdict.json"
     arguments = tiny.arguments(text, tmp_path / "run", **GOOD, optimizer__warmup_steps=5, num_steps=8)
-    outcome = tiny.run_on_one("--mode=check", f"--output={output}", *arguments)
-    assert outcome.status is None, outcome.stderr
+    outcome = done("--mode=check", f"--output={output}", *arguments)
     record = json.loads(output.read_text())
     assert record.keys() == {"can_learn", "verdict", "updates", "seconds", "first", "last", "baselines"}
     assert record["can_learn"] is True

@@ -14,9 +14,8 @@ from bertjax.reporting.runs import Run
 from bertjax.sweeps.evaluations import Evaluation, evaluation, summarize
 from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from tests import tiny
-from tests.experiments.commands import sizes
+from tests.experiments.commands import done, lines_of, sizes
 from tests.tiny import check_message as check
-from tests.tiny import run_on_one
 
 VALUES = {
     "num_steps": 4,
@@ -43,14 +42,12 @@ def flags(tmp_path_factory):
 def sweep(flags, tmp_path_factory):
     """A finished sweep of two seeds: its folder, and the table."""
     folder = tmp_path_factory.mktemp("sweep")
-    outcome = run_on_one(*flags, f"--workdir={folder}", "--seeds=3,0")
-    assert outcome.status is None, outcome.status
+    outcome = done(*flags, f"--workdir={folder}", "--seeds=3,0")
     return folder, outcome.stdout
 
 
 def evaluations_of(run: Path) -> dict[int, dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line for line in lines if "valid/loss" in line}
+    return {line["step"]: line for line in lines_of(run / "metrics.jsonl") if "valid/loss" in line}
 
 
 def test_each_seed_has_its_own_run(sweep):

@@ -21,6 +21,7 @@ from bertjax.runs import checkpoints, goodput
 from bertjax.training import health, loop
 from bertjax.training.preemption import Preemption
 from tests import tiny
+from tests.experiments.commands import lines_of
 from tests.random_params import random_params
 from tests.trees import assert_equal
 
@@ -89,7 +90,7 @@ def finished(text, tmp_path_factory):
 
 
 def lines(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return lines_of(workdir / "metrics.jsonl")
 
 
 def test_the_log_of_a_run(finished):
