@@ -32,11 +32,6 @@ FINE_TUNING = {
 }
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("packing") / "text.txt")
-
-
 def totals(task, batches):
     """The sums, metrics, denominators and gradient of the loss over all batches."""
     # Larger parameters than at initialization, so that attention is not uniform and depends on the mask.

@@ -24,11 +24,6 @@ from tests.experiments.commands import done, tree_of
 POSITIONS = 16 * 32  # of an update of the shrunk pretraining config
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("budgets") / "text.txt")
-
-
 def pretraining(text, budget, **overrides):
     config = tiny.config(text, model__num_layers=1, **overrides) | {"num_steps": None, "budget": budget}
     return Resolved(bert_pretraining, config)

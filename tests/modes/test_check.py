@@ -20,11 +20,6 @@ GOOD = {
 }
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("check") / "text.txt")
-
-
 def overfit(text, change=None, devices=1, **overrides):
     task, data, settings, _ = tiny.pretraining(tiny.config(text, **{**GOOD, **overrides}))
     if change:

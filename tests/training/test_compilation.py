@@ -19,11 +19,6 @@ ROOT = Path(__file__).parents[2]
 add = compilation.Recompilations.add  # the original, before an autouse fixture replaces it
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("compilation") / "text.txt")
-
-
 def test_programs_and_cache_hits_are_counted():
     never_compiled = float(np.random.default_rng().random())
 

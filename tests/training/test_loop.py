@@ -26,11 +26,6 @@ from tests.random_params import random_params
 from tests.trees import assert_equal
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("loop") / "text.txt")
-
-
 def config(text, **overrides):
     return tiny.config(text, model__num_layers=1, **overrides)
 
