@@ -1,9 +1,13 @@
 """Commands of the experiments, run on one device, and the lines that they write."""
 
+import dataclasses
+import functools
 import importlib
 import json
+import operator
 from pathlib import Path
 
+from bertjax.config import build
 from tests import tiny
 
 
@@ -23,6 +27,17 @@ def tree_of(experiment, variant, values):
     tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config(variant)
     tree.update_from_flattened_dict(values)
     return json.loads(tree.to_json_best_effort())
+
+
+@functools.cache
+def values_of(experiment, variant):
+    return importlib.import_module(f"bertjax.configs.{experiment}").get_config(variant).to_dict()
+
+
+def settings_of(cls, experiment, path="data", variant="tiny", **changes):
+    """A part of a config, with the values of an experiment's config file where they are not changed."""
+    part = functools.reduce(operator.getitem, path.split("."), values_of(experiment, variant))
+    return build(cls, {field.name: part[field.name] for field in dataclasses.fields(cls)} | changes, path)
 
 
 def flags(values):

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build
-from bertjax.configs import multiple_choice as config_file
 from bertjax.data.fine_tuning import choices as questions
 from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
@@ -19,7 +17,7 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, settings_of, sizes, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -41,8 +39,7 @@ def ready(folder, variant="tiny", count=40, **values):
 
 
 def questions_config(variant):
-    values = dict(config_file.get_config(variant).data, seq_len=24, source="x")
-    return build(ChoicesConfig, {key: values[key] for key in ChoicesConfig.__dataclass_fields__}, "data")
+    return settings_of(ChoicesConfig, "multiple_choice", variant=variant, seq_len=24, source="x")
 
 
 @pytest.mark.slow

@@ -11,24 +11,11 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_rates, make_schedule, path_names, timed
+from tests.experiments.commands import settings_of
 from tests.tiny import check_message
 
-BERT = OptimizerConfig(
-    name="adamw",
-    learning_rate=1e-2,
-    schedule="constant",
-    warmup_steps=0,
-    weight_decay=0.01,
-    no_decay="bias|norm",
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-6,
-    bias_correction=False,
-    clip_norm=0.0,
-    layer_decay=1.0,
-    frozen_layers=0,
-    groups=(),
-)
+CHANGES = {"learning_rate": 1e-2, "schedule": "constant", "warmup_steps": 0, "bias_correction": False, "clip_norm": 0.0}
+BERT = settings_of(OptimizerConfig, "bert_pretraining", "optimizer", **CHANGES)
 
 
 def params():

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.config import build
 from bertjax.configs import glue
 from bertjax.data import splits
 from bertjax.data.fine_tuning import labeled_text
@@ -21,20 +20,12 @@ from bertjax.data.readers import tables
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.files import write
+from tests.experiments.commands import settings_of
 
 
 def config(**changes: object) -> LabeledTextConfig:
-    values = {
-        "source": "a.tsv",
-        "valid_source": "",
-        "valid_fraction": 0.1,
-        "header": True,
-        "separator": "",
-        "text_columns": ("text",),
-        "label_column": "label",
-        "on_bad_row": "stop",
-    }
-    return build(LabeledTextConfig, {**values, **changes}, "data")
+    values = {"source": "a.tsv", "text_columns": ("text",), **changes}
+    return settings_of(LabeledTextConfig, "classification", **values)
 
 
 def read(numeric: bool = False, **changes: object) -> list[LabeledText]:

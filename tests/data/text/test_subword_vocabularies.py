@@ -9,22 +9,13 @@ from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.errors import UserError
 from tests.data.text.test_bpe_trainer import train
+from tests.experiments.commands import settings_of
 
 PAIRS = [("the new cat", "die neue Katze"), ("the newest cat.", "die neueste Katze.")]
 
 
 def config(**changes):
-    values = {
-        "subwords": "bpe",
-        "joint": True,
-        "vocab_file": "",
-        "target_vocab_file": "",
-        "vocab_size": 40,
-        "lowercase": False,
-        "normalization": "nfc",
-        "character_coverage": 1.0,
-    }
-    return SubwordConfig(**{**values, **changes})
+    return settings_of(SubwordConfig, "translation", **{"vocab_size": 40, **changes})
 
 
 def made(**changes):

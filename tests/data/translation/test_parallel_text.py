@@ -6,27 +6,13 @@ import tensorflow_datasets as tfds
 from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
 from tests.data.files import write
+from tests.experiments.commands import settings_of
 
 
 def text(split="test", seed=0, **changes):
     """Opens pairs; by default, those of `a.en` and `a.de` as test data."""
-    values = {
-        "source": "a.en",
-        "target": "a.de",
-        "valid_source": "",
-        "valid_target": "",
-        "test_source": "a.en",
-        "test_target": "a.de",
-        "source_column": "",
-        "target_column": "",
-        "header": True,
-        "separator": "",
-        "valid_fraction": 0.5,
-        "source_prefix": (),
-        "target_prefix": (),
-        "on_bad_row": "stop",
-    }
-    return ParallelText(ParallelTextConfig(**{**values, **changes}), split, seed)
+    values = {"source": "a.en", "target": "a.de", "test_source": "a.en", "test_target": "a.de", "valid_fraction": 0.5}
+    return ParallelText(settings_of(ParallelTextConfig, "translation", **{**values, **changes}), split, seed)
 
 
 def table(source, **changes):
