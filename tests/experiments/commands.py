@@ -55,6 +55,13 @@ def done(*command, stdin=b""):
     return outcome
 
 
+def trained(config, folder, values):
+    """Trains in `run` of a folder. Returns this run and the command."""
+    command = [f"--config=configs/{config}", f"--workdir={folder / 'run'}", *flags(values)]
+    done(*command)
+    return folder / "run", command
+
+
 def published(experiment, text, run, mode, **values):
     """Evaluates or predicts with the run in `init_from`, and without the rest of its config."""
     values = {"init_from": run, "data.seq_len": 16, **values}

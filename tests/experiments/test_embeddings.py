@@ -12,8 +12,9 @@ from bertjax.errors import UserError
 from bertjax.models.embedding_losses import Texts, total
 from bertjax.reporting import samples
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
 from tests.random_params import random_params
+from tests.trees import specs
 
 SMALL = {
     "batch_size": 16,
@@ -36,17 +37,16 @@ def ready(folder, **values):
 
 @pytest.mark.slow
 def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
-    values = {
-        **SMALL,
-        **CLASSES,
-        **tiny.write_related(tmp_path, 500),
+    values = {**SMALL, **CLASSES, **tiny.write_related(tmp_path, 500)}
+    values |= {
         "num_epochs": 10.0,
         "optimizer.learning_rate": 3e-3,
+        "data.query_prompt": "the ",
+        "sizes": (8, 16),
+        "learn_scale": True,
     }
-    values |= {"data.query_prompt": "the ", "sizes": (8, 16), "learn_scale": True}
     values["retrieval.source"] = tiny.write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
-    run, exported = tmp_path / "run", tmp_path / "exported"
-    done("--config=configs/embeddings.py:tiny", f"--workdir={run}", *flags(values))
+    (run, _), exported = trained("embeddings.py:tiny", tmp_path, values), tmp_path / "exported"
     metrics = lines_of(run / "metrics.jsonl")
     assert metrics[-1]["valid/accuracy@1"] > 0.9
     source = {"init_from": run, "data.test_source": values["retrieval.source"]}
@@ -86,9 +86,7 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
 def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, own):
     task, data, _, config = ready(tmp_path, objective=objective, normalize=False, **own)
     params, batch = random_params(task.init), next(data.batches("train", 0, np.arange(16)))
-    assert {name: (x.shape, x.dtype) for name, x in batch.items()} in [
-        {name: (x.shape, x.dtype) for name, x in spec.items()} for spec in task.batch_specs()
-    ]
+    assert specs(batch) in list(map(specs, task.batch_specs()))
     present = batch["places"] >= 0
     rows, numbers = np.divmod(batch["places"][present], batch["cls_positions"].shape[1])
     own_tokens = batch["segment_ids"][rows] == numbers[:, None] + 1
@@ -104,9 +102,8 @@ def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, 
     assert len({*batch["numbers"][present]}) > 2
     scale = jnp.float32(config["scale"])
     expected = total(objective, jnp.asarray(vectors), texts, scale, task._loss, config["sizes"])
-    sums, _ = jax.jit(task.loss)(
-        params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}, batch, None
-    )
+    params = params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}
+    sums, _ = jax.jit(task.loss)(params, batch, None)
     np.testing.assert_allclose(sums[objective], expected, rtol=1e-5)
 
 

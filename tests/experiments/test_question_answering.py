@@ -11,7 +11,7 @@ import pytest
 from bertjax.data.fine_tuning import spans
 from bertjax.errors import UserError
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -31,7 +31,7 @@ SMALL = {
     "optimizer.learning_rate": 4e-3,
 }
 # Values that predictions need without a run's config.
-LENGTHS = [f"--config.{key}={value}" for key, value in SMALL.items() if key.startswith("data.")]
+LENGTHS = flags({key: value for key, value in SMALL.items() if key.startswith("data.")})
 LONG = "The cat Sees a bird. " * 6
 TEXTS = [
     {
@@ -48,9 +48,7 @@ def squad(*paragraphs):
 
 def train(folder, variant, **questions):
     values = {**SMALL, **tiny.write_questions(folder, **questions)}
-    command = [f"--config=configs/question_answering.py:tiny,{variant}", f"--workdir={folder / 'run'}", *flags(values)]
-    done(*command)
-    return folder / "run"
+    return trained(f"question_answering.py:tiny,{variant}", folder, values)[0]
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from bertjax.errors import UserError
 from bertjax.scoring import retrieval
 from bertjax.training.step import make_gradient
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, sizes, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, lines_of, sizes, trained, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
+from tests.trees import specs
 
 SMALL = {
     "batch_size": 8,
@@ -49,8 +50,7 @@ def ready(folder, objective="listwise", **values):
 def test_a_run_learns_and_ranks_the_texts_of_a_table(tmp_path):
     values = {**SMALL, **tiny.write_rankings(tmp_path, 2000), "model.hidden_size": 64, "num_epochs": 6.0}
     values |= {"optimizer.learning_rate": 1e-3, "model.initializer_range": 0.1, "model.num_layers": 2}
-    workdir = tmp_path / "run"
-    done("--config=configs/reranker.py:tiny", f"--workdir={workdir}", *flags(values))
+    workdir, _ = trained("reranker.py:tiny", tmp_path, values)
     first, *_, last = lines_of(workdir / "metrics.jsonl")
     assert first["valid/chance_accuracy@1"] < 0.5 and last["valid/accuracy@1"] > 0.95
     predicted = done("--mode=predict", f"--workdir={workdir}", f"--input={values['data.source']}")
@@ -64,10 +64,7 @@ def test_the_update_depends_neither_on_absent_texts_nor_on_how_a_batch_is_divide
     params, rows = random_params(task.init, scale=0.3), np.array([*range(7), -1])
     batch, wider = (each.padded(rows, 16) for each in (data.rows, ChoiceRows(data.fields(), 6)))
     assert len(set(batch["segment_ids"].any(axis=-1).sum(axis=1))) > 2  # otherwise means of means would be equal
-    spec = task.batch_specs()[-1]
-    assert {name: (each.shape, each.dtype) for name, each in spec.items()} == {
-        name: (each.shape, each.dtype) for name, each in batch.items()
-    }
+    assert specs(task.batch_specs()[-1]) == specs(batch)
 
     def gradient(batch, steps):
         divided = dataclasses.replace(settings, accumulation_steps=steps)
