@@ -12,6 +12,7 @@ from bertjax.tasks import pretrained
 from bertjax.training import loop
 from bertjax.training.compilation import Compilations
 from tests import tiny
+from tests.trees import specs
 
 BATCH, UPDATES = 4, 6
 LENGTHS = (8, 8, 16, 16, 16, 32)  # of each update
