@@ -47,12 +47,10 @@ def test_a_bad_source(prepare):
     check(prepare(data__source=""), "data.source", "nothing", "text to train on", "--config.data.source=FILE")
 
 
-@pytest.mark.parametrize("mode", ["train", "prepare"])
-def test_one_document_has_no_random_next_sentence(home, tmp_path, mode):
+def test_one_document_has_no_random_next_sentence(home, prepare, tmp_path):
     one = tmp_path / "one.txt"
     one.write_text((home / "text.txt").read_text().replace("\n\n", "\n"))
-    arguments = tiny.arguments(one, tmp_path / "run", data__valid_source=home / "text.txt")
-    message = tiny.run_on_one(*arguments, f"--mode={mode}").error
+    message = prepare(data__source=one, data__valid_source=home / "text.txt", data__prepared_dir=tmp_path / "prepared")
     check(message, "next-sentence", "1 document", "at least two", "next_sentence=False")
 
 

@@ -59,13 +59,9 @@ def predict(workdir: Path, *flags: str, stdin: bytes = MASKED) -> str:
 def test_the_folder_of_a_run_with_another_config(train, home):
     before = (home / "run" / "config.json").read_text()
     message = train(workdir=home / "run", seed=3, model__activation="relu", evaluate_every=2)
-    check(
-        message,
-        f"--workdir={home / 'run'}",
-        "another config: model.activation: 'gelu' before, 'relu' now; seed: 0 before, 3 now$",
-        "an empty folder, or a run with the same config",
-        "another --workdir",
-    )
+    got = "another config: model.activation: 'gelu' before, 'relu' now; seed: 0 before, 3 now$"
+    expected = "an empty folder, or a run with the same config"
+    check(message, f"--workdir={home / 'run'}", got, expected, "another --workdir")
     assert (home / "run" / "config.json").read_text() == before
 
 
@@ -161,13 +157,8 @@ def test_truncated_published_weights(copied):
 @pytest.mark.parametrize(("from_published", "learned"), [(True, 49), (False, 8), (True, -1)])
 def test_more_positions_than_learned(train, home, from_published, learned):
     source = {"init_from": home / "published"} if from_published else {}
-    check(
-        train(learned_positions=learned, **source),
-        "learned_positions",
-        str(learned),
-        "0, or up to model.max_positions=",
-        "data.seq_len",
-    )
+    message = train(learned_positions=learned, **source)
+    check(message, "learned_positions", str(learned), "0, or up to model.max_positions=", "data.seq_len")
 
 
 # Disks and folders.

@@ -1,8 +1,6 @@
 """Packing does not change losses, metrics and gradients."""
 
-import importlib
 import itertools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests import tiny
-from tests.experiments.commands import sizes
+from tests.experiments.commands import sizes, tree_of
 from tests.random_params import random_params
-from tests.trees import distance
+from tests.trees import distance, specs
 
 CAUSAL = {
     "objective": "causal_lm",
@@ -60,9 +58,8 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     trees = [tiny.config(text, data__packing=packing, **short, **WAYS[way]) for packing in (False, True)]
     (alone, gradient, rows), (packed, packed_gradient, packed_rows) = (epoch(tree) for tree in trees)
     assert packed_rows < 0.9 * rows
-    for (name, a), (_, b) in zip(
-        jax.tree.leaves_with_path(alone[:2]), jax.tree.leaves_with_path(packed[:2]), strict=True
-    ):
+    pairs = zip(*(jax.tree.leaves_with_path(found[:2]) for found in (alone, packed)), strict=True)
+    for (name, a), (_, b) in pairs:
         if "tokens" not in str(name):  # counted once per batch
             assert abs(a - b) <= 1e-5 * abs(a), (name, a, b)
     assert alone[1]["tokens"][0] == packed[1]["tokens"][0]
@@ -72,9 +69,8 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
 
 def fine_tuning(name, folder, **overrides):
     experiment, write, changes = FINE_TUNING[name]
-    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config("tiny")
-    tree.update_from_flattened_dict({**SMALL, **write(folder), **changes, **overrides})
-    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
+    tree = tree_of(experiment, "tiny", {**SMALL, **write(folder), **changes, **overrides})
+    return tiny.ready(tree, folder / "kept")
 
 
 @pytest.mark.slow
@@ -85,9 +81,7 @@ def test_packing_does_not_change_losses_and_gradients_of_fine_tuning(name, tmp_p
     alone = rows.rows.padded(np.arange(len(rows.rows.lengths)), 48)
     shared = list(itertools.islice(data.batches("train", 0, np.arange(4)), data.train.steps_per_epoch))
     assert settings.evaluate_every == len(shared) < 0.6 * len(alone["weights"]) / 4
-    (specs,) = packed.batch_specs()
-    shapes = {key: (array.shape, array.dtype) for key, array in shared[0].items()}
-    assert shapes == {key: (spec.shape, spec.dtype) for key, spec in specs.items()}
+    assert [specs(shared[0])] == [specs(spec) for spec in packed.batch_specs()]
     (sums, gradient), (packed_sums, packed_gradient) = totals(plain, [alone]), totals(packed, shared)
     sums[1]["tokens"] = packed_sums[1]["tokens"] = packed_sums[1]["tokens"][0]  # counted once per batch
     for (path, a), (_, b) in zip(jax.tree.leaves_with_path(sums), jax.tree.leaves_with_path(packed_sums), strict=True):

@@ -21,28 +21,21 @@ from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
 
 SIZES = {"hidden_size": 24, "num_layers": 4, "num_heads": 3, "intermediate_size": 20, "vocab_size": 31}
-MODERN = HeadConfig(
-    **SIZES,
-    max_positions=256,
+BERT = HeadConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
+POSITIONS = {"max_positions": 256, "positions": "rotary", "rotary_base": 1000.0, "local_rotary_base": 100.0}
+OFF = dict.fromkeys(("biases", "norm_biases", "first_attention_norm"), False)
+MODERN = dataclasses.replace(
+    BERT,
+    **(POSITIONS | OFF),
     type_vocab_size=0,
-    positions="rotary",
-    rotary_base=1000.0,
-    local_rotary_base=100.0,
     local_attention=6,
     global_every=3,
-    activation="gelu",
     gated=True,
-    biases=False,
     norm="pre",
-    norm_biases=False,
     norm_eps=1e-5,
-    first_attention_norm=False,
-    dropout=0.0,
-    attention_dropout=0.0,
     head="transform",
     scan_layers=True,
 )
-BERT = HeadConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
 
 
 def of_lengths(*lengths, size=0, seed=0):

@@ -84,10 +84,7 @@ def test_too_little_text_is_reported(caplog):
             r"data\.\{vocab_file,target_vocab_file,joint\}: got 'a', '' and False; expected no file, one file with "
             r"joint=True, or two files with joint=False\. Fix: set both files, or set --config\.data\.joint=True",
         ),
-        (
-            {"subwords": "characters", "lowercase": True},
-            r"data\.lowercase: got True; expected False with data\.subwords",
-        ),
+        ({"subwords": "characters", "lowercase": True}, "data.lowercase: got True; expected False with data.subwords"),
     ],
 )
 def test_wrong_configs_are_errors(changes, message):

@@ -280,9 +280,7 @@ def test_unreadable_files_are_errors(tmp_path, name, content, message):
 @pytest.mark.parametrize(("vocab", "missing"), [(["<pad>", "a"], "an end token"), (["a", "</s>"], "a padding token")])
 def test_a_vocabulary_without_special_tokens_is_an_error(vocab, missing):
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocab)}, unk_token="a"))
-    with pytest.raises(
-        UserError, match=rf"a\.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"
-    ):
+    with pytest.raises(UserError, match=rf"a.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"):
         LibrarySubwords(tokenizer.to_str(), "a.json")
 
 

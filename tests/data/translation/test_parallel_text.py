@@ -184,10 +184,7 @@ def test_bad_rows_are_errors(row, got):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"test_source": "", "test_target": ""},
-            r"data\.test_source: got nothing; expected pairs.*--config\.data\.test_s",
-        ),
+        ({"test_source": "", "test_target": ""}, "data.test_source: got nothing; expected pairs.*--config.data.test_s"),
         (
             {"test_target": ""},
             r"data\.test_source and data\.test_target: got 'a\.en' and '', with the columns '' and ''; expected a "
@@ -230,9 +227,8 @@ def test_wrong_configs_are_errors(files, changes, message):
 def test_no_pairs_are_an_error():
     write("a.en", "\n\n")
     write("a.de", "\n\n")
-    with pytest.raises(
-        UserError, match=r"data\.test_source=a\.en: got no pairs for the split test, 2 bad pairs skipped;"
-    ):
+    message = r"data\.test_source=a\.en: got no pairs for the split test, 2 bad pairs skipped;"
+    with pytest.raises(UserError, match=message):
         texts(text(on_bad_row="skip"))
     write("a.en", "x\nx\n")
     write("a.de", "y\nz\n")
