@@ -413,9 +413,8 @@ def test_published_weights_are_evaluated_without_a_run(home, published, tmp_path
     arguments = from_folder(home, published, tmp_path / "run")
     arguments = [argument for argument in arguments if not argument.startswith("--workdir")]
     scores = json.loads(done("--mode=evaluate", *arguments).stdout)
-    assert {name: scores[name] for name in scores_of(home / "run", 6)} == pytest.approx(
-        scores_of(home / "run", 6), 1e-4
-    )
+    expected = scores_of(home / "run", 6)
+    assert {name: scores[name] for name in expected} == pytest.approx(expected, 1e-4)
     before = {path.name for path in published.iterdir()}
     nowhere = [argument for argument in arguments if not argument.startswith("--config.data.prepared_dir")]
     assert json.loads(run_on_one("--mode=evaluate", *nowhere).stdout) == scores

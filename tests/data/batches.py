@@ -19,10 +19,8 @@ PAIRS = PairsConfig(seq_len=S, next_sentence=True, whole_sentences=False, short_
 ONE_SEGMENT = dataclasses.replace(PAIRS, next_sentence=False)
 MASKING = settings_of(MaskingConfig, "bert_pretraining", "masking", max_predictions=P, dupe_factor=2)
 KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
-CONFIG = BatchConfig(
-    PAIRS, MASKING, InstanceRowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH, 100
-)
-PACKED = InstanceRowsConfig(packing=True, valid_rows=0)
+ALONE, PACKED = (InstanceRowsConfig(packing=packing, valid_rows=0) for packing in (False, True))
+CONFIG = BatchConfig(PAIRS, MASKING, ALONE, "masked_lm", "both", 3, BATCH, 100)
 
 
 def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:

@@ -66,9 +66,8 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     predicted = lines_of(tmp_path / "out.jsonl")
     assert [next(iter(record.items())) for record in predicted] == [("more.id", 0), ("more.id", 1)]
     np.testing.assert_allclose([record["features"] for record in predicted], vectors, atol=1e-5)
-    np.testing.assert_allclose(
-        theirs.encode(texts, prompt_name="query"), ours.encode([f"the {t}" for t in texts]), atol=1e-6
-    )
+    prompted = ours.encode([f"the {text}" for text in texts])
+    np.testing.assert_allclose(theirs.encode(texts, prompt_name="query"), prompted, atol=1e-6)
 
 
 @pytest.mark.parametrize(

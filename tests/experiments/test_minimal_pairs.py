@@ -174,9 +174,8 @@ def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
     found = scores(run, pairs, **{"data.per_paradigm": 4})  # of the final checkpoint, the latest
     assert found["valid/pairs/accuracy"] == evaluated[1]["valid/pairs/accuracy"]
     # A sweep reads the metric of the best checkpoint.
-    assert evaluation(read_run(run)).metrics["valid/pairs/accuracy"] == max(
-        record["valid/pairs/accuracy"] for record in evaluated
-    )
+    best = max(record["valid/pairs/accuracy"] for record in evaluated)
+    assert evaluation(read_run(run)).metrics["valid/pairs/accuracy"] == best
     # A trained run scores other pairs, and resumes with other pairs.
     every = tiny.run_on_one("--mode=evaluate", f"--workdir={run}", "--config.minimal_pairs.per_paradigm=0")
     assert json.loads(every.stdout)["valid/pairs/accuracy"] == scores(run, pairs)["valid/pairs/accuracy"]

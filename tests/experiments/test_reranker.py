@@ -81,9 +81,8 @@ def test_only_texts_are_truncated_and_counted(tmp_path):
     rows = [row for each in train for row in data.example(each).rows]
     np.testing.assert_array_equal(data.fields()["input_ids"].values, np.concatenate([r["input_ids"] for r in rows]))
     whole = [(row.texts[0].split(), text.split()) for row in train for text in row.texts[1:]]
-    pieces = [
-        data.vocabulary.encode_batch([" ".join(query), " ".join(text[: 8 - len(query)])]) for query, text in whole
-    ]
+    cut = [(" ".join(query), " ".join(text[: 8 - len(query)])) for query, text in whole]
+    pieces = map(data.vocabulary.encode_batch, cut)
     assert [[i for i in row["input_ids"] if i > 4] for row in rows] == [[*query, *text] for query, text in pieces]
     counts = data.report()["pairs"], data.report()["truncated"]
     assert counts == (len(rows), sum(len(query) + len(text) > 8 for query, text in whole)) and counts[1] > 10

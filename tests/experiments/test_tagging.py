@@ -314,9 +314,7 @@ def test_a_tagger_on_the_features_of_a_frozen_bert(run, tmp_path):
     one, two = (restore_params(folder, "final", None)["bert"] for folder in (before, tmp_path / "run"))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     outcome = tiny.run_on_one("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
-    tiny.check_message(
-        outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict"
-    )
+    tiny.check_message(outcome.error, "--mode=export", "on the features", expected="transformers", fix="predict")
 
 
 def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):

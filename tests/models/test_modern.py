@@ -227,9 +227,8 @@ def test_layers_have_the_kinds_that_the_config_says():
     ],
 )
 def test_packed_rows_equal_single_rows(positions, direction):
-    kinds = (
-        {"positions": "none", "relative_positions": positions} if positions == "bucketed" else {"positions": positions}
-    )
+    is_bias = positions == "bucketed"
+    kinds = {"positions": "none" if is_bias else positions, "relative_positions": positions if is_bias else "none"}
     config = dataclasses.replace(MODERN, direction=direction, qk_norm=True, **kinds)
     inputs = of_lengths(12, 110, 75, size=210)
     packed = run(config, inputs)

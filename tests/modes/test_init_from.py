@@ -204,9 +204,8 @@ def test_several_seeds_resume(run, tmp_path):
 @pytest.mark.parametrize("config", TASKS)
 def test_tasks_with_a_bert(config, tmp_path):
     write, values = TASKS[config]
-    check_resumes(
-        started(config, write, tmp_path, init_from=write_bert(tmp_path / "bert"), **values), tmp_path, tmp_path / "bert"
-    )
+    bert = write_bert(tmp_path / "bert")
+    check_resumes(started(config, write, tmp_path, init_from=bert, **values), tmp_path, bert)
 
 
 @pytest.mark.slow

@@ -183,9 +183,8 @@ def test_means_are_taken_over_documents():
 
 def test_signatures():
     assert signature(STEMMED) == "rouge-1.5.5|stem:yes|words:all"
-    assert signature(RougeConfig(flavor="rouge-score", stem=False, words="reference")) == (
-        "rouge-score|stem:no|words:reference"
-    )
+    config = RougeConfig(flavor="rouge-score", stem=False, words="reference")
+    assert signature(config) == "rouge-score|stem:no|words:reference"
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,8 @@ def test_a_sweep_resumes_after_a_new_key_that_is_off(tmp_path):
     later = {"packing": False, "prefix": "", "few": 0}
     folder.check(tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), **later}))
     with pytest.raises(UserError, match="packing: None before, True now"):
-        folder.check(
-            tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), "packing": True})
-        )
+        recipes = expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), "packing": True})
+        folder.check(tmp_path, recipes)
 
 
 def test_the_shared_seed_stays_when_seeds_are_added(tmp_path):

@@ -215,9 +215,8 @@ def test_a_missing_size():
 @pytest.mark.parametrize(("is_there", "got"), [(False, "no such folder"), (True, "no checkpoint, config.json or")])
 def test_folders_without_a_model(tmp_path, is_there, got):
     folder = tmp_path if is_there else tmp_path / "none"
-    with pytest.raises(
-        UserError, match=rf"init_from={folder}: got {got}.*; expected a run, a folder.* Fix: correct the path"
-    ):
+    expected = "expected a run, a folder.* Fix: correct the path"
+    with pytest.raises(UserError, match=rf"init_from={folder}: got {got}.*; {expected}"):
         open_weights(folder)
 
 

@@ -61,10 +61,8 @@ def test_an_unexpected_shape_fails_tests(text):
         for index, batch in enumerate(data.batches(*arguments)):
             yield {name: rows[:8] for name, rows in batch.items()} if index >= 3 else batch
 
-    with (
-        compilation.Compilations() as compiled,
-        pytest.raises(AssertionError, match=r"update 4 compiled .*jit\(step\)"),
-    ):
+    message = r"update 4 compiled .*jit\(step\)"
+    with compilation.Compilations() as compiled, pytest.raises(AssertionError, match=message):
         state = trainer.fresh()
         list(trainer.updates(batches, state, compiled))
 

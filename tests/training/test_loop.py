@@ -118,10 +118,8 @@ def test_updates_are_traced(text, tmp_path):
     train(config(text, num_steps=4, evaluate_every=100, checkpoint__best_metric=""), tmp_path, profile=range(2, 4))
     (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
     planes = jax.profiler.ProfileData.from_file(str(trace)).planes
-    marks = [
-        dict(event.stats) for plane in planes for line in plane.lines for event in line.events if event.name == "train"
-    ]
-    assert {mark["step_num"] for mark in marks} == {2, 3}
+    events = (event for plane in planes for line in plane.lines for event in line.events)
+    assert {dict(event.stats)["step_num"] for event in events if event.name == "train"} == {2, 3}
 
 
 def test_updates_wait_until_the_last_due_checkpoint_is_durable(finished):
@@ -285,9 +283,8 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(text, tmp_path):
     tree = config(text, optimizer__learning_rate=1e30, optimizer__schedule="constant", optimizer__clip_norm=0.0)
-    with pytest.raises(
-        UserError, match=r"step [3-6]: got a loss or gradient that is not finite; .*(parameter|gradient)"
-    ):
+    message = r"step [3-6]: got a loss or gradient that is not finite; .*(parameter|gradient)"
+    with pytest.raises(UserError, match=message):
         train(tree, tmp_path)
     kept = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
     assert kept == [2]

@@ -68,9 +68,8 @@ def test_word_counts_do_not_depend_on_workers_and_blocks(
 def test_a_text_too_small_for_its_vocabulary_causes_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         words = {"Aa": 1, "aa": 1, "ab": 1}
-        vocab = preparation.train_vocabulary(
-            word_counts.TrainingCounts(words, collections.Counter("".join(words))), 100
-        )
+        counts = word_counts.TrainingCounts(words, collections.Counter("".join(words)))
+        vocab = preparation.train_vocabulary(counts, 100)
     assert {"A", "##a", "a", "##b"} < set(vocab)
     assert f"only {len(vocab)} of the 100 requested tokens" in caplog.text
 
@@ -95,9 +94,8 @@ def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: st
         if counter.add(part):
             tokens += part.documents()
     counts, fractions = counter.finish()
-    np.testing.assert_array_equal(
-        counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10)
-    )
+    every = np.concatenate([[], *tokens]).astype(int)
+    np.testing.assert_array_equal(counter.unigrams, np.bincount(every, minlength=10))
     return [ids.tolist() for ids in tokens], counts | {"fractions": fractions}
 
 
