@@ -382,6 +382,5 @@ def params_of(task: Any, workdir: Path, which: str = "latest") -> Any:
     """The parameters of a checkpoint of a task's run, as NumPy arrays."""
     here = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    return jax.device_get(
-        checkpoints.restore_params(workdir, which, with_shardings(shapes, jax.tree.map(lambda _: here, shapes)))
-    )
+    placed = with_shardings(shapes, jax.tree.map(lambda _: here, shapes))
+    return jax.device_get(checkpoints.restore_params(workdir, which, placed))

@@ -96,11 +96,8 @@ def test_what_the_discriminator_learns_from(tmp_path):
 
 def changed_by(gradient, name):
     """Whether the gradient of an embedding is not 0, by the place of the parameter."""
-    trees = {
-        "bert": gradient["bert"],
-        "generator": gradient["generator"]["bert"],
-        "changes": gradient.get("changes", {}),
-    }
+    trees = {"bert": gradient["bert"], "generator": gradient["generator"]["bert"]}
+    trees["changes"] = gradient.get("changes", {})
     tables = {place: tree.get("embeddings", {}).get(name) for place, tree in trees.items()}
     return {place: bool(jnp.any(table != 0)) for place, table in tables.items() if table is not None}
 

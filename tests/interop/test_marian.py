@@ -140,10 +140,7 @@ def test_special_ids(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "bart", "remove": ("activation_function",)},
-            "model_type: got bart; expected 'marian'. Fix: use a",
-        ),
+        ({"model_type": "bart", "remove": ("d_model",)}, "model_type: got bart; expected 'marian'. Fix: use a"),
         ({"remove": ("model_type",)}, "model_type: got no value"),
         ({"activation_function": "tanh"}, "activation_function: got tanh; expected one of gelu, "),
         ({"normalize_before": True}, "normalize_before: got True; expected False"),

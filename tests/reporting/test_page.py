@@ -150,8 +150,7 @@ def test_the_curves_have_their_points_and_levels(make_run):
     ("config", "titles"),
     [
         ({}, ["Loss"]),
-        ({"experiment": "bertsum_ext"}, ["Loss", "Training loss"]),
-        ({"class_weights": [1, 2]}, ["Loss", "Training loss"]),
+        *((config, ["Loss", "Training loss"]) for config in ({"experiment": "bertsum_ext"}, {"class_weights": [1, 2]})),
     ],
 )
 def test_losses_that_do_not_compare_have_charts_of_their_own(make_run, config, titles):

@@ -286,6 +286,7 @@ def test_load_needs_only_some_files_of_a_folder(tmp_path, lowercase, absent):
     assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), lowercase)
 
 
+CASED = {"do_lower_case": False}
 ALL = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
 
 
@@ -349,11 +350,7 @@ def test_tokenizers_with_the_same_results_are_equal():
         ),
         ({**ALL, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
         (
-            {
-                **ALL,
-                "tokenizer_config.json": {"do_lower_case": False},
-                "sentence_bert_config.json": {"do_lower_case": True},
-            },
+            {**ALL, "tokenizer_config.json": CASED, "sentence_bert_config.json": {"do_lower_case": True}},
             "got do_lower_case true for sentences",
         ),
     ],
