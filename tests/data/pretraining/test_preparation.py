@@ -128,11 +128,8 @@ def test_documents_lines_and_tokens_are_counted(block_characters, part_tokens, v
     assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [2, 3, 2, 2, 2, 3, 512, 513]
     assert np.fromfile(tmp_path / "train.document_sizes.int32", np.int32).tolist() == [2, 2, 2, 2]
     assert np.fromfile(tmp_path / "train.document_lengths.int32", np.int32).tolist() == [5, 4, 5, 1025]
-    assert sorted(path.name for path in tmp_path.glob("train.*")) == [
-        "train.document_lengths.int32",
-        "train.document_sizes.int32",
-        "train.sentence_lengths.int32",
-    ]
+    kinds = ("document_lengths", "document_sizes", "sentence_lengths")
+    assert sorted(path.name for path in tmp_path.glob("train.*")) == [f"train.{kind}.int32" for kind in kinds]
 
 
 def test_documents_that_differ_only_in_line_breaks_are_not_duplicates(vocab_dir, tmp_path):

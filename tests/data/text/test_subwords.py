@@ -224,11 +224,8 @@ def test_vocabularies_are_saved_loaded_and_pickled(bpe, wordpiece, sentencepiece
     for other in (subwords.load(tmp_path / "new" / "folder"), pickle.loads(pickle.dumps(vocabulary))):
         assert type(other) is type(vocabulary)
         assert other.fingerprint == vocabulary.fingerprint
-        assert (other.vocab_size, other.pad_id, other.eos_id) == (
-            vocabulary.vocab_size,
-            vocabulary.pad_id,
-            vocabulary.eos_id,
-        )
+        for name in ("vocab_size", "pad_id", "eos_id"):
+            assert getattr(other, name) == getattr(vocabulary, name)
         for text in ("the newest cat <s>", "ab", ""):
             assert other.encode_batch([text])[0].tolist() == vocabulary.encode_batch([text])[0].tolist()
     assert vocabulary.fingerprint not in {other.fingerprint for other in every.values()}
