@@ -173,7 +173,10 @@ def test_a_mismatch_of_scorers():
     ("changes", "message"),
     [
         ({"scorer_layers": 1}, "tensors: got 16 unknown: ext_layer.transformer_inter.1.feed_forward.layer_norm.bias, "),
-        ({"scorer_layers": 3}, r"ext_layer.transformer_inter.2.self_attn.linear_\w+.\w+: got no such tensor; expected"),
+        (
+            {"scorer_layers": 3},
+            r"ext_layer.transformer_inter.2.self_attn.linear_\w+.\w+: got no such tensor; expected sh",
+        ),
         ({"scorer_intermediate": 9}, r"ext_layer.*feed_forward.w_\d.\w+: got \(.*10.*\); expected shape \(.*9.*\)"),
         ({"num_layers": 1}, r"tensors: got 16 unknown: bert.encoder.layer.1"),
         ({"vocab_size": 38}, r"bert.*word_embeddings.weight: got \(37, 12\); expected shape \(38, 12\)"),

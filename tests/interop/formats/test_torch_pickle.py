@@ -241,7 +241,7 @@ TORCH_ATTACKS = {
         name("torch._utils._rebuild_parameter") + b"}" + text("__code__") + b"K\x01sb",
         "attributes for a value of type Function",
     ),
-    "attributes of an array": (tensor() + b"}" + text("__class__") + b"K\x01sb", "attributes for a value of type nda"),
+    "fields of an array": (tensor() + b"}" + text("__class__") + b"K\x01sb", "attributes for a value of type ndarray"),
     "attributes of a storage": (storage() + b"}b", "attributes for a value of type _Storage"),
     "sparse tensors": (name("torch._utils._rebuild_sparse_tensor"), r"torch\._utils\._rebuild_sparse_tensor"),
     "float64": (storage(kind="torch.DoubleStorage"), r"torch\.DoubleStorage"),
