@@ -40,6 +40,14 @@ def data_folder() -> Path:
     return Path(os.environ["BERTJAX_DATA"])
 
 
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small text, prepared by the first test that trains on it."""
+    from tests import tiny
+
+    return tiny.write_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
 @pytest.fixture
 def minilm() -> Path:
     """The folder of a published encoder (6 layers, width 384) with its vocabulary, from a Python package."""

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import shutil
 
 import pytest
 
@@ -12,13 +11,8 @@ from tests.tiny import check_message as check
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with a text, `text.txt`, and its `vocabulary`."""
-    home = tmp_path_factory.mktemp("bad_input")
-    text = tiny.write_text(home / "text.txt")
-    assert tiny.run("--mode=prepare", *tiny.arguments(text, home / "run")).status is None
-    (vocab,) = (home / "prepared").glob("*/vocab.txt")
-    shutil.copytree(vocab.parent, home / "vocabulary")
-    return home
+    """A folder with a text, `text.txt`."""
+    return tiny.write_text(tmp_path_factory.mktemp("bad_input") / "text.txt").parent
 
 
 @pytest.fixture
@@ -40,16 +34,6 @@ def prepare(train):
 # Texts.
 
 
-@pytest.mark.parametrize("vocabulary", ["trained", "given"])
-def test_bad_text(prepare, home, tmp_path, vocabulary):
-    path = tmp_path / "latin.txt"
-    path.write_bytes("a\ncaf\xe9\n".encode("latin1"))
-    given = {"data__vocab_file": home / "vocabulary" / "vocab.txt"} if vocabulary == "given" else {}
-    message = prepare(data__source=path, data__prepared_dir=tmp_path / "prepared", **given)
-    check(message, re.escape(str(path)), "byte 0xe9 at byte offset 5", "UTF-8", "iconv")
-    assert not list((tmp_path / "prepared").glob("*/"))  # no incomplete preparation
-
-
 def test_the_line_of_a_bad_row_is_named(train, prepare, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "x"}\n\n{"txt": "x"}\n')
@@ -63,27 +47,11 @@ def test_a_bad_source(prepare):
     check(prepare(data__source=""), "data.source", "nothing", "text to train on", "--config.data.source=FILE")
 
 
-@pytest.mark.parametrize("mode", ["train", "prepare"])
-def test_one_document_has_no_random_next_sentence(home, tmp_path, mode):
+def test_one_document_has_no_random_next_sentence(home, prepare, tmp_path):
     one = tmp_path / "one.txt"
     one.write_text((home / "text.txt").read_text().replace("\n\n", "\n"))
-    arguments = tiny.arguments(one, tmp_path / "run", data__valid_source=home / "text.txt")
-    message = tiny.run_on_one(*arguments, f"--mode={mode}").error
+    message = prepare(data__source=one, data__valid_source=home / "text.txt", data__prepared_dir=tmp_path / "prepared")
     check(message, "next-sentence", "1 document", "at least two", "next_sentence=False")
-
-
-@pytest.mark.parametrize(("fraction", "split"), [(1e-9, "valid"), (1 - 1e-9, "train")])
-def test_an_empty_split(prepare, fraction, split):
-    message = prepare(data__valid_fraction=fraction)
-    check(message, f"the {split} split", "no document", "validation split", "data.valid_fraction")
-
-
-# Vocabularies.
-
-
-def test_a_vocabulary_of_another_casing(prepare, home):
-    message = prepare(data__vocab_file=home / "vocabulary", data__lowercase=False)
-    check(message, "data.lowercase", "False", "True, the casing of the tokenizer in", "data.lowercase=True")
 
 
 # Config values.
@@ -92,9 +60,7 @@ def test_a_vocabulary_of_another_casing(prepare, home):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("data.vocab_size", 4, "at least 10"),
         ("data.seq_len", 64, "at most model.max_positions=48"),
-        ("data.on_bad_row", "ignore", "stop, skip"),
         ("data.stages[0]", ((0.5, 16, 1),), "a fraction of all updates between 0 and 1, and a length"),
         ("data.stages[0]", ((1.0, 16),), "between 0 and 1"),
         ("data.stages[0]", ((0.5, 4),), "at least 8"),
@@ -115,7 +81,6 @@ def test_a_bad_value_is_reported_before_the_text_is_read(train, tmp_path, key, v
 @pytest.mark.parametrize(
     ("overrides", "what", "expected"),
     [
-        ({"masking__mask_fraction": 0.9}, "config keys masking.*fraction", "add up to 1"),
         ({"masking__rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10, a fraction"),
         ({"masking__final_rate": 0.3, "masking__max_predictions": 6}, "masking.max_predictions$", "at least 10"),
         ({"objective": "causal_lm", "model__direction": "left_to_right"}, "objective", "no next-sentence"),
@@ -169,7 +134,6 @@ TINY = "--config=configs/bert_pretraining.py:tiny"
     [
         ([f"{TINY},huge"], "^--config: variant$", "^'tiny,huge'$", "commas: at most one of tiny, .*; phase2$", "after"),
         (["--config=configs/nope.py:tiny"], "^--config$", "^No such file .*'configs/nope.py'$", "a config", "the path"),
-        (["--config=configs/bert_pretraining.py"], "--config", "neither a size nor init_from", "a size", ":tiny"),
         ([], "--config", "none", "a file of configs/", "add --config="),
         ([TINY, "--mode=predict"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),
         ([TINY, "--mode=evaluate"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),

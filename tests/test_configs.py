@@ -22,6 +22,7 @@ from bertjax.runs.checkpoints import restore_params
 from bertjax.training import loop
 from bertjax.training.config import TrainingConfig
 from tests import tiny
+from tests.experiments.commands import done, flags, lines_of
 
 ROOT = Path(__file__).parents[1]
 MODULES = {
@@ -37,10 +38,7 @@ SIZES["translation"] = ("tiny", "base", "big", "rnn")
 VARIANTS = [(name, size) for name, sizes in SIZES.items() for size in sizes]
 VARIANTS += [("bert_pretraining", variant) for variant in ("tiny,modern", "modernbert_base")]
 # The values that a config needs in addition to a size.
-NEEDED = {
-    "classification": {"data.labels": ("no", "yes")},
-    "tagging": {"data.labels": ("O", "B-PER", "I-PER")},
-}
+NEEDED = {"classification": {"data.labels": ("no", "yes")}, "tagging": {"data.labels": ("O", "B-PER", "I-PER")}}
 
 
 def small(name: str, folder: Path) -> dict[str, Any]:
@@ -287,9 +285,7 @@ def test_a_task_starts_from_the_head_of_a_modern_run(tmp_path):
     runs, trees = [tmp_path / "words", tmp_path / "classes"], []
     configs = ("bert_pretraining.py:tiny,modern", "classification.py")
     for config, run, values in zip(configs, runs, (text, {**table, "init_from": runs[0]}), strict=True):
-        flags = [f"--config.{key}={value}" for key, value in {**values, "optimizer.warmup_steps": 0}.items()]
-        outcome = tiny.run_on_one(f"--config=configs/{config}", f"--workdir={run}", *flags)
-        assert outcome.status is None, outcome.status
+        done(f"--config=configs/{config}", f"--workdir={run}", *flags({**values, "optimizer.warmup_steps": 0}))
         trees.append(restore_params(run, "latest", None))
     words, classes = trees
     assert classes.keys() == {"bert", "transform", "norm", "classifier"}
@@ -301,13 +297,8 @@ def test_a_task_starts_from_the_head_of_a_modern_run(tmp_path):
 @pytest.mark.parametrize(("name", "variant"), [*((name, SIZES[name][0]) for name in MODULES), VARIANTS[-2]])
 def test_each_config_trains_at_its_smallest_size(name, variant, tmp_path):
     workdir = tmp_path / "run"
-    outcome = tiny.run_on_one(
-        f"--config=configs/{name}.py:{variant}",
-        f"--workdir={workdir}",
-        *(f"--config.{key}={value}" for key, value in small(name, tmp_path).items()),
-    )
-    assert outcome.status is None, outcome.status
-    steps = [json.loads(line)["step"] for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    done(f"--config=configs/{name}.py:{variant}", f"--workdir={workdir}", *flags(small(name, tmp_path)))
+    steps = [line["step"] for line in lines_of(workdir / "metrics.jsonl")]
     baselines = [] if name == "translation" else [0]
     assert steps == [*baselines, 2, 2]
     assert json.loads((workdir / "config.json").read_text())["num_steps"] == 2
@@ -333,19 +324,14 @@ def _check_library(name, workdir, folder):
     given, lines = INPUTS.get(name, ("the cat sees the dog .", "the cat sees the dog .\n"))
     command = ["--mode=predict", f"--workdir={workdir}", "--format=jsonl"]
     expected = [json.loads(tiny.run_on_one(*command, stdin=lines.encode()).stdout)]
-    assert tiny.run_on_one("--mode=export", f"--workdir={workdir}", f"--output={folder / 'exported'}").status is None
+    done("--mode=export", f"--workdir={workdir}", f"--output={folder / 'exported'}")
     with tiny.few_devices(1):
         run = bertjax.load(workdir)
         assert json.loads(json.dumps(run.predict([given]))) == expected
         # The folder does not say how the run generates.
-        keys = (
-            "target_len",
-            "data.seq_len",
-            "data.max_query_length",
-            *(f"decoding.{key}" for key in run.config.get("decoding", ())),
-        )
         values = traverse_util.flatten_dict(dict(run.config), sep=".")
-        settings = {key: values[key] for key in keys if key in values}
+        keys = {"target_len", "data.seq_len", "data.max_query_length"}
+        settings = {key: values[key] for key in values if key in keys or key.startswith("decoding.")}
         exported = bertjax.load(folder / "exported", config=settings)
         assert exported.config["experiment"] == name
         assert json.loads(json.dumps(exported.predict([given]))) == expected

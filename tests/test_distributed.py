@@ -28,6 +28,14 @@ def final_params(workdir):
     return tiny.saved_params(json.loads((workdir / "config.json").read_text()), workdir)
 
 
+def errors_of(both):
+    """The messages of processes, all of which must fail."""
+    for process in both:
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 1
+        yield errors
+
+
 @pytest.mark.slow
 def test_two_processes_of_four_devices_train_as_one_of_eight(text, tmp_path):
     """They resume a run of one process. The result is the same even if their time zones and locales differ."""
@@ -60,9 +68,7 @@ def test_all_processes_report_a_loss_that_is_not_finite(text, tmp_path):
     values = {"optimizer__learning_rate": 1e30, "optimizer__schedule": "constant", "optimizer__clip_norm": 0.0}
     values |= {"model__num_layers": 1, "evaluate_every": 100, "checkpoint__save_every": 100}
     with processes.started(tiny.arguments(text, tmp_path / "run", **values), 2) as both:
-        for process in both:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 1
+        for errors in errors_of(both):
             message = r"error: step \d+: got a loss or gradient that is not finite; .*(parameter|gradient)"
             assert re.search(message, errors), errors
 
@@ -103,9 +109,8 @@ def test_when_a_process_is_killed_or_stopped_the_other_exits_with_a_message(text
 def test_a_process_exits_if_the_others_do_not_start(text, tmp_path):
     address = processes.free_address()
     flags = [f"--coordinator_address={address}", "--num_processes=2", "--process_id=1", "--join_timeout=3"]
-    with processes.started([*tiny.arguments(text, tmp_path / "run"), *flags], 1) as (process,):
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 1
+    with processes.started([*tiny.arguments(text, tmp_path / "run"), *flags], 1) as one:
+        (errors,) = errors_of(one)
     message = f"error: joining the processes: got missing processes after 3 s; expected 2 .* at {address}. Fix: .*\n"
     assert re.fullmatch(message, errors), errors  # and no stack trace
     assert not (tmp_path / "run").exists()
@@ -185,9 +190,8 @@ def test_agree_raises_for_values_that_differ(monkeypatch):
 def test_an_error_on_the_first_process_is_reported_by_all(text, tmp_path):
     text.write_bytes(text.read_bytes() + b"\xff\n")
     with processes.started(tiny.arguments(text, tmp_path / "run"), 2) as both:
-        for process, expected in zip(both, ("not valid UTF-8", "process 0: got .*not valid UTF-8"), strict=True):
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 1
+        told = ("not valid UTF-8", "process 0: got .*not valid UTF-8")
+        for errors, expected in zip(errors_of(both), told, strict=True):
             assert re.search(f"error: .*{expected}", errors), errors
             assert "lost connection" not in errors
 
@@ -221,9 +225,7 @@ def test_processes_that_were_started_together_must_join(monkeypatch, name):
 def test_processes_with_different_configs_report_the_keys_that_differ(text, tmp_path):
     own = (["--config.seed=3"], ["--config.optimizer.learning_rate=0.5"])
     with processes.started(tiny.arguments(text, tmp_path / "run"), 2, own=own) as both:
-        for process in both:
-            _, errors = process.communicate(timeout=120)
-            assert process.returncode == 1
+        for errors in errors_of(both):
             message = "(process 0 first): got seed 3, 0; optimizer.learning_rate 0.001, 0.5; expected the same flags"
             assert message in errors
     assert not (tmp_path / "run").exists()

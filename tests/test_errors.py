@@ -112,9 +112,8 @@ def test_a_key_with_a_default_may_be_missing():
 @pytest.mark.parametrize("key", GOOD)
 def test_a_missing_key_is_named(key):
     values = {k: v for k, v in GOOD.items() if k != key}
-    with pytest.raises(
-        UserError, match=rf"config key top\.{key}: got no value; expected .*Fix: set --config\.top\.{key}="
-    ):
+    message = rf"config key top\.{key}: got no value; expected .*Fix: set --config\.top\.{key}="
+    with pytest.raises(UserError, match=message):
         build(Outer, values, "top")
 
 
@@ -203,9 +202,8 @@ def test_a_missing_folder_is_not_reported_as_a_full_disk():
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError, Exception])
 def test_a_full_disk_is_recognized_in_the_errors_of_any_library(kind):
     error = kind("Failed writing:\n /x/y\n No space left on device [os_error_code='28']\n more")
-    assert str(as_user_error(error, "/a/run")).startswith(
-        "/a/run: got No space left on device; expected a readable and writable path"
-    )
+    told = "/a/run: got No space left on device; expected a readable and writable path"
+    assert str(as_user_error(error, "/a/run")).startswith(told)
 
 
 @given(st.sampled_from([KeyError, ValueError, RuntimeError, TypeError, AssertionError, OSError]), st.text(max_size=20))

@@ -22,6 +22,7 @@ from bertjax.configs import sizes
 from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
+from tests.experiments.commands import done, lines_of
 from tests.tiny import run_on_one
 
 ROOT = Path(__file__).parents[1]
@@ -42,14 +43,14 @@ def home(tmp_path_factory):
     """A folder with `text.txt` and a `run` trained on it, with a report."""
     home = tmp_path_factory.mktemp("launch")
     text = tiny.write_text(home / "text.txt")
-    done = run_on_one("--report", *tiny.arguments(text, home / "run", **VALUES))
-    assert done.status is None and done.stdout == ""
+    trained = done("--report", *tiny.arguments(text, home / "run", **VALUES))
+    assert trained.stdout == ""
     number = r"[\d.e-]+"
     update = rf"step 4/6  loss {number}  masked_lm_accuracy {number}  next_sentence_accuracy {number}  lr {number}  "
-    assert re.search(update + r"[\d.]+[kM]? tokens/s  [\d:]+ left\n", done.stderr), done.stderr
+    assert re.search(update + r"[\d.]+[kM]? tokens/s  [\d:]+ left\n", trained.stderr), trained.stderr
     scores = rf"step 6/6  valid: next_sentence_loss {number}  .*masked_lm_loss {number} \(unigram {number}\)"
-    assert re.search(scores, done.stderr), done.stderr
-    assert f"report: {home / 'run' / 'report.html'}\n" in done.stderr
+    assert re.search(scores, trained.stderr), trained.stderr
+    assert f"report: {home / 'run' / 'report.html'}\n" in trained.stderr
     return home
 
 
@@ -57,15 +58,10 @@ def home(tmp_path_factory):
 def published(home):
     """The run's weights as Hugging Face has them."""
     folder = home / "published"
-    outcome = run_on_one("--mode=export", f"--workdir={home / 'run'}", f"--output={folder}")
-    assert outcome.status is None
+    outcome = done("--mode=export", f"--workdir={home / 'run'}", f"--output={folder}")
     of_transformers = f'BertForPreTraining.from_pretrained("{folder}") of transformers'
     assert f'exported to {folder}: bertjax.load("{folder}") opens it, and {of_transformers}\n' in outcome.stderr
     return folder
-
-
-def lines_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def scores_of(run: Path, step: int) -> dict:
@@ -81,16 +77,6 @@ def predict(*arguments: str, stdin: str = "", run: Callable[..., tiny.Outcome] =
     outcome = run("--mode=predict", *arguments, stdin=stdin.encode())
     assert outcome.status is None, outcome.status
     return [json.loads(line) for line in outcome.stdout.splitlines()]
-
-
-def same_predictions(ours: list[dict], theirs: list[dict], tolerance: float = 2e-5) -> None:
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
-        assert (a["text"], len(a["masks"])) == (b["text"], len(b["masks"]))
-        assert a["is_next_probability"] == pytest.approx(b["is_next_probability"], abs=tolerance)
-        for mask, other in zip(a["masks"], b["masks"], strict=True):
-            assert mask["position"] == other["position"]
-            assert mask["probabilities"] == pytest.approx(other["probabilities"], abs=tolerance)
 
 
 # Training.
@@ -128,36 +114,13 @@ def test_the_names_of_the_metrics(home):
     assert rates == pytest.approx([peak / 2, peak * (1 - 3 / 6), peak * (1 - 5 / 6)])
 
 
-@pytest.mark.slow
-def test_the_latest_and_the_best_checkpoint_are_kept(home):
-    run = home / "run"
-    losses = {step: scores_of(run, step)["valid/next_sentence_loss"] for step in (2, 4, 6)}
-    best = min(losses, key=losses.__getitem__)
-    assert best != 6
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {str(best), "6"}
-    outcome = run_on_one("--mode=evaluate", f"--workdir={run}", "--checkpoint=best")
-    assert json.loads(outcome.stdout)["valid/next_sentence_loss"] == pytest.approx(losses[best], rel=1e-5)
-    by_number = run_on_one("--mode=evaluate", f"--workdir={run}", f"--checkpoint={best}")
-    assert by_number.stdout == outcome.stdout
-    latest = run_on_one("--mode=evaluate", f"--workdir={run}", "--checkpoint=latest")
-    each = run_on_one("--mode=evaluate", f"--workdir={run}", "--checkpoint=each:last:2")
-    both = [json.loads(one.stdout)["valid/next_sentence_loss"] for one in (outcome, latest)]
-    assert json.loads(each.stdout)["valid/next_sentence_loss"] == pytest.approx(sum(both) / 2, rel=1e-6)
-
-
-def test_a_finished_run_is_not_changed(home):
-    before = (home / "run" / "metrics.jsonl").read_bytes()
-    assert run_on_one(*tiny.arguments(home / "text.txt", home / "run", **VALUES)).status is None
-    assert (home / "run" / "metrics.jsonl").read_bytes() == before
-
-
 def test_a_run_whose_masking_rate_was_cut_resumes(home, tmp_path):
     """Earlier versions trained such runs. The same command, which does not set `max_predictions`, resumes them."""
     run = shutil.copytree(home / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
     config["masking"]["max_predictions"] = 3
     (run / "config.json").write_text(json.dumps(config))
-    assert run_on_one(*tiny.arguments(home / "text.txt", run, **VALUES)).status is None
+    done(*tiny.arguments(home / "text.txt", run, **VALUES))
     assert json.loads((run / "config.json").read_text()) == config
 
 
@@ -174,17 +137,15 @@ def test_a_run_with_a_renamed_text_resumes_from_its_last_checkpoint(home, tmp_pa
     run = shutil.copytree(home / "run", tmp_path / "run")
     shutil.rmtree(run / "checkpoints" / "6")
     changed = {**VALUES, "log_every": 1, "checkpoint__keep": 2, "model__remat": "full", "model__scan_layers": True}
-    outcome = run_on_one(*tiny.arguments(shutil.copy(home / "text.txt", tmp_path / "renamed.txt"), run, **changed))
-    assert outcome.status is None and "resuming after step" in outcome.stderr
+    outcome = done(*tiny.arguments(shutil.copy(home / "text.txt", tmp_path / "renamed.txt"), run, **changed))
+    assert "resuming after step" in outcome.stderr
     assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == [0, 2, 2, 3, 4, 4, 5, 6, 6]
     assert scores_of(run, 6) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
 
 
 def test_prepare_writes_only_the_text(tmp_path):
     text = tiny.write_text(tmp_path / "text.txt")
-    outcome = run_on_one("--mode=prepare", *tiny.arguments(text, tmp_path / "run"))
-    assert outcome.status is None
-    assert outcome.stdout == ""
+    assert done("--mode=prepare", *tiny.arguments(text, tmp_path / "run")).stdout == ""
     manifests = list((tmp_path / "prepared").glob("*/manifest.json"))
     assert len(manifests) == 1
     counts = json.loads(manifests[0].read_text())["counts"]
@@ -302,8 +263,7 @@ def test_a_report_is_written_into_the_folder_of_the_run(home, tmp_path):
     run = shutil.copytree(home / "run", tmp_path / "run")
     (run / "report.html").unlink()
     (run / "samples.jsonl").unlink()
-    outcome = run_on_one("--mode=report", f"--workdir={run}")
-    assert outcome.status is None, outcome.status
+    outcome = done("--mode=report", f"--workdir={run}")
     path = Path(outcome.stdout.strip())
     assert path.resolve() == (run / "report.html").resolve()
     assert "masked_lm_loss" in path.read_text() and 'id="samples"' in path.read_text()
@@ -316,8 +276,7 @@ def test_without_its_text_a_run_has_a_report_without_samples(home, tmp_path):
     config = json.loads((run / "config.json").read_text())
     config["data"] |= {"source": str(tmp_path / "gone.txt"), "prepared_dir": str(tmp_path / "gone")}
     (run / "config.json").write_text(json.dumps(config))
-    outcome = run_on_one("--mode=report", f"--workdir={run}")
-    assert outcome.status is None, outcome.status
+    outcome = done("--mode=report", f"--workdir={run}")
     assert "report without samples: " in outcome.stderr and "gone.txt" in outcome.stderr
     assert 'id="samples"' not in (run / "report.html").read_text()
 
@@ -326,9 +285,9 @@ def test_without_its_text_a_run_has_a_report_without_samples(home, tmp_path):
 
 
 def test_evaluate_prints_the_last_metrics_of_the_run(home):
-    done = run_on_one("--mode=evaluate", f"--workdir={home / 'run'}")
+    found = json.loads(done("--mode=evaluate", f"--workdir={home / 'run'}").stdout)
     baselines = lines_of(home / "run" / "metrics.jsonl")[0]
-    assert json.loads(done.stdout) | {"step": 0} == scores_of(home / "run", 6) | baselines
+    assert found | {"step": 0} == scores_of(home / "run", 6) | baselines
 
 
 def test_a_run_is_evaluated_on_other_text(home, tmp_path):
@@ -384,25 +343,16 @@ def test_one_text_has_no_next_sentence_and_no_text_no_record(home):
     assert predict(f"--workdir={home / 'run'}", stdin="") == []
 
 
-def mixed_lines(count: int) -> list[str]:
-    """Lines of 4 to 44 word pieces, some of two segments, all of them different."""
-    words = ["the", "a", "cat", "dog", "bird", "fish", "sees", "likes", "finds", "small", "big", "red"]
-    lines = []
-    for i in range(count):
-        text = [words[(i * 7 + j * (1 + i % 5)) % len(words)] for j in range(1 + i * 5 % 41)]
-        text.insert(i % (len(text) + 1), "[MASK]")
-        if i % 3 == 0:
-            text.insert(len(text) // 2, "\t")
-        lines.append(f"{' '.join(text)}".replace(" \t ", "\t"))
-    return lines
-
-
 def test_predictions_through_a_pipe(home):
-    lines = mixed_lines(5)
-    done = launch("--mode=predict", f"--workdir={home / 'run'}", stdin="\r\n".join(lines))
-    records = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = ["the [MASK] sees a cat\ta dog [MASK] .", "[MASK]", "the big red " * 12 + "[MASK]"]
+    piped = launch("--mode=predict", f"--workdir={home / 'run'}", stdin="\r\n".join(lines))
+    records = [json.loads(line) for line in piped.stdout.splitlines()]
     assert [record["text"] for record in records] == lines
-    same_predictions(records, predict(f"--workdir={home / 'run'}", stdin="\n".join(lines)))
+    for ours, theirs in zip(records, predict(f"--workdir={home / 'run'}", stdin="\n".join(lines)), strict=True):
+        assert ours["is_next_probability"] == pytest.approx(theirs["is_next_probability"], abs=2e-5)
+        for mask, other in zip(ours["masks"], theirs["masks"], strict=True):
+            assert mask["position"] == other["position"]
+            assert mask["probabilities"] == pytest.approx(other["probabilities"], abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -462,12 +412,9 @@ def test_an_error_suggests_the_closest_name(tmp_path, arguments, what, meant):
 def test_published_weights_are_evaluated_without_a_run(home, published, tmp_path):
     arguments = from_folder(home, published, tmp_path / "run")
     arguments = [argument for argument in arguments if not argument.startswith("--workdir")]
-    outcome = run_on_one("--mode=evaluate", *arguments)
-    assert outcome.status is None, outcome.status
-    scores = json.loads(outcome.stdout)
-    assert {name: scores[name] for name in scores_of(home / "run", 6)} == pytest.approx(
-        scores_of(home / "run", 6), 1e-4
-    )
+    scores = json.loads(done("--mode=evaluate", *arguments).stdout)
+    expected = scores_of(home / "run", 6)
+    assert {name: scores[name] for name in expected} == pytest.approx(expected, 1e-4)
     before = {path.name for path in published.iterdir()}
     nowhere = [argument for argument in arguments if not argument.startswith("--config.data.prepared_dir")]
     assert json.loads(run_on_one("--mode=evaluate", *nowhere).stdout) == scores
@@ -487,96 +434,33 @@ def test_the_export_has_the_files_of_published_folders(published):
     assert json.loads((published / "tokenizer_config.json").read_text())["model_max_length"] == 48
 
 
-def test_predictions_from_published_weights(home, published):
-    flags = ["--config=configs/bert_pretraining.py", f"--config.init_from={published}", "--config.data.seq_len=32"]
-    text = "\n".join(mixed_lines(9))
-    same_predictions(predict(*flags, stdin=text), predict(f"--workdir={home / 'run'}", stdin=text))
-
-
-@pytest.mark.slow
-def test_training_starts_from_a_copy_of_the_weights_in_init_from(home, published, tmp_path):
-    """The run needs them no longer."""
-    weights = shutil.copytree(published, tmp_path / "weights")
-    once = {"num_steps": 1, "evaluate_every": 1, "log_every": 1}  # the first update of a warm-up has rate 0
-    outcome = run_on_one(*from_folder(home, weights, tmp_path / "run", **once))
-    assert outcome.status is None, outcome.status
-    assert scores_of(tmp_path / "run", 1) == pytest.approx(scores_of(home / "run", 6), rel=1e-4)
-    assert (tmp_path / "run" / "vocab.txt").read_bytes() == (home / "run" / "vocab.txt").read_bytes()
-    shutil.rmtree(weights)
-    assert len(predict(f"--workdir={tmp_path / 'run'}", stdin="a [MASK]")) == 1
-
-
 @pytest.mark.parametrize("source", ["published", pytest.param("run", marks=pytest.mark.slow)])
 def test_positions_that_were_not_learned_start_as_copies(home, published, tmp_path, source):
     def positions(folder):
         return restore_params(folder, "latest", None)["bert"]["embeddings"]["position_embeddings"]
 
     values = {"num_steps": 1, "learned_positions": 10}  # the first update of a warm-up has rate 0
-    outcome = run_on_one(*from_folder(home, home / source, tmp_path / "run", **values))
-    assert outcome.status is None, outcome.status
+    done(*from_folder(home, home / source, tmp_path / "run", **values))
     before, after = positions(home / "run"), positions(tmp_path / "run")
     np.testing.assert_array_equal(after, before[np.arange(len(before)) % 10])
 
 
-# Ablations: each is a value.
-
-CAUSAL = {"objective": "causal_lm", "data__next_sentence": False, "checkpoint__best_metric": "valid/causal_lm_loss"}
-
-
-# Several at once cost one training.
-ABLATIONS = {
-    "data": {
-        "masking__whole_word": True,
-        "masking__mode": "static",
-        "masking__dupe_factor": 2,
-        "masking__mask_fraction": 1.0,
-        "masking__random_fraction": 0.0,
-        "masking__keep_fraction": 0.0,
-        "model__direction": "left_to_right",
-    },
-    "model": {
-        "model__norm": "pre",
-        "model__activation": "gelu_tanh",
-        "model__scan_layers": True,
-        "data__next_sentence": False,
-        "optimizer__name": "lamb",
-    },
-    "memory": {
-        "model__dtype": "bfloat16",
-        "model__remat": True,
-        "accumulation_steps": 2,
-        "optimizer__schedule": "cosine",
-        "optimizer__groups": "(('embeddings',{'frozen':True}),('layers',{'learning_rate':1e-3,'name':'lamb'}))",
-    },
-    "right_to_left": {
-        **CAUSAL,
-        "model__direction": "right_to_left",
-        "optimizer__bias_correction": True,
-        "optimizer__name": "muon",
-        **dict.fromkeys(("mesh__data", "mesh__fsdp", "mesh__tensor"), 2),
-    },
-    "left_to_right": {
-        **CAUSAL,
-        "model__direction": "left_to_right",
-        "parallel": "pmap",
-        "optimizer__schedule": "trapezoidal",
-    },
+MEMORY = {
+    "model__dtype": "bfloat16",
+    "model__remat": True,
+    "accumulation_steps": 2,
+    "optimizer__groups": "(('embeddings',{'frozen':True}),('layers',{'learning_rate':1e-3,'name':'lamb'}))",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", ABLATIONS.values(), ids=ABLATIONS.keys())
-def test_ablations(home, tmp_path, overrides):
-    workdir = tmp_path / "run"
-    objective = overrides.get("objective", "masked_lm")
+@pytest.mark.parametrize("overrides", [MEMORY, {"parallel": "pmap"}], ids=["memory", "pmap"])
+def test_runs_with_values_that_are_rarely_combined(home, tmp_path, overrides):
+    workdir, run = tmp_path / "run", tiny.run if "parallel" in overrides else run_on_one
     values = {"num_steps": 2, "evaluate_every": 2, "model__num_layers": 1, **overrides}
-    run = tiny.run if {"mesh__fsdp", "parallel"} & overrides.keys() else run_on_one
     outcome = run(*tiny.arguments(home / "text.txt", workdir, **values))
     assert outcome.status is None, outcome.status
-    baseline, train, valid = lines_of(workdir / "metrics.jsonl")
-    assert baseline[f"valid/{objective}_unigram_loss"] > 0
-    assert 0 < valid[f"valid/{objective}_loss"] < 20
-    assert ("valid/next_sentence_loss" in valid) == overrides.get("data__next_sentence", True)
-    assert train["train/gradient_norm"] > 0
+    _, train, valid = lines_of(workdir / "metrics.jsonl")
+    assert 0 < valid["valid/masked_lm_loss"] < 20 and train["train/gradient_norm"] > 0
     (record,) = predict(f"--workdir={workdir}", stdin="the [MASK] sees a cat", run=run)
     assert record["masks"][0]["position"] == 2

@@ -155,14 +155,6 @@ def test_no_function_is_too_long():
 
 
 @pytest.mark.parametrize(
-    "library", ["orbax", "tensorboardX", "tensorflow_datasets", "apache_beam", "submitit", "absl.flags"]
-)
-def test_only_one_module_imports_each_of_these(library):
-    importers = [path for path, source in sources().items() if any(is_within(n, (library,)) for n in imported(source))]
-    assert importers == list(OWNERS[library])
-
-
-@pytest.mark.parametrize(
     ("path", "source"),
     [
         ("launch.py", "from bertjax import modes"),

@@ -42,9 +42,8 @@ def locked(name: str) -> tuple[tuple[Requirement, int], ...]:
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert lines
     parts = [[word for word in words if not word.startswith("--hash=sha256:")] for words in lines]
-    return tuple(
-        (Requirement(" ".join(part)), len(words) - len(part)) for words, part in zip(lines, parts, strict=True)
-    )
+    hashes = (len(words) - len(part) for words, part in zip(lines, parts, strict=True))
+    return tuple(zip((Requirement(" ".join(part)) for part in parts), hashes, strict=True))
 
 
 def versions(requirements, environment) -> dict[str, str]:
@@ -78,9 +77,8 @@ def test_a_lock_has_the_direct_pins(name, extras, environment):
 
 @each_environment
 def test_the_runtime_is_a_part_of_dev(environment):
-    runtime, dev = (
-        versions([requirement for requirement, _ in locked(f"{name}.txt")], environment) for name in ("runtime", "dev")
-    )
+    locks = (locked(f"{name}.txt") for name in ("runtime", "dev"))
+    runtime, dev = (versions([requirement for requirement, _ in lock], environment) for lock in locks)
     assert runtime.items() <= dev.items()
 
 

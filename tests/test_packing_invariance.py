@@ -1,8 +1,6 @@
 """Packing does not change losses, metrics and gradients."""
 
-import importlib
 import itertools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +8,14 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.experiments.commands import sizes, tree_of
 from tests.random_params import random_params
-from tests.trees import distance
+from tests.trees import distance, specs
 
-CAUSAL = {
-    "objective": "causal_lm",
-    "model__direction": "left_to_right",
-    "checkpoint__best_metric": "valid/causal_lm_loss",
-}
-WAYS = {"pairs": {"data__next_sentence": True}, "causal": {"data__next_sentence": False, **CAUSAL}}
-SMALL = {
-    "batch_size": 4,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 48,
-    "data.seq_len": 48,
-}
+CAUSAL = {"objective": "causal_lm", "model__direction": "left_to_right"}
+CAUSAL |= {"data__next_sentence": False, "checkpoint__best_metric": "valid/causal_lm_loss"}
+WAYS = {"pairs": {"data__next_sentence": True}, "causal": CAUSAL}
+SMALL = {"batch_size": 4, **sizes(1, 16, 2, 32, 48), "data.seq_len": 48}
 
 
 # For each case: the experiment, the function that writes its rows, and additional config values.
@@ -37,11 +25,6 @@ FINE_TUNING = {
     "tags": ("tagging", tiny.write_sentences, {"class_weights": (1.0, 3.0, 1.0, 2.0, 1.0)}),
     "answers": ("question_answering", tiny.write_questions, {"data.max_query_length": 9}),
 }
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("packing") / "text.txt")
 
 
 def totals(task, batches):
@@ -72,9 +55,8 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
     trees = [tiny.config(text, data__packing=packing, **short, **WAYS[way]) for packing in (False, True)]
     (alone, gradient, rows), (packed, packed_gradient, packed_rows) = (epoch(tree) for tree in trees)
     assert packed_rows < 0.9 * rows
-    for (name, a), (_, b) in zip(
-        jax.tree.leaves_with_path(alone[:2]), jax.tree.leaves_with_path(packed[:2]), strict=True
-    ):
+    pairs = zip(*(jax.tree.leaves_with_path(found[:2]) for found in (alone, packed)), strict=True)
+    for (name, a), (_, b) in pairs:
         if "tokens" not in str(name):  # counted once per batch
             assert abs(a - b) <= 1e-5 * abs(a), (name, a, b)
     assert alone[1]["tokens"][0] == packed[1]["tokens"][0]
@@ -84,9 +66,8 @@ def test_packing_changes_neither_losses_nor_metrics_nor_gradients(text, way):
 
 def fine_tuning(name, folder, **overrides):
     experiment, write, changes = FINE_TUNING[name]
-    tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config("tiny")
-    tree.update_from_flattened_dict({**SMALL, **write(folder), **changes, **overrides})
-    return tiny.ready(json.loads(tree.to_json_best_effort()), folder / "kept")
+    tree = tree_of(experiment, "tiny", {**SMALL, **write(folder), **changes, **overrides})
+    return tiny.ready(tree, folder / "kept")
 
 
 @pytest.mark.slow
@@ -97,9 +78,7 @@ def test_packing_does_not_change_losses_and_gradients_of_fine_tuning(name, tmp_p
     alone = rows.rows.padded(np.arange(len(rows.rows.lengths)), 48)
     shared = list(itertools.islice(data.batches("train", 0, np.arange(4)), data.train.steps_per_epoch))
     assert settings.evaluate_every == len(shared) < 0.6 * len(alone["weights"]) / 4
-    (specs,) = packed.batch_specs()
-    shapes = {key: (array.shape, array.dtype) for key, array in shared[0].items()}
-    assert shapes == {key: (spec.shape, spec.dtype) for key, spec in specs.items()}
+    assert [specs(shared[0])] == [specs(spec) for spec in packed.batch_specs()]
     (sums, gradient), (packed_sums, packed_gradient) = totals(plain, [alone]), totals(packed, shared)
     sums[1]["tokens"] = packed_sums[1]["tokens"] = packed_sums[1]["tokens"][0]  # counted once per batch
     for (path, a), (_, b) in zip(jax.tree.leaves_with_path(sums), jax.tree.leaves_with_path(packed_sums), strict=True):

@@ -1,7 +1,5 @@
 """Tasks train, predict and are exported with byte-level BPE, given or trained on their text."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from tests import test_configs as configs
 from tests import tiny
 from tests.data.text import byte_bpe
 from tests.data.text.sentencepiece_files import FIRST, model
+from tests.experiments.commands import done, flags, lines_of
 
 TRAINED = {"data.vocab_file": "", "data.tokenizer": "byte_bpe", "data.vocab_size": 300}
 
@@ -26,12 +25,7 @@ def values_of(name, folder):
 def train(name, folder, **more):
     workdir = folder / "run"
     values = {**values_of(name, folder), **more}
-    outcome = tiny.run_on_one(
-        f"--config=configs/{name}.py:{configs.SIZES[name][0]}",
-        f"--workdir={workdir}",
-        *(f"--config.{key}={value}" for key, value in values.items()),
-    )
-    assert outcome.status is None, outcome.status
+    done(f"--config=configs/{name}.py:{configs.SIZES[name][0]}", f"--workdir={workdir}", *flags(values))
     return workdir
 
 
@@ -53,7 +47,7 @@ def sentencepiece(folder):
 )
 def test_tasks_train_with_a_library_tokenizer(name, write, tmp_path):
     workdir = train(name, tmp_path, **(write(tmp_path / "xlm-r") if write else {}))
-    losses = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    losses = lines_of(workdir / "metrics.jsonl")
     assert losses[-1]["step"] == 2
     assert (workdir / "tokenizer.json").exists() and not (workdir / "vocab.txt").exists()
     configs._check_library(name, workdir, tmp_path)
@@ -77,6 +71,5 @@ def test_vectors_of_words_and_tokens_of_a_pretraining_run(tmp_path):
 @pytest.mark.parametrize("name", ["bert_pretraining", "bertsum_ext"])
 def test_a_trained_vocabulary_has_room_for_all_bytes(name, tmp_path):
     values = {**configs.small(name, tmp_path), **TRAINED, "data.vocab_size": 260}
-    flags = [f"--config.{key}={value}" for key, value in values.items()]
-    outcome = tiny.run_on_one(f"--config=configs/{name}.py:tiny", f"--workdir={tmp_path / 'run'}", *flags)
+    outcome = tiny.run_on_one(f"--config=configs/{name}.py:tiny", f"--workdir={tmp_path / 'run'}", *flags(values))
     tiny.check_message(outcome.error, "data.vocab_size", "260", "at least 261.*all bytes", "")

@@ -153,9 +153,8 @@ def test_the_packages_sweeps_and_keys_are_found(bertjax):
 
 def test_help_of_the_console_command_describes_it(site, tmp_path):
     env = processes.environment() | {"PYTHONPATH": str(site)}
-    printed = subprocess.run(
-        [site / "bin" / "bertjax", "--help"], cwd=tmp_path, env=env, capture_output=True, text=True
-    )
+    command = [site / "bin" / "bertjax", "--help"]
+    printed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "\n  bertjax --mode=evaluate --workdir=runs/demo" in printed.stdout and "launch.py" not in printed.stdout
     for flag in ("--config", "--mode", "--workdir", "--sweep"):
         assert flag in printed.stdout

@@ -1,7 +1,5 @@
 """Words of any language."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +7,6 @@ from hypothesis import strategies as st
 from bertjax import words
 
 TEXTS = st.text(st.sampled_from("aB1 .,'-\n\u00a0\x1cé猫坐か。ไทยक्") | st.characters())
-
-
-def test_examples():
-    assert doctest.testmod(words).failed == 0
 
 
 @given(st.text("aB1 .,'-\n\u00a0\x1céЖह्"))

@@ -33,10 +33,7 @@ _PLACES = ("house", "tree", "river")
 _WORDS = "the a cat dog bird fish sees likes finds small big red old house tree river and runs sleeps sings"
 WORDS = tuple(_WORDS.split())
 
-_PHRASES = {
-    "color": ("dark Gray", "light Blue", "pale Green"),
-    "time": ("early Monday", "late Sunday"),
-}
+_PHRASES = {"color": ("dark Gray", "light Blue", "pale Green"), "time": ("early Monday", "late Sunday")}
 
 # The form of a UserError's message.
 _MESSAGE = re.compile(
@@ -385,6 +382,5 @@ def params_of(task: Any, workdir: Path, which: str = "latest") -> Any:
     """The parameters of a checkpoint of a task's run, as NumPy arrays."""
     here = SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    return jax.device_get(
-        checkpoints.restore_params(workdir, which, with_shardings(shapes, jax.tree.map(lambda _: here, shapes)))
-    )
+    placed = with_shardings(shapes, jax.tree.map(lambda _: here, shapes))
+    return jax.device_get(checkpoints.restore_params(workdir, which, placed))

@@ -1,5 +1,6 @@
 """Comparison of trees of arrays."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,6 +10,11 @@ import numpy as np
 def assert_equal(tree: Any, reference: Any) -> None:
     """Checks that two trees have the same structure and the same arrays."""
     jax.tree.map(np.testing.assert_array_equal, tree, reference)
+
+
+def specs(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The shape and type of each array, or of each announced one."""
+    return {name: (array.shape, array.dtype) for name, array in batch.items()}
 
 
 def distance(tree: Any, reference: Any) -> float:

@@ -10,27 +10,17 @@ from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, make_instances
 from tests.data.folders import read_whole
+from tests.experiments.commands import settings_of
 
 S, P, BATCH = 32, 5, 8
 ALL = np.arange(BATCH)
 HALVES = np.split(ALL, 2)
 PAIRS = PairsConfig(seq_len=S, next_sentence=True, whole_sentences=False, short_seq_prob=0.1, random_next_prob=0.5)
 ONE_SEGMENT = dataclasses.replace(PAIRS, next_sentence=False)
-MASKING = MaskingConfig(
-    rate=0.15,
-    max_predictions=P,
-    mask_fraction=0.8,
-    random_fraction=0.1,
-    keep_fraction=0.1,
-    whole_word=False,
-    mode="dynamic",
-    dupe_factor=2,
-)
+MASKING = settings_of(MaskingConfig, "bert_pretraining", "masking", max_predictions=P, dupe_factor=2)
 KEPT = dataclasses.replace(MASKING, mask_fraction=0.0, random_fraction=0.0, keep_fraction=1.0)
-CONFIG = BatchConfig(
-    PAIRS, MASKING, InstanceRowsConfig(packing=False, valid_rows=0), "masked_lm", "both", 3, BATCH, 100
-)
-PACKED = InstanceRowsConfig(packing=True, valid_rows=0)
+ALONE, PACKED = (InstanceRowsConfig(packing=packing, valid_rows=0) for packing in (False, True))
+CONFIG = BatchConfig(PAIRS, MASKING, ALONE, "masked_lm", "both", 3, BATCH, 100)
 
 
 def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:

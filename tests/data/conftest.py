@@ -52,10 +52,9 @@ def check_mean() -> Callable[..., None]:
 
     def check(name: str, samples: np.ndarray, expected: float, variance: float) -> None:
         mean, error = float(samples.mean()), (variance / len(samples)) ** 0.5
-        print(
-            f"RATE {name}: {mean:.5f} of {len(samples)}, expected {expected:.5f}, {(mean - expected) / error:+.2f} SE"
-        )
-        assert abs(mean - expected) <= 3 * error
+        deviation = (mean - expected) / error
+        print(f"RATE {name}: {mean:.5f} of {len(samples)}, expected {expected:.5f}, {deviation:+.2f} SE")
+        assert abs(deviation) <= 3
 
     return check
 

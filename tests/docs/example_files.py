@@ -28,9 +28,8 @@ def write(folder: Path) -> Path:
     _copy(tiny.write_choices(made), folder, "train.csv", "val.csv", "test.csv")
     _copy(tiny.write_rankings(made), folder, "rankings.jsonl")
     _copy(tiny.write_articles(made), folder, "train.jsonl", "valid.jsonl")
-    return published.write_huggingface(
-        folder / "bert", dataclasses.replace(published.CONFIG, num_layers=1, max_positions=128)
-    )
+    config = dataclasses.replace(published.CONFIG, num_layers=1, max_positions=128)
+    return published.write_huggingface(folder / "bert", config)
 
 
 def _copy(keys: Mapping[str, object], folder: Path, *names: str) -> None:

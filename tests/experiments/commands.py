@@ -1,18 +1,24 @@
 """Commands of the experiments, run on one device, and the lines that they write."""
 
+import dataclasses
+import functools
 import importlib
 import json
+import operator
 from pathlib import Path
 
+from bertjax.config import build
 from tests import tiny
 
-SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
-}
+
+def sizes(layers, hidden, heads, intermediate, positions):
+    """The config keys of a model's sizes."""
+    names = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "max_positions")
+    values = (layers, hidden, heads, intermediate, positions)
+    return {f"model.{name}": value for name, value in zip(names, values, strict=True)}
+
+
+SIZES = sizes(1, 32, 2, 32, 24)
 NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
 
 
@@ -21,6 +27,17 @@ def tree_of(experiment, variant, values):
     tree = importlib.import_module(f"bertjax.configs.{experiment}").get_config(variant)
     tree.update_from_flattened_dict(values)
     return json.loads(tree.to_json_best_effort())
+
+
+@functools.cache
+def values_of(experiment, variant):
+    return importlib.import_module(f"bertjax.configs.{experiment}").get_config(variant).to_dict()
+
+
+def settings_of(cls, experiment, path="data", variant="tiny", **changes):
+    """A part of a config, with the values of an experiment's config file where they are not changed."""
+    part = functools.reduce(operator.getitem, path.split("."), values_of(experiment, variant))
+    return build(cls, {field.name: part[field.name] for field in dataclasses.fields(cls)} | changes, path)
 
 
 def flags(values):
@@ -36,6 +53,13 @@ def done(*command, stdin=b""):
     outcome = tiny.run_on_one(*map(str, command), stdin=stdin.encode() if isinstance(stdin, str) else stdin)
     assert outcome.status is None, outcome.status
     return outcome
+
+
+def trained(config, folder, values):
+    """Trains in `run` of a folder. Returns this run and the command."""
+    command = [f"--config=configs/{config}", f"--workdir={folder / 'run'}", *flags(values)]
+    done(*command)
+    return folder / "run", command
 
 
 def published(experiment, text, run, mode, **values):

@@ -12,6 +12,7 @@ from bertjax.tasks import pretrained
 from bertjax.training import loop
 from bertjax.training.compilation import Compilations
 from tests import tiny
+from tests.trees import specs
 
 BATCH, UPDATES = 4, 6
 LENGTHS = (8, 8, 16, 16, 16, 32)  # of each update
@@ -66,16 +67,14 @@ def batches_from(data, start: int, rows: np.ndarray = ALL) -> list[dict[str, np.
 @pytest.mark.parametrize("packing", [False, True])
 def test_each_stage_has_rows_of_its_length_and_equally_many_positions(text, packing):
     task, data, *_ = tiny.pretraining(tiny.config(text, **STAGES, data__packing=packing))
-    specs = task.batch_specs()
-    assert flops.largest_spec(task) == specs[-1]
+    announced = task.batch_specs()
+    assert flops.largest_spec(task) == announced[-1]
     made = batches_from(data, 0)
     for update, (batch, length) in enumerate(zip(made, (*LENGTHS, 32), strict=True)):
-        expected = specs[task.stage(update, UPDATES)]
+        expected = announced[task.stage(update, UPDATES)]
         assert batch["input_ids"].shape == (BATCH * 32 // length, length)
-        assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
-            name: (x.shape, x.dtype) for name, x in expected.items()
-        }
-    predictions = [spec["masked_positions"].shape[1] for spec in specs]
+        assert specs(batch) == specs(expected)
+    predictions = [spec["masked_positions"].shape[1] for spec in announced]
     assert predictions == ([3, 6, 11] if packing else [3, 5, 10])  # in proportion to the length
     for start in (1, 2, 4, 5):
         for batch, expected in zip(batches_from(data, start), made[start:], strict=True):
@@ -96,9 +95,8 @@ def test_positions_without_training_are_copies_of_those_with_it(text):
         table = after["bert"]["embeddings"]["position_embeddings"]
         rows = np.where(np.arange(48) < 32, np.arange(48) % length, np.arange(48))
         np.testing.assert_array_equal(table, before[rows])
-        np.testing.assert_array_equal(
-            moments["moments"]["position_embeddings"], state["moments"]["position_embeddings"][rows]
-        )
+        moved = state["moments"]["position_embeddings"][rows]
+        np.testing.assert_array_equal(moments["moments"]["position_embeddings"], moved)
         assert moments["count"] == 3
         after["bert"]["embeddings"]["position_embeddings"] = before
         assert jax.tree.all(jax.tree.map(np.array_equal, after, params))

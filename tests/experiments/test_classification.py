@@ -19,10 +19,11 @@ from bertjax.modes import stages
 from tests import published as published_models
 from tests import tiny
 from tests.experiments import commands
-from tests.experiments.commands import SIZES, done, flags, lines_of, tree_of
+from tests.experiments.commands import SIZES, done, lines_of, trained, tree_of
 from tests.interop import bundles
 from tests.random_params import random_params
 from tests.showing import shown
+from tests.trees import specs
 
 SMALL = {
     "num_epochs": 6.0,
@@ -39,10 +40,7 @@ SMALL = {
 def run(tmp_path_factory):
     """A run that has learned to detect whether there is a cat."""
     folder = tmp_path_factory.mktemp("classification")
-    values = {**SMALL, **tiny.write_table(folder, rows=400)}
-    command = ["--config=configs/classification.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    done(*command)
-    return folder / "run", command
+    return trained("classification.py:tiny", folder, {**SMALL, **tiny.write_table(folder, rows=400)})
 
 
 def ready_of(values, folder):
@@ -74,9 +72,7 @@ published = functools.partial(commands.published, "classification", b"the cat\n"
 def test_validation_rows_are_scored_without_training_rows(run, tmp_path):
     """The classes have the order of the run, not that of the rows."""
     source = tiny.write_table(tmp_path, rows=40)["data.source"]
-    outcome = published(run[0], "evaluate", **{"data.valid_source": source})
-    assert outcome.status is None, outcome.status
-    alone = json.loads(outcome.stdout)
+    alone = json.loads(published(run[0], "evaluate", **{"data.valid_source": source}).stdout)
     assert alone["valid/accuracy"] > 0.9
 
     reversed_run = shutil.copytree(run[0], tmp_path / "reversed")
@@ -85,7 +81,6 @@ def test_validation_rows_are_scored_without_training_rows(run, tmp_path):
     (reversed_run / "config.json").write_text(json.dumps(config))
     for values in ({}, {"data.source": source}):
         other = published(reversed_run, "evaluate", **{"data.valid_source": source, **values})
-        assert other.status is None, other.status
         assert json.loads(other.stdout)["valid/accuracy"] == pytest.approx(1 - alone["valid/accuracy"])
 
 
@@ -102,9 +97,7 @@ def test_a_run_is_evaluated_on_other_rows(run, tmp_path):
 
 def test_prediction_reads_no_rows(run):
     values = {"data.source": "gone.tsv", "data.valid_source": "gone.tsv"}
-    outcome = published(run[0], "predict", **values)
-    assert outcome.status is None, outcome.status
-    assert json.loads(outcome.stdout)["label"] == "yes"
+    assert json.loads(published(run[0], "predict", **values).stdout)["label"] == "yes"
     told = {"got": "does not exist", "expected": "files", "fix": "correct the path"}
     tiny.check_message(published(run[0], "evaluate", **values).error, what="data.source=gone.tsv", **told)
     del values["data.source"]
@@ -126,7 +119,6 @@ def test_the_config_names_the_classes_of_a_google_research_classifier(tmp_path):
     bundles.write(folder / "bert_model.ckpt", [bundles.HEADER, *items], content)
 
     outcome = published(folder, "predict", **{"data.labels": "('a','b','c')", "data.seq_len": 10})
-    assert outcome.status is None, outcome.status
     assert json.loads(outcome.stdout)["label"] == "b"
     assert "has no class names; assuming a, b, c" in outcome.stderr
     told = {"what": "init_from", "got": "no weights of classifier", "expected": "was trained", "fix": "name such"}
@@ -162,9 +154,7 @@ def test_label_sets_are_learned_from_columns_and_from_lists(tmp_path):
     batch, same = (next(each.batches("train", 0, np.arange(8))) for each in (data, lists))
     np.testing.assert_array_equal(batch["labels"], same["labels"][:, [1, 2, 0]])
     (spec, *_) = (each for each in task.batch_specs() if each["input_ids"].shape == batch["input_ids"].shape)
-    assert {name: (a.shape, a.dtype) for name, a in batch.items()} == {
-        name: (a.shape, a.dtype) for name, a in spec.items()
-    }
+    assert specs(batch) == specs(spec)
     sets = collections.Counter(tuple(example.source) for example in data.validation_examples())
     assert data.baselines() == lists.baselines() == {"valid/majority_accuracy": max(sets.values()) / sets.total()}
 
@@ -186,10 +176,8 @@ def test_classes_above_the_threshold_are_predicted(tmp_path):
     task, data, *_ = label_sets(tmp_path, "csv", threshold=0.7)
     (example, *_) = data.validation_examples()
     output = [{"logits": np.log(np.array([0.9, 0.6, 0.71]) / np.array([0.1, 0.4, 0.29]))}]
-    assert task.record(example, output) == {
-        "labels": ["cat", "bird"],
-        "probabilities": {"cat": 0.9, "dog": 0.6, "bird": 0.71},
-    }
+    probabilities = {"cat": 0.9, "dog": 0.6, "bird": 0.71}
+    assert task.record(example, output) == {"labels": ["cat", "bird"], "probabilities": probabilities}
     example = example._replace(source=np.array([True, True, False]))
     scores = task.score([(example, output)])
     assert set(task.score_names()) | {f"f1_{name}" for name in ANIMALS} == set(scores)
@@ -206,23 +194,18 @@ def test_a_multi_label_folder_opens_with_its_objective(tmp_path):
     assert json.loads((folder / "config.json").read_text())["problem_type"] == "multi_label_classification"
     with tiny.few_devices(1):
         (record,) = bertjax.load(folder).predict(["the cat"])  # which sets the objective
-    logits = jax.jit(task.infer)(
-        params, {name: array[None] for name, array in task.example(["the cat"], "").rows[0].items()}
-    )
+    row = {name: array[None] for name, array in task.example(["the cat"], "").rows[0].items()}
+    logits = jax.jit(task.infer)(params, row)
     expected = jax.nn.sigmoid(logits["logits"][0])
     np.testing.assert_allclose([*record["probabilities"].values()], expected, atol=2e-5)
     assert list(record["probabilities"]) == [*ANIMALS]
     told = published(folder, "predict").error
-    fix = "--config.objective=multi_label, or set data.source"
-    tiny.check_message(
-        told, what="objective=classification", got="exported, a model for multi_label", expected="multi_l", fix=fix
-    )
+    got, fix = "exported, a model for multi_label", "--config.objective=multi_label, or set data.source"
+    tiny.check_message(told, "objective=classification", got=got, expected="multi_l", fix=fix)
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(values | {"problem_type": "single_label_classification"}))
     told = published(folder, "predict", objective="multi_label").error
-    tiny.check_message(
-        told, what="objective=multi_label", got="for classification", expected="=class", fix="=classification"
-    )
+    tiny.check_message(told, "objective=multi_label", "for classification", expected="=class", fix="=classification")
 
 
 def test_a_multi_label_classifier_is_an_encoder_for_the_training_of_others(tmp_path):
@@ -292,11 +275,9 @@ def test_regression(tmp_path):
         rows.append(f"{' '.join(words)} .\t{5 * words.count('cat') / len(words):.2f}")
     values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 10.0}
     Path(values["data.source"]).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    values |= {"model.dropout": 0.0, "model.attention_dropout": 0.0, "model.classifier_dropout": 0.0}
+    values |= {**commands.NO_DROPOUT, "model.classifier_dropout": 0.0, "optimizer.learning_rate": 5e-3}
     values |= {"metrics": "('pearson', 'spearman')", "checkpoint.best_metric": "valid/spearman"}
-    values |= {"optimizer.learning_rate": 5e-3}
-    workdir = tmp_path / "run"
-    done("--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(values))
+    workdir, _ = trained("classification.py:tiny", tmp_path, values)
     metrics = lines_of(workdir / "metrics.jsonl")
     assert metrics[-1]["valid/pearson"] > 0.9 and metrics[-1]["valid/spearman"] > 0.9
     assert metrics[-1]["valid/loss"] < 0.3 * metrics[0]["valid/mean_loss"]

@@ -12,17 +12,14 @@ from bertjax.errors import UserError
 from bertjax.models.embedding_losses import Texts, total
 from bertjax.reporting import samples
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
 from tests.random_params import random_params
+from tests.trees import specs
 
 SMALL = {
     "batch_size": 16,
     "log_every": 50,
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
-    "model.max_positions": 24,
+    **SIZES,
     **NO_DROPOUT,
     "data.seq_len": 24,
     "data.valid_fraction": 0.2,
@@ -40,18 +37,17 @@ def ready(folder, **values):
 
 @pytest.mark.slow
 def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
-    values = {
-        **SMALL,
-        **CLASSES,
-        **tiny.write_related(tmp_path, 500),
+    values = {**SMALL, **CLASSES, **tiny.write_related(tmp_path, 500)}
+    values |= {
         "num_epochs": 10.0,
         "optimizer.learning_rate": 3e-3,
+        "data.query_prompt": "the ",
+        "sizes": (8, 16),
+        "learn_scale": True,
     }
-    values |= {"data.query_prompt": "the ", "sizes": (8, 16), "learn_scale": True}
     values["retrieval.source"] = tiny.write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
-    run, exported = tmp_path / "run", tmp_path / "exported"
-    done("--config=configs/embeddings.py:tiny", f"--workdir={run}", *flags(values))
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run, _), exported = trained("embeddings.py:tiny", tmp_path, values), tmp_path / "exported"
+    metrics = lines_of(run / "metrics.jsonl")
     assert metrics[-1]["valid/accuracy@1"] > 0.9
     source = {"init_from": run, "data.test_source": values["retrieval.source"]}
     scores = json.loads(done("--mode=evaluate", "--config=configs/retrieval.py", *flags(source)).stdout)
@@ -70,9 +66,8 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     predicted = lines_of(tmp_path / "out.jsonl")
     assert [next(iter(record.items())) for record in predicted] == [("more.id", 0), ("more.id", 1)]
     np.testing.assert_allclose([record["features"] for record in predicted], vectors, atol=1e-5)
-    np.testing.assert_allclose(
-        theirs.encode(texts, prompt_name="query"), ours.encode([f"the {t}" for t in texts]), atol=1e-6
-    )
+    prompted = ours.encode([f"the {text}" for text in texts])
+    np.testing.assert_allclose(theirs.encode(texts, prompt_name="query"), prompted, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +85,7 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
 def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, own):
     task, data, _, config = ready(tmp_path, objective=objective, normalize=False, **own)
     params, batch = random_params(task.init), next(data.batches("train", 0, np.arange(16)))
-    assert {name: (x.shape, x.dtype) for name, x in batch.items()} in [
-        {name: (x.shape, x.dtype) for name, x in spec.items()} for spec in task.batch_specs()
-    ]
+    assert specs(batch) in list(map(specs, task.batch_specs()))
     present = batch["places"] >= 0
     rows, numbers = np.divmod(batch["places"][present], batch["cls_positions"].shape[1])
     own_tokens = batch["segment_ids"][rows] == numbers[:, None] + 1
@@ -108,9 +101,8 @@ def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, 
     assert len({*batch["numbers"][present]}) > 2
     scale = jnp.float32(config["scale"])
     expected = total(objective, jnp.asarray(vectors), texts, scale, task._loss, config["sizes"])
-    sums, _ = jax.jit(task.loss)(
-        params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}, batch, None
-    )
+    params = params | {name: task.init(jax.random.key(0))[name] for name in params if name == "log_scale"}
+    sums, _ = jax.jit(task.loss)(params, batch, None)
     np.testing.assert_allclose(sums[objective], expected, rtol=1e-5)
 
 

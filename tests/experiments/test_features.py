@@ -257,8 +257,7 @@ def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
     lines = ["the cats\tdogs", LONG, "a\tb\tc", "sees"]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     flags = ["--mode=predict", "--config=configs/features.py", f"--config.init_from={folder}"]
-    flags += ["--config.data.on_bad_row=skip"]
-    flags += [f"--input={tmp_path / 'in.txt'}", "--config.model.layers=(-1,-2)"]
+    flags += ["--config.data.on_bad_row=skip", f"--input={tmp_path / 'in.txt'}", "--config.model.layers=(-1,-2)"]
     outcome = done(*flags)
     records = [json.loads(line) for line in outcome.stdout.splitlines()]
     output = tmp_path / "out"
@@ -273,9 +272,7 @@ def test_shards_have_the_same_vectors_as_lines(folder, tmp_path):
         assert text.features.dtype == np.float16
         np.testing.assert_allclose(text.features, record["features"], rtol=1e-3, atol=1e-3)
     outcome = tiny.run_on_one(*flags, f"--output={output}")  # without a slash, but the folder exists
-    tiny.check_message(
-        outcome.error, what="--output=.*out", got="not empty", expected="new or empty", fix="choose another"
-    )
+    tiny.check_message(outcome.error, "--output=.*out", "not empty", expected="new or empty", fix="choose another")
 
 
 def test_lines_have_six_decimals_and_valid_json():

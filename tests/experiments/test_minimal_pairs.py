@@ -28,7 +28,7 @@ from bertjax.sweeps.evaluations import evaluation
 from bertjax.tasks.minimal_pairs import init
 from bertjax.training.inference import Inference
 from tests import published, tiny
-from tests.experiments.commands import done, tree_of
+from tests.experiments.commands import done, lines_of, tree_of
 from tests.random_params import random_params
 
 FLAGS = ("--config=configs/minimal_pairs.py", "--mode=evaluate")
@@ -101,7 +101,7 @@ def test_the_command_line_evaluates_and_predicts(tmp_path):
     found = evaluate(init_from, f"--config.data.test_source={pairs}")
     assert 0 < found["test/pairs/accuracy_low"] < found["test/pairs/accuracy"] < 1
     assert found.keys() >= {"test/pairs/a/accuracy", "test/pairs/a/w/per_token_accuracy_high"}
-    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    rows = lines_of(pairs)
     lines = "".join(f"{row['good']}\n{row['bad']}\n" for row in rows)
     outcome = done(*FLAGS[:1], "--mode=predict", init_from, stdin=lines.encode())
     values = np.array([json.loads(line)["score"] for line in outcome.stdout.splitlines()]).reshape(-1, 2)
@@ -174,9 +174,8 @@ def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
     found = scores(run, pairs, **{"data.per_paradigm": 4})  # of the final checkpoint, the latest
     assert found["valid/pairs/accuracy"] == evaluated[1]["valid/pairs/accuracy"]
     # A sweep reads the metric of the best checkpoint.
-    assert evaluation(read_run(run)).metrics["valid/pairs/accuracy"] == max(
-        record["valid/pairs/accuracy"] for record in evaluated
-    )
+    best = max(record["valid/pairs/accuracy"] for record in evaluated)
+    assert evaluation(read_run(run)).metrics["valid/pairs/accuracy"] == best
     # A trained run scores other pairs, and resumes with other pairs.
     every = tiny.run_on_one("--mode=evaluate", f"--workdir={run}", "--config.minimal_pairs.per_paradigm=0")
     assert json.loads(every.stdout)["valid/pairs/accuracy"] == scores(run, pairs)["valid/pairs/accuracy"]

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import build
-from bertjax.configs import multiple_choice as config_file
 from bertjax.data.fine_tuning import choices as questions
 from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
@@ -19,18 +17,24 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, tree_of
+from tests.experiments.commands import (
+    NO_DROPOUT,
+    done,
+    flags,
+    lines_of,
+    published,
+    settings_of,
+    sizes,
+    trained,
+    tree_of,
+)
 from tests.random_params import random_params
 from tests.showing import shown
 
 SMALL = {
     "batch_size": 16,
     "log_every": 50,
-    "model.num_layers": 2,
-    "model.hidden_size": 64,
-    "model.num_heads": 2,
-    "model.intermediate_size": 64,
-    "model.max_positions": 24,
+    **sizes(2, 64, 2, 64, 24),
     **NO_DROPOUT,
     "data.seq_len": 24,
     "data.valid_fraction": 0.1,
@@ -45,16 +49,14 @@ def ready(folder, variant="tiny", count=40, **values):
 
 
 def questions_config(variant):
-    values = dict(config_file.get_config(variant).data, seq_len=24, source="x")
-    return build(ChoicesConfig, {key: values[key] for key in ChoicesConfig.__dataclass_fields__}, "data")
+    return settings_of(ChoicesConfig, "multiple_choice", variant=variant, seq_len=24, source="x")
 
 
 @pytest.mark.slow
 def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     values = {**SMALL, **tiny.write_choices(tmp_path, 2000), "num_epochs": 6.0}
-    workdir = tmp_path / "run"
-    done("--config=configs/multiple_choice.py:tiny", f"--workdir={workdir}", *flags(values))
-    metrics = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    workdir, _ = trained("multiple_choice.py:tiny", tmp_path, values)
+    metrics = lines_of(workdir / "metrics.jsonl")
     assert metrics[0]["valid/chance_accuracy"] == 0.25
     assert metrics[-1]["valid/accuracy"] > 0.95
 
@@ -69,10 +71,8 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
         right = [row["label"] for row in csv.DictReader(file)]
     assert np.mean([a == b for a, b in zip(found, right, strict=True)]) > 0.95
 
-    question = {
-        "stem": "likes bird",
-        "choices": [f"the {animal} runs" for animal in ("cat", "bird", "dog", "fish", "horse")],
-    }
+    choices = [f"the {animal} runs" for animal in ("cat", "bird", "dog", "fish", "horse")]
+    question = {"stem": "likes bird", "choices": choices}
     (tmp_path / "arc.jsonl").write_text(json.dumps({"question": question, "answerKey": "1"}) + "\n")
     columns = {"context_column": "question.stem", "start_column": "", "choice_columns": "('question.choices',)"}
     other = {**columns, "label_column": "answerKey", "num_choices": 5, "test_source": tmp_path / "arc.jsonl"}
@@ -85,11 +85,7 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
     done("--mode=export", f"--workdir={workdir}", f"--output={exported}")
     config = json.loads((exported / "config.json").read_text())
     assert config["architectures"] == ["BertForMultipleChoice"] and "problem_type" not in config
-    again = tiny.run_on_one(
-        *("--mode=predict", "--config=configs/multiple_choice.py", f"--config.init_from={exported}"),
-        "--config.data.seq_len=24",
-        stdin=text,
-    )
+    again = published("multiple_choice", text, exported, "predict", **{"data.seq_len": 24})
     assert again.stdout == predicted.stdout, again.status
 
 

@@ -11,7 +11,7 @@ import pytest
 from bertjax.data.fine_tuning import spans
 from bertjax.errors import UserError
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -31,7 +31,7 @@ SMALL = {
     "optimizer.learning_rate": 4e-3,
 }
 # Values that predictions need without a run's config.
-LENGTHS = [f"--config.{key}={value}" for key, value in SMALL.items() if key.startswith("data.")]
+LENGTHS = flags({key: value for key, value in SMALL.items() if key.startswith("data.")})
 LONG = "The cat Sees a bird. " * 6
 TEXTS = [
     {
@@ -48,9 +48,7 @@ def squad(*paragraphs):
 
 def train(folder, variant, **questions):
     values = {**SMALL, **tiny.write_questions(folder, **questions)}
-    command = [f"--config=configs/question_answering.py:tiny,{variant}", f"--workdir={folder / 'run'}", *flags(values)]
-    done(*command)
-    return folder / "run"
+    return trained(f"question_answering.py:tiny,{variant}", folder, values)[0]
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +100,8 @@ def test_files_in_and_out(run, tmp_path):
     done(*command, f"--input={plain}", f"--output={tmp_path / 'answers.jsonl'}")
     assert lines_of(tmp_path / "answers.jsonl") == expected
     done(*command, f"--input={rows}", f"--output={tmp_path / 'rows.jsonl'}", "--columns=date")
-    assert lines_of(tmp_path / "rows.jsonl") == [
-        {"date": date, **each} for date, each in zip((0, 0, 1), expected, strict=True)
-    ]
+    dated = [{"date": date, **each} for date, each in zip((0, 0, 1), expected, strict=True)]
+    assert lines_of(tmp_path / "rows.jsonl") == dated
     command.append(f"--input={packed}")
     done(*command, f"--output={tmp_path / 'answers.csv'}")
     with (tmp_path / "answers.csv").open(newline="") as file:
@@ -191,18 +188,13 @@ def test_each_question_has_its_rows(tmp_path):
 
 def test_answers_outside_all_windows_and_windows_without_overlap_are_counted(tmp_path, caplog):
     first = ready(tmp_path, **{"data.doc_stride": 18}).data
-    counts = [
-        len(spans.windows(question, first.vocabulary, first.recipe.spans))
-        for split, question in first.recipe.read()
-        if split == "train"
-    ]
+    train = [question for split, question in first.recipe.read() if split == "train"]
+    counts = [len(spans.windows(question, first.vocabulary, first.recipe.spans)) for question in train]
     labeled = np.split(first.fields()["start_positions"] > 0, np.cumsum(counts)[:-1])
     lost = sum(not windows.any() for windows in labeled)
     assert first.report()["answers_in_no_window"] == lost > 0
     split = sum(count > 1 for count in counts)
-    assert any(
-        f"{split} of {len(counts)} contexts have windows that do not overlap" in each for each in caplog.messages
-    )
+    assert f"{split} of {len(counts)} contexts have windows that do not overlap" in caplog.text
 
 
 def test_questions_without_answers_are_reported_after_a_run_that_accepts_them(tmp_path):

@@ -21,11 +21,8 @@ STAGED = {"data.stages": ((0.5, 8),), "data.packing": True}
 
 def values_of(folder, **values):
     text = folder / "text.txt"
-    return {
-        **tiny.values(text if text.exists() else tiny.write_text(text, documents=80)),
-        "generator.width": 0.5,
-        **values,
-    }
+    written = text if text.exists() else tiny.write_text(text, documents=80)
+    return {**tiny.values(written), "generator.width": 0.5, **values}
 
 
 def made(folder, **values):
@@ -55,9 +52,8 @@ def test_random_numbers_do_not_depend_on_how_rows_are_divided(tmp_path):
     assert len({batch["sampling_uniforms"].shape for batch in everything}) == 2
     parts = [itertools.islice(data.batches("train", 0, part), 6) for part in np.split(rows, 4)]
     for whole, *some in zip(everything, *parts, strict=True):
-        np.testing.assert_array_equal(
-            whole["sampling_uniforms"], np.concatenate([p["sampling_uniforms"] for p in some])
-        )
+        joined = np.concatenate([part["sampling_uniforms"] for part in some])
+        np.testing.assert_array_equal(whole["sampling_uniforms"], joined)
     later = next(data.batches("train", 4, rows))
     np.testing.assert_array_equal(later["sampling_uniforms"], everything[4]["sampling_uniforms"])
     valid = []
@@ -100,11 +96,8 @@ def test_what_the_discriminator_learns_from(tmp_path):
 
 def changed_by(gradient, name):
     """Whether the gradient of an embedding is not 0, by the place of the parameter."""
-    trees = {
-        "bert": gradient["bert"],
-        "generator": gradient["generator"]["bert"],
-        "changes": gradient.get("changes", {}),
-    }
+    trees = {"bert": gradient["bert"], "generator": gradient["generator"]["bert"]}
+    trees["changes"] = gradient.get("changes", {})
     tables = {place: tree.get("embeddings", {}).get(name) for place, tree in trees.items()}
     return {place: bool(jnp.any(table != 0)) for place, table in tables.items() if table is not None}
 

@@ -15,17 +15,14 @@ from bertjax.errors import UserError
 from bertjax.scoring import retrieval
 from bertjax.training.step import make_gradient
 from tests import tiny
-from tests.experiments.commands import NO_DROPOUT, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, done, lines_of, sizes, trained, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
+from tests.trees import specs
 
 SMALL = {
     "batch_size": 8,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 16,
+    **sizes(1, 16, 2, 16, 16),
     **NO_DROPOUT,
     "model.classifier_dropout": 0.0,
     "data.seq_len": 16,
@@ -53,8 +50,7 @@ def ready(folder, objective="listwise", **values):
 def test_a_run_learns_and_ranks_the_texts_of_a_table(tmp_path):
     values = {**SMALL, **tiny.write_rankings(tmp_path, 2000), "model.hidden_size": 64, "num_epochs": 6.0}
     values |= {"optimizer.learning_rate": 1e-3, "model.initializer_range": 0.1, "model.num_layers": 2}
-    workdir = tmp_path / "run"
-    done("--config=configs/reranker.py:tiny", f"--workdir={workdir}", *flags(values))
+    workdir, _ = trained("reranker.py:tiny", tmp_path, values)
     first, *_, last = lines_of(workdir / "metrics.jsonl")
     assert first["valid/chance_accuracy@1"] < 0.5 and last["valid/accuracy@1"] > 0.95
     predicted = done("--mode=predict", f"--workdir={workdir}", f"--input={values['data.source']}")
@@ -68,10 +64,7 @@ def test_the_update_depends_neither_on_absent_texts_nor_on_how_a_batch_is_divide
     params, rows = random_params(task.init, scale=0.3), np.array([*range(7), -1])
     batch, wider = (each.padded(rows, 16) for each in (data.rows, ChoiceRows(data.fields(), 6)))
     assert len(set(batch["segment_ids"].any(axis=-1).sum(axis=1))) > 2  # otherwise means of means would be equal
-    spec = task.batch_specs()[-1]
-    assert {name: (each.shape, each.dtype) for name, each in spec.items()} == {
-        name: (each.shape, each.dtype) for name, each in batch.items()
-    }
+    assert specs(task.batch_specs()[-1]) == specs(batch)
 
     def gradient(batch, steps):
         divided = dataclasses.replace(settings, accumulation_steps=steps)
@@ -88,9 +81,8 @@ def test_only_texts_are_truncated_and_counted(tmp_path):
     rows = [row for each in train for row in data.example(each).rows]
     np.testing.assert_array_equal(data.fields()["input_ids"].values, np.concatenate([r["input_ids"] for r in rows]))
     whole = [(row.texts[0].split(), text.split()) for row in train for text in row.texts[1:]]
-    pieces = [
-        data.vocabulary.encode_batch([" ".join(query), " ".join(text[: 8 - len(query)])]) for query, text in whole
-    ]
+    cut = [(" ".join(query), " ".join(text[: 8 - len(query)])) for query, text in whole]
+    pieces = map(data.vocabulary.encode_batch, cut)
     assert [[i for i in row["input_ids"] if i > 4] for row in rows] == [[*query, *text] for query, text in pieces]
     counts = data.report()["pairs"], data.report()["truncated"]
     assert counts == (len(rows), sum(len(query) + len(text) > 8 for query, text in whole)) and counts[1] > 10
@@ -133,10 +125,7 @@ def test_bad_rows(objective, change, told, tmp_path):
     ("values", "told"),
     [
         ({"data.num_negatives": 1}, "config key data.num_negatives: got 1; expected 3 or more"),
-        (
-            {"data.text_columns": ("query",)},
-            "config key data.text_columns: got .*the columns of the query and",
-        ),
+        ({"data.text_columns": ("query",)}, "config key data.text_columns: got .*the columns of the query and"),
         ({"data.text_columns": ("query", "positive")}, "a third column, of negatives, with objective=listwise"),
         ({"objective": "regression", "data.score_column": ""}, "data.score_column: got ''; expected a column with"),
     ],

@@ -59,10 +59,8 @@ def similarities(model, queries, documents):
     load = bertjax.load(model)
     prompted = ((queries, PROMPTS["query"]), (documents, PROMPTS["passage"]))
     first, second = (load.encode(list(texts.values()), prompt=prompt, normalize=True) for texts, prompt in prompted)
-    return {
-        query: dict(zip(documents, map(float, row), strict=True))
-        for query, row in zip(queries, first @ second.T, strict=True)
-    }
+    rows = [dict(zip(documents, map(float, row), strict=True)) for row in first @ second.T]
+    return dict(zip(queries, rows, strict=True))
 
 
 def test_a_folder_is_scored_as_its_vectors_rank_the_documents(model, collection):
@@ -127,10 +125,9 @@ def test_negatives_of_a_folder_and_of_a_table(model, collection, tmp_path):
     source = f"--config.data.source={tmp_path / 'pairs.jsonl'}"
     rows = [json.loads(line) for line in done(*command, source).stdout.splitlines()]
     assert [sorted(row["negatives"]) for row in rows] == [["birds"], ["birds"], ["cats", "dog"]]
-    drawn = [
-        done(*command, source, f"--config.data.corpus={folder}", "--config.mining.sampling=random") for _ in range(2)
-    ]
-    assert drawn[0].stdout == drawn[1].stdout != done(*command, source, f"--config.data.corpus={folder}").stdout
+    command = (*command, source, f"--config.data.corpus={folder}")
+    drawn = [done(*command, "--config.mining.sampling=random") for _ in range(2)]
+    assert drawn[0].stdout == drawn[1].stdout != done(*command).stdout
 
 
 def test_labeled_texts_are_clustered_and_probed(model, tmp_path):

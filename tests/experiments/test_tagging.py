@@ -22,7 +22,7 @@ from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import tiny
 from tests.experiments import commands
-from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, tree_of
+from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
 from tests.random_params import random_params
 from tests.showing import shown
 
@@ -45,10 +45,7 @@ LONG = " ".join(["old tree likes Kimmy Bell sees"] * 8)
 def run(tmp_path_factory):
     """A run that has learned to tag people and old places."""
     folder = tmp_path_factory.mktemp("tagging")
-    values = {**SMALL, **tiny.write_sentences(folder, count=600)}
-    command = ["--config=configs/tagging.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    done(*command)
-    return folder / "run", command
+    return trained("tagging.py:tiny", folder, {**SMALL, **tiny.write_sentences(folder, count=600)})
 
 
 def resolved(**overrides):
@@ -122,9 +119,7 @@ published = functools.partial(commands.published, "tagging", b"Ann\n")
 def test_validation_sentences_are_scored_without_training_sentences(run, tmp_path):
     """The sentences may also have another scheme than the run."""
     source = tiny.write_sentences(tmp_path, scheme="IO")["data.source"]
-    outcome = published(run[0], "evaluate", **{"data.valid_source": source})
-    assert outcome.status is None, outcome.status
-    assert json.loads(outcome.stdout)["valid/f1"] > 0.95
+    assert json.loads(published(run[0], "evaluate", **{"data.valid_source": source}).stdout)["valid/f1"] > 0.95
 
 
 def test_validation_sentences_with_other_tags(run, tmp_path):
@@ -319,9 +314,7 @@ def test_a_tagger_on_the_features_of_a_frozen_bert(run, tmp_path):
     one, two = (restore_params(folder, "final", None)["bert"] for folder in (before, tmp_path / "run"))
     jax.tree.map(np.testing.assert_array_equal, one, two)
     outcome = tiny.run_on_one("--mode=export", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'exported'}")
-    tiny.check_message(
-        outcome.error, what="--mode=export", got="on the features", expected="transformers", fix="predict"
-    )
+    tiny.check_message(outcome.error, "--mode=export", "on the features", expected="transformers", fix="predict")
 
 
 def test_unknown_validation_tags_are_warned_about(tmp_path, caplog):

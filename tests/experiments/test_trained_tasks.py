@@ -10,6 +10,7 @@ from tests import tiny
 from tests.experiments.commands import tree_of
 from tests.random_params import random_params
 from tests.tasks.test_prepared_rows import ROWS, SIZES, TASKS, pairs
+from tests.trees import specs
 
 BATCH = ROWS["batch_size"]
 
@@ -26,10 +27,10 @@ def made(request, tmp_path):
 
 def test_batches_have_announced_shapes_and_padding_does_not_count(made):
     task, data = made
-    announced = [{name: (x.shape, x.dtype) for name, x in spec.items()} for spec in task.batch_specs()]
+    announced = list(map(specs, task.batch_specs()))
     for split in ("train", "valid"):
         for batch in itertools.islice(data.batches(split, 0, np.arange(BATCH)), 8):
-            assert {name: (x.shape, x.dtype) for name, x in batch.items()} in announced
+            assert specs(batch) in announced
     batch = next(data.batches("train", 0, np.arange(BATCH)))
     few = {name: x[:3] for name, x in batch.items()}
     filled = {name: np.concatenate([x, np.zeros_like(x)]) for name, x in few.items()}

@@ -24,7 +24,7 @@ from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from bertjax.training import inference, sharding
 from tests import tiny
-from tests.experiments.commands import done, flags, lines_of, tree_of
+from tests.experiments.commands import SIZES, done, flags, lines_of, trained, tree_of
 from tests.interop import test_marian
 from tests.random_params import random_params
 from tests.showing import shown
@@ -51,14 +51,10 @@ SMALL = {
     "model.dropout": 0.0,
 }
 TRANSFORMER = {
+    **SIZES,
     "model.norm": "pre",  # which learns faster here
-    "model.num_layers": 1,
     "model.num_decoder_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 32,
     "model.initializer_range": 0.18,
-    "model.max_positions": 24,
 }
 TWO_UPDATES = {
     "num_steps": 2,
@@ -110,10 +106,7 @@ def ready_from(folder, variant, values):
 def run(tmp_path_factory):
     """A run that has learned to translate word by word."""
     folder = tmp_path_factory.mktemp("translation")
-    values = values_of(folder, data__seq_len=8)  # one shape of batches
-    command = ["--config=configs/translation.py:tiny", f"--workdir={folder / 'run'}", *flags(values)]
-    done(*command)
-    return folder / "run", command
+    return trained("translation.py:tiny", folder, values_of(folder, data__seq_len=8))  # one shape of batches
 
 
 def test_a_run_learns_and_is_scored_on_the_test_split_once(run):
@@ -555,19 +548,16 @@ def test_a_model_without_attention_has_none(tmp_path):
 def test_the_recurrent_model_learns(tmp_path):
     values = {**values_of(tmp_path, num_steps=240, evaluate_every=120, checkpoint__save_every=120), **RECURRENT}
     values = {key: value for key, value in values.items() if key not in TRANSFORMER.keys() - RECURRENT.keys()}
-    command = ["--config=configs/translation.py:rnn", f"--workdir={tmp_path / 'run'}", *flags(values)]
-    done(*command)
-    metrics = lines_of(tmp_path / "run" / "metrics.jsonl")
-    losses = [line["valid/nll"] for line in metrics if "valid/nll" in line]
+    run, _ = trained("translation.py:rnn", tmp_path, values)
+    losses = [line["valid/nll"] for line in lines_of(run / "metrics.jsonl") if "valid/nll" in line]
     assert losses[-1] < 0.5
 
 
 @pytest.mark.slow
 def test_dates_are_translated_and_drawn(tmp_path, monkeypatch, compiled_attention):
     """The drawing shows the attention of a recurrent model."""
-    workdir = tmp_path / "run"
     few = {**TWO_UPDATES, "data.num_valid": 8, "data.num_test": 4}
-    done("--config=configs/translation.py:rnn,dates", f"--workdir={workdir}", *flags(few))
+    workdir, _ = trained("translation.py:rnn,dates", tmp_path, few)
     scores = lines_of(workdir / "metrics.jsonl")
     assert {"test/exact_match", "test/chrf"} <= set(scores[-1])
     kinds, words, _ = attended_by(workdir, "Saturday, November 21, 2026\n", tmp_path, monkeypatch)

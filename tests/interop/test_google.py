@@ -62,11 +62,7 @@ def test_read_config(given):
 @pytest.mark.parametrize(
     ("remove", "changes", "message"),
     [
-        (
-            ["hidden_size"],
-            {},
-            "bert_config.json: hidden_size: got no value; expected a value of type int. Fix: correct",
-        ),
+        (["hidden_size"], {}, "hidden_size: got no value; expected a value of type int. Fix: correct"),
         ([], {"hidden_size": 8.0}, "hidden_size: got 8.0; expected a value of type int"),
         ([], {"vocab_size": True}, "vocab_size: got True"),
         ([], {"vocab_size": 2**31}, r"vocab_size: got 2147483648; expected a value of type int, at most 2147483647"),
@@ -76,7 +72,7 @@ def test_read_config(given):
     ],
 )
 def test_configs_that_are_refused(tmp_path, remove, changes, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=rf"bert_config\.json: {message}"):
         google.read_config(write_config(tmp_path, remove, **changes))
 
 
@@ -97,9 +93,8 @@ def test_find(tmp_path):
     (tmp_path / "model.ckpt-100.index").touch()
     assert google.find(tmp_path) == tmp_path / "model.ckpt-100"
     (tmp_path / "model.ckpt-200.index").touch()
-    with pytest.raises(
-        UserError, match=r"got checkpoints model.ckpt-100, model.ckpt-200; expected one, .*such as .*200"
-    ):
+    message = r"got checkpoints model.ckpt-100, model.ckpt-200; expected one, .*such as .*200"
+    with pytest.raises(UserError, match=message):
         google.find(tmp_path)
     (tmp_path / "bert_model.ckpt.index").touch()
     assert google.find(tmp_path) == tmp_path / "bert_model.ckpt"

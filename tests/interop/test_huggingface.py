@@ -1,39 +1,23 @@
-import dataclasses
-import functools
 import json
 import sys
 import types
-from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bertjax.config import build
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
-from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
+from tests.interop.test_bert_tensors import GOLDEN, configured, shapes
 from tests.random_params import random_params
 from tests.trees import assert_equal
 
-# Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
-GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
-CONFIG = build(HeadConfig, {**open_weights(GOLDEN).fields, "scan_layers": True}, "model")
-
-
-@functools.cache
-def shapes(config, predicts_next=False):
-    ids, model = jnp.zeros((1, 1), jnp.int32), BertForPreTraining(config, predicts_next)
-    init = functools.partial(model.init, deterministic=True, return_attention=False)
-    return jax.eval_shape(init, jax.random.key(0), BertInputs(ids, ids, ids), ids)["params"]
-
-
-SHAPES = shapes(CONFIG, predicts_next=True)
+CONFIG = configured()
+SHAPES = shapes("pretraining")
 
 
 @pytest.fixture(scope="module")
@@ -203,15 +187,12 @@ def test_saved_files_equal_those_of_transformers(tmp_path, tensors, params):
     assert open_weights(folder).fields == open_weights(GOLDEN).fields
 
 
-@pytest.mark.parametrize(
-    ("activation", "hidden_act"),
-    [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")],
-)
+@pytest.mark.parametrize(("activation", "hidden_act"), [("gelu_tanh", "gelu_new"), ("relu", "relu"), ("silu", "silu")])
 def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidden_act):
-    config = dataclasses.replace(CONFIG, activation=activation)
-    params = jax.device_put(random_params(lambda _: shapes(CONFIG)))
+    config = configured(activation=activation)
+    params = jax.device_put(random_params(lambda _: shapes("masked_lm")))
     huggingface.save(tmp_path, params, config, "BertForMaskedLM")
-    loaded, report = huggingface.load(tmp_path, shapes(CONFIG))
+    loaded, report = huggingface.load(tmp_path, shapes("masked_lm"))
     assert report == ((), ())
     assert_equal(loaded, params)
     values = json.loads((tmp_path / "config.json").read_text())
@@ -221,12 +202,12 @@ def test_save_and_load_round_trip_from_device_arrays(tmp_path, activation, hidde
 
 def test_a_model_without_token_types_is_saved_with_zeros(tmp_path):
     """Because BERT of transformers always adds an embedding of token types."""
-    config = dataclasses.replace(CONFIG, type_vocab_size=0)
-    params = random_params(lambda _: shapes(config))
+    config = configured(type_vocab_size=0)
+    params = random_params(lambda _: shapes("masked_lm", type_vocab_size=0))
     assert "token_type_embeddings" not in params["bert"]["embeddings"]
     huggingface.save(tmp_path, params, config, "BertForMaskedLM")
     assert open_weights(tmp_path).fields["type_vocab_size"] == 1
-    loaded, _ = huggingface.load(tmp_path, shapes(dataclasses.replace(config, type_vocab_size=1)))
+    loaded, _ = huggingface.load(tmp_path, shapes("masked_lm", type_vocab_size=1))
     table = loaded["bert"]["embeddings"].pop("token_type_embeddings")
     np.testing.assert_array_equal(table, np.zeros((1, config.hidden_size)))
     assert_equal(loaded, params)
@@ -249,8 +230,8 @@ def test_a_failed_save_keeps_the_old_files(tmp_path, params, monkeypatch):
 
 @pytest.mark.parametrize(("field", "value"), [("norm", "pre"), ("direction", "left_to_right")])
 def test_options_without_an_equivalent_cannot_be_saved(tmp_path, field, value):
-    config = dataclasses.replace(CONFIG, **{field: value})
-    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes(config, predicts_next=True))
+    config = configured(**{field: value})
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes("pretraining", **{field: value}))
     with pytest.raises(UserError, match=f"{field}: got {value}"):
         huggingface.save(tmp_path, params, config, "BertForPreTraining")
     assert not list(tmp_path.iterdir())
@@ -304,10 +285,8 @@ def test_a_bare_model_is_written_without_prefix(tmp_path, params, tensors):
 
 def test_default_labels_that_transformers_omits(tmp_path):
     assert open_weights(GOLDEN).labels == ()  # without a classifier
-    assert open_weights(write_config(tmp_path, architectures=["BertForSequenceClassification"])).labels == (
-        "LABEL_0",
-        "LABEL_1",
-    )
+    folder = write_config(tmp_path, architectures=["BertForSequenceClassification"])
+    assert open_weights(folder).labels == ("LABEL_0", "LABEL_1")
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,8 @@ def test_both_forms_of_the_config_are_read(tmp_path, values):
 
 
 def test_omitted_keys_have_the_defaults_of_transformers(tmp_path):
-    optional = [
-        key for key in OLDER if key.split("_")[0] in ("attention", "classifier", "mlp", "norm", "local", "global")
-    ]
+    prefixes = ("attention", "classifier", "mlp", "norm", "local", "global")
+    optional = [key for key in OLDER if key.split("_")[0] in prefixes]
     optional += ["decoder_bias", "embedding_dropout", "hidden_activation", "initializer_range", "tie_word_embeddings"]
     found = open_weights(write_config(tmp_path, OLDER, remove=optional)).fields
     assert found == {**FIELDS, "pooling": "cls"}
@@ -200,9 +199,8 @@ def test_save_and_load_round_trip(tmp_path, architecture, changes):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_saved_files_name_their_class_and_special_tokens(tmp_path, architecture):
     params = params_of(architecture)
-    huggingface.save(
-        tmp_path, params, CONFIG, architecture, special={"pad": 7, "cls": 5, "sep": 3}, family="modernbert"
-    )
+    special = {"pad": 7, "cls": 5, "sep": 3}
+    huggingface.save(tmp_path, params, CONFIG, architecture, special=special, family="modernbert")
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["architectures"] == [f"Modern{architecture}"]
     names = ("pad", "cls", "bos", "sep", "eos")
@@ -219,10 +217,8 @@ def test_the_head_of_a_task_starts_from_that_of_masked_words(tmp_path, tie_outpu
     huggingface.save(tmp_path, words, config, "BertForMaskedLM", family="modernbert")
     loaded, report = huggingface.load(tmp_path, classes, family="modernbert")
     assert report == (("classifier",), tuple(f"cls.predictions.{name}" for name in unused))
-    assert_equal(
-        loaded,
-        {"bert": words["bert"], "transform": words["masked_lm"]["transform"], "norm": words["masked_lm"]["norm"]},
-    )
+    head = {name: words["masked_lm"][name] for name in ("transform", "norm")}
+    assert_equal(loaded, {"bert": words["bert"], **head})
 
 
 def test_heads_of_other_tasks_are_not_used(tmp_path):
@@ -231,17 +227,12 @@ def test_heads_of_other_tasks_are_not_used(tmp_path):
     loaded, report = huggingface.load(tmp_path, params_of("BertForMaskedLM"), family="modernbert")
     assert report.missing == ("masked_lm",)
     assert_equal(loaded, {"bert": classes["bert"]})
-    loaded, report = huggingface.load(
-        tmp_path, params_of("BertForQuestionAnswering"), "ModernBertForSequenceClassification", family="modernbert"
-    )
+    spans = params_of("BertForQuestionAnswering")
+    _, report = huggingface.load(tmp_path, spans, "ModernBertForSequenceClassification", family="modernbert")
     assert report == (("qa_outputs",), ("classifier.bias", "classifier.weight"))
-    huggingface.save(
-        tmp_path, params_of("BertForQuestionAnswering"), CONFIG, "BertForQuestionAnswering", family="modernbert"
-    )
-    assert huggingface.load(tmp_path, classes, "ModernBertForQuestionAnswering", family="modernbert")[1] == (
-        ("classifier",),
-        ("qa_outputs.bias", "qa_outputs.weight"),
-    )
+    huggingface.save(tmp_path, spans, CONFIG, "BertForQuestionAnswering", family="modernbert")
+    _, report = huggingface.load(tmp_path, classes, "ModernBertForQuestionAnswering", family="modernbert")
+    assert report == (("classifier",), ("qa_outputs.bias", "qa_outputs.weight"))
 
 
 def test_an_encoder_has_no_heads(tmp_path):
@@ -254,14 +245,12 @@ def test_an_encoder_has_no_heads(tmp_path):
 def test_damaged_tensors_are_user_errors(tmp_path):
     params = params_of("BertModel")
     huggingface.save(tmp_path, params, CONFIG, "BertModel", family="modernbert")
+    zeros = functools.partial(np.zeros, dtype=np.float32)
     tensors = load_file(tmp_path / "model.safetensors")
     for changes, message in (
-        (
-            {"layers.1.attn.Wqkv.weight": np.zeros((35, 12), np.float32)},
-            r"layers\.1\.attn\.Wqkv\.weight: got shape \(35, 12\)",
-        ),
-        ({"layers.1.mlp.Wi.weight": np.zeros((), np.float32)}, r"layers\.1\.mlp\.Wi\.weight: got shape \(\)"),
-        ({"layers.1.mlp.Wi.weight": np.zeros((22, 12), np.float32)}, r"layer\.1\.gate\.dense\.weight: got \(11, 12\)"),
+        ({"layers.1.attn.Wqkv.weight": zeros((35, 12))}, r"layers\.1\.attn\.Wqkv\.weight: got shape \(35, 12\)"),
+        ({"layers.1.mlp.Wi.weight": zeros(())}, r"layers\.1\.mlp\.Wi\.weight: got shape \(\)"),
+        ({"layers.1.mlp.Wi.weight": zeros((22, 12))}, r"layer\.1\.gate\.dense\.weight: got \(11, 12\)"),
         ({"layers.0.attn_norm.weight": np.ones(12, np.float32)}, "norm of the first attention"),
         ({"layers.1.crf.weight": np.ones(12, np.float32)}, "got 1 unknown"),
     ):

@@ -8,7 +8,7 @@ import pytest
 from flax import traverse_util
 
 from bertjax.errors import UserError
-from bertjax.models.bert import Bert, BertInputs, HeadConfig
+from bertjax.models.bert import Bert, BertInputs
 from bertjax.models.heads import (
     BertFeatureTagger,
     BertForQuestionAnswering,
@@ -16,22 +16,12 @@ from bertjax.models.heads import (
     BertForTokenClassification,
     FeatureTagger,
 )
+from tests import published
 from tests.random_params import random_params
 
-CONFIG = HeadConfig(
-    hidden_size=12,
-    num_layers=2,
-    num_heads=3,
-    intermediate_size=20,
-    dropout=0.0,
-    attention_dropout=0.0,
-    activation="gelu",
-    norm_eps=1e-12,
-    initializer_range=0.3,
-    scan_layers=True,
-    vocab_size=31,
-    max_positions=10,
-)
+SIZES = {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "intermediate_size": 20, "vocab_size": 31}
+VALUES = {**SIZES, "max_positions": 10, "dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3}
+CONFIG = dataclasses.replace(published.CONFIG, **VALUES, scan_layers=True)
 LENGTH = 8
 REAL = np.arange(LENGTH) < np.array([[8], [5], [7]])
 KINDS = ("sequence", "token", "question")

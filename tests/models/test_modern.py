@@ -20,28 +20,21 @@ from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
 
 SIZES = {"hidden_size": 24, "num_layers": 4, "num_heads": 3, "intermediate_size": 20, "vocab_size": 31}
-MODERN = HeadConfig(
-    **SIZES,
-    max_positions=256,
+BERT = HeadConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
+POSITIONS = {"max_positions": 256, "positions": "rotary", "rotary_base": 1000.0, "local_rotary_base": 100.0}
+OFF = dict.fromkeys(("biases", "norm_biases", "first_attention_norm"), False)
+MODERN = dataclasses.replace(
+    BERT,
+    **(POSITIONS | OFF),
     type_vocab_size=0,
-    positions="rotary",
-    rotary_base=1000.0,
-    local_rotary_base=100.0,
     local_attention=6,
     global_every=3,
-    activation="gelu",
     gated=True,
-    biases=False,
     norm="pre",
-    norm_biases=False,
     norm_eps=1e-5,
-    first_attention_norm=False,
-    dropout=0.0,
-    attention_dropout=0.0,
     head="transform",
     scan_layers=True,
 )
-BERT = HeadConfig(**SIZES, max_positions=16, activation="gelu", norm_eps=1e-12, dropout=0.0, attention_dropout=0.0)
 
 
 def of_lengths(*lengths, size=0, seed=0):
@@ -233,9 +226,8 @@ def test_layers_have_the_kinds_that_the_config_says():
     ],
 )
 def test_packed_rows_equal_single_rows(positions, direction):
-    kinds = (
-        {"positions": "none", "relative_positions": positions} if positions == "bucketed" else {"positions": positions}
-    )
+    is_bias = positions == "bucketed"
+    kinds = {"positions": "none" if is_bias else positions, "relative_positions": positions if is_bias else "none"}
     config = dataclasses.replace(MODERN, direction=direction, qk_norm=True, **kinds)
     inputs = of_lengths(12, 110, 75, size=210)
     packed = run(config, inputs)

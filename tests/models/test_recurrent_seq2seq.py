@@ -12,15 +12,8 @@ from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from tests.models.stepping import check_steps
 from tests.random_params import random_params
 
-CONFIG = RecurrentConfig(
-    source_vocab_size=11,
-    target_vocab_size=13,
-    embedding_size=5,
-    hidden_size=6,
-    attention="additive",
-    dropout=0.0,
-    initializer_range=0.5,
-)
+SIZES = {"source_vocab_size": 11, "target_vocab_size": 13, "embedding_size": 5, "hidden_size": 6}
+CONFIG = RecurrentConfig(**SIZES, attention="additive", dropout=0.0, initializer_range=0.5)
 KINDS = ("none", "additive", "dot", "general")
 # The id of padding occurs nowhere else.
 SOURCE = np.array([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])

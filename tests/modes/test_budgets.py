@@ -19,14 +19,9 @@ from bertjax.planning.flops import training_flops
 from bertjax.reporting import runs, verdict
 from bertjax.sweeps import running
 from tests import tiny
-from tests.experiments.commands import tree_of
+from tests.experiments.commands import done, tree_of
 
 POSITIONS = 16 * 32  # of an update of the shrunk pretraining config
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("budgets") / "text.txt")
 
 
 def pretraining(text, budget, **overrides):
@@ -138,14 +133,13 @@ def test_contradictory_or_invalid_budgets(text, tmp_path, overrides, what, got, 
 def test_a_run_with_a_budget_resumes_exactly_and_reports_what_it_used(text, tmp_path):
     constant = {"optimizer__schedule": "constant", "budget__tokens": 6.5 * POSITIONS}
     whole = flags(text, tmp_path / "whole", **constant)
-    assert tiny.run_on_one(*whole).status is None
+    done(*whole)
     config = json.loads((tmp_path / "whole/config.json").read_text())
     assert config["num_steps"] == 6
-    assert tiny.run_on_one(*whole).status is None  # nothing is left to do
+    done(*whole)  # nothing is left to do
     # A run of a smaller budget, extended.
     for tokens in (3 * POSITIONS, constant["budget__tokens"]):
-        outcome = tiny.run_on_one(*flags(text, tmp_path / "extended", **{**constant, "budget__tokens": tokens}))
-        assert outcome.status is None, outcome.status
+        done(*flags(text, tmp_path / "extended", **{**constant, "budget__tokens": tokens}))
     saved = [tiny.saved_params(config, tmp_path / name) for name in ("whole", "extended")]
     jax.tree.map(np.testing.assert_array_equal, *saved)
     for name in ("whole", "extended"):
@@ -160,10 +154,8 @@ def test_a_run_with_a_budget_resumes_exactly_and_reports_what_it_used(text, tmp_
 
 def test_hours_need_a_warm_up_in_updates(labeled):
     config, data = labeled
-    message = (
-        r"warmup_steps: got no value, with budget\.hours.*; expected a number of updates.* Fix: .*warmup_steps=100"
-    )
-    with pytest.raises(UserError, match=message):
+    expected = r"expected a number of updates.* Fix: .*warmup_steps=100"
+    with pytest.raises(UserError, match=rf"warmup_steps: got no value, with budget\.hours.*; {expected}"):
         of_budget(config, data, hours=1.0)
     stated = {**config, "optimizer": {**config["optimizer"], "warmup_steps": 3}}
     assert of_budget(stated, data, hours=1.0)["num_steps"] is None
@@ -172,18 +164,13 @@ def test_hours_need_a_warm_up_in_updates(labeled):
 @pytest.mark.parametrize(
     ("overrides", "key", "fix"),
     [
-        (
-            {"data__stages": ((0.5, 8),)},
-            "data.stages",
-            "add --config.data.stages='()', or set budget.tokens or budget.flops",
-        ),
-        ({"masking__final_rate": 0.3}, "masking.final_rate", "add --config.masking.final_rate=0.0"),
+        ({"data__stages": ((0.5, 8),)}, "data.stages", "'()', or set budget.tokens or budget.flops"),
+        ({"masking__final_rate": 0.3}, "masking.final_rate", "0.0"),
     ],
 )
 def test_hours_exclude_keys_that_depend_on_the_number_of_updates(text, overrides, key, fix):
-    with pytest.raises(
-        UserError, match=rf"config key {key}: got .*with budget\.hours.*; expected no value.*{re.escape(fix)}"
-    ):
+    fix = re.escape(f"add --config.{key}={fix}")
+    with pytest.raises(UserError, match=rf"config key {key}: got .*with budget\.hours.*; expected no value.*{fix}"):
         pretraining(text, {"hours": 1.0}, **overrides).example()
 
 
@@ -217,8 +204,7 @@ def test_a_run_of_a_time_ends_and_can_be_given_more_time(text, tmp_path):
     workdir, updates, seconds, hours = tmp_path / "run", [], [], 1e-9
     for more in (0.0, 0.0, 1.0):
         hours += (more and seconds[-1] + more) / 3600
-        outcome = tiny.run_on_one(*flags(text, workdir, budget__hours=hours, optimizer__warmup_steps=0))
-        assert outcome.status is None, outcome.status
+        done(*flags(text, workdir, budget__hours=hours, optimizer__warmup_steps=0))
         updates.append(json.loads((workdir / "config.json").read_text())["num_steps"])
         seconds.append(runs.read_run(workdir).series("train/used_hours")[-1][1] * 3600)
         assert runs.read_run(workdir).is_finished and running.is_trained(workdir)

@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.modes import check
 from tests import tiny
+from tests.experiments.commands import done
 
 GOOD = {
     "batch_size": 8,
@@ -17,11 +18,6 @@ GOOD = {
     "model__num_heads": 4,
     "optimizer__learning_rate": 3e-3,
 }
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("check") / "text.txt")
 
 
 def overfit(text, change=None, devices=1, **overrides):
@@ -35,8 +31,7 @@ def overfit(text, change=None, devices=1, **overrides):
 def test_a_configuration_that_learns(text, tmp_path):
     output = tmp_path / "verdict.json"
     arguments = tiny.arguments(text, tmp_path / "run", **GOOD, optimizer__warmup_steps=5, num_steps=8)
-    outcome = tiny.run_on_one("--mode=check", f"--output={output}", *arguments)
-    assert outcome.status is None, outcome.stderr
+    outcome = done("--mode=check", f"--output={output}", *arguments)
     record = json.loads(output.read_text())
     assert record.keys() == {"can_learn", "verdict", "updates", "seconds", "first", "last", "baselines"}
     assert record["can_learn"] is True

@@ -11,7 +11,7 @@ from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import extension
 from bertjax.modes.stages import Resolved, of_config
 from tests import tiny
-from tests.experiments.commands import done, tree_of
+from tests.experiments.commands import done, flags, lines_of, tree_of
 
 CONSTANT = {"schedule": "constant", "schedule_steps": None}
 LINEAR = {"schedule": "linear", "schedule_steps": None}
@@ -139,11 +139,10 @@ def test_an_extended_run_is_the_longer_run(tmp_path):
     for name, starts in (("extended", (short, long)), ("whole", (long,))):
         workdir = tmp_path / name
         for start in starts:
-            flags = [f"--config.{key}={value}" for key, value in start.items()]
-            done("--report", "--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags)
+            done("--report", "--config=configs/classification.py:tiny", f"--workdir={workdir}", *flags(start))
         config = json.loads((workdir / "config.json").read_text())
         saved[name] = tiny.params_of(Resolved(classification, config, workdir).to_predict().task, workdir)
-        lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+        lines = lines_of(workdir / "metrics.jsonl")
         figures[name] = {(line["step"], key): line[key] for line in lines for key in line if "valid/" in key}
         shown = json.loads((workdir / "samples.jsonl").read_text().splitlines()[0])
         assert shown["checkpoint"] == str(config["num_steps"])

@@ -14,7 +14,7 @@ from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
 from tests.experiments import test_translation as translations
-from tests.experiments.commands import done, flags
+from tests.experiments.commands import done, flags, lines_of
 from tests.random_params import random_params
 
 UPDATES = {
@@ -71,8 +71,8 @@ def interrupted(run, copy):
 
 
 def metrics_of(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     timed = ("seconds", "per_second", "fraction")
+    lines = lines_of(run / "metrics.jsonl")
     return [{key: value for key, value in line.items() if not key.endswith(timed)} for line in lines]
 
 
@@ -144,23 +144,13 @@ def test_keys_that_may_change_are_the_given_ones(run, tmp_path):
     assert config["log_every"] == 2 and config["model"]["remat"] == "full"
 
 
-def test_a_run_that_has_not_begun_needs_the_folder(run, tmp_path):
+def test_a_run_that_has_not_begun_and_a_check_need_the_folder(run, tmp_path):
     whole, command = run
     copy = interrupted(whole, tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints")  # killed before the first checkpoint
-    for workdir in (tmp_path / "new", copy):
-        outcome = tiny.run_on_one(*command, f"--workdir={workdir}")
-        tiny.check_message(
-            outcome.error, what="init_from", got="no such folder$", expected="a run, a folder", fix="path$"
-        )
-
-
-def test_a_check_needs_the_folder(run):
-    whole, command = run
-    outcome = tiny.run_on_one("--mode=check", *command, f"--workdir={whole}")
-    tiny.check_message(
-        outcome.error, what="init_from", got="no such folder", expected="a run, a folder", fix="the path"
-    )
+    for workdir, *mode in ((tmp_path / "new",), (copy,), (whole, "--mode=check")):
+        message = tiny.run_on_one(*mode, *command, f"--workdir={workdir}").error
+        tiny.check_message(message, what="init_from", got="no such folder$", expected="a run, a folder", fix="path$")
 
 
 @pytest.mark.parametrize("content", [None, "", "[1]", '{"given": 1}'])
@@ -214,9 +204,8 @@ def test_several_seeds_resume(run, tmp_path):
 @pytest.mark.parametrize("config", TASKS)
 def test_tasks_with_a_bert(config, tmp_path):
     write, values = TASKS[config]
-    check_resumes(
-        started(config, write, tmp_path, init_from=write_bert(tmp_path / "bert"), **values), tmp_path, tmp_path / "bert"
-    )
+    bert = write_bert(tmp_path / "bert")
+    check_resumes(started(config, write, tmp_path, init_from=bert, **values), tmp_path, bert)
 
 
 @pytest.mark.slow

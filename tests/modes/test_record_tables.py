@@ -101,9 +101,8 @@ def test_values_that_json_does_not_have(tmp_path):
     first, second = run(tmp_path / "in.parquet", tmp_path / "out", ("id", "part", "bytes")).splitlines()
     assert first.startswith('{"id": "2024-05-17", "part": 1.0, "bytes": "a", "text": "a"')
     assert "in.parquet: got Out of range float values are not JSON compliant" in json.loads(second)["error"]
-    with pytest.raises(
-        UserError, match=r"row 2 of .*: got 'utf-8' codec .* in column 'bytes'; expected a value that J"
-    ):
+    message = r"row 2 of .*: got 'utf-8' codec .* in column 'bytes'; expected a value that J"
+    with pytest.raises(UserError, match=message):
         run(tmp_path / "in.parquet", tmp_path / "out", ("bytes",), on_bad_row="stop")
 
 

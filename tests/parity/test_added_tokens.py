@@ -9,6 +9,7 @@ import bertjax
 from bertjax.interop.published import open_weights
 from tests import tiny
 from tests.data.text.test_added_tokens import VOCAB, wordpiece
+from tests.experiments.commands import done, flags
 
 pytestmark = pytest.mark.slow
 
@@ -52,11 +53,10 @@ def test_a_run_adds_tokens_to_a_model_with_added_tokens(tmp_path):
         keys = {"init_from": folder, "data.source": text, "data.add_tokens": "('x9',)", "data.next_sentence": False}
         keys |= {"data.seq_len": 16, "masking.max_predictions": 4, "batch_size": 8, "optimizer.schedule_steps": 2}
         keys |= {"data.lines": "sentence", "data.valid_fraction": 0.2}
-        command = ["--config=configs/bert_pretraining.py", f"--workdir={tmp_path / 'run'}"]
-        command += [f"--config.{key}={value}" for key, value in keys.items()]
-        assert tiny.run_on_one(*command, "--config.num_steps=1").status is None
+        command = ["--config=configs/bert_pretraining.py", f"--workdir={tmp_path / 'run'}", *flags(keys)]
+        done(*command, "--config.num_steps=1")
         moved = shutil.move(folder, tmp_path / "moved")
-        assert tiny.run_on_one(*command, "--config.num_steps=2").status is None  # resumes
+        done(*command, "--config.num_steps=2")  # resumes
         bertjax.load(tmp_path / "run").export(tmp_path / "exported")
         check(tmp_path / "exported")
         command[1], keys = f"--workdir={tmp_path / 'next'}", [each for each in command if "init_from" not in each]

@@ -7,9 +7,9 @@ from bertjax.data.text import subwords
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.interop import marian_subwords
 from bertjax.interop.vocabularies import SavedVocabularies
-from tests import tiny
 from tests.data.text.test_subwords import bpe_of
 from tests.experiments import test_translation as translation
+from tests.experiments.commands import done
 from tests.interop import test_marian
 from tests.random_params import random_params
 
@@ -87,8 +87,7 @@ def test_generate_writes_our_translations(tmp_path, kind):
     folder = exported(kind, tmp_path / kind)
     texts = ["a cat sees.", "old bird likes a dog.", "dog", "a bird a bird a cat."]
     given = ["--mode=predict", "--config=configs/translation.py", f"--config.init_from={folder}"]
-    outcome = tiny.run_on_one(*given, stdin="".join(f"{text}\n" for text in texts).encode())
-    assert outcome.status is None, outcome.status
+    outcome = done(*given, stdin="".join(f"{text}\n" for text in texts).encode())
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
     found = model.generate(**tokenizer(texts, return_tensors="pt", padding=True))

@@ -19,311 +19,107 @@ pytestmark = pytest.mark.slow
 
 VOCAB, CLASSES = 61, 5
 # Special tokens are within the vocabulary; 0 is the padding.
-TOKENS = {
-    **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
-    **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
-}
+TOKENS = {**dict.fromkeys(("bos_token_id", "cls_token_id"), 1), **dict.fromkeys(("eos_token_id", "sep_token_id"), 2)}
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 RELATIVE = {"relative_attention": True, "share_att_key": True}
-# For each name, the family and sizes, no two of which are equal. All windows are smaller than the texts.
+WITH_BIASES = dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True)
+
+
+def sizes(hidden, heads, layers, intermediate, **others):
+    """The sizes of an encoder and other values, by their names in config.json."""
+    names = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
+    return {**dict(zip(names, (hidden, heads, layers, intermediate), strict=True)), **others}
+
+
+def activation(name):
+    return dict.fromkeys(("hidden_activation", "classifier_activation"), name)
+
+
+def rotary(base):
+    return {"rope_type": "default", "rope_theta": base}
+
+
+# For each name, the family and its values. All windows are smaller than the texts.
 CONFIGS = {
-    "bert": (
-        "bert",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "intermediate_size": 50,
-            "hidden_act": "gelu_new",
-        },
-    ),
+    "bert": ("bert", sizes(32, 4, 3, 50, hidden_act="gelu_new")),
     "distilbert": ("distilbert", {"dim": 24, "n_heads": 3, "n_layers": 2, "hidden_dim": 28, "activation": "gelu"}),
     # Like the published models, with an odd width.
-    "modernbert": (
-        "modernbert",
-        {
-            "hidden_size": 24,
-            "num_attention_heads": 3,
-            "num_hidden_layers": 4,
-            "intermediate_size": 20,
-            "local_attention": 5,
-            "global_attn_every_n_layers": 3,
-            **TOKENS,
-        },
-    ),
+    "modernbert": ("modernbert", sizes(24, 3, 4, 20, local_attention=5, global_attn_every_n_layers=3, **TOKENS)),
     "modernbert with biases": (
         "modernbert",
         {
-            "hidden_size": 32,
-            "num_attention_heads": 4,
-            "num_hidden_layers": 3,
-            "intermediate_size": 18,
-            "local_attention": 6,
-            "global_attn_every_n_layers": 2,
-            "rope_parameters": {
-                "full_attention": {"rope_type": "default", "rope_theta": 300.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
-            },
-            **dict.fromkeys(("hidden_activation", "classifier_activation"), "gelu_new"),
-            "classifier_pooling": "mean",
-            "tie_word_embeddings": False,
-            "norm_eps": 1e-3,
-            **dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
-            **TOKENS,
+            **sizes(32, 4, 3, 18, local_attention=6, global_attn_every_n_layers=2, norm_eps=1e-3),
+            "rope_parameters": {"full_attention": rotary(300.0), "sliding_attention": rotary(20.0)},
+            **{"classifier_pooling": "mean", "tie_word_embeddings": False},
+            **{**activation("gelu_new"), **WITH_BIASES, **TOKENS},
         },
     ),
     "modernbert of local layers": (
         "modernbert",
         {
-            "hidden_size": 12,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 3,
-            "intermediate_size": 26,
-            "local_attention": 4,
-            "layer_types": ["sliding_attention"] * 3,
-            **dict.fromkeys(("hidden_activation", "classifier_activation"), "silu"),
-            "classifier_pooling": "mean",
-            **TOKENS,
+            **sizes(12, 2, 3, 26, local_attention=4, layer_types=["sliding_attention"] * 3, classifier_pooling="mean"),
+            **{**activation("silu"), **TOKENS},
         },
     ),
-    "roberta": (
-        "roberta",
-        {
-            "hidden_size": 24,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 3,
-            "intermediate_size": 30,
-            "type_vocab_size": 1,
-            "layer_norm_eps": 1e-5,
-            "pad_token_id": 3,
-            **ENDS,
-        },
-    ),
-    "xlm-roberta of two token types": (
-        "xlm-roberta",
-        {
-            "hidden_size": 16,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "intermediate_size": 22,
-            "layer_norm_eps": 1e-3,
-            **ENDS,
-        },
-    ),
-    "albert": (
-        "albert",
-        {
-            "embedding_size": 10,
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 3,
-            "intermediate_size": 30,
-            **ENDS,
-        },
-    ),
+    "roberta": ("roberta", sizes(24, 3, 2, 30, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=3, **ENDS)),
+    "xlm-roberta of two token types": ("xlm-roberta", sizes(16, 2, 3, 22, layer_norm_eps=1e-3, **ENDS)),
+    "albert": ("albert", sizes(24, 3, 3, 30, embedding_size=10, **ENDS)),
     "albert of two groups": (
         "albert",
-        {
-            "embedding_size": 20,
-            "hidden_size": 16,
-            "num_hidden_layers": 4,
-            "num_hidden_groups": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 22,
-            "hidden_act": "gelu",
-            "layer_norm_eps": 1e-3,
-            **ENDS,
-        },
+        sizes(16, 2, 4, 22, embedding_size=20, num_hidden_groups=2, hidden_act="gelu", layer_norm_eps=1e-3, **ENDS),
     ),
-    "camembert": (
-        "camembert",
-        {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 14, **ENDS},
-    ),
-    "nomic": (
-        "nomic_bert",
-        {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20},
-    ),
+    "camembert": ("camembert", sizes(12, 1, 1, 14, **ENDS)),
+    "nomic": ("nomic_bert", sizes(24, 3, 2, 20)),
     "nomic with GELU": (
         "nomic_bert",
         {
-            "hidden_size": 12,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 3,
-            "intermediate_size": 26,
-            "hidden_act": "gelu",
-            "layer_norm_eps": 1e-3,
-            "type_vocab_size": 3,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            **sizes(12, 2, 3, 26, hidden_act="gelu", layer_norm_eps=1e-3, type_vocab_size=3),
+            "rope_parameters": rotary(50.0),
         },
     ),
-    "gte": ("gte", {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20}),
-    "gte without token types": (
-        "gte",
-        {
-            "hidden_size": 12,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 3,
-            "intermediate_size": 26,
-            "type_vocab_size": 0,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
-        },
-    ),
-    "jina": (
-        "jina_embeddings_v3",
-        {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20, **ENDS},
-    ),
+    "gte": ("gte", sizes(24, 3, 2, 20)),
+    "gte without token types": ("gte", sizes(12, 2, 3, 26, type_vocab_size=0, rope_parameters=rotary(50.0))),
+    "jina": ("jina_embeddings_v3", sizes(24, 3, 2, 20, **ENDS)),
     "jina of two token types": (
         "jina_embeddings_v3",
-        {
-            "hidden_size": 12,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 3,
-            "intermediate_size": 26,
-            "type_vocab_size": 2,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
-            **ENDS,
-        },
+        sizes(12, 2, 3, 26, type_vocab_size=2, rope_parameters=rotary(50.0), **ENDS),
     ),
-    "eurobert": (
-        "eurobert",
-        {
-            "hidden_size": 24,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 2,
-            "num_hidden_layers": 2,
-            "intermediate_size": 20,
-            **ENDS,
-            "mask_token_id": 3,
-        },
-    ),
+    "eurobert": ("eurobert", sizes(24, 6, 2, 20, num_key_value_heads=2, mask_token_id=3, **ENDS)),
     "eurobert of means": (
         "eurobert",
         {
-            "hidden_size": 12,
-            "num_attention_heads": 3,
-            "num_hidden_layers": 3,
-            "intermediate_size": 26,
-            "hidden_act": "gelu",
-            "rms_norm_eps": 1e-3,
-            "classifier_pooling": "mean",
-            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
-            **ENDS,
-            "mask_token_id": 3,
+            **sizes(12, 3, 3, 26, hidden_act="gelu", rms_norm_eps=1e-3, classifier_pooling="mean"),
+            **{"rope_parameters": rotary(50.0), "mask_token_id": 3, **ENDS},
         },
     ),
-    "eurobert of first tokens": (
-        "eurobert",
-        {
-            "hidden_size": 12,
-            "num_attention_heads": 1,
-            "num_hidden_layers": 1,
-            "intermediate_size": 26,
-            "classifier_pooling": "bos",
-            **ENDS,
-            "mask_token_id": 3,
-        },
-    ),
-    "modernbert decoder": (
-        "modernbert-decoder",
-        {
-            "hidden_size": 24,
-            "num_attention_heads": 3,
-            "num_hidden_layers": 4,
-            "intermediate_size": 20,
-            "local_attention": 7,
-            **TOKENS,
-        },
-    ),
+    "eurobert of first tokens": ("eurobert", sizes(12, 1, 1, 26, classifier_pooling="bos", mask_token_id=3, **ENDS)),
+    "modernbert decoder": ("modernbert-decoder", sizes(24, 3, 4, 20, local_attention=7, **TOKENS)),
     "modernbert decoder with biases": (
         "modernbert-decoder",
         {
-            "hidden_size": 12,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 3,
-            "intermediate_size": 26,
-            "local_attention": 10,
+            **sizes(12, 2, 3, 26, local_attention=10, tie_word_embeddings=False),
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-            **dict.fromkeys(("hidden_activation", "classifier_activation"), "silu"),
-            "tie_word_embeddings": False,
-            **dict.fromkeys(("attention_bias", "mlp_bias", "classifier_bias", "norm_bias"), True),
-            **TOKENS,
+            **{**activation("silu"), **WITH_BIASES, **TOKENS},
         },
     ),
-    "mpnet": (
-        "mpnet",
-        {
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 3,
-            "intermediate_size": 30,
-            "pad_token_id": 1,
-            **ENDS,
-        },
-    ),
-    "mpnet with one head": (
-        "mpnet",
-        {
-            "hidden_size": 12,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 1,
-            "intermediate_size": 14,
-            "layer_norm_eps": 1e-3,
-            "pad_token_id": 1,
-            **ENDS,
-        },
-    ),
-    "electra": (
-        "electra",
-        {
-            "embedding_size": 20,
-            "hidden_size": 24,
-            "num_attention_heads": 3,
-            "num_hidden_layers": 3,
-            "intermediate_size": 28,
-        },
-    ),
-    "electra of one size": (
-        "electra",
-        {
-            "embedding_size": 12,
-            "hidden_size": 12,
-            "num_attention_heads": 2,
-            "num_hidden_layers": 2,
-            "intermediate_size": 14,
-            "layer_norm_eps": 1e-3,
-            "type_vocab_size": 3,
-        },
-    ),
+    "mpnet": ("mpnet", sizes(24, 3, 3, 30, pad_token_id=1, **ENDS)),
+    "mpnet with one head": ("mpnet", sizes(12, 1, 2, 14, layer_norm_eps=1e-3, pad_token_id=1, **ENDS)),
+    "electra": ("electra", sizes(24, 3, 3, 28, embedding_size=20)),
+    "electra of one size": ("electra", sizes(12, 2, 2, 14, embedding_size=12, layer_norm_eps=1e-3, type_vocab_size=3)),
     # Like the published v3 models, with buckets of several distances.
     "deberta": (
         "deberta-v2",
         {
-            "hidden_size": 24,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 3,
-            "intermediate_size": 30,
-            "position_buckets": 6,
-            "norm_rel_ebd": "layer_norm",
-            "pos_att_type": "p2c|c2p",
-            "position_biased_input": False,
-            **RELATIVE,
+            **sizes(24, 3, 3, 30, position_buckets=6, norm_rel_ebd="layer_norm", pos_att_type="p2c|c2p"),
+            **{"position_biased_input": False, **RELATIVE},
         },
     ),
     # Like the published v2 models, and texts have distances without a row of their own.
     "deberta with a convolution": (
         "deberta-v2",
         {
-            "hidden_size": 20,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 26,
-            "max_relative_positions": 9,
-            "pos_att_type": ["p2c"],
-            "conv_kernel_size": 5,
-            "conv_act": "gelu",
-            "pooler_hidden_act": "tanh",
-            "layer_norm_eps": 1e-3,
-            **RELATIVE,
+            **sizes(20, 2, 2, 26, max_relative_positions=9, pos_att_type=["p2c"], layer_norm_eps=1e-3, **RELATIVE),
+            **{"conv_kernel_size": 5, "conv_act": "gelu", "pooler_hidden_act": "tanh"},
         },
     ),
 }

@@ -28,7 +28,7 @@ from bertjax.models.encoder_decoder import Seq2SeqInputs
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds
-from tests import tiny
+from tests.experiments.commands import done, flags, lines_of
 from tests.parity.test_presumm import CHOICES
 from tests.trees import distance
 
@@ -176,11 +176,9 @@ def test_the_launcher_predicts_with_a_checkpoint(tmp_path):
         "decoding.max_extra": DECODING.max_extra,
         "decoding.min_extra": DECODING.min_extra,
     }
-    flags = [f"--config.{key}={value}" for key, value in values.items()]
     files = [f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'out.jsonl'}"]
-    outcome = tiny.run("--mode=predict", "--config=configs/bertsum_abs.py", *flags, *files)
-    assert outcome.status is None, outcome.error
-    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    done("--mode=predict", "--config=configs/bertsum_abs.py", *flags(values), *files)
+    records = lines_of(tmp_path / "out.jsonl")
     assert [record["summary"] for record in records] == [summary for _, summary in texts]
 
 

@@ -14,6 +14,7 @@ from tests.reporting.conftest import lines
 from tests.reporting.svg import SVG, elements, texts
 
 ROOT = Path(__file__).parents[2]
+SPLITS = ("train", "valid")
 
 
 def drawn(svg: str) -> dict[str, list[tuple[float, float]]]:
@@ -31,12 +32,8 @@ def drawn(svg: str) -> dict[str, list[tuple[float, float]]]:
 def test_all_lines_of_a_run_are_drawn(make_run):
     svg = learning_curves({"a": make_run("r", lines([100, 200, 300]))}, "step")
     metrics = ["masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"]
-    expected = {f"a/{split}/{metric}": 3 for split in ("train", "valid") for metric in metrics}
-    assert {name: len(points) for name, points in drawn(svg).items()} == {
-        **expected,
-        "a/unigram": 2,
-        "a/majority": 2,
-    }
+    expected = {f"a/{split}/{metric}": 3 for split in SPLITS for metric in metrics}
+    assert {name: len(points) for name, points in drawn(svg).items()} == {**expected, "a/unigram": 2, "a/majority": 2}
     found = texts(svg)
     assert {"a", "validation", "training", "unigram", "majority class", "step", "next-sentence accuracy"} <= set(found)
 
@@ -67,9 +64,7 @@ def test_runs_with_and_without_next_sentences_share_a_picture(make_run):
         "causal": make_run("causal", lines([100], next_sentence=False, objective="causal_lm"), objective="causal_lm"),
     }
     found = drawn(learning_curves(runs, "step"))
-    assert {name for name in found if "next" in name} == {
-        f"with/{s}/next_sentence_accuracy" for s in ("train", "valid")
-    }
+    assert {name for name in found if "next" in name} == {f"with/{s}/next_sentence_accuracy" for s in SPLITS}
     assert "causal/valid/causal_lm_loss" in found and "without/valid/masked_lm_loss" in found
     assert set(runs) <= set(texts(learning_curves(runs, "step")))
 
@@ -104,9 +99,8 @@ def test_tokens_on_the_axis(make_run):
     (x1, _), (x2, _) = found["slow/valid/masked_lm_loss"]
     (x3, _), (x4, _) = found["fast/valid/masked_lm_loss"]
     start = found["slow/unigram"][0][0]
-    assert (x1 - start, x2 - start, x3 - start, x4 - start) == pytest.approx(
-        tuple(n * (x1 - start) for n in (1, 2, 2, 4)), rel=1e-3
-    )
+    expected = [n * (x1 - start) for n in (1, 2, 2, 4)]
+    assert [x - start for x in (x1, x2, x3, x4)] == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_same_folders_give_the_same_bytes(make_run, tmp_path):

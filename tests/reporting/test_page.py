@@ -122,12 +122,8 @@ def test_prepared_rows_are_counted_on_the_page(make_run):
     (folder / "rows.json").write_text(json.dumps(report))
     found = read(page.write(folder))
     assert "rows" in found.ids and "Duplicates are training rows" in found.sections["rows"]
-    assert found.tables["row-counts"][1:] == [
-        ["rows: train", "5,000"],
-        ["rows: valid", "10"],
-        ["duplicates", "3"],
-        ["classes: train: yes", "2,400"],
-    ]
+    counts = {"rows: train": "5,000", "rows: valid": "10", "duplicates": "3", "classes: train: yes": "2,400"}
+    assert found.tables["row-counts"][1:] == [list(item) for item in counts.items()]
 
 
 def test_the_curves_have_their_points_and_levels(make_run):
@@ -138,9 +134,8 @@ def test_the_curves_have_their_points_and_levels(make_run):
     points = {one["split"]: one["points"] for one in loss["series"]}
     assert points == {"train": [[100, 6.5], [200, 5.5]], "valid": [[100, 6.0], [200, 5.0]]}
     assert loss["lines"] == [{"run": None, "name": "unigram baseline", "value": 6.0, "is_bound": False}]
-    assert panels["Next-sentence accuracy"]["lines"] == [
-        {"run": None, "name": "majority class", "value": 0.6, "is_bound": False}
-    ]
+    majority = {"run": None, "name": "majority class", "value": 0.6, "is_bound": False}
+    assert panels["Next-sentence accuracy"]["lines"] == [majority]
     assert not any("unigram" in title for title in panels)
     assert found["runs"][0]["axes"]["tokens"] == [[0, 0.0], [100, 1e5], [200, 2e5]]
     assert found["runs"][0]["axes"]["hours"][-1] == [200, pytest.approx(400 / 3600, rel=1e-4)]
@@ -151,8 +146,7 @@ def test_the_curves_have_their_points_and_levels(make_run):
     ("config", "titles"),
     [
         ({}, ["Loss"]),
-        ({"experiment": "bertsum_ext"}, ["Loss", "Training loss"]),
-        ({"class_weights": [1, 2]}, ["Loss", "Training loss"]),
+        *((config, ["Loss", "Training loss"]) for config in ({"experiment": "bertsum_ext"}, {"class_weights": [1, 2]})),
     ],
 )
 def test_losses_that_do_not_compare_have_charts_of_their_own(make_run, config, titles):
@@ -176,11 +170,8 @@ def test_a_second_phase_goes_on_where_the_first_ended(make_run):
 
 def test_the_config_begins_with_the_keys_that_differ_from_its_file(make_run):
     folder = make_run("r", lines([100]), seed=3)
-    environment = {
-        "command": ["launch.py", "--config.seed=3 4"],
-        "python": "3.11",
-        "defaults": {"seed": 0, "num_steps": 300},
-    }
+    environment = {"command": ["launch.py", "--config.seed=3 4"], "python": "3.11"}
+    environment["defaults"] = {"seed": 0, "num_steps": 300}
     (folder / "environment.json").write_text(json.dumps(environment))
     found = read(page.write(folder))
     rows, differing = ({row[0]: row[1:] for row in found.tables[name]} for name in ("keys", "differing"))
@@ -206,9 +197,8 @@ def test_time_comes_from_the_ledger_if_there_is_one(make_run):
 
 def test_nothing_that_a_run_says_gets_out_of_its_place(make_run):
     evil = "</script><script>alert(1)</script>"
-    folder = make_run(
-        "r", [{"step": 1, f"valid/{evil}": 1.0}, {"step": 2, f"valid/{evil}": 2.0}], experiment=evil, init_from=evil
-    )
+    records = [{"step": step, f"valid/{evil}": float(step)} for step in (1, 2)]
+    folder = make_run("r", records, experiment=evil, init_from=evil)
     text = page.write(folder).read_text()
     assert evil not in text and "<script>alert" not in text
     assert evil in [panel["title"] for panel in Page(text).data["curves"]["panels"]]
@@ -245,11 +235,8 @@ def test_a_run_that_is_not_finite_is_not_the_best(make_run, tmp_path, losses, to
 
 
 def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
-    runs = {
-        "long": make_run("r", lines([300])),
-        "short": make_run("s", lines([100])),
-        "equal": make_run("t", lines([300])),
-    }
+    steps = {"long": 300, "short": 100, "equal": 300}
+    runs = {name: make_run(name, lines([step])) for name, step in steps.items()}
     (tmp_path / "page.html").write_text(page.of_runs(runs))
     found = read(tmp_path / "page.html")
     header, *rows = found.tables["final-0"]

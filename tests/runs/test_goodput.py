@@ -58,10 +58,7 @@ def test_time_is_charged_to_its_kind(tmp_path, clock):
         clock.spend(1.0)
         book.write(7)
     rows = [json.loads(line) for line in (tmp_path / "goodput.jsonl").read_text().splitlines()]
-    assert rows[:2] == [
-        {"step": 0, "kind": "init", "seconds": 3.0},
-        {"step": 0, "kind": "compile", "seconds": 2.0},
-    ]
+    assert rows[:2] == [{"step": 0, "kind": "init", "seconds": 3.0}, {"step": 0, "kind": "compile", "seconds": 2.0}]
     assert all(row["step"] == 7 for row in rows[2:])
     assert kinds(tmp_path) == {"step": 5.0, "init": 3.0, "compile": 7.0, "data_wait": 1.5, "evaluation": 1.5}
     assert sum(kinds(tmp_path).values()) == clock.now

@@ -1,4 +1,3 @@
-import doctest
 import math
 
 import numpy as np
@@ -20,11 +19,6 @@ NUMBERS = st.lists(st.tuples(NUMBER, NUMBER), min_size=1, max_size=30)
 
 def columns(rows, dtype):
     return tuple(np.array(column, dtype) for column in zip(*rows, strict=True))
-
-
-def test_docstring():
-    assert doctest.testmod(glue).attempted == 3
-    assert doctest.testmod(glue).failed == 0
 
 
 @pytest.mark.parametrize(

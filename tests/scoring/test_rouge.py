@@ -1,4 +1,3 @@
-import doctest
 import json
 from pathlib import Path
 
@@ -8,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import UserError
-from bertjax.scoring import rouge as scoring_rouge
-from bertjax.scoring import rouge_overlap, rouge_stemmer, rouge_words
 from bertjax.scoring.rouge import METRICS, RougeConfig, rouge, score, signature, summarize
 from tests.scoring.golden.make_rouge_golden import digest
 from tests.scoring.golden.rouge_summaries import read
@@ -184,18 +181,10 @@ def test_means_are_taken_over_documents():
     assert summarize(scores, confidence=True)["rouge1"] == 50
 
 
-@pytest.mark.parametrize(
-    ("module", "examples"), [(scoring_rouge, 3), (rouge_words, 2), (rouge_stemmer, 1), (rouge_overlap, 1)]
-)
-def test_examples(module, examples):
-    assert doctest.testmod(module) == doctest.TestResults(failed=0, attempted=examples)
-
-
 def test_signatures():
     assert signature(STEMMED) == "rouge-1.5.5|stem:yes|words:all"
-    assert signature(RougeConfig(flavor="rouge-score", stem=False, words="reference")) == (
-        "rouge-score|stem:no|words:reference"
-    )
+    config = RougeConfig(flavor="rouge-score", stem=False, words="reference")
+    assert signature(config) == "rouge-score|stem:no|words:reference"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import doctest
 import json
 from pathlib import Path
 
@@ -12,10 +11,6 @@ from bertjax.scoring import tags
 @pytest.fixture(scope="module")
 def golden():
     return json.loads(Path(__file__).with_name("golden").joinpath("tags.json").read_text())
-
-
-def test_docstrings():
-    assert doctest.testmod(tags) == doctest.TestResults(failed=0, attempted=1)
 
 
 def test_golden_entities(golden):

@@ -36,18 +36,8 @@ def named(runs):
 
 def test_equal_stages_are_run_once(tmp_path):
     runs = named(expand(tmp_path))
-    assert list(runs) == [
-        "base-pretrain-seed0",
-        "base-pretrain-seed1",
-        "pretrain-HASH-seed0",
-        "pretrain-HASH-seed1",
-        "base-task-seed0",
-        "base-task-seed1",
-        "no-a-task-seed0",
-        "no-a-task-seed1",
-        "no-a-b-task-seed0",
-        "no-a-b-task-seed1",
-    ]
+    names = ("base-pretrain", "pretrain-HASH", "base-task", "no-a-task", "no-a-b-task")
+    assert list(runs) == [f"{name}-seed{seed}" for name in names for seed in (0, 1)]
     assert runs["pretrain-HASH-seed1"].keys == (Key("No A", "pretrain", 1), Key("No A & B", "pretrain", 1))
     for row in ("no-a", "no-a-b"):
         assert runs[f"{row}-task-seed1"].needs == runs["pretrain-HASH-seed1"].folder
@@ -106,9 +96,8 @@ def test_a_sweep_resumes_after_a_new_key_that_is_off(tmp_path):
     later = {"packing": False, "prefix": "", "few": 0}
     folder.check(tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), **later}))
     with pytest.raises(UserError, match="packing: None before, True now"):
-        folder.check(
-            tmp_path, expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), "packing": True})
-        )
+        recipes = expansion.recipes(sweep, (), lambda arguments: {**made.load(arguments), "packing": True})
+        folder.check(tmp_path, recipes)
 
 
 def test_the_shared_seed_stays_when_seeds_are_added(tmp_path):

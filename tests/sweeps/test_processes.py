@@ -1,6 +1,5 @@
 """Runs in separate processes: their order, their shares of the machine, and failures."""
 
-import doctest
 import json
 import os
 import signal
@@ -205,10 +204,6 @@ def test_shares_of_a_machine(count, cores, devices, expected):
 )
 def test_last_error(text, last):
     assert processes.last_error(text) == last
-
-
-def test_docstring_examples():
-    assert doctest.testmod(processes).failed == 0
 
 
 # Jobs of submitit.

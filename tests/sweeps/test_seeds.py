@@ -1,6 +1,5 @@
 """Several seeds in one command: a run per seed, and the summary of their metrics."""
 
-import doctest
 import json
 import math
 import shutil
@@ -12,23 +11,18 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.reporting.runs import Run
-from bertjax.sweeps import evaluations
 from bertjax.sweeps.evaluations import Evaluation, evaluation, summarize
 from bertjax.sweeps.seeds import as_json, parse_seeds, table
 from tests import tiny
+from tests.experiments.commands import done, lines_of, sizes
 from tests.tiny import check_message as check
-from tests.tiny import run_on_one
 
 VALUES = {
     "num_steps": 4,
     "batch_size": 8,
     "log_every": 2,
     "evaluate_every": 2,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 16,
+    **sizes(1, 16, 2, 16, 16),
     "data.seq_len": 8,  # one bucket, so that one program is compiled
     "data.valid_fraction": 0.3,
     "optimizer.learning_rate": 1e-2,
@@ -48,14 +42,12 @@ def flags(tmp_path_factory):
 def sweep(flags, tmp_path_factory):
     """A finished sweep of two seeds: its folder, and the table."""
     folder = tmp_path_factory.mktemp("sweep")
-    outcome = run_on_one(*flags, f"--workdir={folder}", "--seeds=3,0")
-    assert outcome.status is None, outcome.status
+    outcome = done(*flags, f"--workdir={folder}", "--seeds=3,0")
     return folder, outcome.stdout
 
 
 def evaluations_of(run: Path) -> dict[int, dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line for line in lines if "valid/loss" in line}
+    return {line["step"]: line for line in lines_of(run / "metrics.jsonl") if "valid/loss" in line}
 
 
 def test_each_seed_has_its_own_run(sweep):
@@ -126,9 +118,8 @@ def test_another_mode(sweep, mode):
 
 def test_no_folder_and_no_config(flags, tmp_path, monkeypatch):
     check(tiny.run(*flags, "--seeds=0").error, "--workdir", "none", "a folder", "--workdir=runs")
-    check(
-        tiny.run(f"--workdir={tmp_path}", "--seeds=0").error, "--config", "none", "a file of configs/", "add --config="
-    )
+    message = tiny.run(f"--workdir={tmp_path}", "--seeds=0").error
+    check(message, "--config", "none", "a file of configs/", "add --config=")
     assert not list(tmp_path.iterdir())
 
 
@@ -198,9 +189,8 @@ def test_a_summary_computed_by_hand():
 def test_one_seed_has_no_deviation():
     evaluations = {4: Evaluation(8, {"valid/f1": 0.25})}
     summary = summarize(evaluations)
-    assert as_json(evaluations, summary)["metrics"] == {
-        "valid/f1": {"seeds": {"4": 0.25}, "mean": 0.25, "std": None, "n": 1}
-    }
+    figure = as_json(evaluations, summary)["metrics"]["valid/f1"]
+    assert figure == {"seeds": {"4": 0.25}, "mean": 0.25, "std": None, "n": 1}
     assert table(evaluations, summary).splitlines()[-2].split() == ["std", "-"]
 
 
@@ -210,7 +200,3 @@ def test_a_nonfinite_number_makes_the_mean_nonfinite():
     figure = as_json(evaluations, summary)["metrics"]["valid/loss"]
     assert figure == {"seeds": {"0": None, "1": 1.0}, "mean": None, "std": None, "n": 2}
     assert "nan" in table(evaluations, summary)
-
-
-def test_docstring_examples():
-    assert doctest.testmod(evaluations) == doctest.TestResults(failed=0, attempted=1)

@@ -19,9 +19,8 @@ def config(experiment="classification", **changes):
 
 def check(experiment="classification", **changes):
     """Raises UserError for values out of range."""
-    build_part(
-        experiments.find(experiment).Config, config(experiment, data__seq_len=32, data__lowercase=True, **changes)
-    )
+    values = config(experiment, data__seq_len=32, data__lowercase=True, **changes)
+    build_part(experiments.find(experiment).Config, values)
 
 
 def lengths(num_rows, **changes):
@@ -76,8 +75,6 @@ def test_other_keys_and_the_argument_are_not_changed():
 def test_packing_is_refused_for_models_that_mix_examples(experiment, key, value):
     check(experiment, **{f"model__{key}": value})
     check(experiment, data__packing=True)
-    message = (
-        rf"config key data\.packing: got {re.escape(f'True with model.{key}={value}')}.*; expected False.* Fix: omit"
-    )
-    with pytest.raises(UserError, match=message):
+    got = re.escape(f"True with model.{key}={value}")
+    with pytest.raises(UserError, match=rf"config key data\.packing: got {got}.*; expected False.* Fix: omit"):
         check(experiment, data__packing=True, **{f"model__{key}": value})

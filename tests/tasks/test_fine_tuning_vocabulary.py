@@ -113,10 +113,8 @@ def test_a_missing_source_or_vocabulary_is_an_error(home, ask):
 
 
 def test_a_folder_of_another_casing_is_an_error(home):
-    message = (
-        r"data\.lowercase: got False; expected True, the casing of the tokenizer in .*--config\.data\.lowercase=True"
-    )
-    with pytest.raises(UserError, match=message):
+    expected = r"expected True, the casing of the tokenizer in .*--config\.data\.lowercase=True"
+    with pytest.raises(UserError, match=rf"data\.lowercase: got False; {expected}"):
         load_wordpiece(home / "uncased", lowercase=False)
 
 

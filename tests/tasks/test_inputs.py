@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import logging
+import re
 from pathlib import Path
 
 import jax
@@ -25,17 +26,10 @@ from bertjax.modes.predict import predict
 from bertjax.training import inference
 from tests import published
 from tests.data.text import byte_bpe
-from tests.experiments.commands import tree_of
+from tests.experiments.commands import sizes, tree_of
 
 NOT_UTF8 = "a cat \udcff ."  # the byte 0xff as decoded by `streams.read_lines`
-SIZES = {
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.intermediate_size": 16,
-    "model.max_positions": 32,
-    "data.seq_len": 32,
-}
+SIZES = {**sizes(1, 16, 2, 16, 32), "data.seq_len": 32}
 ARTICLES = {"data.layout": "line", "data.window_overlap": 8}
 # For each task: config values, two good lines, a bad line, and the error of the bad line.
 TASKS = {
@@ -133,6 +127,19 @@ def test_a_bad_line_stops_unless_bad_rows_are_skipped(home, name):
     _, _, (first, _), bad, _ = TASKS[name]
     with pytest.raises(UserError, match=r"^input line 2: got .*or set --config\.data\.on_bad_row=skip"):
         list(make(home, name).examples(iter([first, bad])))
+
+
+@pytest.mark.parametrize(
+    ("line", "got", "expected"),
+    [
+        ("a [mask] in small letters", "0 [MASK]", "at least one [MASK]"),
+        ("the " * 40 + "[MASK]", "43 word pieces", "at most 32 word pieces"),
+        ("a\tb\tc [MASK]", "3 segment", "at most 2 segment"),
+    ],
+)
+def test_lines_without_masks_or_with_too_much_text(home, line, got, expected):
+    with pytest.raises(UserError, match=rf"{re.escape(got)}.*; .*{re.escape(expected)}.* Fix: correct the text"):
+        list(make(home, "masks").examples(iter([line])))
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -23,6 +23,7 @@ from bertjax.models.heads import BertForSequenceClassification
 from bertjax.runs import checkpoints
 from bertjax.tasks import completion, pretrained
 from tests import published, tiny
+from tests.experiments.commands import done, flags
 from tests.random_params import random_params
 
 SIZES = {
@@ -57,27 +58,22 @@ def huggingface_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory):
-    """A command that trains a classifier for a step from a google-research checkpoint whose casing is unknown."""
+def run(tmp_path_factory):
+    """A classifier trained for a step from a google-research checkpoint that does not say its casing."""
     folder = tmp_path_factory.mktemp("runs")
     values = {**tiny.write_table(folder / "rows"), "data.seq_len": 10, "num_steps": 1, "batch_size": 8}
     values |= {"init_from": shutil.copytree(published.GOOGLE, folder / "mine") / "bert_model.ckpt"}
-    del values["data.vocab_file"]  # the folder has a vocabulary
-    flags = [f"--config.{key}={value}" for key, value in values.items()]
-    return ["--config=configs/classification.py", f"--workdir={folder / 'run'}", *flags]
+    values |= {"data.vocab_file": "", "data.lowercase": True}  # the folder has a vocabulary
+    done("--config=configs/classification.py", f"--workdir={folder / 'run'}", *flags(values))
+    return folder / "run"
 
 
-@pytest.fixture(scope="module")
-def trained(command):
-    """The outcome of `command` with the casing set."""
-    return tiny.run_on_one(*command, "--config.data.lowercase=True")
-
-
-@pytest.fixture(scope="module")
-def run(command, trained):
-    """The folder of the run."""
-    assert trained.status is None, trained.status
-    return Path(command[1].removeprefix("--workdir="))
+def with_config(folder, copy, **values):
+    """A copy of a folder with other values in its config.json."""
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **values}))
+    return copy
 
 
 def resolve(folder, model=None, **data):
@@ -118,28 +114,21 @@ def test_a_hugging_face_folder(huggingface_folder):
 
 
 def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
-    folder = Path(shutil.copytree(huggingface_folder, tmp_path / "bert"))
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**values, "id2label": {"0": "no", "1": "yes"}}))
-    assert open_weights(folder).labels == ("no", "yes")
-    assert pretrained.has_classes(open_weights(folder), ("no", "yes"))
+    def opened(**values):
+        values = {"id2label": {"0": "no", "1": "yes"}, **values}
+        return open_weights(with_config(huggingface_folder, tmp_path, **values))
+
+    assert opened().labels == ("no", "yes")
+    assert pretrained.has_classes(opened(), ("no", "yes"))
     for labels in (("yes", "no"), ("no", "yes", "maybe"), ()):
-        assert not pretrained.has_classes(open_weights(folder), labels)
-    values |= {"id2label": {"0": "no", "1": "yes"}}
+        assert not pretrained.has_classes(opened(), labels)
     for kind, is_of_texts in (("BertForSequenceClassification", True), ("BertForTokenClassification", False)):
-        (folder / "config.json").write_text(json.dumps({**values, "architectures": [kind]}))
-        assert pretrained.has_classes(open_weights(folder), ("no", "yes")) == is_of_texts
-    values["architectures"] = ["BertForSequenceClassification"]
-    fits = {
-        None: (1, 1),
-        "single_label_classification": (1, 0),
-        "multi_label_classification": (0, 1),
-        "regression": (0, 0),
-    }
-    for problem_type, expected in fits.items():
-        (folder / "config.json").write_text(json.dumps({**values, "problem_type": problem_type}))
-        found = [pretrained.has_classes(open_weights(folder), ("no", "yes"), many) for many in (False, True)]
-        assert tuple(found) == expected
+        assert pretrained.has_classes(opened(architectures=[kind]), ("no", "yes")) == is_of_texts
+    fits = {None: (1, 1), "single_label": (1, 0), "multi_label": (0, 1), "regression": (0, 0)}
+    for kind, expected in fits.items():
+        problem_type = f"{kind}_classification" if kind and "label" in kind else kind
+        weights = opened(architectures=["BertForSequenceClassification"], problem_type=problem_type)
+        assert tuple(pretrained.has_classes(weights, ("no", "yes"), many) for many in (False, True)) == expected
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
@@ -198,18 +187,13 @@ def test_contradictions_are_reported(huggingface_folder, model, data, message):
     ],
 )
 def test_a_tokenizer_that_does_not_fit_the_weights_is_an_error(huggingface_folder, tmp_path, ids, message):
-    folder = shutil.copytree(huggingface_folder, tmp_path / "folder")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **ids}))
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-        resolve(folder)
+        resolve(with_config(huggingface_folder, tmp_path, **ids))
 
 
 def test_pretraining_predicts_the_next_sentence_only_if_the_family_does(huggingface_folder, tmp_path, caplog):
     assert resolve(huggingface_folder, next_sentence=True)["data"]["next_sentence"]
-    folder = shutil.copytree(huggingface_folder, tmp_path / "roberta")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
+    folder = with_config(huggingface_folder, tmp_path, model_type="roberta")
     assert not resolve(folder, next_sentence=True)["data"]["next_sentence"]
     assert caplog.messages == ["data.next_sentence=False: RoBERTa has no next-sentence prediction"]
 
@@ -228,19 +212,11 @@ def test_a_missing_size():
     assert resolve("", SIZES, lowercase=True)["model"] == {**SIZES, "vocab_size": None, "family": "bert"}
 
 
-def test_an_unknown_casing(command):
-    told = {"what": "data.lowercase", "got": "init_from does not determine the casing"}
-    tiny.check_message(
-        tiny.run_on_one(*command).error, **told, expected="True for an uncased", fix="lowercase=True or False"
-    )
-
-
 @pytest.mark.parametrize(("is_there", "got"), [(False, "no such folder"), (True, "no checkpoint, config.json or")])
 def test_folders_without_a_model(tmp_path, is_there, got):
     folder = tmp_path if is_there else tmp_path / "none"
-    with pytest.raises(
-        UserError, match=rf"init_from={folder}: got {got}.*; expected a run, a folder.* Fix: correct the path"
-    ):
+    expected = "expected a run, a folder.* Fix: correct the path"
+    with pytest.raises(UserError, match=rf"init_from={folder}: got {got}.*; {expected}"):
         open_weights(folder)
 
 
@@ -332,8 +308,7 @@ def test_weights_of_a_run(run, caplog):
     equal(params["bert"], checkpoints.restore_shared(run, {"bert": fresh["bert"]})[0]["bert"])
 
 
-def test_a_classifier_is_trained_from_a_google_research_folder(trained, run):
-    assert "module classifier keeps its random initialization" in trained.stderr
+def test_a_classifier_is_trained_from_a_google_research_folder(run):
     resolved = json.loads((run / "config.json").read_text())
     assert (resolved["model"]["hidden_size"], resolved["data"]["lowercase"]) == (8, True)
     before = google.read_tensors(published.GOOGLE)["bert.embeddings.word_embeddings.weight"]
@@ -348,7 +323,8 @@ def test_the_config_sets_an_unknown_casing(tmp_path):
     folder = published.write_huggingface(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-    with pytest.raises(UserError, match=r"data\.lowercase: got no value"):
+    told = r"data\.lowercase: got no value, and init_from does not .* casing; .*True for an uncased.*True or False"
+    with pytest.raises(UserError, match=told):
         resolve(folder)
     for lowercase in (True, False):
         assert resolve(folder, lowercase=lowercase)["data"]["lowercase"] is lowercase

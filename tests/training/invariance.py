@@ -1,7 +1,6 @@
 """Trains any task on any devices. As a program, it trains all tasks as one of several processes."""
 
 import argparse
-import importlib
 import json
 import pickle
 import re
@@ -14,12 +13,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bertjax import distributed
+from bertjax import distributed, experiments
 from bertjax.modes import stages
 from bertjax.training import loop, sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.optimizers import path_names
 from tests import tiny
+from tests.experiments.commands import NO_DROPOUT, sizes, tree_of
 
 STEPS = 5
 # All arrays of these models are small, so a smaller limit is needed to split any.
@@ -27,20 +27,15 @@ MIN_FSDP_SIZE = 64
 _SMALL = {
     "num_steps": STEPS,
     "batch_size": 32,
+    "data.seq_len": 32,
     "data.valid_fraction": 0.2,
-    "model.num_layers": 1,
-    "model.hidden_size": 32,
-    "model.num_heads": 2,
-    "model.intermediate_size": 64,
-    "model.max_positions": 48,
-    "model.dropout": 0.0,
-    "model.attention_dropout": 0.0,
+    **sizes(1, 32, 2, 64, 48),
+    **NO_DROPOUT,
     "optimizer.warmup_steps": 0,  # with warm-up, the first update has learning rate 0
     "optimizer.learning_rate": 1e-3,
 }
 _OF_TASKS = {
     "bert_pretraining": {
-        "data.seq_len": 32,
         "data.stages": (),
         "data.packing": False,
         "data.lines": "sentence",
@@ -51,23 +46,15 @@ _OF_TASKS = {
     },
     # The gradient of key biases is only rounding error, which Adam would scale to full updates at the paper's eps of
     # 1e-9.
-    "translation": {
-        "data.seq_len": 32,
-        "model.num_decoder_layers": 1,
-        "decoding.max_length": 48,
-        "optimizer.eps": 1e-6,
-    },
+    "translation": {"model.num_decoder_layers": 1, "decoding.max_length": 48, "optimizer.eps": 1e-6},
     # Dropout is on, because its masks depend on rows only.
     "embeddings": {
-        "data.seq_len": 32,
         "data.text_columns": ("query", "positive", "negatives"),
         "data.row_multiple": 16,
-        "model.dropout": 0.1,
-        "model.attention_dropout": 0.1,
+        **dict.fromkeys(NO_DROPOUT, 0.1),
         "optimizer.eps": 1e-6,
     },
     "bertsum_ext": {
-        "data.seq_len": 32,
         "data.window_overlap": 8,
         "model.scorer": "transformer",
         "model.scorer_heads": 2,
@@ -123,11 +110,9 @@ def train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int
 
 
 def _train(task: str, data: Mapping[str, Any], folder: Path, mesh: tuple[int, int, int], devices: int) -> Result:
-    tree = importlib.import_module(f"bertjax.configs.{task}").get_config(_VARIANTS.get(task, "tiny"))
-    tree.update_from_flattened_dict({**_SMALL, **_OF_TASKS[_OTHERS.get(task, task)], **data})
-    tree.mesh.data, tree.mesh.fsdp, tree.mesh.tensor = mesh
-    module = importlib.import_module(f"bertjax.experiments.{task}")
-    resolved = stages.of_config(module, json.loads(tree.to_json_best_effort()))
+    axes = dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), mesh, strict=True))
+    values = {**_SMALL, **_OF_TASKS[_OTHERS.get(task, task)], **data, **axes}
+    resolved = stages.of_config(experiments.find(task), tree_of(task, _VARIANTS.get(task, "tiny"), values))
     data = resolved.data(folder / "run")
     distributed.on_first_process(data.prepare)
     made = resolved.complete(data)

@@ -19,11 +19,6 @@ ROOT = Path(__file__).parents[2]
 add = compilation.Recompilations.add  # the original, before an autouse fixture replaces it
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("compilation") / "text.txt")
-
-
 def test_programs_and_cache_hits_are_counted():
     never_compiled = float(np.random.default_rng().random())
 
@@ -66,10 +61,8 @@ def test_an_unexpected_shape_fails_tests(text):
         for index, batch in enumerate(data.batches(*arguments)):
             yield {name: rows[:8] for name, rows in batch.items()} if index >= 3 else batch
 
-    with (
-        compilation.Compilations() as compiled,
-        pytest.raises(AssertionError, match=r"update 4 compiled .*jit\(step\)"),
-    ):
+    message = r"update 4 compiled .*jit\(step\)"
+    with compilation.Compilations() as compiled, pytest.raises(AssertionError, match=message):
         state = trainer.fresh()
         list(trainer.updates(batches, state, compiled))
 

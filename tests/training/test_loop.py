@@ -21,13 +21,9 @@ from bertjax.runs import checkpoints, goodput
 from bertjax.training import health, loop
 from bertjax.training.preemption import Preemption
 from tests import tiny
+from tests.experiments.commands import lines_of
 from tests.random_params import random_params
 from tests.trees import assert_equal
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return tiny.write_text(tmp_path_factory.mktemp("loop") / "text.txt")
 
 
 def config(text, **overrides):
@@ -89,7 +85,7 @@ def finished(text, tmp_path_factory):
 
 
 def lines(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return lines_of(workdir / "metrics.jsonl")
 
 
 def test_the_log_of_a_run(finished):
@@ -122,10 +118,8 @@ def test_updates_are_traced(text, tmp_path):
     train(config(text, num_steps=4, evaluate_every=100, checkpoint__best_metric=""), tmp_path, profile=range(2, 4))
     (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
     planes = jax.profiler.ProfileData.from_file(str(trace)).planes
-    marks = [
-        dict(event.stats) for plane in planes for line in plane.lines for event in line.events if event.name == "train"
-    ]
-    assert {mark["step_num"] for mark in marks} == {2, 3}
+    events = (event for plane in planes for line in plane.lines for event in line.events)
+    assert {dict(event.stats)["step_num"] for event in events if event.name == "train"} == {2, 3}
 
 
 def test_updates_wait_until_the_last_due_checkpoint_is_durable(finished):
@@ -289,9 +283,8 @@ def test_spikes_are_counted_in_the_log(text, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(text, tmp_path):
     tree = config(text, optimizer__learning_rate=1e30, optimizer__schedule="constant", optimizer__clip_norm=0.0)
-    with pytest.raises(
-        UserError, match=r"step [3-6]: got a loss or gradient that is not finite; .*(parameter|gradient)"
-    ):
+    message = r"step [3-6]: got a loss or gradient that is not finite; .*(parameter|gradient)"
+    with pytest.raises(UserError, match=message):
         train(tree, tmp_path)
     kept = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
     assert kept == [2]

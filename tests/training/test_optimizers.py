@@ -10,32 +10,12 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.optimizers import (
-    OptimizerConfig,
-    make_optimizer,
-    make_rates,
-    make_schedule,
-    path_names,
-    timed,
-)
+from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_rates, make_schedule, path_names, timed
+from tests.experiments.commands import settings_of
 from tests.tiny import check_message
 
-BERT = OptimizerConfig(
-    name="adamw",
-    learning_rate=1e-2,
-    schedule="constant",
-    warmup_steps=0,
-    weight_decay=0.01,
-    no_decay="bias|norm",
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-6,
-    bias_correction=False,
-    clip_norm=0.0,
-    layer_decay=1.0,
-    frozen_layers=0,
-    groups=(),
-)
+CHANGES = {"learning_rate": 1e-2, "schedule": "constant", "warmup_steps": 0, "bias_correction": False, "clip_norm": 0.0}
+BERT = settings_of(OptimizerConfig, "bert_pretraining", "optimizer", **CHANGES)
 
 
 def params():
@@ -165,11 +145,8 @@ def test_muon_keeps_one_moment_of_its_matrices():
     tree = hidden_params()
     state = by_path(make_optimizer(MUON, tree).init(tree))
     moments = {name: sum(path.endswith("/" + name) for path in state) for name in by_path(tree)}
-    assert {name for name, count in moments.items() if count == 1} == {
-        *(f"encoder/layers/{name}/kernel" for name in ("gate", "output")),
-        "pooler/kernel",
-        "transform/kernel",
-    }
+    names = ("encoder/layers/gate", "encoder/layers/output", "pooler", "transform")
+    assert {name for name, count in moments.items() if count == 1} == {f"{name}/kernel" for name in names}
     assert set(moments.values()) == {1, 2}
 
 
@@ -198,13 +175,8 @@ def test_muon_without_matrices_is_an_error(config, params, key):
     embeddings = {"word_embeddings": np.zeros((5, 3)), "layers": {"output": {"kernel": np.zeros((1, 3, 3))}}}
     with pytest.raises(UserError) as error:
         make_optimizer(config, params or embeddings)
-    check_message(
-        f"error: {error.value}",
-        f"config key {key}",
-        "'muon', for parameters without matrices",
-        "Transformer layers",
-        "use adamw",
-    )
+    got = "'muon', for parameters without matrices"
+    check_message(f"error: {error.value}", f"config key {key}", got, "Transformer layers", "use adamw")
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e6])
@@ -291,14 +263,8 @@ def test_runs_that_differ_in_rates_share_a_program():
     """Schedules, their lengths, and the rates and weight decays of groups are arguments of the update."""
     groups = (("classifier", {"learning_rate": 0.5, "schedule": "cosine"}), ("pooler", {"frozen": True}))
     one = dataclasses.replace(MUON, schedule="linear", groups=groups)
-    other = dataclasses.replace(
-        MUON,
-        learning_rate=0.1,
-        schedule="constant",
-        warmup_steps=3,
-        weight_decay=0.01,
-        groups=(("classifier", {}), groups[1]),
-    )
+    changes = {"learning_rate": 0.1, "schedule": "constant", "warmup_steps": 3, "weight_decay": 0.01}
+    other = dataclasses.replace(MUON, **changes, groups=(("classifier", {}), groups[1]))
     tree, programs = jax.tree.map(jnp.asarray, deep_params()), []
     for config, num_steps in ((one, 7), (other, math.inf)):
         optimizer, rates = make_optimizer(config, tree), make_rates(config)(2, num_steps)
@@ -433,10 +399,8 @@ def test_source_embeddings_count_as_the_lowest_layer():
     optimizer = make_optimizer(config, tree)
     updates, _ = optimizer.update(tree, optimizer.init(tree), tree, rates=make_rates(config)(0, 10))
     assert not updates["encoder"]["layers"]["kernel"][0].any() and updates["encoder"]["layers"]["kernel"][1].all()
-    assert {name: bool(updates[name].any()) for name in (*tables, *above)} == {
-        **dict.fromkeys(tables, False),
-        **dict.fromkeys(above, True),
-    }
+    expected = {**dict.fromkeys(tables, False), **dict.fromkeys(above, True)}
+    assert {name: bool(updates[name].any()) for name in expected} == expected
     assert updates["decoder"]["layers"]["kernel"].all()
 
 
@@ -445,13 +409,8 @@ def test_more_frozen_layers_than_layers(changes, number):
     tree = deep_params() if number else {"classifier": deep_params()["classifier"]}
     with pytest.raises(UserError) as error:
         make_optimizer(dataclasses.replace(BERT, **changes), tree)
-    check_message(
-        f"error: {error.value}",
-        "optimizer.frozen_layers",
-        str(changes["frozen_layers"]),
-        f"at most {number}, the number of the model's layers",
-        "lower it",
-    )
+    got, expected = str(changes["frozen_layers"]), f"at most {number}, the number of the model's layers"
+    check_message(f"error: {error.value}", "optimizer.frozen_layers", got, expected, "lower it")
 
 
 @pytest.mark.parametrize(

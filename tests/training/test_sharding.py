@@ -46,14 +46,9 @@ def test_a_batch_size_that_is_not_divisible_is_an_error():
 def test_config_of_a_run_on_other_devices(trained, used, rows):
     axes = ("data", "fsdp", "tensor")
     config = {"mesh": dict(zip(axes, trained, strict=True)), "model": {"num_heads": 2}, "batch_size": 20}
-    found = fit_to_devices({**config, "accumulation_steps": 2, "seed": 3})
-    assert found == {
-        "mesh": dict(zip(axes, used, strict=True)),
-        "model": {"num_heads": 2},
-        "batch_size": rows,
-        "accumulation_steps": 2,
-        "seed": 3,
-    }
+    config |= {"accumulation_steps": 2, "seed": 3}
+    mesh = dict(zip(axes, used, strict=True))
+    assert fit_to_devices(config) == {**config, "mesh": mesh, "batch_size": rows}
 
 
 def test_put_batch_keeps_all_rows_in_order():

@@ -1,11 +1,8 @@
-import doctest
-
 import numpy as np
 import pytest
 
 from bertjax.config import build
 from bertjax.configs import classification
-from bertjax.data.fine_tuning import label_sets
 from bertjax.data.fine_tuning.label_sets import LabelSetRows, LabelSetsConfig, indicators
 from bertjax.data.fine_tuning.labeled_text import label_names
 from bertjax.errors import UserError
@@ -130,7 +127,3 @@ def test_single_labels_keep_their_prepared_rows():
     write("a.tsv", "text\tlabel\na\ty\n")
     assert "label_separator" in str(rows_of("a.tsv").key())
     assert "label_separator" not in str(recipe(source="a.tsv").key())
-
-
-def test_the_docstring_examples():
-    assert doctest.testmod(label_sets) == doctest.TestResults(failed=0, attempted=3)

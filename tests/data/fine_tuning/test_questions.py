@@ -175,9 +175,8 @@ def test_questions_of_a_context_are_in_one_split(tmp_path):
     assert splits(QuestionsConfig(source, "", 0.25, "stop")) == [train, valid]
     rows = [flat(TWO, context=f"{CONTEXT} {n % 40}") for n in range(80)]
     flat_rows = splits(QuestionsConfig(str(write(tmp_path, json_lines(rows), "a.jsonl")), "", 0.25, "stop"))
-    assert [{each.context for each in found} for found in flat_rows] == [
-        {each.context for each in found} for found in (train, valid)
-    ]
+    for found, expected in zip(flat_rows, (train, valid), strict=True):
+        assert {each.context for each in found} == {each.context for each in expected}
 
 
 def test_validation_questions_can_have_their_own_source(tmp_path):

@@ -1,10 +1,7 @@
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.fine_tuning import tag_schemes
 from bertjax.data.fine_tuning.tag_schemes import SCHEMES, recognize, spans, to_bio
 from bertjax.errors import UserError
 
@@ -44,10 +41,6 @@ def merged(found):
         else:
             result.append((kind, first, last))
     return result
-
-
-def test_docstrings():
-    assert doctest.testmod(tag_schemes) == doctest.TestResults(failed=0, attempted=2)
 
 
 @pytest.mark.parametrize(

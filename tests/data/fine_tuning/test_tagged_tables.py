@@ -27,10 +27,13 @@ NAMES = {"feature": {"names": ["O", "B-ORG", "I-ORG"], "_type": "ClassLabel"}, "
 LISTS = {"tokens": ["a", "b"], "tags": ["O", "O"]}
 
 
+NUMBERED = {"tags_field": "0", "sentence_field": "1", "text_field": "2"}
+FORM = {"text_field": "form", "tags_field": "upos"}
+
+
 def read(path, on_bad_row="stop", **fields):
-    found = tagged_words.read_sentences(
-        str(path), "data.source", Columns(0, -1), BadRows(on_bad_row), TableFields(**fields)
-    )
+    options = Columns(0, -1), BadRows(on_bad_row), TableFields(**fields)
+    found = tagged_words.read_sentences(str(path), "data.source", *options)
     return [" ".join(f"{word}/{tag}" for word, tag in zip(*sentence[:2], strict=True)) for sentence in found]
 
 
@@ -51,11 +54,7 @@ def test_rows_may_name_their_columns_differently(tmp_path):
     ("row", "fields", "expected"),
     [
         (LISTS, {}, "a/O b/O"),
-        (
-            {"form": ["New York", "."], "upos": ["X", "Y"]},
-            {"text_field": "form", "tags_field": "upos"},
-            "New York/X ./Y",
-        ),
+        ({"form": ["New York", "."], "upos": ["X", "Y"]}, FORM, "New York/X ./Y"),
         ({"id": 3, "text": TEXT, "label": SPANS, "Comments": []}, {}, OF_SPANS),
         ({"text": TEXT, "entities": OBJECTS, "relations": []}, {}, OF_SPANS),
         ({"text": "a bcd.", "labels": [[0, 3, "X"], [3, 5, "X"]]}, {}, "a/B-X b/I-X cd/B-X ./O"),
@@ -75,11 +74,7 @@ def test_lists_and_spans(tmp_path, row, fields, expected, caplog):
     [
         (KAGGLE, {}, ['EU/B-org "/O', "Go/O", "1,5/O"]),
         (EVERY_ROW, {}, ["a/O b/B-x", "c/O"]),
-        (
-            EVERY_ROW.partition("\n")[2],
-            {"header": False, "tags_field": "0", "sentence_field": "1", "text_field": "2"},
-            ["a/O b/B-x", "c/O"],
-        ),
+        (EVERY_ROW.partition("\n")[2], {"header": False, **NUMBERED}, ["a/O b/B-x", "c/O"]),
     ],
 )
 def test_a_word_in_each_row(tmp_path, text, fields, expected, monkeypatch):
@@ -99,9 +94,8 @@ def test_numbers_are_tags_if_the_file_names_them(tmp_path):
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
     for source in (tmp_path / "rows.parquet", f"hf:{tmp_path}"):
         assert read(source) == ["EU/B-ORG go/O", "a b/I-ORG"]
-    with pytest.raises(
-        UserError, match=r"row 1, column 'pos_tags': got the number 1 as a tag; .*\(ClassLabel\). Fix: "
-    ):
+    message = r"row 1, column 'pos_tags': got the number 1 as a tag; .*\(ClassLabel\). Fix: "
+    with pytest.raises(UserError, match=message):
         read(tmp_path / "rows.parquet", tags_field="pos_tags")
 
 

@@ -40,9 +40,8 @@ def test_a_prepared_folder_contains_the_documents(make_config, prepare, tiny_doc
         sentences = [len(ids) for document in encoded for ids in document]
         assert split.sentences.lengths.tolist() == sentences
         assert np.diff(split.sentences.first).tolist() == [len(document) for document in lines]
-        assert [ids.tolist() for ids in read_whole(split, [2, 0])] == [
-            list(itertools.chain(*encoded[i])) for i in (2, 0)
-        ]
+        found = [ids.tolist() for ids in read_whole(split, [2, 0])]
+        assert found == [list(itertools.chain(*encoded[i])) for i in (2, 0)]
         counts = counts_of(prepared)[name]
         assert (counts["documents"], counts["sentences"]) == (len(lines), len(sentences))
         assert counts["tokens"] == sum(sentences)

@@ -216,8 +216,8 @@ def test_drawn_spans_have_the_mean_length_that_spanbert_reports():
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"keep_fraction": 0.2}, "fraction"),
-        ({"mask_fraction": 1.0, "random_fraction": 0.1, "keep_fraction": -0.1}, "fraction"),
+        ({"keep_fraction": 0.2}, "fractions .* that add up to 1"),
+        ({"mask_fraction": 1.0, "random_fraction": 0.1, "keep_fraction": -0.1}, "keep_fraction: got -0.1"),
         ({"final_rate": 0.1, "mode": "static"}, "masking.final_rate: .*dynamic"),
     ],
 )

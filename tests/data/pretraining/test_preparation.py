@@ -68,9 +68,8 @@ def test_word_counts_do_not_depend_on_workers_and_blocks(
 def test_a_text_too_small_for_its_vocabulary_causes_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         words = {"Aa": 1, "aa": 1, "ab": 1}
-        vocab = preparation.train_vocabulary(
-            word_counts.TrainingCounts(words, collections.Counter("".join(words))), 100
-        )
+        counts = word_counts.TrainingCounts(words, collections.Counter("".join(words)))
+        vocab = preparation.train_vocabulary(counts, 100)
     assert {"A", "##a", "a", "##b"} < set(vocab)
     assert f"only {len(vocab)} of the 100 requested tokens" in caplog.text
 
@@ -95,9 +94,8 @@ def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: st
         if counter.add(part):
             tokens += part.documents()
     counts, fractions = counter.finish()
-    np.testing.assert_array_equal(
-        counter.unigrams, np.bincount(np.concatenate([[], *tokens]).astype(int), minlength=10)
-    )
+    every = np.concatenate([[], *tokens]).astype(int)
+    np.testing.assert_array_equal(counter.unigrams, np.bincount(every, minlength=10))
     return [ids.tolist() for ids in tokens], counts | {"fractions": fractions}
 
 
@@ -130,11 +128,8 @@ def test_documents_lines_and_tokens_are_counted(block_characters, part_tokens, v
     assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [2, 3, 2, 2, 2, 3, 512, 513]
     assert np.fromfile(tmp_path / "train.document_sizes.int32", np.int32).tolist() == [2, 2, 2, 2]
     assert np.fromfile(tmp_path / "train.document_lengths.int32", np.int32).tolist() == [5, 4, 5, 1025]
-    assert sorted(path.name for path in tmp_path.glob("train.*")) == [
-        "train.document_lengths.int32",
-        "train.document_sizes.int32",
-        "train.sentence_lengths.int32",
-    ]
+    kinds = ("document_lengths", "document_sizes", "sentence_lengths")
+    assert sorted(path.name for path in tmp_path.glob("train.*")) == [f"train.{kind}.int32" for kind in kinds]
 
 
 def test_documents_that_differ_only_in_line_breaks_are_not_duplicates(vocab_dir, tmp_path):

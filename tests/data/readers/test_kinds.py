@@ -20,10 +20,7 @@ PAIRS |= {"source_column": "", "target_column": "", "header": True, "separator":
 READERS = {
     "text": (lambda name: TextSource(name, "text", "stop").documents(), ()),
     "tables": (lambda name: tables.read_rows(name, "data.source", True, "\t", STOP), ()),
-    "tags": (
-        lambda name: tagged_words.read_sentences(name, "data.source", Columns(0, -1), STOP),
-        (),
-    ),
+    "tags": (lambda name: tagged_words.read_sentences(name, "data.source", Columns(0, -1), STOP), ()),
     "questions": (
         lambda name: questions.read_questions(name, "data.source", STOP, aligned=True),
         (".csv", ".tsv", ".TMX"),

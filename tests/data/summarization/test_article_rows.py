@@ -8,20 +8,14 @@ from hypothesis import strategies as st
 from bertjax.data.summarization.article_rows import ArticleRowsConfig, merge_scores, rows, with_labels
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
+from tests.experiments.commands import settings_of
 
 TOKENIZER = WordPiece([*SPECIALS, "a", "b", "c", "##c", ".", "Us", "us", "!"], lowercase=True)
 PAD, UNK, CLS, SEP, MASK, A, B, C, MORE, STOP, CASED, US, MARK = range(13)
 
 
 def config(**changes):
-    values = {
-        "seq_len": 12,
-        "long_articles": "windows",
-        "window_overlap": 3,
-        "interval_segments": True,
-        "words": "bert",
-    }
-    return ArticleRowsConfig(**{**values, **changes})
+    return settings_of(ArticleRowsConfig, "bertsum_ext", **{"seq_len": 12, "window_overlap": 3, **changes})
 
 
 def ids(row):

@@ -17,6 +17,7 @@ from bertjax.data.summarization import articles
 from bertjax.data.summarization.articles import Article, Articles, ArticlesConfig
 from bertjax.errors import UserError
 from tests.data.files import write
+from tests.experiments.commands import settings_of
 from tests.interop.formats.test_torch_pickle import write_legacy, write_zip
 
 
@@ -30,20 +31,8 @@ def open_(test_source="a.jsonl", split="test", seed=0, needs_summary=True, **cha
 
 
 def config(**changes):
-    values = {
-        "layout": "file",
-        "article_field": "article",
-        "summary_field": "summary",
-        "gold_field": "",
-        "gold_as": "numbers",
-        "source": "a.jsonl",
-        "valid_source": "",
-        "test_source": "a.jsonl",
-        "valid_fraction": 0.5,
-        "splitter": "punkt",
-        "on_bad_row": "stop",
-    }
-    return ArticlesConfig(**{**values, **changes})
+    values = {"source": "a.jsonl", "test_source": "a.jsonl", "valid_fraction": 0.5, **changes}
+    return settings_of(ArticlesConfig, "bertsum_ext", **values)
 
 
 def parse(texts, config):

@@ -13,6 +13,7 @@ from bertjax.data.summarization import oracle as oracles
 from bertjax.data.summarization.oracle import OracleConfig, oracle
 from bertjax.errors import UserError
 from tests.data.golden.make_oracle_golden import SETS, digest, read_set
+from tests.experiments.commands import settings_of
 
 # Written by golden/make_oracle_golden.py.
 GOLDEN, DIGESTS = (
@@ -23,17 +24,7 @@ GOLDEN, DIGESTS = (
 
 def config(**changes):
     """PreSumm's."""
-    values = {
-        "method": "greedy",
-        "counts": "sets",
-        "ngrams": (1, 2),
-        "stem": False,
-        "lowercase": False,
-        "num_sentences": 3,
-        "first_sentences": 100,
-        "letters": "ascii",
-    }
-    return OracleConfig(**{**values, **changes})
+    return settings_of(OracleConfig, "bertsum_ext", "data.oracle", **{"first_sentences": 100, **changes})
 
 
 def oracle_score(chosen, sentences, summary, given_):

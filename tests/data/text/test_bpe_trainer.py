@@ -71,9 +71,13 @@ def test_equals_the_naive_trainer(counts, vocab_size):
 
 
 def naive(counts, vocab_size):
-    """Counts all pairs again for every merge."""
     vocab = ["<unk>", *sorted(set("".join(counts)))]
-    words, merges = [(list(word), n) for word, n in counts.items()], []
+    return vocab, naive_merges([(list(word), n) for word, n in counts.items()], vocab, vocab_size, "".join)
+
+
+def naive_merges(words, vocab, vocab_size, join):
+    """Adds merged pieces to a vocabulary and returns their pairs. Counts all pairs again for every merge."""
+    merges = []
     while len(vocab) < vocab_size:
         pairs = Counter()
         for pieces, n in words:
@@ -86,10 +90,10 @@ def naive(counts, vocab_size):
         for pieces, _ in words:
             for i in range(len(pieces)):
                 if tuple(pieces[i : i + 2]) == best:
-                    pieces[i : i + 2] = ["".join(best)]
-        if "".join(best) not in vocab:
-            vocab.append("".join(best))
-    return vocab, merges
+                    pieces[i : i + 2] = [join(best)]
+        if join(best) not in vocab:
+            vocab.append(join(best))
+    return merges
 
 
 @given(COUNTS, st.integers(10, 40))

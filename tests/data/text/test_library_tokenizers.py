@@ -197,13 +197,8 @@ def test_parts_of_chinese_characters_begin_words():
 def test_a_tokenizer_of_sentencepiece_kind_opens(tmp_path):
     path = unigram(tmp_path / "unigram")
     tokenizer = load_tokenizer(path.parent, lowercase=False)
-    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
-        1,
-        3,
-        0,
-        2,
-        4,
-    )
+    roles = {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
+    assert {role: getattr(tokenizer, f"{role}_id") for role in roles} == roles
     (ids,) = tokenizer.encode_batch(["the  cats"])
     assert [tokenizer.vocab[i] for i in ids] == ["\u2581the", "\u2581", "\u2581cat", "s"]
     assert tokenizer.is_continuation[ids].tolist() == [False, False, False, True]
@@ -278,11 +273,7 @@ def test_missing_special_tokens_are_an_error(folder):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"", "expected"),
-        (b'{"model": {"type": "BPE"}}', "expected a tokenizer.json"),
-        (b"\xff", "UTF-8"),
-    ],
+    [(b"", "expected"), (b'{"model": {"type": "BPE"}}', "expected a tokenizer.json"), (b"\xff", "UTF-8")],
 )
 @pytest.mark.parametrize("name", ["tokenizer.json", ""])
 def test_a_broken_file_is_an_error(tmp_path, content, message, name):

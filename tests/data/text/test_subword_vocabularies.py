@@ -9,22 +9,13 @@ from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.errors import UserError
 from tests.data.text.test_bpe_trainer import train
+from tests.experiments.commands import settings_of
 
 PAIRS = [("the new cat", "die neue Katze"), ("the newest cat.", "die neueste Katze.")]
 
 
 def config(**changes):
-    values = {
-        "subwords": "bpe",
-        "joint": True,
-        "vocab_file": "",
-        "target_vocab_file": "",
-        "vocab_size": 40,
-        "lowercase": False,
-        "normalization": "nfc",
-        "character_coverage": 1.0,
-    }
-    return SubwordConfig(**{**values, **changes})
+    return settings_of(SubwordConfig, "translation", **{"vocab_size": 40, **changes})
 
 
 def made(**changes):
@@ -93,10 +84,7 @@ def test_too_little_text_is_reported(caplog):
             r"data\.\{vocab_file,target_vocab_file,joint\}: got 'a', '' and False; expected no file, one file with "
             r"joint=True, or two files with joint=False\. Fix: set both files, or set --config\.data\.joint=True",
         ),
-        (
-            {"subwords": "characters", "lowercase": True},
-            r"data\.lowercase: got True; expected False with data\.subwords",
-        ),
+        ({"subwords": "characters", "lowercase": True}, "data.lowercase: got True; expected False with data.subwords"),
     ],
 )
 def test_wrong_configs_are_errors(changes, message):

@@ -224,11 +224,8 @@ def test_vocabularies_are_saved_loaded_and_pickled(bpe, wordpiece, sentencepiece
     for other in (subwords.load(tmp_path / "new" / "folder"), pickle.loads(pickle.dumps(vocabulary))):
         assert type(other) is type(vocabulary)
         assert other.fingerprint == vocabulary.fingerprint
-        assert (other.vocab_size, other.pad_id, other.eos_id) == (
-            vocabulary.vocab_size,
-            vocabulary.pad_id,
-            vocabulary.eos_id,
-        )
+        for name in ("vocab_size", "pad_id", "eos_id"):
+            assert getattr(other, name) == getattr(vocabulary, name)
         for text in ("the newest cat <s>", "ab", ""):
             assert other.encode_batch([text])[0].tolist() == vocabulary.encode_batch([text])[0].tolist()
     assert vocabulary.fingerprint not in {other.fingerprint for other in every.values()}
@@ -280,9 +277,7 @@ def test_unreadable_files_are_errors(tmp_path, name, content, message):
 @pytest.mark.parametrize(("vocab", "missing"), [(["<pad>", "a"], "an end token"), (["a", "</s>"], "a padding token")])
 def test_a_vocabulary_without_special_tokens_is_an_error(vocab, missing):
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocab)}, unk_token="a"))
-    with pytest.raises(
-        UserError, match=rf"a\.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"
-    ):
+    with pytest.raises(UserError, match=rf"a.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"):
         LibrarySubwords(tokenizer.to_str(), "a.json")
 
 

@@ -286,7 +286,8 @@ def test_load_needs_only_some_files_of_a_folder(tmp_path, lowercase, absent):
     assert (loaded.vocab, loaded.lowercase) == (tuple(VOCAB), lowercase)
 
 
-WHOLE = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
+CASED = {"do_lower_case": False}
+ALL = {"vocab.txt": "\n".join(VOCAB), "tokenizer_config.json": {"do_lower_case": True}}
 
 
 def write(folder, name, value):
@@ -302,7 +303,7 @@ def write(folder, name, value):
     ],
 )
 def test_the_maximum_word_length_is_read_from_the_folder(tmp_path, files, longest):
-    for name, value in {**WHOLE, **files}.items():
+    for name, value in {**ALL, **files}.items():
         write(tmp_path, name, value)
     loaded = WordPiece.load(tmp_path)
     loaded.save(tmp_path / "again")
@@ -313,7 +314,7 @@ def test_the_maximum_word_length_is_read_from_the_folder(tmp_path, files, longes
 
 
 def test_the_maximum_word_length_of_googles_files_is_200(tmp_path):
-    write(tmp_path, "vocab.txt", WHOLE["vocab.txt"])
+    write(tmp_path, "vocab.txt", ALL["vocab.txt"])
     write(tmp_path, "bert_config.json", {})
     for path in (tmp_path, tmp_path / "vocab.txt"):
         assert [len(ids) for ids in load_wordpiece(path, True).encode_batch(["a" * 200, "a" * 201])] == [200, 1]
@@ -331,7 +332,7 @@ def test_tokenizers_with_the_same_results_are_equal():
         ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt and no tokenizer.json"),
         ({"tokenizer_config.json": "[" * 10**5}, "tokenizer_config.json: got maximum recursion depth"),
         (
-            {**WHOLE, "tokenizer.json": {"model": {"max_input_chars_per_word": 2**31}}},
+            {**ALL, "tokenizer.json": {"model": {"max_input_chars_per_word": 2**31}}},
             "expected a number from 1 to 2147",
         ),
         ({"tokenizer_config.json": {"do_lower_case": True, "strip_accents": False}}, "'strip_accents': False"),
@@ -340,20 +341,16 @@ def test_tokenizers_with_the_same_results_are_equal():
             "a tokenizer.json of type BPE",
         ),
         (
-            {**WHOLE, "added_tokens.json": {"[ENT]": 99, "a": 13}},
+            {**ALL, "added_tokens.json": {"[ENT]": 99, "a": 13}},
             "added token '[ENT]': got 99; expected 20, the next id",
         ),
         (
-            {**WHOLE, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
+            {**ALL, "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertJapaneseTokenizer"}},
             "got tokenizer_class BertJapaneseTokenizer; expected BERT's own",
         ),
-        ({**WHOLE, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
+        ({**ALL, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
         (
-            {
-                **WHOLE,
-                "tokenizer_config.json": {"do_lower_case": False},
-                "sentence_bert_config.json": {"do_lower_case": True},
-            },
+            {**ALL, "tokenizer_config.json": CASED, "sentence_bert_config.json": {"do_lower_case": True}},
             "got do_lower_case true for sentences",
         ),
     ],

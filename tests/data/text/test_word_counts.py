@@ -35,12 +35,8 @@ def by_frequency(item: tuple[str, int]) -> tuple[int, int, str]:
 def test_counts_do_not_depend_on_the_parts(tmp_path_factory, blocks, different, words, files, limit):
     total = sum(map(Counter, blocks), Counter())
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (
-            ("_DIFFERENT_WORDS", different),
-            ("_WORDS", words),
-            ("_FILES", files),
-            ("MAX_WORDS", limit),
-        ):
+        limits = {"_DIFFERENT_WORDS": different, "_WORDS": words, "_FILES": files, "MAX_WORDS": limit}
+        for name, value in limits.items():
             patch.setattr(word_counts, name, value)
         found, parts = counted(list(map(Counter, blocks)), tmp_path_factory.mktemp("counts"))
     assert list(found.words.items()) == sorted(total.items(), key=by_frequency)[:limit]

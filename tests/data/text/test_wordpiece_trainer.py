@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from bertjax.data.text.tokenizers import SPECIALS
 from bertjax.data.text.wordpiece_trainer import ALPHABET_LIMIT, count_words, train
 from bertjax.errors import UserError
-
-PLENTY = 1000
-COUNTS = st.dictionaries(st.text("abcd", min_size=1, max_size=8), st.integers(1, 9), min_size=1, max_size=12)
+from tests.data.text.test_bpe_trainer import COUNTS, PLENTY, naive_merges
 
 
 def trained(counts, vocab_size=PLENTY):
@@ -52,7 +50,6 @@ def test_equals_the_naive_trainer(counts, vocab_size):
 
 
 def naive(counts, vocab_size):
-    """Counts all pairs again for every merge."""
     frequency = Counter("".join(word * count for word, count in counts.items()))
     inside = {char for word in counts for char in word[1:]}
     kept = set()
@@ -62,21 +59,7 @@ def naive(counts, vocab_size):
         kept.add(char)
     vocab = [*SPECIALS, *sorted(kept), *(f"##{char}" for char in sorted(kept & inside))]
     words = [([word[0], *(f"##{char}" for char in word[1:])], n) for word, n in counts.items() if set(word) <= kept]
-    while len(vocab) < vocab_size:
-        pairs = Counter()
-        for pieces, n in words:
-            for i in range(len(pieces) - 1):
-                pairs[pieces[i], pieces[i + 1]] += n
-        best = min(pairs, key=lambda pair: (-pairs[pair], pair), default=None)
-        if best is None or pairs[best] < 2:
-            break
-        new = best[0] + best[1][2:]
-        for pieces, _ in words:
-            for i in range(len(pieces)):
-                if tuple(pieces[i : i + 2]) == best:
-                    pieces[i : i + 2] = [new]
-        if new not in vocab:
-            vocab.append(new)
+    naive_merges(words, vocab, vocab_size, lambda pair: pair[0] + pair[1][2:])
     return vocab
 
 

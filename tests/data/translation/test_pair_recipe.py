@@ -14,6 +14,7 @@ from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.data.translation.pair_recipe import PairRecipe
 from bertjax.data.translation.parallel_text import ParallelText, ParallelTextConfig
 from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig
+from tests.experiments.commands import settings_of
 
 SEQ_LEN = 8
 ALPHABETS = ("abcd", "dcba")  # of both sides
@@ -23,11 +24,9 @@ def recipe_of(folder, sources, targets, seq_len=SEQ_LEN):
     for side, texts in (("a", sources), ("b", targets)):
         (folder / f"train.{side}").write_text("\n".join(texts) + "\n")
         (folder / f"valid.{side}").write_text("\n".join(texts[:1]) + "\nbad\n")
-    names = {f"{key}{side}": "" for key in ("", "valid_", "test_") for side in ("source", "target")}
-    names |= {"source": f"{folder}/train.a", "target": f"{folder}/train.b"}
+    names = {"source": f"{folder}/train.a", "target": f"{folder}/train.b"}
     names |= {"valid_source": f"{folder}/valid.a", "valid_target": f"{folder}/valid.b"}
-    rest = {"source_column": "", "target_column": "", "header": True, "separator": "", "valid_fraction": 0.1}
-    files = ParallelTextConfig(**names, **rest, source_prefix=(), target_prefix=(), on_bad_row="stop")
+    files = settings_of(ParallelTextConfig, "translation", **names)
     vocabularies = Vocabularies(*map(subwords.characters, ALPHABETS))
     texts = {split: ParallelText(files, split, 0) for split in ("train", "valid")}
     return PairRecipe(texts, TranslationRows(vocabularies, TranslationRowsConfig(seq_len, False, "split"), files))

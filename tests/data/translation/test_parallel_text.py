@@ -6,27 +6,13 @@ import tensorflow_datasets as tfds
 from bertjax.data.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
 from tests.data.files import write
+from tests.experiments.commands import settings_of
 
 
 def text(split="test", seed=0, **changes):
     """Opens pairs; by default, those of `a.en` and `a.de` as test data."""
-    values = {
-        "source": "a.en",
-        "target": "a.de",
-        "valid_source": "",
-        "valid_target": "",
-        "test_source": "a.en",
-        "test_target": "a.de",
-        "source_column": "",
-        "target_column": "",
-        "header": True,
-        "separator": "",
-        "valid_fraction": 0.5,
-        "source_prefix": (),
-        "target_prefix": (),
-        "on_bad_row": "stop",
-    }
-    return ParallelText(ParallelTextConfig(**{**values, **changes}), split, seed)
+    values = {"source": "a.en", "target": "a.de", "test_source": "a.en", "test_target": "a.de", "valid_fraction": 0.5}
+    return ParallelText(settings_of(ParallelTextConfig, "translation", **{**values, **changes}), split, seed)
 
 
 def table(source, **changes):
@@ -198,10 +184,7 @@ def test_bad_rows_are_errors(row, got):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"test_source": "", "test_target": ""},
-            r"data\.test_source: got nothing; expected pairs.*--config\.data\.test_s",
-        ),
+        ({"test_source": "", "test_target": ""}, "data.test_source: got nothing; expected pairs.*--config.data.test_s"),
         (
             {"test_target": ""},
             r"data\.test_source and data\.test_target: got 'a\.en' and '', with the columns '' and ''; expected a "
@@ -244,9 +227,8 @@ def test_wrong_configs_are_errors(files, changes, message):
 def test_no_pairs_are_an_error():
     write("a.en", "\n\n")
     write("a.de", "\n\n")
-    with pytest.raises(
-        UserError, match=r"data\.test_source=a\.en: got no pairs for the split test, 2 bad pairs skipped;"
-    ):
+    message = r"data\.test_source=a\.en: got no pairs for the split test, 2 bad pairs skipped;"
+    with pytest.raises(UserError, match=message):
         texts(text(on_bad_row="skip"))
     write("a.en", "x\nx\n")
     write("a.de", "y\nz\n")

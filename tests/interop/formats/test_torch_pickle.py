@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.interop.formats import torch_pickle
+from tests.interop.formats.damage import damaged, errors_name
 
 # Written by torch; see golden/make_torch_files.py.
 GOLDEN = Path(__file__).parents[1] / "golden" / "torch"
@@ -101,9 +102,8 @@ def test_nested_containers(file):
     np.testing.assert_array_equal(found["optim"]["state"][0].pop("exp_avg"), GRID + 1)
     optim = {"state": {0: {"step": 7}}, "betas": (0.9, 0.999), "flags": [True, False, None]}
     assert found == {"model": {}, "optim": optim, "note": "größer", "large": 2**70}
-    with pytest.raises(
-        UserError, match=rf"{file}: model: got dict; expected a tensor with a string as its name. Fix: save only"
-    ):
+    message = f"{file}: model: got dict; expected a tensor with a string as its name. Fix: save only"
+    with pytest.raises(UserError, match=message):
         torch_pickle.read_tensors(GOLDEN / file)
 
 
@@ -171,6 +171,7 @@ class New:
         return super().__new__(cls)
 
 
+OURS = [name(f"{__name__}.{cls}") for cls in ("State", "New")]
 # Pickles that make the folder of that name with Python's own unpickler, and the names in the refusals.
 ATTACKS = {
     "os.system": (lambda p: dumped(Call(os.system, f"mkdir {p}")), r"posix\.system"),
@@ -183,24 +184,15 @@ ATTACKS = {
         r"__builtin__\.getattr",
     ),
     "__setstate__": (lambda p: dumped(State(p), 0), r"copy_reg\._reconstructor"),
-    "__setstate__, NEWOBJ": (
-        lambda p: b"\x80\x02" + name(f"{__name__}.State") + b")\x81}" + text("path") + text(p) + b"sb.",
-        r"State",
-    ),
+    "__setstate__, NEWOBJ": (lambda p: b"\x80\x02" + OURS[0] + b")\x81}" + text("path") + text(p) + b"sb.", "State"),
     "INST": (lambda p: b"(" + text(p) + b"ios\nmkdir\n.", "opcode INST 'os mkdir'"),
     "OBJ": (lambda p: b"(" + name("os.mkdir") + text(p) + b"o.", r"os\.mkdir"),
-    "NEWOBJ": (lambda p: b"\x80\x02" + name(f"{__name__}.New") + text(p) + b"\x85\x81.", r"test_torch_pickle\.New"),
+    "NEWOBJ": (lambda p: b"\x80\x02" + OURS[1] + text(p) + b"\x85\x81.", r"test_torch_pickle\.New"),
     "EXT1": (lambda p: b"\x80\x02\x82\xf0" + text(p) + b"\x85R.", "opcode EXT1 240"),
     "dotted name": (lambda p: b"\x80\x04\x8c\x02os\x8c\x0dpath.os.mkdir\x93" + text(p) + b"\x85R.", r"path\.os\.mkdir"),
     "nested pickle": (lambda p: dumped(Call(pickle.loads, dumped(Call(os.mkdir, p))), 4), r"_pickle\.loads"),
-    "copyreg": (
-        lambda p: name("copy_reg.__newobj__") + name(f"{__name__}.New") + text(p) + b"\x86R.",
-        r"copy_reg\.__newobj__",
-    ),
-    "numpy": (
-        lambda p: dumped([np.zeros(2), Call(os.mkdir, p)]),
-        r"numpy\._?core\.multiarray\._reconstruct",
-    ),
+    "copyreg": (lambda p: name("copy_reg.__newobj__") + OURS[1] + text(p) + b"\x86R.", r"copy_reg\.__newobj__"),
+    "numpy": (lambda p: dumped([np.zeros(2), Call(os.mkdir, p)]), r"numpy\._?core\.multiarray\._reconstruct"),
     "a value of an OrderedDict": (
         lambda p: name("collections.OrderedDict") + b")R" + text("a") + dumped(Call(os.mkdir, p))[2:-1] + b"s.",
         r"posix\.mkdir",
@@ -249,10 +241,7 @@ TORCH_ATTACKS = {
         name("torch._utils._rebuild_parameter") + b"}" + text("__code__") + b"K\x01sb",
         "attributes for a value of type Function",
     ),
-    "attributes of a tensor": (
-        tensor() + b"}" + text("__class__") + b"K\x01sb",
-        "attributes for a value of type ndarray",
-    ),
+    "fields of an array": (tensor() + b"}" + text("__class__") + b"K\x01sb", "attributes for a value of type ndarray"),
     "attributes of a storage": (storage() + b"}b", "attributes for a value of type _Storage"),
     "sparse tensors": (name("torch._utils._rebuild_sparse_tensor"), r"torch\._utils\._rebuild_sparse_tensor"),
     "float64": (storage(kind="torch.DoubleStorage"), r"torch\.DoubleStorage"),
@@ -332,20 +321,20 @@ def test_damaged_tensors(tmp_path, write, value, got):
 @pytest.mark.parametrize(
     ("pickled", "message"),
     [
-        (b"]" + tensor() + b"a.", r"weights.bin: got list; expected a dict of tensors. Fix: save only model.state"),
+        (b"]" + tensor() + b"a.", "got list; expected a dict of tensors. Fix: save only model.state"),
         (
             b"}" + text("a") + tensor() + b"s" + text("b") + b"K\x01s.",
-            r"weights.bin: b: got int; expected a tensor with",
+            "b: got int; expected a tensor with a string",
         ),
         (
             b"}K\x01" + tensor() + b"s.",
-            r"weights.bin: 1: got a name that is a number; expected a tensor with a string as its name",
+            "1: got a name that is a number; expected a tensor with a string as its name",
         ),
-        (state(storage()), r"weights.bin: a: got _Storage"),
+        (state(storage()), "a: got _Storage"),
     ],
 )
 def test_other_objects_than_state_dicts(tmp_path, write, pickled, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=f"weights.bin: {message}"):
         torch_pickle.read_tensors(write(tmp_path, pickled))
 
 
@@ -353,9 +342,8 @@ def test_other_objects_than_state_dicts(tmp_path, write, pickled, message):
 def test_one_storage_cannot_exhaust_memory(tmp_path, write, monkeypatch):
     monkeypatch.setattr(torch_pickle, "_MAX_SHARING", 1)
     names = b"".join(text(str(n)) + b"h\x00" for n in range(4000))
-    with pytest.raises(
-        UserError, match=r"got tensors of 96024 bytes; expected at most \d+, 1 times the size of the file"
-    ):
+    message = r"got tensors of 96024 bytes; expected at most \d+, 1 times the size of the file"
+    with pytest.raises(UserError, match=message):
         torch_pickle.read_tensors(write(tmp_path, b"\x80\x02}(" + text("a") + tensor() + b"q\x00" + names + b"u."))
 
 
@@ -403,10 +391,7 @@ def test_other_archives(tmp_path):
         ({"data": struct.pack("<q", 6) + bytes(23)}, "got a storage that is truncated"),
         ({"data": struct.pack("<q", 6) + bytes(25)}, "got 1 bytes after the storages; expected no bytes"),
         ({"data": struct.pack("<q", 7) + bytes(28)}, "got a storage that is truncated or has another size"),
-        (
-            {"machine": {"little_endian": False}},
-            "got numbers in big-endian or unknown byte order; expected little-endian byte order",
-        ),
+        ({"machine": {"little_endian": False}}, "big-endian or unknown byte order; expected little-endian byte order"),
         ({"machine": []}, "got numbers in big-endian or unknown byte order"),
     ],
 )
@@ -435,28 +420,15 @@ def test_a_missing_file(tmp_path):
         torch_pickle.read_tensors(tmp_path / "none.bin")
 
 
-def flipped(data, content, end):
-    content = bytearray(content)
-    if data.draw(st.booleans()):
-        del content[data.draw(st.integers(0, len(content))) :]
-    for _ in range(data.draw(st.integers(1, 4))):
-        if content:
-            content[data.draw(st.integers(0, min(end, len(content)) - 1))] ^= data.draw(st.integers(1, 255))
-    return bytes(content)
-
-
 @settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_files_are_user_errors_or_harmless(tmp_path_factory, data):
     """In archives a checksum detects all damage. In the older format, which has no checksum, values may change."""
     file = data.draw(st.sampled_from(["state_zip.bin", "state_legacy.bin", "nested_legacy.pt"]))
-    content = (GOLDEN / file).read_bytes()
     path = tmp_path_factory.mktemp("damaged") / file
-    path.write_bytes(flipped(data, content, len(content)))
-    try:
+    path.write_bytes(damaged(data, (GOLDEN / file).read_bytes()))
+    with errors_name(path):
         torch_pickle.read(path)
-    except UserError as error:
-        assert str(path) in str(error)
 
 
 @settings(max_examples=150)
@@ -464,9 +436,6 @@ def test_damaged_files_are_user_errors_or_harmless(tmp_path_factory, data):
 def test_damaged_pickles_with_right_checksums_are_user_errors_or_harmless(tmp_path_factory, data):
     with zipfile.ZipFile(GOLDEN / "state_zip.bin") as archive:
         entries = {entry.split("/", 1)[1]: archive.read(entry) for entry in archive.namelist()}
-    pickled = entries.pop("data.pkl")
-    path = write_zip(tmp_path_factory.mktemp("damaged"), flipped(data, pickled, len(pickled)), entries)
-    try:
+    path = write_zip(tmp_path_factory.mktemp("damaged"), damaged(data, entries.pop("data.pkl")), entries)
+    with errors_name(path):
         torch_pickle.read_tensors(path)
-    except UserError as error:
-        assert str(path) in str(error)
