@@ -205,6 +205,7 @@ def on_first_process(work: Callable[[], None]) -> None:
     if jax.process_count() == 1:
         work()
         return
+    _broadcast("")  # compiles: JAX then imports modules, and imports of the thread at that time can make it fail
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(work) if is_first_process() else None
         while not (message := _broadcast(_state(future))):
