@@ -17,7 +17,7 @@ from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.article_rows import ArticleRowsConfig
+from bertjax.data.summarization.article_rows import ArticleRowsConfig, sentence_lengths
 from bertjax.data.summarization.article_text import LabelsConfig
 from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle
 from bertjax.data.summarization.prepared_articles import ExtractiveRows
@@ -37,7 +37,6 @@ FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.F
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
-_SHORTEST = 3  # the minimum tokens of a sentence: [CLS], a piece, [SEP]
 # Defaults of keys that neither the config nor `init_from` sets.
 _DEFAULTS = {
     "model.scorer": "classifier",
@@ -92,7 +91,7 @@ open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_conf
 
 
 def _encoding(config: Config, tokenizer: Tokenizer) -> Encoding:
-    return Encoding(tokenizer, part(ArticleRowsConfig, config.data), article_rows.INPUTS)
+    return Encoding(tokenizer, part(ArticleRowsConfig, config.data), article_rows.PREDICTION_INPUTS)
 
 
 class Data(SummarizationData[Config]):
@@ -157,28 +156,29 @@ class Task(SummarizationTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The binary cross-entropy of each sentence's label; see `TrainingTask.loss`."""
         # Sentences whose words normalize to nothing may be shorter; a full row then drops some from the loss.
-        shortest = _SHORTEST + self._config.data.limits.min_words
+        shortest = article_rows.SHORTEST + self._config.data.limits.min_words
         count = batch["input_ids"].shape[1] // shortest + 1
-        logits, positions = self._logits(params, batch, count + count % 2, rng)  # cuDNN trains on even lengths only
-        labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in ("labels", "label_weights"))
+        positions = first_places(batch["sentence_starts"], count + count % 2)  # cuDNN trains on even lengths only
+        names = "sentence_starts", "labels", "label_weights"
+        is_sentence, labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in names)
+        logits = self._logits(params, batch, positions, is_sentence, rng)
         each = optax.sigmoid_binary_cross_entropy(logits, labels)
         metrics = fine_tuning.metrics(batch, (logits > 0) == (labels > 0), weights)
         return {"sentences": jnp.sum(each * weights)}, metrics
 
     def _logits(
-        self, params: Params, batch: Batch, count: int, rng: jax.Array | None
-    ) -> tuple[Float[Array, "B E"], Array]:
-        """The logits of the first `count` sentences of each row, and the positions of their [CLS]."""
-        positions = first_places(batch["sentence_starts"], count)
+        self, params: Params, batch: Batch, positions: Array, is_sentence: Array, rng: jax.Array | None
+    ) -> Float[Array, "B E"]:
+        """The logits of sentences, given the positions of their [CLS] [B, E], and which are padding [B, E]."""
         logits: Any = self._model.apply(
             {"params": params},
             BertInputs.of(batch)._replace(cls_positions=positions),
-            jnp.take_along_axis(batch["sentence_starts"], positions, axis=1),
+            is_sentence,
             batch["first_sentences"],
             deterministic=rng is None,
             rngs={} if rng is None else {"dropout": rng},
         )
-        return logits, positions
+        return logits
 
     def score_names(self) -> Sequence[str]:
         """The names of `summarization.metric_names`, and the loss."""
@@ -191,10 +191,15 @@ class Task(SummarizationTask[Config]):
         metrics = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._config.rouge)
         return {**metrics, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
 
+    def predict_lengths(self) -> Sequence[int]:
+        """See `PredictionTask.predict_lengths`; of tokens, and of sentences."""
+        return sorted({*super().predict_lengths(), *sentence_lengths(self._seq_len)})
+
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of the sentences of each row, [B, E]."""
-        logits, _ = self._logits(params, batch, batch["input_ids"].shape[1] // _SHORTEST + 1, None)
-        return {"logits": logits}
+        positions = batch["cls_positions"]
+        is_sentence = (positions > 0) | (jnp.arange(positions.shape[1]) == 0)  # the first sentence starts at 0
+        return {"logits": self._logits(params, batch, positions, is_sentence, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary, the score of each sentence (null outside the limits), and the sentences skipped with reasons."""

@@ -1,4 +1,4 @@
-"""Beam search over any step function, as one compiled loop that stops when every row is done.
+"""Beam search over any step function, as a compiled program that stops when every row is done.
 
 Shapes: B batch, K beams, T target length, V vocabulary, M candidates of a step.
 """
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.decoding.config import DecodingConfig, check_special_ids
-from bertjax.decoding.hypotheses import Hypotheses, Step
+from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.length_penalties import length_penalty
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words
 from bertjax.decoding.top_k import top_k
@@ -55,10 +55,15 @@ class _State(NamedTuple):
     is_done: Array  # [B] bool: rows whose `finished` no longer changes
     cache: Any
 
+    @property
+    def place(self) -> Array:
+        """The position of the next token, [] int32."""
+        return self.beams.index
+
 
 def beam_search(
     step: Step,
-    cache: Any,
+    start: Start,
     *,
     start_ids: Int[Array, " B"],
     min_lengths: Int[Array, " B"],
@@ -78,7 +83,7 @@ def beam_search(
     Args:
       step: feeds one token of each beam and returns the logits of the next token, see `Step`. It finds the history of
         each beam in its cache by `beams`. Unused beams and beams of rows that are done are fed as well.
-      cache: the initial cache of `step`, for K = `num_beams` and T = `max_length`.
+      start: returns the initial cache of `step`, for K = `num_beams`.
       start_ids: the first token to feed; not part of the hypotheses.
       min_lengths: the minimum number of tokens before the end token.
       max_lengths: the maximum number of tokens, including the end token. Values above T count as T; 0 skips the row.
@@ -100,13 +105,12 @@ def beam_search(
         logits, cache = step(state.running.tokens, state.cache, state.beams)
         return _advance(rules, state, logits.astype(jnp.float32), cache)
 
-    state = _start(rules, start_ids.astype(jnp.int32), cache)
-    finished = jax.lax.while_loop(lambda state: ~jnp.all(state.is_done), advance, state).finished
+    finished = run(start, config.max_length, _start(rules, start_ids.astype(jnp.int32)), advance).finished
     return Hypotheses(*(field[:, : config.n_best] for field in finished))
 
 
-def _start(rules: _Rules, start_ids: Int[Array, " B"], cache: Any) -> _State:
-    """The initial state: the first of the K beams is the empty hypothesis, and the others are unused."""
+def _start(rules: _Rules, start_ids: Int[Array, " B"]) -> _State:
+    """The initial state without cache: the first of the K beams is the empty hypothesis, and the others are unused."""
     shape = (len(start_ids), rules.config.num_beams)
     own = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
     blank = jnp.zeros((*shape, rules.config.max_length), jnp.int32)
@@ -121,7 +125,7 @@ def _start(rules: _Rules, start_ids: Int[Array, " B"], cache: Any) -> _State:
         ),
         finished=Hypotheses(blank + rules.pad_id, jnp.zeros(shape, jnp.int32), none, none),
         is_done=rules.max_lengths <= 0,
-        cache=cache,
+        cache=None,
     )
 
 

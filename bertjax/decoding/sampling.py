@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.decoding.config import DecodingConfig, check_special_ids
-from bertjax.decoding.hypotheses import Hypotheses, Step
+from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs
 from bertjax.decoding.top_k import top_k
 from bertjax.models.decoder import Beams
@@ -29,7 +29,7 @@ class _State(NamedTuple):
 
 def sample(
     step: Step,
-    cache: Any,
+    start: Start,
     keys: Key[Array, " B"],
     *,
     start_ids: Int[Array, " B"],
@@ -48,7 +48,7 @@ def sample(
     Args:
       keys: one key per row, so that the samples of a row do not depend on other rows.
       config: the settings.
-      step, cache, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id: as for `beam_search`, with K = `n_best`.
+      step, start, start_ids, min_lengths, max_lengths, eos_id, pad_id, unk_id: as for `beam_search`, with K = `n_best`.
     Raises:
       UserError: if the end token is the padding.
     """
@@ -78,9 +78,9 @@ def sample(
         drawn=Hypotheses(ids, jnp.zeros_like(own), nothing, nothing),
         runs=jnp.zeros_like(ids),
         is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], own.shape),
-        cache=cache,
+        cache=None,
     )
-    drawn = jax.lax.while_loop(lambda state: ~jnp.all(state.is_done), advance, state).drawn
+    drawn = run(start, config.max_length, state, advance).drawn
     return drawn._replace(scores=drawn.log_probabilities)
 
 

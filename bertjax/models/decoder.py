@@ -106,7 +106,8 @@ class Decoder(nn.Module):
     ) -> tuple[Float[Array, "B K H"], DecoderCache]:
         """Returns the last layer's output for one token per beam, and the cache extended by these tokens."""
         num_beams = x.shape[1]
-        layer, mask = self._layer(self._config_of_steps()), _history(beams)
+        length = cache.layers[0].value.shape[2] // num_beams
+        layer, mask = self._layer(self._config_of_steps()), _history(beams, length)
         # Always unrolled: a loop over the layers would copy each layer's cache.
         caches: list[Any] = []
         for params, old in zip(cache.params, cache.layers, strict=True):
@@ -126,10 +127,10 @@ class Decoder(nn.Module):
         return self.final_norm(y) if self.config.norm == "pre" else y
 
 
-def _history(beams: Beams) -> Mask:
-    """Returns the mask of the P cache positions that belong to the history of each of the K beams."""
-    rows, num_beams, length = beams.lineage.shape
-    in_place = beams.lineage[..., None] == jnp.arange(num_beams)
+def _history(beams: Beams, length: int) -> Mask:
+    """Returns the mask of the cache positions of `length` steps that belong to the history of each of the K beams."""
+    rows, num_beams, _ = beams.lineage.shape
+    in_place = beams.lineage[..., :length, None] == jnp.arange(num_beams)
     fed = jnp.arange(length)[:, None] <= beams.index
     allowed = (in_place & fed).reshape(rows, 1, num_beams, length * num_beams)
     ones = jnp.ones((rows, length * num_beams), jnp.int32)

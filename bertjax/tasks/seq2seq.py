@@ -140,7 +140,9 @@ def generate(
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
     memory = model.apply(variables, Seq2SeqInputs.of(batch), deterministic=True, method="encode")
-    cache = model.apply(variables, memory, width(config), config.max_length, method="start")
+
+    def start(length: int) -> Any:
+        return model.apply(variables, memory, width(config), length, method="start")
 
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
         outcome: tuple[Array, Any] = model.apply(variables, tokens, cache, beams, method="step")
@@ -156,8 +158,8 @@ def generate(
         "unk_id": ids.unk,
     }
     if config.method == "sampling":
-        return _found(sample(step, cache, _keys(seed, batch), **what))
-    return _found(beam_search(step, cache, **what, continues=continues))
+        return _found(sample(step, start, _keys(seed, batch), **what))
+    return _found(beam_search(step, start, **what, continues=continues))
 
 
 def width(config: DecodingConfig) -> int:

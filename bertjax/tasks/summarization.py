@@ -271,7 +271,7 @@ class SummarizationTask(BertTask[C]):
 
     def shapes(self) -> list[tuple[int, int]]:
         """(rows, length) of each possible batch."""
-        lengths = self.predict_lengths()
+        lengths = bucket_lengths(self._seq_len, self._config.data.row_lengths)
         return list(zip(budget_sizes(lengths, self._config.batch_size), lengths, strict=True))
 
     @property

@@ -23,7 +23,7 @@ def draw(tables, seeds, minima, maxima, settings):
     states = jnp.zeros((len(tables), settings.n_best), jnp.int32)
     return sample(
         toys.reordered_step,
-        (jnp.asarray(tables), states),
+        lambda length: (jnp.asarray(tables), states),
         jax.vmap(jax.random.key)(seeds),
         start_ids=jnp.full(len(tables), toys.START),
         min_lengths=minima,

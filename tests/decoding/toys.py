@@ -58,7 +58,7 @@ def reordered_step(tokens, cache, beams):
     return jax.vmap(lambda table, rows: table[rows])(tables, states), (tables, states)
 
 
-def reordered_cache(tables, settings):
+def reordered_cache(tables, settings, length):
     return jnp.asarray(tables), jnp.zeros((len(tables), settings.num_beams), jnp.int32)
 
 
@@ -66,15 +66,15 @@ def lineage_step(tokens, cache, beams):
     """A step whose cache is not reordered, like a Transformer's keys. Each beam finds its tokens by its lineage."""
     tables, fed = cache  # [B, T, K]
     fed = fed.at[:, beams.index].set(tokens)
-    own = jnp.take_along_axis(fed, jnp.swapaxes(beams.lineage, 1, 2), axis=2)  # [B, T, K]
+    own = jnp.take_along_axis(fed, jnp.swapaxes(beams.lineage[..., : fed.shape[1]], 1, 2), axis=2)  # [B, T, K]
     states = jnp.zeros(tokens.shape, jnp.int32)
     for place in range(fed.shape[1]):
         states = jnp.where(place <= beams.index, mix(states, own[:, place]), states)
     return jax.vmap(lambda table, rows: table[rows])(tables, states), (tables, fed)
 
 
-def lineage_cache(tables, settings):
-    return jnp.asarray(tables), jnp.zeros((len(tables), settings.max_length, settings.num_beams), jnp.int32)
+def lineage_cache(tables, settings, length):
+    return jnp.asarray(tables), jnp.zeros((len(tables), length, settings.num_beams), jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames=("settings", "by_lineage"))
@@ -82,7 +82,7 @@ def _search(tables, minima, maxima, settings, continues, by_lineage):
     step, make_cache = (lineage_step, lineage_cache) if by_lineage else (reordered_step, reordered_cache)
     return beam_search(
         step,
-        make_cache(tables, settings),
+        functools.partial(make_cache, tables, settings),
         start_ids=jnp.full(len(tables), START),
         min_lengths=minima,
         max_lengths=maxima,

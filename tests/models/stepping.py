@@ -1,9 +1,10 @@
-"""Compares decoding token by token with the whole forward pass, for random choices of a search."""
+"""Compares decoding token by token, in a growing cache, with the whole forward pass, for random choices of a search."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.decoding.hypotheses import grow
 from bertjax.models.decoder import Beams
 from bertjax.models.encoder_decoder import Seq2SeqInputs
 
@@ -29,8 +30,13 @@ def check_steps(model, params, source_ids, source_segments, target_vocab_size, n
             logits, cache = apply("step", tokens, cache, Beams(index, *beams))
             return cache, logits
 
+        def start(length):
+            return apply("start", memory, num_beams, length)
+
         inputs = jax.tree.map(jnp.asarray, (np.arange(LENGTH), tokens, parents, lineage))
-        return jax.lax.scan(step, apply("start", memory, num_beams, LENGTH), inputs)[1]
+        few, rest = jax.tree.map(lambda x: x[:2], inputs), jax.tree.map(lambda x: x[2:], inputs)
+        cache, first = jax.lax.scan(step, start(2), few)
+        return jnp.concatenate([first, jax.lax.scan(step, grow(cache, start, LENGTH), rest)[1]])
 
     @jax.jit
     def whole(params):

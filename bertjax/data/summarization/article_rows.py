@@ -9,10 +9,14 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.config import Constrained, one_of
+from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import Tokenizer
 
-INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
+INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")  # of training
+PREDICTION_INPUTS = (*INPUTS, "cls_positions")
+SHORTEST = 3  # the minimum tokens of a sentence: [CLS], a piece, [SEP]
+_ROOMS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,8 @@ class ArticleRow(NamedTuple):
     """A row and the sentences that it contains.
 
     `inputs` has, for S tokens: input_ids and token_type_ids [S] int32; sentence_starts [S] int32, 1 at the [CLS] of
-    each sentence and 0 elsewhere; first_sentences int32, the number of the row's first sentence in the article.
+    each sentence and 0 elsewhere; first_sentences int32, the number of the row's first sentence in the article. Also,
+    for one of `sentence_lengths` E: cls_positions [E] int32, the position of the [CLS] of each sentence, then 0.
     """
 
     inputs: dict[str, np.ndarray]
@@ -94,6 +99,15 @@ def _rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsCon
     kept = int(np.searchsorted(firsts, last, side="right"))
     row = _row(pieces, Part(range(kept), range(kept)), tokenizer, config)
     return [row._replace(is_cut=sum(len(ids) + specials for ids in whole) > limit)]
+
+
+def sentence_lengths(seq_len: int) -> tuple[int, ...]:
+    """Returns the lengths to which the sentences of a row of up to `seq_len` tokens are padded.
+
+    >>> sentence_lengths(40), sentence_lengths(512)
+    ((14,), (32, 64, 128, 171))
+    """
+    return bucket_lengths(seq_len // SHORTEST + 1, _ROOMS)
 
 
 def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]:
@@ -149,4 +163,6 @@ def _row(pieces: Sequence[list[int]], part: Part, tokenizer: Tokenizer, config: 
     types = (np.cumsum(starts) - 1) % 2 if config.interval_segments else np.zeros_like(starts)
     inputs = {"input_ids": input_ids, "token_type_ids": types.astype(np.int32), "sentence_starts": starts}
     inputs["first_sentences"] = np.array(part.covers.start, np.int32)
+    room = next(length for length in sentence_lengths(config.seq_len) if length >= len(shown))
+    inputs["cls_positions"] = np.pad(np.flatnonzero(starts), (0, room - len(shown))).astype(np.int32)
     return ArticleRow(inputs, part.covers, part.owns)

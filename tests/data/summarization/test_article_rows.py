@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.summarization.article_rows import ArticleRowsConfig, merge_scores, rows, with_labels
+from bertjax.data.summarization.article_rows import (
+    PREDICTION_INPUTS,
+    ArticleRowsConfig,
+    merge_scores,
+    rows,
+    with_labels,
+)
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.experiments.commands import settings_of
@@ -23,11 +29,12 @@ def ids(row):
 
 
 def test_a_row():
-    (row,) = rows(["a b.", "C", "bc US!"], TOKENIZER, config(seq_len=14))
+    (row,) = rows(["a b.", "C", "bc US!"], TOKENIZER, config(seq_len=14), PREDICTION_INPUTS)
     assert ids(row) == [CLS, A, B, STOP, SEP, CLS, C, SEP, CLS, B, MORE, US, MARK, SEP]
     assert row.inputs["token_type_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert row.inputs["sentence_starts"].tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]
     assert row.inputs["first_sentences"].tolist() == 0
+    assert row.inputs["cls_positions"].tolist() == [0, 5, 8, 0, 0]
     assert (row.shows, row.owns) == (range(3), range(3))
     assert {name: array.dtype for name, array in row.inputs.items()} == dict.fromkeys(row.inputs, np.int32)
 
