@@ -169,7 +169,7 @@ class Task(SummarizationTask[Config]):
     def _logits(
         self, params: Params, batch: Batch, positions: Array, is_sentence: Array, rng: jax.Array | None
     ) -> Float[Array, "B E"]:
-        """The logits of sentences, given the positions of their [CLS] [B, E], and which are padding [B, E]."""
+        """The logits of sentences, given the positions of their [CLS], and 1 for each that is no padding [B, E]."""
         logits: Any = self._model.apply(
             {"params": params},
             BertInputs.of(batch)._replace(cls_positions=positions),
