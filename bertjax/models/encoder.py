@@ -30,6 +30,9 @@ _POLICIES = {
 }
 
 
+_Results = tuple[Array, LayerAttention, Array | None]  # of `run_layers`
+
+
 class EncoderOutput(NamedTuple):
     """The output of `Encoder`."""
 
@@ -83,15 +86,15 @@ class Encoder(nn.Module):
         stacked = self.param("layers", stacked_init(layer, config.stored_layers))
         kinds = [config.kind(number) for number in range(config.num_layers)]
 
-        def run(
-            rows: slice, x: Array, mask: Mask, relative: Array | None, source: Array | None = None
-        ) -> tuple[Array, LayerAttention, Array | None]:
+        def run(rows: slice, x: Array, mask: Mask, relative: Array | None, source: Array | None = None) -> _Results:
+            nonlocal stacked
             # Without a key, dropout inside the layer raises an error.
             key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
             arguments = (mask, None, None, source, relative)
-            of_layers = jax.tree.map(lambda leaf: leaf[rows], stacked) if kinds[0].group is None else stacked
-            returns = {"return_attention": return_attention, "return_layers": return_layers}
-            return run_layers(layer, kinds[rows], of_layers, x, arguments, key, deterministic=deterministic, **returns)
+            options: dict[str, Any] = {"deterministic": deterministic, "return_attention": return_attention}
+            part = (layer, kinds, rows, stacked, x, arguments, key, return_layers)
+            results, stacked = run_some(*part, **options)
+            return results
 
         is_kernel = config.attention_backend not in ("auto", "xla", "triton")  # others may not compute a few queries
         needs_all = self.convolution is not None or kinds[-1].distances is not None or is_kernel
@@ -114,12 +117,12 @@ class Encoder(nn.Module):
 
 
 def _all_layers(
-    run: Callable[[slice, Array], tuple[Array, LayerAttention, Array | None]],
+    run: Callable[[slice, Array], _Results],
     x: Float[Array, "B S H"],
     convolution: Convolution | None,
     mask: Mask,
     deterministic: bool,
-) -> tuple[Array, LayerAttention, Array | None]:
+) -> _Results:
     """The results of all layers by `run`, with the convolution after the first layer if there is one."""
     if convolution is None:
         return run(slice(None), x)
@@ -140,69 +143,121 @@ def run_layers(
     arguments: tuple[Any, ...],
     key: Array | None,
     *,
-    deterministic: bool,
-    return_attention: bool,
     return_layers: bool,
-) -> tuple[Float[Array, "B S H"], LayerAttention, Float[Array, "L B S H"] | None]:
-    """Applies a stack of layers to `x`, in a loop or unrolled, depending on `config.scan_layers`.
+    **options: Any,
+) -> _Results:
+    """Applies all layers of a stack; see `run_some`."""
+    return run_some(layer, kinds, slice(None), stacked, x, arguments, key, return_layers, **options)[0]
+
+
+def run_some(
+    layer: TransformerLayer,
+    kinds: Sequence[LayerKind],
+    rows: slice,
+    stacked: Any,
+    x: Float[Array, "B S H"],
+    arguments: tuple[Any, ...],
+    key: Array | None,
+    return_layers: bool,
+    **options: Any,
+) -> tuple[tuple[Float[Array, "B S H"], LayerAttention, Float[Array, "L B S H"] | None], Any]:
+    """Applies some layers of a stack to `x`, in a loop or unrolled, depending on `config.scan_layers`.
 
     An iteration of the loop applies one layer, or as many as it takes until their kinds repeat.
 
     Args:
       layer: the module, which all layers share apart from their kinds.
-      kinds: the kind of each layer.
+      kinds: the kind of each layer of the stack.
+      rows: which layers to apply.
       stacked: the parameters of all layers, or of all groups of layers, as made by `stacked_init`.
       x: the sequence.
       arguments: the layer's other positional arguments.
       key: the dropout key, which is split among the layers; None for no key.
-      deterministic: whether dropout is off.
-      return_attention: whether to return the attention weights instead of None.
-      return_layers: whether to return the outputs of all layers instead of None.
+      return_layers: whether to return the outputs of these layers instead of None.
+      **options: the layer's keyword arguments.
     Returns:
-      The last layer's output, the attention weights [L, ...] of all layers, and the outputs of all layers.
+      The results: the last layer's output, the attention weights [L, ...] of these layers, and their outputs. And
+      `stacked` for the call that applies the next layers; it carries their gradients to these layers.
     """
+    numbers, kinds = jnp.arange(*rows.indices(len(kinds))), kinds[rows]
     if not kinds:
-        return x, LayerAttention(None, None), None
-    config = layer.config
+        return (x, LayerAttention(None, None), None), stacked
+    config, is_shared = layer.config, kinds[0].group is not None
+    by_number = config.scan_layers and not is_shared
     # Matrices are cast once, not by each layer. Layers cast shared ones, whose gradients are then added up in float32.
     own = jax.tree.map(lambda leaf: leaf.astype(config.dtype) if leaf.ndim > 2 else leaf, stacked)
+    values, carrier = jax.lax.stop_gradient(own), own if by_number else None
+    elements = None if is_shared else numbers if by_number else jax.tree.map(operator.itemgetter(rows), own)
     keys = None if key is None else jax.random.split(key, len(kinds))
 
-    def apply(kind: LayerKind, x: Array, params: Any, key: Array | None) -> tuple[Array, Any]:
+    def apply(kind: LayerKind, carry: tuple[Array, Any], params: Any, key: Array | None) -> tuple[Any, Any]:
+        x, carrier = carry
+        if by_number:
+            params, carrier = _take(values, carrier, params)
         y, weights = layer.clone(kind=kind).apply(
             {"params": params or jax.tree.map(operator.itemgetter(kind.group), stacked)},
             keep_rows_split(x),
             *arguments,
-            deterministic=deterministic,
-            return_attention=return_attention,
+            **options,
             rngs={} if key is None else {"dropout": key},
         )
-        return y, (weights, y if return_layers else None)
+        return (y, carrier), (weights, y if return_layers else None)
 
     if policy := _POLICIES.get(config.remat):
         # In unrolled layers the compiler would merge the recomputation with the forward pass; in a loop it cannot.
         apply = jax.checkpoint(apply, prevent_cse=not config.scan_layers, policy=policy, static_argnums=(0,))
 
+    (x, carrier), results = _in_loops(apply, kinds, (x, carrier), (elements, keys), unroll=not config.scan_layers)
+    return (x, *results), carrier if by_number else stacked
+
+
+def _in_loops(
+    apply: Callable[..., tuple[Any, Any]], kinds: Sequence[LayerKind], carry: Any, of_layers: Any, unroll: bool
+) -> tuple[Any, Any]:
+    """Calls `apply` with the kind of each layer, `carry`, and the layer's elements of axis 0 of each array.
+
+    Returns `carry`, and the other results of all calls, joined on axis 0.
+    """
     collected = []
     for start, period, repeats in _loops(kinds):
         rows = slice(start, start + period * repeats)
         body = functools.partial(_in_turn, [functools.partial(apply, kind) for kind in kinds[rows][:period]])
-        of_loop = _split((own if kinds[0].group is None else None, keys), rows, repeats)
-        x, results = jax.lax.scan(body, x, of_loop, repeats, unroll=not config.scan_layers)
+        carry, results = jax.lax.scan(body, carry, _split(of_layers, rows, repeats), repeats, unroll=unroll)
         collected.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results))
-    weights, outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *collected)
-    return x, weights, outputs
+    return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *collected)
 
 
-def _in_turn(
-    functions: Sequence[Callable[..., tuple[Array, Any]]], x: Array, params_and_keys: Any
-) -> tuple[Array, Any]:
-    """Applies functions to `x` one after another, each to its own element of axis 0 of the parameters and keys."""
+@jax.custom_vjp
+def _take(values: Any, carrier: Any, number: Int[Array, ""]) -> tuple[Any, Any]:
+    """Returns element `number` of each array of `values`, and `carrier`, whose gradient receives that of the element.
+
+    A loop that carries `carrier` writes the gradients of the layers into one array for all layers. A loop over the
+    parameters themselves would need copies: of the parameters of its layers, and of their gradients to join them with
+    those of other layers. `values` are the same arrays as `carrier`, but a constant of the loop: each iteration stores
+    what it carries, if the backward pass reads it. Each element can be taken once.
+    """
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), values), carrier
+
+
+def _put(number: Int[Array, ""], gradients: tuple[Any, Any]) -> tuple[None, Any, None]:
+    """The gradient of `carrier` with that of an element in its place."""
+
+    def put(element: Array, stacked: Array) -> Array:
+        return jax.lax.dynamic_update_index_in_dim(stacked, element, number, axis=0)
+
+    return None, jax.tree.map(put, *gradients), None
+
+
+_take.defvjp(lambda values, carrier, number: (_take(values, carrier, number), number), _put)
+
+
+def _in_turn(functions: Sequence[Callable[..., tuple[Any, Any]]], carry: Any, params_and_keys: Any) -> tuple[Any, Any]:
+    """Applies functions to `carry` one after another, each to its own element of axis 0 of the parameters and keys."""
     results = []
     for number, function in enumerate(functions):
-        x, result = function(x, *jax.tree.map(operator.itemgetter(number), params_and_keys))
+        carry, result = function(carry, *jax.tree.map(operator.itemgetter(number), params_and_keys))
         results.append(result)
-    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+    return carry, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 
 def _split(tree: Any, rows: slice, parts: int) -> Any:

@@ -22,7 +22,7 @@ from bertjax import meshes
 from bertjax.models.dot_product import MASKED_SCORE, AttentionInputs, Context, padded
 
 LANES = 128
-MAX_LENGTH = 512  # longer rows exceed the on-chip memory
+MAX_LENGTH = 512  # longer rows exceed the 16 MiB that a kernel may use on a v4
 
 
 def rows(inputs: AttentionInputs) -> tuple[Context, None]:
@@ -78,7 +78,7 @@ def _call(
     kernel: Any, num_products: int, segments: Any, arrays: tuple[Array, ...], results: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     """Calls a kernel for each row and each block of heads. Its cost is that of its matrix products and its arrays."""
-    queries, keys = segments[0][:, :, None], segments[1][:, None, :]
+    queries, keys = (x[:, None, :] for x in segments)
     batch, length, width = arrays[0].shape
 
     def block(x: Array) -> pl.BlockSpec:
@@ -109,7 +109,7 @@ def _call(
 def _forward_kernel(
     size: int, reach: tuple[str, int], queries: Any, keys: Any, query: Any, key: Any, value: Any, context: Any
 ) -> None:
-    allowed = _allowed(queries[0], keys[0], *reach)
+    allowed = _allowed(queries[0].T, keys[0], *reach)
     for head in _heads(size):
         powers, total = _powers(query[0, :, head], key[0, :, head], allowed)
         context[0, :, head] = (product(powers.astype(value.dtype), value[0, :, head]) / total).astype(context.dtype)
@@ -128,7 +128,7 @@ def _backward_kernel(
     key_grad: Any,
     value_grad: Any,
 ) -> None:
-    allowed = _allowed(queries[0], keys[0], *reach)
+    allowed = _allowed(queries[0].T, keys[0], *reach)
     for head in _heads(size):
         q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
         powers, total = _powers(q, k, allowed)
