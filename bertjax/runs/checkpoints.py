@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
 _MANIFEST = "manifest.json"
-_NUMERICS = 2  # raised by a change of the code after which training draws or rounds otherwise
+_NUMERICS = 3  # raised by a change of the code after which training draws or rounds otherwise
 _MAX_LAG_SECONDS = 30  # maximum delay until a process sees files of another process in a shared folder
 
 
