@@ -158,7 +158,9 @@ def with_values(config: Mapping[str, Any], candidate: Candidate) -> dict[str, An
 
 def measure(config: Mapping[str, Any], build: Build, remat: str | None, target: Target) -> Sizes:
     """Returns the sizes of a model, from its loss traced for a device of the target."""
-    model = dict(config["model"]) if remat is None else {**config["model"], "remat": remat}
+    # A loop of JAX stores the parameters that a rematerialized layer reads again, but XLA removes these arrays.
+    changes = {"scan_layers": False} | ({} if remat is None else {"remat": remat})
+    model = {**config["model"], **changes}
     config = {**config, "model": model}
     task, settings = build(config)
     params = jax.eval_shape(task.init, jax.random.key(0))
