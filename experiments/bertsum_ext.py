@@ -37,6 +37,7 @@ FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.F
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _OF_ROWS = {"first_sentences": np.int32}
+_SHORTEST = 3  # tokens of the shortest sentence besides `min_words`: [CLS], a piece, [SEP]
 # Defaults of keys that neither the config nor `init_from` sets.
 _DEFAULTS = {
     "model.scorer": "classifier",
@@ -156,7 +157,7 @@ class Task(SummarizationTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The binary cross-entropy of each sentence's label; see `TrainingTask.loss`."""
         # Sentences whose words normalize to nothing may be shorter; a full row then drops some from the loss.
-        shortest = article_rows.SHORTEST + self._config.data.limits.min_words
+        shortest = _SHORTEST + self._config.data.limits.min_words
         count = batch["input_ids"].shape[1] // shortest + 1
         positions = first_places(batch["sentence_starts"], count + count % 2)  # cuDNN trains on even lengths only
         names = "sentence_starts", "labels", "label_weights"

@@ -96,7 +96,7 @@ def _logits_backward(stored: tuple[Array, Array, Array | None], gradient: Array)
     gradient = gradient.astype(x.dtype)
     x_grad = jnp.einsum("rV,VW->rW", gradient, words.astype(x.dtype))
     words_grad = jnp.einsum("rV,rW->VW", gradient, x, preferred_element_type=jnp.float32)
-    bias_grad = None if bias is None else jnp.sum(gradient, axis=0, dtype=jnp.float32)
+    bias_grad = None if bias is None else jnp.sum(gradient, axis=0, dtype=jnp.float32).astype(bias.dtype)
     return x_grad, words_grad.astype(words.dtype), bias_grad
 
 

@@ -15,7 +15,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 
 INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")  # of training
 PREDICTION_INPUTS = (*INPUTS, "cls_positions")
-SHORTEST = 3  # the minimum tokens of a sentence: [CLS], a piece, [SEP]
+_SHORTEST = 2  # the minimum tokens of a sentence: a piece and a special token
 _ROOMS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
 
 
@@ -105,9 +105,9 @@ def sentence_lengths(seq_len: int) -> tuple[int, ...]:
     """Returns the lengths to which the sentences of a row of up to `seq_len` tokens are padded.
 
     >>> sentence_lengths(40), sentence_lengths(512)
-    ((14,), (32, 64, 128, 171))
+    ((20,), (32, 64, 128, 256))
     """
-    return bucket_lengths(seq_len // SHORTEST + 1, _ROOMS)
+    return bucket_lengths(-(-seq_len // _SHORTEST), _ROOMS)
 
 
 def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]:

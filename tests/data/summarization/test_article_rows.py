@@ -34,7 +34,7 @@ def test_a_row():
     assert row.inputs["token_type_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert row.inputs["sentence_starts"].tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]
     assert row.inputs["first_sentences"].tolist() == 0
-    assert row.inputs["cls_positions"].tolist() == [0, 5, 8, 0, 0]
+    assert row.inputs["cls_positions"].tolist() == [0, 5, 8, 0, 0, 0, 0]
     assert (row.shows, row.owns) == (range(3), range(3))
     assert {name: array.dtype for name, array in row.inputs.items()} == dict.fromkeys(row.inputs, np.int32)
 
