@@ -62,6 +62,14 @@ def test_operations_that_the_scope_of_a_kernel_of_triton_states(target):
     assert kernels.is_custom(call) and kernels.kernel_flops(computation, call) == 42
 
 
+def test_kernels_of_unknown_operations():
+    """A norm states that it has no matrix products; cuBLAS and splash attention are counted."""
+    triton = {"target": "__gpu$xla.gpu.triton"}
+    norm, silent = kernel("name", **triton, rest=', metadata={op_name="flops=0/call"}'), kernel("name", **triton)
+    known = norm, kernel("splash_mha_fwd"), kernel("gemm", target="__cublas$gemm")
+    assert [kernels.is_unknown(call) for _, call in (silent, *known)] == [True, False, False, False]
+
+
 def test_the_kind_of_a_call():
     _, splash = kernel("splash_mha_fwd")
     _, cublas = kernel("gemm", target="__cublas$gemm")

@@ -12,6 +12,7 @@ from bertjax.data.summarization.article_rows import (
     rows,
     with_labels,
 )
+from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.experiments.commands import settings_of
@@ -37,6 +38,14 @@ def test_a_row():
     assert row.inputs["cls_positions"].tolist() == [0, 5, 8, 0, 0, 0, 0]
     assert (row.shows, row.owns) == (range(3), range(3))
     assert {name: array.dtype for name, array in row.inputs.items()} == dict.fromkeys(row.inputs, np.int32)
+
+
+def test_sentences_of_two_tokens():
+    """Some tokenizers add one special token to a text."""
+    tokenizer = TOKENIZER.with_template(Template((CLS,), (), (), second_type=0))
+    (row,) = rows(["a"] * 7, tokenizer, config(seq_len=14), PREDICTION_INPUTS)
+    assert ids(row) == [CLS, A] * 7
+    assert row.inputs["cls_positions"].tolist() == [0, 2, 4, 6, 8, 10, 12]
 
 
 def test_without_interval_segments_all_types_are_0():
