@@ -26,8 +26,8 @@ import jax
 from benchmarks import common, turns
 from bertjax.config import part
 from bertjax.configs import classification as config_file
-from bertjax.data.fine_tuning import labeled_text
-from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.codecs import labeled_text
+from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.experiments import classification
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations

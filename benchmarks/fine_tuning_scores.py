@@ -25,8 +25,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from benchmarks import common
 from bertjax.config import build
-from bertjax.data.fine_tuning import labeled_text
-from bertjax.data.fine_tuning.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.codecs import labeled_text
+from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextConfig
 from bertjax.scoring import glue
 
 _SAVE_EVERY = 200  # updates

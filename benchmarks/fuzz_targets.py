@@ -21,21 +21,23 @@ from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split, only
 from benchmarks.small_runs import Text
 from bertjax import model, modes
-from bertjax.data.fine_tuning import choices, labeled_text, questions, tagged_words
-from bertjax.data.fine_tuning.choices import ChoicesConfig
-from bertjax.data.fine_tuning.column_files import Columns
-from bertjax.data.fine_tuning.label_sets import LabelSetRows, LabelSetsConfig
-from bertjax.data.fine_tuning.labeled_text import LabeledTextConfig
+from bertjax.data.codecs import choices, labeled_text
+from bertjax.data.codecs.choices import ChoicesConfig
+from bertjax.data.codecs.label_sets import LabelSetRows, LabelSetsConfig
+from bertjax.data.codecs.labeled_text import LabeledTextConfig
+from bertjax.data.codecs.questions import questions
+from bertjax.data.codecs.summarization import articles
+from bertjax.data.codecs.summarization.articles import ArticlesConfig
+from bertjax.data.codecs.tagging import tagged_words
+from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.translation import parallel_text
+from bertjax.data.codecs.translation.parallel_text import ParallelTextConfig
 from bertjax.data.readers import sources
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.summarization import articles
-from bertjax.data.summarization.articles import ArticlesConfig
 from bertjax.data.text import subwords, vocabulary_config
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.translation import parallel_text
-from bertjax.data.translation.parallel_text import ParallelTextConfig
 from bertjax.experiments import find
 from bertjax.reporting import summaries
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
-from bertjax.data.summarization.articles import Articles, ArticlesConfig
-from bertjax.data.summarization.oracle import OracleConfig, oracle
+from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
+from bertjax.data.codecs.summarization.oracle import OracleConfig, oracle
 
 FIRST_SENTENCES = 100
 NUM_SENTENCES = 3

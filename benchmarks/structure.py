@@ -23,7 +23,7 @@ from bertjax import experiments, launch, loading, modes
 
 _CODE = ("bertjax", "experiments", "configs")
 # Multiple choice is a typical task: an experiment, the reader of its rows, and its config.
-_TASK = ("experiments/multiple_choice.py", "configs/multiple_choice.py", "bertjax/data/fine_tuning/choices.py")
+_TASK = ("experiments/multiple_choice.py", "configs/multiple_choice.py", "bertjax/data/codecs/choices.py")
 # Names that an experiment had to define in the contract with facts, and has to define now.
 _DEFINED = {"Config", "FREE_AFTER_TRAINING", "resolve"}
 _DEFINED_BEFORE = _DEFINED | {"build_data", "build_task", "read_facts", "stand_in_facts"}

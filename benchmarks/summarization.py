@@ -24,9 +24,9 @@ from benchmarks import common, torch_summarization
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.configs.bertsum_ext import get_config
 from bertjax.contract import Batch
+from bertjax.data.codecs.summarization.article_rows import with_labels
+from bertjax.data.codecs.summarization.limits import LimitedArticle, limit
 from bertjax.data.prepared import TRAIN
-from bertjax.data.summarization.article_rows import with_labels
-from bertjax.data.summarization.limits import LimitedArticle, limit
 from bertjax.experiments import bertsum_ext
 from bertjax.tasks.summarization import Encoding
 from bertjax.training import sharding

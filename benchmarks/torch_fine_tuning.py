@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import transformers
 
-from bertjax.data.fine_tuning.labeled_text import LabeledText
+from bertjax.data.codecs.labeled_text import LabeledText
 
 _LENGTH = 128
 

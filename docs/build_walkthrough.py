@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.codecs.summarization import article_rows
+from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.pretraining import masking
 from bertjax.data.pretraining.masking import Draw, MaskingConfig
-from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.files import completed

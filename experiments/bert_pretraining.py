@@ -13,7 +13,7 @@ import numpy as np
 from bertjax import contract
 from bertjax.config import build_part, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
+from bertjax.data.codecs.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.text_rows import segmented, text_row
 from bertjax.data.text.tokenizers import Tokenizer

@@ -11,14 +11,14 @@ import numpy as np
 
 from bertjax.config import at_least, part
 from bertjax.contract import Batch, Example, Output, Params
+from bertjax.data.codecs.summarization import summary_rows
+from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
+from bertjax.data.codecs.summarization.article_text import LabelsConfig
+from bertjax.data.codecs.summarization.limits import LimitedArticle
+from bertjax.data.codecs.summarization.prepared_articles import AbstractiveRows
+from bertjax.data.codecs.summarization.summary_rows import SummaryRows
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
-from bertjax.data.summarization import summary_rows
-from bertjax.data.summarization.article_rows import ArticleRowsConfig
-from bertjax.data.summarization.article_text import LabelsConfig
-from bertjax.data.summarization.limits import LimitedArticle
-from bertjax.data.summarization.prepared_articles import AbstractiveRows
-from bertjax.data.summarization.summary_rows import SummaryRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig

@@ -14,13 +14,13 @@ from jaxtyping import Array, Float
 
 from bertjax.config import one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.codecs.summarization import article_rows
+from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig, sentence_lengths
+from bertjax.data.codecs.summarization.article_text import LabelsConfig
+from bertjax.data.codecs.summarization.limits import ArticleLimits, LimitedArticle
+from bertjax.data.codecs.summarization.prepared_articles import ExtractiveRows
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Fields
-from bertjax.data.summarization import article_rows
-from bertjax.data.summarization.article_rows import ArticleRowsConfig, sentence_lengths
-from bertjax.data.summarization.article_text import LabelsConfig
-from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle
-from bertjax.data.summarization.prepared_articles import ExtractiveRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig

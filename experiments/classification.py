@@ -12,9 +12,9 @@ import numpy as np
 
 from bertjax.config import above, each, one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning import labeled_text
-from bertjax.data.fine_tuning.label_sets import LabelSetRows, LabelSetsConfig, flags_of, indicators
-from bertjax.data.fine_tuning.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
+from bertjax.data.codecs import labeled_text
+from bertjax.data.codecs.label_sets import LabelSetRows, LabelSetsConfig, flags_of, indicators
+from bertjax.data.codecs.labeled_text import LabeledRows, LabeledText, LabeledTextConfig
 from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
 from bertjax.data.rows.stored import Fields, Ragged

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from bertjax import contract
 from bertjax.config import Constrained, Size, above, each, one_of, part
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.related_texts import (
+from bertjax.data.codecs.related_texts import (
     RelatedTexts,
     RelatedTextsConfig,
     RelatedTextsRecipe,

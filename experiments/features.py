@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.config import Constrained, choice, one_of
 from bertjax.contract import Batch, Example, Output, Params
-from bertjax.data.fine_tuning.labeled_text import TextColumns
+from bertjax.data.codecs.labeled_text import TextColumns
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len

@@ -13,7 +13,7 @@ import jax
 from bertjax import contract
 from bertjax.config import Constrained, Count, one_of, part
 from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
-from bertjax.data.fine_tuning.minimal_pairs import METHODS, Sentences, check_source, read
+from bertjax.data.codecs.minimal_pairs import METHODS, Sentences, check_source, read
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.text.tokenizers import Tokenizer

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.config import part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, pairs_of, read_question
+from bertjax.data.codecs.choices import ChoiceRecipe, ChoiceRows, ChoicesConfig, Question, pairs_of, read_question
 from bertjax.data.readers import tables
 from bertjax.data.rows.text_rows import is_too_long, text_row
 from bertjax.data.text.tokenizers import Tokenizer

@@ -15,8 +15,8 @@ import numpy as np
 
 from bertjax.config import Count, part
 from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.question_rows import QuestionRows
-from bertjax.data.fine_tuning.questions import (
+from bertjax.data.codecs.questions.question_rows import QuestionRows
+from bertjax.data.codecs.questions.questions import (
     Question,
     QuestionsConfig,
     is_table,
@@ -24,7 +24,7 @@ from bertjax.data.fine_tuning.questions import (
     questions_of,
     read_input,
 )
-from bertjax.data.fine_tuning.spans import (
+from bertjax.data.codecs.questions.spans import (
     WITHOUT_OVERLAP,
     Candidate,
     SpanConfig,

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float64
 
 from bertjax.config import Count, one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning.choices import ChoiceRows
-from bertjax.data.fine_tuning.ranked_texts import RankedTextsRecipe, pairs_of
-from bertjax.data.fine_tuning.related_texts import QueriesConfig, RelatedTexts
+from bertjax.data.codecs.choices import ChoiceRows
+from bertjax.data.codecs.ranked_texts import RankedTextsRecipe, pairs_of
+from bertjax.data.codecs.related_texts import QueriesConfig, RelatedTexts
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import Tokenizer

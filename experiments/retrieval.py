@@ -14,7 +14,7 @@ import numpy as np
 from bertjax import contract
 from bertjax.config import Constrained, Count, Seed, one_of, part
 from bertjax.contract import Batch, Example, Output, RowIndices, ScoringTask
-from bertjax.data.fine_tuning.evaluation_texts import Labeled, Sources, SourcesConfig
+from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
 from bertjax.data.readers.beir import Collection
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig

@@ -15,12 +15,12 @@ from jaxtyping import Float
 
 from bertjax.config import one_of, part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.fine_tuning import column_files, sentences, tag_schemes, tagged_tables, tagged_words
-from bertjax.data.fine_tuning.column_files import Columns
-from bertjax.data.fine_tuning.sentences import Sentence
-from bertjax.data.fine_tuning.tag_schemes import PLAIN, SCHEMES
-from bertjax.data.fine_tuning.tagged_tables import TableFields
-from bertjax.data.fine_tuning.tagged_words import BIO, SentencesConfig, TaggedRows
+from bertjax.data.codecs.tagging import column_files, sentences, tag_schemes, tagged_tables, tagged_words
+from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.sentences import Sentence
+from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
+from bertjax.data.codecs.tagging.tagged_tables import TableFields
+from bertjax.data.codecs.tagging.tagged_words import BIO, SentencesConfig, TaggedRows
 from bertjax.data.prepared import VALID
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows, RowError, check_text

@@ -18,6 +18,12 @@ from flax import linen as nn
 from bertjax import contract
 from bertjax.config import Count, Size, build_part, each, one_of, part
 from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
+from bertjax.data.codecs.translation.batches import PairRows, StreamBatches
+from bertjax.data.codecs.translation.dates import DatesConfig
+from bertjax.data.codecs.translation.pair_recipe import PairRecipe
+from bertjax.data.codecs.translation.parallel_text import Pair, ParallelTextConfig
+from bertjax.data.codecs.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
+from bertjax.data.codecs.translation.text import DateCounts, TranslationText
 from bertjax.data.prepared import TRAIN, VALID, PreparationConfig
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
@@ -25,12 +31,6 @@ from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import Subwords
-from bertjax.data.translation.batches import PairRows, StreamBatches
-from bertjax.data.translation.dates import DatesConfig
-from bertjax.data.translation.pair_recipe import PairRecipe
-from bertjax.data.translation.parallel_text import Pair, ParallelTextConfig
-from bertjax.data.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
-from bertjax.data.translation.text import DateCounts, TranslationText
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from bertjax.data.fine_tuning.tag_schemes import spans
+from bertjax.data.codecs.tagging.tag_schemes import spans
 from bertjax.errors import UserError
 
 Sentences = Sequence[Sequence[str]]

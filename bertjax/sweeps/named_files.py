@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.data.codecs.summarization import article_formats
 from bertjax.data.readers import tables
 from bertjax.data.readers.kinds import split_name
-from bertjax.data.summarization import article_formats
 from bertjax.errors import UserError
 
 _SOURCES = tuple(f"{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target"))

@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.contract import Batch, Example, Output, Params
-from bertjax.data.fine_tuning.minimal_pairs import Pair, Sentences
+from bertjax.data.codecs.minimal_pairs import Pair, Sentences
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published

@@ -15,6 +15,12 @@ from jaxtyping import Float
 from bertjax import words
 from bertjax.config import one_of, part
 from bertjax.contract import Example, Params
+from bertjax.data.codecs.summarization import article_rows, article_text, articles
+from bertjax.data.codecs.summarization.article_rows import ArticleRow, ArticleRowsConfig
+from bertjax.data.codecs.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
+from bertjax.data.codecs.summarization.articles import Article, ArticlesConfig
+from bertjax.data.codecs.summarization.limits import ArticleLimits, LimitedArticle, limit
+from bertjax.data.codecs.summarization.prepared_articles import OF_OTHER_LETTERS, ArticleRecipe, ascii_share
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import (
@@ -26,12 +32,6 @@ from bertjax.data.rows.buckets import (
     check_seq_len,
 )
 from bertjax.data.rows.stored import Fields
-from bertjax.data.summarization import article_rows, article_text, articles
-from bertjax.data.summarization.article_rows import ArticleRow, ArticleRowsConfig
-from bertjax.data.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
-from bertjax.data.summarization.articles import Article, ArticlesConfig
-from bertjax.data.summarization.limits import ArticleLimits, LimitedArticle, limit
-from bertjax.data.summarization.prepared_articles import OF_OTHER_LETTERS, ArticleRecipe, ascii_share
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.decoding import selection

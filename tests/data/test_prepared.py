@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from bertjax.data import prepared
-from bertjax.data.fine_tuning.labeled_text import LabeledRows
+from bertjax.data.codecs.labeled_text import LabeledRows
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
-from tests.data.fine_tuning.test_labeled_text import config as labeled_config
+from tests.data.codecs.test_labeled_text import config as labeled_config
 
 WORDS = ["the", "cat", "dog", "sees", "a", "bird"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import build
-from bertjax.data.summarization.summary_rows import TARGET_TOKENS
+from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError
 from bertjax.experiments import bertsum_abs
 from bertjax.modes import stages

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.fine_tuning import choices as questions
-from bertjax.data.fine_tuning.choices import ChoiceRows, ChoicesConfig
+from bertjax.data.codecs import choices as questions
+from bertjax.data.codecs.choices import ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.text_rows import text_row

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.fine_tuning import spans
+from bertjax.data.codecs.questions import spans
 from bertjax.errors import UserError
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of

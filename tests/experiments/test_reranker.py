@@ -9,8 +9,8 @@ import pytest
 
 import bertjax
 from bertjax.contract import Example
-from bertjax.data.fine_tuning.choices import ChoiceRows
-from bertjax.data.fine_tuning.related_texts import RelatedTexts
+from bertjax.data.codecs.choices import ChoiceRows
+from bertjax.data.codecs.related_texts import RelatedTexts
 from bertjax.errors import UserError
 from bertjax.scoring import retrieval
 from bertjax.training.step import make_gradient

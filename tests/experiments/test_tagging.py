@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax.data.fine_tuning import tagged_words
-from bertjax.data.fine_tuning.column_files import Columns
-from bertjax.data.fine_tuning.tagged_words import read_sentences
+from bertjax.data.codecs.tagging import tagged_words
+from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
 from bertjax.experiments import tagging

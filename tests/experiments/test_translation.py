@@ -16,7 +16,7 @@ import optax
 import pytest
 
 from bertjax import progress
-from bertjax.data.translation.rows import join_parts
+from bertjax.data.codecs.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
 from bertjax.interop.families import marian

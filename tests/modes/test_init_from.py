@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.summarization.summary_rows import TARGET_TOKENS
+from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.modes import stages
 from bertjax.runs.checkpoints import restore_params

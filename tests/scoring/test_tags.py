@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.data.fine_tuning.tag_schemes import spans
+from bertjax.data.codecs.tagging.tag_schemes import spans
 from bertjax.errors import UserError
 from bertjax.scoring import tags
 

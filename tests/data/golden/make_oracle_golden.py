@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.oracle import FIRST_SENTENCES, NUM_SENTENCES, PRESUMM, Text, as_words, published, read
-from bertjax.data.summarization.oracle import oracle
+from bertjax.data.codecs.summarization.oracle import oracle
 
 GOLDEN = Path(__file__).with_name("oracle.json")
 DIGESTS = Path(__file__).with_name("oracle_digests.json")

@@ -2,14 +2,16 @@
 
 import pytest
 
-from bertjax.data.fine_tuning import minimal_pairs, questions, tagged_words
-from bertjax.data.fine_tuning.column_files import Columns
+from bertjax.data.codecs import minimal_pairs
+from bertjax.data.codecs.questions import questions
+from bertjax.data.codecs.summarization import article_formats
+from bertjax.data.codecs.summarization.article_formats import ArticleFormat
+from bertjax.data.codecs.tagging import tagged_words
+from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.translation.parallel_text import ParallelText, ParallelTextConfig
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.sources import TextSource
-from bertjax.data.summarization import article_formats
-from bertjax.data.summarization.article_formats import ArticleFormat
-from bertjax.data.translation.parallel_text import ParallelText, ParallelTextConfig
 from bertjax.errors import UserError
 
 STOP = BadRows("stop")

@@ -15,7 +15,7 @@ from pathlib import Path
 from seqeval import metrics
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertjax.data.fine_tuning.tag_schemes import spans
+from bertjax.data.codecs.tagging.tag_schemes import spans
 from bertjax.scoring import tags
 
 GOLDEN = Path(__file__).with_name("tags.json")

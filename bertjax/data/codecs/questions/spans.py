@@ -1,0 +1,255 @@
+"""Converts questions with their contexts to rows for BERT, and scores of start and end to answers.
+
+Windows, training positions and n-best lists follow `run_squad.py` of google-research/bert (BERT section 4.2 and 4.3),
+with two exceptions. Pieces are mapped to the characters that they came from. An answer is therefore a part of the
+original text, whereas Google's code searches for the best match among normalized words. And if the best starts and ends
+make no answer, all starts and ends are considered, whereas Google's code gives no answer.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from bertjax.config import Constrained, Count, Size
+from bertjax.data.codecs.questions.questions import Answer, Question
+from bertjax.data.rows.text_rows import text_row
+from bertjax.data.text.templates import Template
+from bertjax.data.text.tokenizers import Pieces, Tokenizer
+
+# If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
+_LENGTH_BONUS = 0.01
+WITHOUT_OVERLAP = (
+    "%d of %d contexts have windows that do not overlap, so that words at their ends have little context: "
+    "lower data.doc_stride to about half of data.seq_len"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanConfig(Constrained, prefix="data"):
+    """The division of texts into windows, and the selection of answers.
+
+    An answer can be predicted only if it lies within the window in which its start has the most context. With Google's
+    values this holds for every answer of up to `max_answer_length` pieces.
+
+    Attributes:
+      seq_len: the maximum number of tokens of a row. Default: 384, or the model's number of positions if it is smaller.
+      doc_stride: the number of pieces from the start of one window to the start of the next (128).
+      max_query_length: the maximum number of pieces of a question; the rest is truncated (64).
+      max_answer_length: the maximum number of pieces of an answer (30).
+      n_best: the number of answers to keep, and of starts and ends to consider in each window (20).
+      null_answers: whether a question may have no answer (SQuAD 2.0).
+      null_threshold: "no answer" is selected if its score exceeds that of the best answer by more than this (0.0).
+      packing: whether several windows share a row of `seq_len` tokens in training.
+    """
+
+    seq_len: int
+    doc_stride: Size
+    max_query_length: Count
+    max_answer_length: Size
+    n_best: Size
+    null_answers: bool
+    null_threshold: float
+    packing: bool = False
+
+    def check_room(self, template: Template) -> None:
+        """Raises UserError if rows have no room for a question, special tokens and a piece of text."""
+        special = template.num_special(2)
+        least, fix = (
+            self.max_query_length + special + 1,
+            "raise data.seq_len (BERT uses 384) or lower data.max_query_length",
+        )
+        expected = f"at least {least}: max_query_length, {special} special tokens, a piece of text"
+        self.check(self.seq_len >= least, "seq_len", expected, fix=fix)
+
+
+class Window(NamedTuple):
+    """A row of a question and a part of its context.
+
+    `inputs` is the `text_row` of the question and the part.
+    """
+
+    inputs: dict[str, np.ndarray]
+    document: Pieces  # the pieces of the whole context
+    part: range  # the pieces of the document in the row
+    first: int  # the position in the row of the first piece of the part
+    max_context: Bool[np.ndarray, " part"]  # whether each piece of the part has the most context in this window
+    is_cut: bool  # whether the question is truncated
+
+
+class Candidate(NamedTuple):
+    """A possible answer with its score."""
+
+    text: str  # "" for no answer
+    start: int  # the half-open range of characters in the context
+    end: int
+    score: float  # logit of the start plus that of the end
+
+
+def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> list[Window]:
+    """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
+    query = tokenizer.encode_with_offsets(question.question).ids.tolist()
+    query, is_cut = query[: config.max_query_length], len(query) > config.max_query_length
+    document = tokenizer.encode_with_offsets(question.context)
+    template = tokenizer.template
+    room = config.seq_len - len(query) - template.num_special(2)
+    parts = _parts(len(document.ids), room, config.doc_stride)
+    owners = _owners(parts)
+    first = template.second_start(len(query))
+    found = []
+    for number, part in enumerate(parts):
+        row = text_row([query, document.ids[part.start : part.stop].tolist()], tokenizer)
+        max_context = owners[part.start : part.stop] == number
+        found.append(Window(row, document, part, first, max_context, is_cut))
+    return found
+
+
+def leaves_no_overlap(windows: Sequence[Window]) -> bool:
+    """Returns whether a context is divided into windows that share no pieces."""
+    return len(windows) > 1 and windows[1].part.start == windows[0].part.stop
+
+
+def _parts(count: int, room: int, stride: int) -> list[range]:
+    """Returns the pieces of each window, up to the first that reaches the end. Strides are limited to avoid gaps."""
+    step = min(stride, room)
+    starts = range(0, max(count - room, 0) + step, step)
+    return [range(start, min(start + room, count)) for start in starts]
+
+
+def _owners(parts: Sequence[range]) -> Int[np.ndarray, " pieces"]:
+    """Returns for each piece the window with the most context on its smaller side; the first of equal windows."""
+    owners = np.zeros(parts[-1].stop, np.int64)
+    most = np.full(len(owners), -1.0)
+    for number, part in enumerate(parts):
+        left = np.arange(len(part))
+        context = np.minimum(left, left[::-1]) + _LENGTH_BONUS * len(part)
+        here = slice(part.start, part.stop)
+        better = context > most[here]
+        most[here][better] = context[better]
+        owners[here][better] = number
+    return owners
+
+
+def target(window: Window, answer: Answer | None) -> tuple[int, int]:
+    """Returns the positions in the row of the first and the last piece of an answer.
+
+    These are all pieces that come from characters of the answer. Google's code searches for them by text, and takes
+    whole words if an answer ends inside a piece. The result is (0, 0), the [CLS], for None and for an answer that is
+    not completely in the window or has no pieces.
+    """
+    if answer is None:
+        return 0, 0
+    assert answer.start is not None, "an answer for training has a position"
+    document, part = window.document, window.part
+    first = int(np.searchsorted(document.ends, answer.start, side="right"))
+    last = int(np.searchsorted(document.starts, answer.start + len(answer.text), side="left")) - 1
+    if not part.start <= first <= last < part.stop:
+        return 0, 0
+    return first - part.start + window.first, last - part.start + window.first
+
+
+def with_positions(window: Window, answer: Answer | None) -> dict[str, np.ndarray]:
+    """Returns the inputs of a row with start_positions and end_positions (int32 scalars) for training; see `target`."""
+    start, end = target(window, answer)
+    return {
+        **window.inputs,
+        "start_positions": np.array(start, np.int32),
+        "end_positions": np.array(end, np.int32),
+    }
+
+
+def null_score(start_logits: Float[np.ndarray, "windows S"], end_logits: Float[np.ndarray, "windows S"]) -> float:
+    """Returns the score of no answer: the lowest score of [CLS], because one of the windows may have the answer."""
+    return float((start_logits[:, 0].astype(np.float64) + end_logits[:, 0]).min())
+
+
+def best_answers(
+    question: Question,
+    windows: Sequence[Window],
+    start_logits: Float[np.ndarray, "windows S"],
+    end_logits: Float[np.ndarray, "windows S"],
+    config: SpanConfig,
+) -> list[Candidate]:
+    """Returns the best answers of a question, best first, each text once.
+
+    Args:
+      question: the question.
+      windows: all its rows.
+      start_logits, end_logits: the scores of each position of each row; values after a row's end are ignored.
+      config: the config of `windows`.
+    Returns:
+      At most `config.n_best` candidates. With `config.null_answers`, "no answer" ("") is always included; it is an
+      additional candidate if its score is too low. Empty if there are no candidates.
+    """
+    rows = list(zip(windows, start_logits, end_logits, strict=True))
+    for pairs in (_best_pairs, _all_pairs):
+        spans = [_spans(*row, *pairs(*row, config), config) for row in rows]
+        if any(len(scores) for scores, _, _ in spans):
+            break
+    if config.null_answers:
+        spans.append((np.array([null_score(start_logits, end_logits)]), np.array([0]), np.array([0])))
+    scores, starts, ends = (np.concatenate(parts).tolist() for parts in zip(*spans, strict=True))
+    best: dict[str, tuple[int, int, float]] = {}
+    for index in np.argsort(-np.array(scores), kind="stable").tolist():
+        if len(best) == config.n_best:
+            break
+        span = starts[index], ends[index]
+        best.setdefault(question.context[slice(*span)], (*span, scores[index]))
+    if config.null_answers:
+        best.setdefault("", (0, 0, scores[-1]))
+    return [Candidate(text, *span) for text, span in best.items()]
+
+
+def answer_text(candidates: Sequence[Candidate], config: SpanConfig) -> str:
+    """Returns the answer that is selected from the result of `best_answers`; "" for no answer."""
+    best = next((candidate for candidate in candidates if candidate.text), None)
+    if best is None:
+        return ""
+    nulls = [candidate.score for candidate in candidates if not candidate.text]
+    return "" if nulls and nulls[0] - best.score > config.null_threshold else best.text
+
+
+_Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
+
+
+def _best_pairs(
+    window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
+) -> _Pairs:
+    """Returns the pairs of the best starts and the best ends, as positions of the row."""
+    length = len(window.inputs["input_ids"])
+    starts, ends = (
+        np.argsort(-logits[:length], kind="stable")[: config.n_best] for logits in (start_logits, end_logits)
+    )
+    return np.repeat(starts, len(ends)), np.tile(ends, len(starts))
+
+
+def _all_pairs(
+    window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
+) -> _Pairs:
+    """Returns the pairs of each start in the part and each end that makes a span of allowed length."""
+    starts = np.arange(window.first, window.first + len(window.part))
+    sizes = np.arange(min(config.max_answer_length, len(starts)))
+    return np.repeat(starts, len(sizes)), (starts[:, None] + sizes).ravel()
+
+
+def _spans(
+    window: Window,
+    start_logits: Float[np.ndarray, " S"],
+    end_logits: Float[np.ndarray, " S"],
+    starts: Int[np.ndarray, " pairs"],
+    ends: Int[np.ndarray, " pairs"],
+    config: SpanConfig,
+) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Returns scores and half-open character ranges of the spans that are possible answers."""
+    stop, sizes = window.first + len(window.part), ends - starts + 1
+    may_start = np.zeros(len(window.inputs["input_ids"]), bool)
+    may_start[window.first : stop] = window.max_context
+    # An end after a start within the part is also within the part, unless it is one of the tokens after it.
+    good = may_start[starts] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
+    starts, ends = starts[good], ends[good]
+    scores, shift = start_logits[starts].astype(np.float64) + end_logits[ends], window.part.start - window.first
+    firsts, lasts = window.document.starts[starts + shift], window.document.ends[ends + shift]
+    has_text = firsts < lasts  # spaces alone are no answer
+    return scores[has_text], firsts[has_text], lasts[has_text]

@@ -1,0 +1,142 @@
+"""The articles of a run, and the vocabulary that encodes them."""
+
+import dataclasses
+import functools
+import itertools
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertjax.config import Constrained, one_of
+from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
+from bertjax.data.codecs.summarization.limits import ArticleLimits
+from bertjax.data.codecs.summarization.oracle import OracleConfig
+from bertjax.data.text import byte_bpe_trainer, wordpiece_trainer
+from bertjax.data.text.tokenizers import Tokenizer, WordPiece, between_spaces
+from bertjax.data.text.vocabulary_config import (
+    BYTE_BPE,
+    KINDS,
+    WORDPIECE,
+    AddedTokensConfig,
+    VocabularyConfig,
+    check_vocab_size,
+    load_tokenizer,
+)
+from bertjax.files import Fingerprint, completed
+
+_log = logging.getLogger(__name__)
+
+# The validation split depends only on the texts, so that runs with different seeds are comparable.
+_SPLIT_SEED = 0
+_DONE = "vocabulary_of"  # a file with the fingerprint of the vocabulary's sources
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
+    """The vocabulary, named or trained.
+
+    Attributes:
+      vocab_size: the size of a vocabulary trained on the articles, if neither `vocab_file` nor `init_from` has one.
+      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE, which ignores
+        `words`.
+    """
+
+    vocab_size: int
+    tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.vocab_file:
+            check_vocab_size(self.tokenizer, self.vocab_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelsConfig(Constrained, prefix="data"):
+    """The labels of articles for training.
+
+    Attributes:
+      limits: the limits on articles and sentences.
+      oracle: the selection of sentences.
+    """
+
+    limits: ArticleLimits
+    oracle: OracleConfig
+
+
+def splits(config: ArticlesConfig) -> tuple[str, ...]:
+    """Returns the names of the splits: "train" and "valid", and "test" if `test_source` is set."""
+    return ("train", "valid", "test") if config.test_source else ("train", "valid")
+
+
+def of_split(config: ArticlesConfig, split: str, *, gold_suffices: bool = False) -> Articles:
+    """Returns the articles of a split, which need summaries. Raises UserError if `Articles` does."""
+    return Articles(config, split, _SPLIT_SEED, needs_summary=True, gold_suffices=gold_suffices)
+
+
+def fingerprints(config: ArticlesConfig) -> list[dict[str, Any]]:
+    """Returns JSON-serializable descriptions of the articles of each split. Raises UserError for missing sources."""
+    return [of_split(config, split).fingerprint() for split in splits(config)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArticleText:
+    """The articles of a run, and its vocabulary, which is trained on them if necessary.
+
+    Attributes:
+      folder: the folder of the vocabulary.
+      articles: the articles.
+      vocabulary: the vocabulary.
+      words: the kind of words that a trained vocabulary is trained on; see `ArticleRowsConfig`.
+      more: additional tokens of a trained vocabulary.
+    """
+
+    folder: Path
+    articles: ArticlesConfig
+    vocabulary: TrainedVocabularyConfig
+    words: str
+    more: tuple[str, ...]
+
+    @functools.cached_property
+    def fingerprint(self) -> Fingerprint:
+        """A digest of everything that rows and their encoding depend on. Raises UserError for missing sources."""
+        config = self.vocabulary
+        kind = [config.tokenizer] * (config.tokenizer != WORDPIECE)
+        trained = [[config.vocab_size, self.words, *kind], config.lowercase]
+        vocabulary = named_vocabulary(config).content if config.vocab_file else trained
+        return Fingerprint.of([fingerprints(self.articles), *vocabulary])
+
+    def is_finished(self) -> bool:
+        """Returns whether the folder has the vocabulary."""
+        done = self.folder / _DONE
+        return done.exists() and self.fingerprint.is_of(done.read_text())
+
+    def run(self) -> None:
+        """Writes the vocabulary to the folder, unless it is there already."""
+        fingerprint = self.fingerprint
+        if self.is_finished():
+            return
+        vocabulary = named_vocabulary(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
+        vocabulary.save(self.folder)
+        with completed(self.folder / _DONE) as path:
+            path.write_text(fingerprint)
+
+    def _trained(self) -> Tokenizer:
+        _log.info("training a vocabulary of %d tokens", self.vocabulary.vocab_size)
+        # A task that needs summaries finds the articles without them when it makes its rows.
+        texts = of_split(self.articles, "train", gold_suffices=True).articles()
+        sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
+        if self.vocabulary.tokenizer == BYTE_BPE:
+            counts = byte_bpe_trainer.count_words(sentences, self.vocabulary.lowercase)
+            return byte_bpe_trainer.train(counts, self.vocabulary.vocab_size, self.vocabulary.lowercase, self.more)
+        if self.words == "bert":
+            counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
+        else:
+            counts = Counter(word for text in sentences for word in between_spaces(text, self.vocabulary.lowercase))
+        vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size - len(self.more))
+        return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
+
+
+def named_vocabulary(config: TrainedVocabularyConfig) -> Tokenizer:
+    """Returns the vocabulary in `vocab_file` with `add_tokens`. Raises UserError if `load_tokenizer` does."""
+    return load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens)

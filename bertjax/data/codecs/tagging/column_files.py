@@ -1,0 +1,135 @@
+"""Reads sentences from files of columns, with a word and its tag on each line, as in CoNLL-2003 and CoNLL-U."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bertjax.config import Constrained
+from bertjax.data.codecs.tagging.sentences import Sentence, check_length
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
+from bertjax.errors import UserError
+
+_EXPECTED = "a blank line after each sentence"
+_DOCUMENT_START = b"-DOCSTART-"
+_CONLLU_COLUMNS = 10
+_COMMENT = b"# "  # comments may contain tabs
+_CONLLU_NAMES = (".conllu", ".conllu.gz")
+# Rows of CoNLL-U that are not words: a comment, a token of several words (8-9), an omitted word (8.1).
+_NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+_CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns(Constrained, prefix="data"):
+    """The columns of words and tags, counted from 0, or from the end as -1, -2, ...
+
+    Attributes:
+      word_column: the column of words: 0 in CoNLL-2003, 1 in CoNLL-U.
+      tag_column: the column of tags: -1 in CoNLL-2003 (entities), 3 in CoNLL-U (universal parts of speech).
+    """
+
+    word_column: int
+    tag_column: int
+
+
+class _Format(NamedTuple):
+    tabs: bool  # whether single tabs separate columns; otherwise runs of blanks
+    conllu: bool
+
+
+def read(path: Path, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:
+    """Yields the sentences of a file with one word and its tag per line, and a blank line after each sentence.
+
+    Single tabs separate columns if the file has any tab; otherwise runs of blanks do. Lines with -DOCSTART- are
+    skipped. A file named .conllu(.gz), or with rows of ten columns, is CoNLL-U: lines that begin with "#" are comments,
+    and rows with an id such as 8-9 or 8.1 are skipped.
+
+    Args:
+      path: the file.
+      columns: the columns of words and tags.
+      bad_rows: how to treat sentences with a bad row: too few columns, an empty word or tag, or a line that is too
+        long or not UTF-8.
+    Raises:
+      UserError: if a row is bad, a sentence is too long, or the word column has ids.
+    """
+    layout = _format(path)
+    parse = partial(_sentence, columns=columns, layout=layout)
+    for number, sentence in enumerate(bad_rows.sift(map(parse, _groups(path, layout)))):
+        if not number:  # the first sentence shows whether the word column has words
+            _check_words(sentence, columns, layout)
+        yield sentence
+
+
+def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
+    """Yields the rows of each sentence."""
+    group: list[Line] = []
+    for line in read_lines(path, MAX_LINE_BYTES):
+        if line.is_blank or line.content.startswith(_DOCUMENT_START):
+            if group:
+                yield group
+            group = []
+        elif not (layout.conllu and _NO_WORD.match(line.content)):
+            group.append(line)
+            check_length(len(group), group[0].where, _EXPECTED, "separate the sentences by blank lines")
+    if group:
+        yield group
+
+
+def _sentence(group: list[Line], columns: Columns, layout: _Format) -> Sentence:
+    words, tags = zip(*(_word_and_tag(line, columns, layout) for line in group), strict=True)
+    return Sentence(words, tags, group[0].where)
+
+
+def _format(path: Path) -> _Format:
+    is_named = path.name.endswith(_CONLLU_NAMES)
+    for line in read_lines(path, MAX_LINE_BYTES):
+        if (tabs := line.content.count(b"\t")) and not line.content.startswith(_COMMENT):
+            return _Format(tabs=True, conllu=is_named or tabs + 1 == _CONLLU_COLUMNS)
+    return _Format(tabs=False, conllu=is_named)
+
+
+def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, str]:
+    """Returns the word and the tag of a row. Strips blanks around them, but no other spaces (U+00A0, U+3000)."""
+    text = decode(line)
+    cells = [cell.strip(" ") for cell in text.split("\t")] if layout.tabs else re.split(" +", text.strip(" "))
+    count = len(cells)
+    indices = columns.word_column, columns.tag_column
+    named = f"word_column {indices[0]} and tag_column {indices[1]}"
+    separated = "a tab (the file has some)" if layout.tabs else "blanks (the file has no tab)"
+    if not all(-count <= index < count for index in indices) or len({index % count for index in indices}) < 2:
+        got = f"a row of {count} column{'s' if count > 1 else ''}, {' | '.join(cells)!r:.100}"
+        fix = "correct the row, set config.data.word_column and config.data.tag_column to other columns"
+        raise RowError(line.where, got, f"columns separated by {separated}, including {named}", fix)
+    word, tag = (cells[index] for index in indices)
+    if not (word and tag):
+        got = f"an empty {'tag' if word else 'word'} in {' | '.join(cells)!r:.100}"
+        raise RowError(line.where, got, f"a word and a tag, {named}")
+    return word, tag
+
+
+def _check_words(sentence: Sentence, columns: Columns, layout: _Format) -> None:
+    """Raises UserError if the words are the ids 1, 2, 3, ... Outside CoNLL-U a single "1" may be a word."""
+    count = len(sentence.words)
+    if (layout.conllu or count > 1) and sentence.words == tuple(map(str, range(1, count + 1))):
+        raise UserError(
+            sentence.where,
+            got=f"the ids 1, 2, ... of the words, in column {columns.word_column}"
+            + (" of a file in CoNLL-U" if layout.conllu else ""),
+            expected="words in the column config.data.word_column (counted from 0)",
+            fix="use --config=configs/tagging.py:conllu for CoNLL-U files, or set --config.data.word_column=1 and "
+            "--config.data.tag_column=3, or other columns",
+        )
+
+
+def check_is_text(line: str, where: str) -> None:
+    """Raises UserError if a line of input for prediction is a row of CoNLL-U; `where` is its position."""
+    if _CONLLU_ROW.fullmatch(line):
+        raise UserError(
+            where,
+            got="a row of a CoNLL-U file",
+            expected="one sentence per line, with words separated by spaces",
+            fix="write the words of each sentence (the second column) on one line",
+        )
