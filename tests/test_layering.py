@@ -41,7 +41,7 @@ LAYERS = {
     "bertjax/meshes.py": "",
     "bertjax/models/": "models config errors meshes",
     "bertjax/data/": "BASE DATA",
-    "bertjax/data/prepared.py": "BASE DATA data.rows",
+    "bertjax/data/prepared.py": "BASE DATA data.rows data.codecs.codec",
     "bertjax/data/readers/": "BASE DATA data.readers",
     "bertjax/data/text/": "BASE DATA data.text",
     "bertjax/data/text/conversion.py": "BASE DATA data.text interop.formats",
@@ -66,7 +66,7 @@ LAYERS = {
 GROUPS = {
     "BASE": "config errors files progress settings words",
     "DATA": "data.random data.splits data.parts data.workers data.beam",
-    "SHARED": "data.prepared data.readers data.text data.rows",
+    "SHARED": "data.readers data.text data.rows",
 }
 OURS = ("bertjax", "tests", "benchmarks")
 # The modules that may import each library; empty for libraries that only tests and benchmarks use.

@@ -1,15 +1,15 @@
 """Prepared rows: read and encoded once, by worker processes or Beam, then memory-mapped.
 
-`PreparedRows` writes a folder whose name is a digest of everything that determines its content:
+`PreparedRows` writes a folder whose name is a digest of everything that determines its content. An example is what is
+read as one row, and may be several rows of the model; see `data.codecs.codec`.
 
     manifest.json     facts about the rows, and counts for the report
     train/            the fields of the training rows, see `rows.stored`
-    valid.jsonl       the validation rows, one JSON value per line; likewise for each split other than "train"
+    valid.jsonl       the validation examples, one JSON value per line; likewise for each split other than "train"
 
 The folder gets this name only when it is complete.
 """
 
-import abc
 import array
 import dataclasses
 import functools
@@ -21,26 +21,25 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from bertjax.config import Constrained, Count
 from bertjax.data import beam, workers
 from bertjax.data.beam import BeamConfig
+from bertjax.data.codecs.codec import Survey, TrainingCodec, TrainingRows
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Fields, Ragged
+from bertjax.data.splits import TRAIN, VALID
 from bertjax.errors import UserError, restored
 from bertjax.files import MANIFEST, PARTS, Fingerprint, completed, made_once, read_manifest
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=tuple[Any, ...])  # a NamedTuple of JSON-serializable values
-TRAIN, VALID = "train", "valid"
-# Part of every digest. Raise it when the same rows would be prepared to different bytes.
-_FORMAT = 1
+R = TypeVar("R", bound=tuple[Any, ...])  # an example
 _NO_BEAM = BeamConfig()
 _BLOCK_CHARACTERS = 1 << 18
 # Below this number of characters, encoding takes less time than starting worker processes.
@@ -63,98 +62,27 @@ class PreparationConfig(Constrained, prefix="data"):
     beam: BeamConfig = _NO_BEAM
 
 
-class Encoded(NamedTuple):
-    """Encoded training rows.
-
-    Attributes:
-      fields: the fields of the rows, from which batches are made; empty if there are no rows.
-      counts: numbers that are added up for the report, such as the number of truncated rows.
-      names: for each int32 field that stands for names, such as classes, the names. Number n stands for name n - 1, and
-        0 for no name.
-      left_out: the number of rows without fields, by the config key of the limit that they do not satisfy.
-    """
-
-    fields: Fields
-    counts: Mapping[str, int]
-    names: Mapping[str, Sequence[str]] = {}
-    left_out: Mapping[str, int] = {}
-
-
-class Survey(Generic[R]):
-    """Collects facts about the rows while they are read. This class collects none."""
-
-    def add(self, split: str, rows: Sequence[R]) -> None:
-        """Adds rows of a split, in order. Raises UserError if the rows are inconsistent."""
-
-    def facts(self) -> dict[str, Any]:
-        """Returns JSON-serializable facts about all rows, such as the classes."""
-        return {}
-
-
-class Recipe(abc.ABC, Generic[R]):
-    """The reading and encoding of a task's rows. Workers receive a copy, so recipes must be cheap to import."""
-
-    @abc.abstractmethod
-    def key(self) -> Any:
-        """Returns a JSON-serializable description of everything that rows and encoding depend on."""
-
-    @abc.abstractmethod
-    def read(self) -> Iterator[tuple[str, R]]:
-        """Yields each row with its split, such as "train" or "valid". The rows of a split are in the sources' order.
-
-        Raises:
-          UserError: if a row or source is bad.
-        """
-
-    def survey(self) -> Survey[R]:
-        """Returns a new survey of the rows."""
-        return Survey()
-
-    @abc.abstractmethod
-    def text(self, row: R) -> str:
-        """Returns the text of a row without its label. Rows with the same text are duplicates."""
-
-    @abc.abstractmethod
-    def encode(self, rows: Sequence[R]) -> Encoded:
-        """Encodes training rows."""
-
-    def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
-        """Returns the order of the names of fields; see `stored.Writer.finish`. `facts` are the survey's facts."""
-        return {}
-
-    def scored(self, row: R) -> R:
-        """Returns the row to store for a row of a split other than "train". Default: the row itself."""
-        return row
-
-    def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-        """Checks encoded rows; see `PreparedRows.report`. Raises UserError if they are useless for training."""
-
-    @abc.abstractmethod
-    def restored(self, values: Any) -> R:
-        """Returns the row that `json.dumps` wrote."""
-
-
 class PreparedRows(Generic[R]):
-    """The rows of a recipe, prepared in a folder.
+    """The rows of a codec, prepared in a folder.
 
     Attributes:
       folder: the folder; complete once `is_finished`.
     """
 
-    def __init__(self, recipe: Recipe[R], default_dir: Path, config: PreparationConfig) -> None:
+    def __init__(self, codec: TrainingCodec[R], default_dir: Path, config: PreparationConfig) -> None:
         """Initializes the rows.
 
         Args:
-          recipe: the reading and encoding of the rows.
+          codec: the reading and encoding of the rows.
           default_dir: the parent of the folder if `prepared_dir` is empty.
           config: the preparation settings. A small amount of text is always encoded in this process.
         """
-        self._recipe = recipe
+        self._codec = codec
         self._num_workers, self._beam = config.workers, config.beam
         home = Path(config.prepared_dir or default_dir).absolute()
-        self._digest = _digest(recipe)
-        is_earlier = (home / self._digest.earlier / MANIFEST).exists()
-        self.folder = home / (self._digest.earlier if is_earlier else self._digest)
+        self._digest, *earlier = _digests(codec)
+        folders = [home / digest for digest in (self._digest, *earlier)]
+        self.folder = next((folder for folder in folders if (folder / MANIFEST).exists()), folders[0])
 
     @property
     def is_finished(self) -> bool:
@@ -197,27 +125,32 @@ class PreparedRows(Generic[R]):
         """The fields of the training rows, memory-mapped."""
         return stored.load(self.folder / TRAIN)
 
+    @property
+    def names(self) -> Mapping[str, Sequence[str]]:
+        """The names that fields stand for; see `TrainingRows`. Folders of earlier versions have none."""
+        return stored.load_names(self.folder / TRAIN)
+
     def held_out(self, split: str) -> Iterator[R]:
-        """Yields the rows of a split other than "train"."""
+        """Yields the examples of a split other than "train"."""
         with (self.folder / f"{split}.jsonl").open(encoding="utf-8") as lines:
             for line in lines:
-                yield self._recipe.restored(json.loads(line))
+                yield self._codec.restored(json.loads(line))
 
     def _write(self, folder: Path) -> Mapping[str, Any]:
         for path in folder.iterdir():  # files of an interrupted preparation
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         census = _Census()
-        survey = self._recipe.survey()
+        survey = self._codec.survey()
         writer = stored.Writer(folder / TRAIN)
         (folder / f"{VALID}.jsonl").touch()
         for part in self._encoded(self._training_blocks(folder, census, survey), folder, census):
             writer.add(part.fields, part.names)
             census.add(part)
         facts = survey.facts()
-        writer.finish(self._recipe.named(facts))
+        writer.finish()
         manifest = {"facts": facts, "report": census.report()}
-        self._recipe.check(**manifest)
-        if _digest(self._recipe) != self._digest:
+        self._codec.check(**manifest)
+        if _digests(self._codec)[0] != self._digest:
             raise UserError(
                 "the rows to prepare",
                 got="files that changed while they were read",
@@ -228,32 +161,32 @@ class PreparedRows(Generic[R]):
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
         """Reads all rows. Yields the training rows, and appends the others to the files of their splits."""
-        for split, rows in track(_blocks(self._recipe, census), "reading", "block"):
+        for split, rows in track(_blocks(self._codec, census), "reading", "block"):
             survey.add(split, rows)
             if split == TRAIN:
                 yield rows
             else:
                 with (folder / f"{split}.jsonl").open("a", encoding="utf-8") as file:
-                    file.writelines(_dumped(self._recipe.scored(row)) for row in rows)
+                    file.writelines(_dumped(self._codec.scored(row)) for row in rows)
 
-    def _encoded(self, blocks: Iterator[list[R]], folder: Path, census: "_Census") -> Iterator[Encoded]:
+    def _encoded(self, blocks: Iterator[list[R]], folder: Path, census: "_Census") -> Iterator[TrainingRows]:
         """Encodes blocks in order: by Beam, by workers, or in this process if there is little text."""
         if self._beam.runner:
-            return _by_beam(blocks, self._recipe, folder, self._beam, self._num_workers)
+            return _by_beam(blocks, self._codec, folder, self._beam, self._num_workers)
         first = []
         for rows in blocks:
             first.append(rows)
             if census.characters >= _FEW_CHARACTERS:
                 plain = (list(map(tuple, rows)) for rows in itertools.chain(first, blocks))
-                return workers.map_blocks(functools.partial(_encode, self._recipe), plain, self._num_workers)
-        return map(self._recipe.encode, first)
+                return workers.map_blocks(functools.partial(_encode, self._codec), plain, self._num_workers)
+        return map(self._codec.training, first)
 
 
-def _blocks(recipe: Recipe[R], census: "_Census") -> Iterator[tuple[str, list[R]]]:
+def _blocks(codec: TrainingCodec[R], census: "_Census") -> Iterator[tuple[str, list[R]]]:
     """Reads and counts the rows, and yields them in blocks, each of one split."""
     blocks, limit = defaultdict[str, list[R]](list), _BLOCK_CHARACTERS
-    for split, row in recipe.read():
-        census.note(split, recipe.text(row))
+    for split, row in codec.splits():
+        census.note(split, codec.text(row))
         blocks[split].append(row)
         if census.characters >= limit:
             yield from blocks.items()
@@ -262,25 +195,31 @@ def _blocks(recipe: Recipe[R], census: "_Census") -> Iterator[tuple[str, list[R]
     yield from blocks.items()
 
 
-def _encode(recipe: Recipe[R], rows: Iterable[Any]) -> Encoded:
+def _encode(codec: TrainingCodec[R], rows: Iterable[Any]) -> TrainingRows:
     """Encodes rows given as plain tuples or as lists from JSON. Tuples pickle in half the time of a NamedTuple."""
-    return recipe.encode(list(map(recipe.restored, rows)))
+    return codec.training(list(map(codec.restored, rows)))
 
 
-def _digest(recipe: Recipe[Any]) -> Fingerprint:
-    key = [_FORMAT, type(recipe).__name__, unicodedata.unidata_version, recipe.key()]
-    return Fingerprint.of(key, length=16, sort_keys=True)
+def _digests(codec: TrainingCodec[Any]) -> list[str]:
+    """Returns the digest of a codec, and those of folders of earlier versions, which are still read."""
+    key = codec.key()
+    digests: list[str] = []
+    for version in range(codec.version, 0, -1):
+        content = [version, codec.kind, unicodedata.unidata_version, key]
+        digest = Fingerprint.of(content, length=16, sort_keys=True)
+        digests += digest, digest.earlier
+    return digests
 
 
 class ValidRows(Generic[R]):
-    """The rows of a recipe without training rows, held in memory."""
+    """The rows of a codec without training rows, held in memory."""
 
-    def __init__(self, recipe: Recipe[R]) -> None:
-        """Reads the rows. Raises UserError if `Recipe.read` or `Survey.add` does."""
-        survey, self._rows = recipe.survey(), defaultdict[str, list[R]](list)
-        for split, rows in _blocks(recipe, _Census()):
+    def __init__(self, codec: TrainingCodec[R]) -> None:
+        """Reads the rows. Raises UserError if `TrainingCodec.splits` or `Survey.add` does."""
+        survey, self._rows = codec.survey(), defaultdict[str, list[R]](list)
+        for split, rows in _blocks(codec, _Census()):
             survey.add(split, rows)
-            self._rows[split] += map(recipe.scored, rows)
+            self._rows[split] += map(codec.scored, rows)
         self.facts: Mapping[str, Any] = survey.facts()
 
     def held_out(self, split: str) -> Iterator[R]:
@@ -293,21 +232,19 @@ def _dumped(row: Any) -> str:
 
 
 def _by_beam(
-    blocks: Iterable[list[R]], recipe: Recipe[R], folder: Path, config: BeamConfig, num_workers: int
-) -> Iterator[Encoded]:
+    blocks: Iterable[list[R]], codec: TrainingCodec[R], folder: Path, config: BeamConfig, num_workers: int
+) -> Iterator[TrainingRows]:
     """Yields the encoded blocks in order. Beam's workers read blocks from files in the folder and write files there."""
     (folder / PARTS).mkdir()
     paths = []
     for number, rows in enumerate(blocks):
         paths.append(str(folder / PARTS / f"{number:08d}"))
         Path(paths[-1]).write_text("".join(map(_dumped, rows)), encoding="utf-8")
-    beam.for_each(
-        config, num_workers, functools.partial(_encode_file, encode=functools.partial(_encode, recipe)), paths
-    )
+    beam.for_each(config, num_workers, functools.partial(_encode_file, encode=functools.partial(_encode, codec)), paths)
     return map(_load, paths)
 
 
-def _encode_file(path: str, encode: Callable[[Sequence[Any]], Encoded]) -> None:
+def _encode_file(path: str, encode: Callable[[Sequence[Any]], TrainingRows]) -> None:
     """Encodes a block. Runs in a worker of Beam."""
     text = Path(path).read_text(encoding="utf-8")
     try:
@@ -321,7 +258,7 @@ def _encode_file(path: str, encode: Callable[[Sequence[Any]], Encoded]) -> None:
         partial.write_text(json.dumps(outcome))
 
 
-def _load(path: str) -> Encoded:
+def _load(path: str) -> TrainingRows:
     """Reads the result of `_encode_file`. Raises UserError if the worker failed, or cannot access this folder."""
     if not _outcome_path(path).exists():
         raise UserError(
@@ -334,7 +271,7 @@ def _load(path: str) -> Encoded:
     if "error" in outcome:
         raise restored(outcome["error"])
     with np.load(_fields_path(path)) as arrays:
-        return Encoded(stored.grouped(dict(arrays)), *outcome["counted"])
+        return TrainingRows(stored.grouped(dict(arrays)), *outcome["counted"])
 
 
 def _fields_path(path: str) -> Path:
@@ -365,7 +302,7 @@ class _Census:
             self._hashes[split] = array.array("q")
         self._hashes[split].append(hash(text))
 
-    def add(self, encoded: Encoded) -> None:
+    def add(self, encoded: TrainingRows) -> None:
         """Adds the lengths and counts of encoded training rows."""
         self._counts.update(encoded.counts)
         self._left_out.update(encoded.left_out)

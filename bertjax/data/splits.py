@@ -14,6 +14,7 @@ from bertjax.data.random import Stream, bits, uniform
 from bertjax.errors import UserError
 
 T = TypeVar("T")
+TRAIN, VALID = "train", "valid"
 _SPLIT_AT_ONCE = 4096
 
 
@@ -58,16 +59,16 @@ def read_splits(
     if config.valid_source:
         if config.source:
             for row in read(config.source, "data.source"):
-                yield "train", row
+                yield TRAIN, row
         for row in read(config.valid_source, "data.valid_source"):
-            yield "valid", row
+            yield VALID, row
         return
     count = count_held_out = num_groups = 0
     rows = read(config.source, "data.source")
     while part := list(itertools.islice(rows, _SPLIT_AT_ONCE)):
         groups = np.array([group(row, number) for number, row in enumerate(part, start=count)])
         out = held_out(groups, config.valid_fraction, seed)
-        yield from (("valid" if is_out else "train", row) for is_out, row in zip(out.tolist(), part, strict=True))
+        yield from ((VALID if is_out else TRAIN, row) for is_out, row in zip(out.tolist(), part, strict=True))
         count, count_held_out = count + len(part), count_held_out + int(out.sum())
         num_groups = max(num_groups, int(groups.max()) + 1)
     if not 0 < count_held_out < count:

@@ -1,6 +1,5 @@
 """Base classes of tasks with a BERT: model config, inputs, vocabulary, initial weights and export."""
 
-import abc
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,10 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.config import DropoutRate, Size, one_of, part
-from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
+from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask
+from bertjax.data.codecs.codec import Codec
+from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.rows.text_rows import is_too_long, segmented, text_row
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
 from bertjax.data.text.vocabulary_config import load_tokenizer
@@ -76,6 +76,9 @@ class HasModel(Protocol):
     def data(self) -> Any:
         """How text is read and encoded; includes the fields of `VocabularyConfig`."""
 
+    def codec(self, tokenizer: Tokenizer) -> Codec[Any]:
+        """Returns the kind of the rows."""
+
 
 C = TypeVar("C", bound=HasModel)
 
@@ -92,16 +95,16 @@ def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple
     return dict(config), WordPiece((*SPECIALS, *more), lowercase=True)
 
 
-class BertPredictionTask(PredictionTask, Generic[C]):
-    """A task that predicts with a model whose encoder is a BERT named `bert`.
+class BertTask(PredictionTask, Generic[C]):
+    """A task of a model whose encoder is a BERT named `bert`.
 
     Attributes:
-      columns_key: the key of `data` with the columns of the texts in a table to predict on; "" to read no tables.
-      tabs: whether a line may have several texts with tabs between them.
-      splits_tabs: whether tabs in a line separate texts, of which the task may refuse several.
+      architecture: the class of transformers that opens the exported folder.
+      labels: the names of the classes, in order; empty for tasks without classes.
     """
 
-    columns_key, tabs, splits_tabs = "", False, True
+    architecture = ""
+    labels: Sequence[str] = ()
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
@@ -120,6 +123,7 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
         self._model_config, self._model = bert, model
         self._has_seen_rows = False
+        self._codec = config.codec(tokenizer)
 
     @property
     def model(self) -> nn.Module:
@@ -173,26 +177,23 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         """See `PredictionTask.predict_lengths`."""
         return bucket_lengths(self._seq_len)
 
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """Returns the example of the texts of a line, a row of a table or a Python object; see `inputs.Make`."""
-        raise NotImplementedError
-
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """See `PredictionTask.examples`. Default: the `example` of each line."""
-        return inputs.of_lines(lines, self.example, self._config.data.on_bad_row, splits_tabs=self.splits_tabs)
+        bad_rows = BadRows(self._config.data.on_bad_row)
+        return self.numbered(inputs.predicted(self._codec, self._codec.lines(lines, bad_rows), bad_rows))
 
-    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
-        """See `PredictionTask.examples_in`. Default: the `example` of each text or tuple of texts."""
-        return inputs.of_objects(values, self.example, self._config.data.on_bad_row)
+    def examples_in(self, values: Iterable[Any], first: int = 1) -> Iterator[Example]:
+        """Yields an example for each Python object. Messages count them from `first` on."""
+        bad_rows = BadRows(self._config.data.on_bad_row)
+        return self.numbered(inputs.predicted(self._codec, self._codec.objects(values, bad_rows, first), bad_rows))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """See `PredictionTask.examples_of`. Default: the texts in the columns of a table that `columns_key` names."""
-        data, key = self._config.data, self.columns_key
-        if not key:
-            return None
-        columns = getattr(data, key)
-        columns = [columns] if isinstance(columns, str) else columns
-        return inputs.of_table(path, f"data.{key}", columns, self.example, data, tabs=self.tabs)
+        bad_rows = BadRows(self._config.data.on_bad_row)
+        read = self._codec.file(path, bad_rows)
+        return None if read is None else self.numbered(inputs.predicted(self._codec, read, bad_rows))
+
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Yields the examples of one input. Tasks override it that number or count them. Default: unchanged."""
+        return examples
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
         """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""
@@ -234,18 +235,6 @@ class BertPredictionTask(PredictionTask, Generic[C]):
         huggingface.save(folder, params, config, architecture, labels, more, self._special, family)
         tokenizer.save(folder, max_length or config.max_positions, token_types=config.type_vocab_size > 1)
 
-
-class BertTask(BertPredictionTask[C], TrainingTask):
-    """A task that trains a model whose encoder is a BERT.
-
-    Attributes:
-      architecture: the class of transformers that opens the exported folder.
-      labels: the names of the classes, in order; empty for tasks without classes.
-    """
-
-    architecture: str
-    labels: Sequence[str] = ()
-
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation examples, the first few with attention weights, and the position embeddings."""
         for number, (example, outputs) in enumerate(infer(self.shown(data))):
@@ -257,9 +246,9 @@ class BertTask(BertPredictionTask[C], TrainingTask):
         """Yields candidates for the examples on the run's page."""
         return data.validation_examples()
 
-    @abc.abstractmethod
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record of a validation example for the run's page, with its "kind" and the reference."""
+        raise NotImplementedError("a task that trains implements this")
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
@@ -287,21 +276,3 @@ def batch_specs(
         | {name: jax.ShapeDtypeStruct(row_shape or shape[:1], kind) for name, kind in of_rows.items()}
         for shape in shapes
     ]
-
-
-def to_example(
-    rows: Sequence[Mapping[str, np.ndarray]], source: Any, limited: Mapping[str, str] = MappingProxyType({})
-) -> Example:
-    """Returns an example whose rows also have `segment_ids`, 1 at every token."""
-    return Example(segmented(rows), source, limited)
-
-
-def text_example(segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int, source: Any) -> Example:
-    """Returns the example of the word pieces of one or two texts, truncated to a row of `seq_len` tokens."""
-    limited = inputs.limited(of_seq_len(seq_len), truncated=is_too_long(segments, tokenizer, seq_len))
-    return to_example([text_row(segments, tokenizer, seq_len)], source, limited)
-
-
-def of_seq_len(seq_len: int) -> str:
-    """Returns the name of the limit of a row, for `Example.limited`."""
-    return f"data.seq_len={seq_len} tokens"

@@ -17,8 +17,9 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.config import Count, DropoutRate, above, at_least
-from bertjax.contract import Batch, Example, Metrics
-from bertjax.data.prepared import VALID, PreparationConfig
+from bertjax.contract import Batch, Example, Metrics, TrainingTask
+from bertjax.data.codecs.codec import TrainingCodec
+from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
 from bertjax.data.rows.buckets import (
     BucketedBatches,
@@ -31,7 +32,7 @@ from bertjax.data.rows.buckets import (
 )
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
-from bertjax.data.splits import SplitConfig
+from bertjax.data.splits import VALID, SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import (
     AddedTokensConfig,
@@ -43,7 +44,7 @@ from bertjax.data.text.vocabulary_config import (
 from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
-from bertjax.tasks import bert, completion
+from bertjax.tasks import bert, completion, inputs
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 
@@ -97,6 +98,10 @@ class FineTuningConfig(EpochsConfig):
     """The config keys of fine-tuning on rows of one or two texts."""
 
     data: DataConfig
+
+    @abc.abstractmethod
+    def codec(self, tokenizer: Tokenizer) -> TrainingCodec[Any]:
+        """Returns the kind of the rows."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -203,14 +208,14 @@ class FineTuningData(PreparedData[C, R]):
         fix = "set --config.data.source=FILE"
         self._config.data.check(self._trains, "source", "rows to train on", got="nothing", fix=fix)
 
-    @abc.abstractmethod
-    def example(self, row: R) -> Example:
-        """The example of a validation row."""
+    @functools.cached_property
+    def codec(self) -> TrainingCodec[R]:
+        return self._config.codec(self.vocabulary)
 
     @functools.cached_property
     def valid(self) -> list[Example]:
-        """The validation examples."""
-        return list(map(self.example, self.read.held_out(VALID)))
+        """The validation examples. Their sources are `inputs.Source`."""
+        return list(inputs.encoded(self.codec, self.read.held_out(VALID)))
 
     def examples(self, split: str) -> Iterator[Example]:
         """See `PreparedData.examples`; there is no test split."""
@@ -256,7 +261,7 @@ class FineTuningData(PreparedData[C, R]):
         return training_batches(self.rows, lengths, data.packing, config.batch_size, config.seed)
 
 
-class FineTuningTask(BertTask[C]):
+class FineTuningTask(BertTask[C], TrainingTask):
     """A task that trains a BERT with a head on prepared rows.
 
     Attributes:

@@ -9,8 +9,10 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from bertjax.config import Constrained, Seed, Size, part
 from bertjax.contract import Batch, Data, Example, RowIndices
-from bertjax.data.prepared import TRAIN, VALID, PreparationConfig, PreparedRows, Recipe, ValidRows
+from bertjax.data.codecs.codec import TrainingCodec
+from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, choose_lengths
+from bertjax.data.splits import TRAIN, VALID
 from bertjax.interop.published import Published
 
 
@@ -83,18 +85,18 @@ class PreparedData(Data, Generic[C, R]):
 
     @functools.cached_property
     @abc.abstractmethod
-    def recipe(self) -> Recipe[R]:
-        """How the rows are read and encoded."""
+    def codec(self) -> TrainingCodec[R]:
+        """The kind of the rows."""
 
     @functools.cached_property
     def prepared(self) -> PreparedRows[R]:
         """The prepared rows."""
-        return PreparedRows(self.recipe, self._folder, part(PreparationConfig, self._config.data))
+        return PreparedRows(self.codec, self._folder, part(PreparationConfig, self._config.data))
 
     @functools.cached_property
     def read(self) -> PreparedRows[R] | ValidRows[R]:
         """What was found in the rows, and the rows of splits other than "train"."""
-        return self.prepared if self.prepares else ValidRows(self.recipe)
+        return self.prepared if self.prepares else ValidRows(self.codec)
 
     def report(self) -> Mapping[str, Any]:
         """See `Data.report`."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import prepared
-from bertjax.data.codecs.labeled_text import LabeledRows
+from bertjax.data.codecs.labeled_text import LabeledTextCodec
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import Rows
@@ -31,17 +31,17 @@ def write(path: Path, count: int = 600) -> Path:
     return path
 
 
-def recipe(path: Path, **changes: object) -> LabeledRows:
+def codec_of(path: Path, **changes: object) -> LabeledTextCodec:
     config = labeled_config(**{"source": str(path), "valid_fraction": 0.2, **changes})
-    return LabeledRows(config, False, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10)
+    return LabeledTextCodec(config, False, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def prepare(recipe: LabeledRows, home: Path, **config: object) -> PreparedRows:
-    rows = PreparedRows(recipe, home, PreparationConfig(**config))
+def prepare(codec: LabeledTextCodec, home: Path, **config: object) -> PreparedRows:
+    rows = PreparedRows(codec, home, PreparationConfig(**config))
     rows.run()
     return rows
 
@@ -64,21 +64,19 @@ def test_fields_are_written_and_memory_mapped(tmp_path):
     assert batch["input_ids"].tolist() == [[2, 3, 4, 0], [0] * 4] and batch["labels"].tolist() == [1, 0]
 
 
-def test_names_are_numbered_in_the_order_chosen_at_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "_AT_ONCE", 2)
-
+def test_names_are_numbered_in_the_order_of_appearance(tmp_path):
     def tags(*numbers: int) -> Ragged:
         return Ragged(np.array(numbers, np.int32), np.array([len(numbers)], np.int32))
 
     writer = stored.Writer(tmp_path / "rows")
     classes = np.array([2, 1, 2], np.int32)
-    writer.add({"label": classes, "a": tags(1, 0), "b": tags(1, 2)}, {"label": ["x", "y"], "a": ["q"], "b": ["r", "s"]})
-    writer.add({"label": classes, "a": tags(0, 1), "b": tags(0, 1)}, {"label": ["z", "x"], "a": ["p"], "b": ["s"]})
-    writer.finish({"label": ("label", ["x", "y", "z"]), "a": ("b", ["t", "r", "s"])})
-    assert {path.name for path in (tmp_path / "rows").iterdir()} == {"dtypes.json", "label", "a", "a.lengths"}
+    writer.add({"label": classes, "tags": tags(1, 0, 2)}, {"label": ["x", "y"], "tags": ["r", "s"]})
+    writer.add({"label": classes, "tags": tags(0, 1)}, {"label": ["z", "x"], "tags": ["s"]})
+    writer.finish()
     fields = stored.load(tmp_path / "rows")
-    assert fields["label"].tolist() == [1, 0, 1, 0, 2, 0] and fields["label"].dtype == np.int32
-    assert fields["a"].values.tolist() == [1, 2, 0, 2] and fields["a"].lengths.tolist() == [2, 2]
+    assert stored.load_names(tmp_path / "rows") == {"label": ["x", "y", "z"], "tags": ["r", "s"]}
+    assert fields["label"].tolist() == [2, 1, 2, 1, 3, 1] and fields["label"].dtype == np.int32
+    assert fields["tags"].values.tolist() == [1, 0, 2, 0, 2] and fields["tags"].lengths.tolist() == [3, 2]
 
 
 def test_workers_start_only_for_much_text_and_write_the_same_files(tmp_path, monkeypatch):
@@ -86,24 +84,26 @@ def test_workers_start_only_for_much_text_and_write_the_same_files(tmp_path, mon
     monkeypatch.setattr(prepared.workers, "map_blocks", lambda *args: started.append(args[-1]) or map_blocks(*args))
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 2000)
     path = write(tmp_path / "a.tsv")
-    here = prepare(recipe(path), tmp_path / "little", workers=3)
+    here = prepare(codec_of(path), tmp_path / "little", workers=3)
     assert not started
     monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 5000)
-    assert files_of(prepare(recipe(path), tmp_path / "much", workers=3).folder) == files_of(here.folder)
+    assert files_of(prepare(codec_of(path), tmp_path / "much", workers=3).folder) == files_of(here.folder)
     assert started == [3]
 
 
 def test_rows_are_encoded_and_counted(tmp_path, caplog):
     path = write(tmp_path / "a.tsv")
     with caplog.at_level(logging.INFO, "bertjax"):
-        rows = prepare(recipe(path), tmp_path / "kept")
-    train = [row for split, row in recipe(path).read() if split == "train"]
-    valid = [row for split, row in recipe(path).read() if split == "valid"]
+        rows = prepare(codec_of(path), tmp_path / "kept")
+    train = [row for split, row in codec_of(path).splits() if split == "train"]
+    valid = [row for split, row in codec_of(path).splits() if split == "valid"]
     assert list(rows.held_out("valid")) == valid and len(valid) > 60
     fields = rows.train
     lengths = [min(len(row.first.split()), 8) + 2 for row in train]
     assert fields["input_ids"].lengths.tolist() == lengths
-    assert fields["labels"].tolist() == [int(row.label) for row in train]
+    names = rows.names["labels"]
+    assert names == list(dict.fromkeys(row.label for row in train))
+    assert [names[number - 1] for number in fields["labels"]] == [row.label for row in train]
     report, texts = rows.report, {row.first for row in train}
     assert report["rows"] == {"train": len(train), "valid": len(valid)}
     assert report["duplicates"] == len(train) - len(texts) > 0
@@ -115,48 +115,57 @@ def test_rows_are_encoded_and_counted(tmp_path, caplog):
 
 def test_prepared_rows_are_reused_without_reading_the_sources(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tsv")
-    first = prepare(recipe(path), tmp_path / "kept")
-    monkeypatch.setattr(LabeledRows, "read", lambda self: pytest.fail("read again"))
-    again = prepare(recipe(path), tmp_path / "kept")
+    first = prepare(codec_of(path), tmp_path / "kept")
+    monkeypatch.setattr(LabeledTextCodec, "splits", lambda self: pytest.fail("read again"))
+    again = prepare(codec_of(path), tmp_path / "kept")
     assert again.folder == first.folder and list(again.held_out("valid")) == list(first.held_out("valid"))
     assert again.facts == first.facts
 
 
 def test_other_rows_or_settings_are_prepared_separately(tmp_path):
     path = write(tmp_path / "a.tsv")
-    folder = PreparedRows(recipe(path), tmp_path, PreparationConfig()).folder
-    assert PreparedRows(recipe(path, on_bad_row="skip"), tmp_path, PreparationConfig()).folder != folder
-    assert PreparedRows(recipe(path), tmp_path, PreparationConfig(workers=2)).folder == folder
+    folder = PreparedRows(codec_of(path), tmp_path, PreparationConfig()).folder
+    assert PreparedRows(codec_of(path, on_bad_row="skip"), tmp_path, PreparationConfig()).folder != folder
+    assert PreparedRows(codec_of(path), tmp_path, PreparationConfig(workers=2)).folder == folder
     (tmp_path / "b").mkdir()
-    assert PreparedRows(recipe(path.rename(tmp_path / "b" / "a.tsv")), tmp_path, PreparationConfig()).folder == folder
+    assert PreparedRows(codec_of(path.rename(tmp_path / "b" / "a.tsv")), tmp_path, PreparationConfig()).folder == folder
     write(tmp_path / "b" / "a.tsv", 601)
-    assert PreparedRows(recipe(tmp_path / "b" / "a.tsv"), tmp_path, PreparationConfig()).folder != folder
+    assert PreparedRows(codec_of(tmp_path / "b" / "a.tsv"), tmp_path, PreparationConfig()).folder != folder
+
+
+def test_folders_of_earlier_versions_are_reused(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.tsv")
+    with monkeypatch.context() as before:
+        before.setattr(LabeledTextCodec, "version", 1)
+        earlier = prepare(codec_of(path), tmp_path)
+    assert PreparedRows(codec_of(path), tmp_path, PreparationConfig()).folder == earlier.folder
+    assert prepare(codec_of(path), tmp_path / "new").folder.name != earlier.folder.name
 
 
 def test_prepared_dir_is_the_parent_folder(tmp_path):
-    rows = prepare(recipe(write(tmp_path / "a.tsv")), tmp_path / "run", prepared_dir=str(tmp_path / "shared"))
+    rows = prepare(codec_of(write(tmp_path / "a.tsv")), tmp_path / "run", prepared_dir=str(tmp_path / "shared"))
     assert rows.folder.parent == tmp_path / "shared" and not (tmp_path / "run").exists()
 
 
 def test_bad_rows_leave_no_finished_folder(tmp_path):
     path = write(tmp_path / "a.tsv")
     path.write_text(path.read_text() + "no label\n")
-    rows = PreparedRows(recipe(path), tmp_path / "kept", PreparationConfig())
+    rows = PreparedRows(codec_of(path), tmp_path / "kept", PreparationConfig())
     with pytest.raises(UserError, match=r"a\.tsv:602: got one field"):
         rows.run()
     assert not rows.is_finished and not any(each.is_dir() for each in (tmp_path / "kept").iterdir())
-    assert len(prepare(recipe(path, on_bad_row="skip"), tmp_path / "kept").train["labels"]) > 0
+    assert len(prepare(codec_of(path, on_bad_row="skip"), tmp_path / "kept").train["labels"]) > 0
 
 
 def test_rows_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tsv")
-    rows, encode = PreparedRows(recipe(path), tmp_path / "kept", PreparationConfig()), LabeledRows.encode
+    rows, encode = PreparedRows(codec_of(path), tmp_path / "kept", PreparationConfig()), LabeledTextCodec.training
 
     def changing(self, *arguments, **named):
         path.write_text(path.read_text() + "a cat\t1\n")
         return encode(self, *arguments, **named)
 
-    monkeypatch.setattr(LabeledRows, "encode", changing)
+    monkeypatch.setattr(LabeledTextCodec, "training", changing)
     with pytest.raises(UserError, match="files that changed while they were read"):
         rows.run()
     assert not rows.is_finished
@@ -180,7 +189,7 @@ def _prepare_slowly(path: Path, home: Path) -> None:
         time.sleep(600)
 
     stored.Writer.add = slow  # type: ignore[method-assign]
-    prepare(recipe(path), home)
+    prepare(codec_of(path), home)
 
 
 def test_a_killed_preparation_starts_again(tmp_path):
@@ -191,16 +200,16 @@ def test_a_killed_preparation_starts_again(tmp_path):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    rows = PreparedRows(recipe(path), home, PreparationConfig())
+    rows = PreparedRows(codec_of(path), home, PreparationConfig())
     assert not rows.is_finished and rows.folder.with_suffix(".partial").exists()
     rows.run()
-    assert files_of(rows.folder) == files_of(prepare(recipe(path), tmp_path / "other").folder)
+    assert files_of(rows.folder) == files_of(prepare(codec_of(path), tmp_path / "other").folder)
     assert not rows.folder.with_suffix(".partial").exists()
 
 
 def test_a_config_without_training_rows_reads_rows_into_memory(tmp_path):
     path = write(tmp_path / "a.tsv", 50)
-    rows = ValidRows(recipe(path, source="", valid_source=str(path)))
+    rows = ValidRows(codec_of(path, source="", valid_source=str(path)))
     assert len(list(rows.held_out("valid"))) == len(list(rows.held_out("valid"))) == 50
     assert sum(rows.facts["classes"]["valid"].values()) == 50 and not rows.facts["classes"]["train"]
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.codecs import choices as questions
-from bertjax.data.codecs.choices import ChoiceRows, ChoicesConfig
+from bertjax.data.codecs.choices import ChoiceCodec, ChoiceRows, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.text_rows import text_row
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from tests import tiny
@@ -48,8 +48,9 @@ def ready(folder, variant="tiny", count=40, **values):
     return tiny.ready(tree, folder / "kept")
 
 
-def questions_config(variant):
-    return settings_of(ChoicesConfig, "multiple_choice", variant=variant, seq_len=24, source="x")
+def codec(variant):
+    config = settings_of(ChoicesConfig, "multiple_choice", variant=variant, seq_len=24, source="x")
+    return ChoiceCodec(config, WordPiece(SPECIALS, lowercase=True))
 
 
 @pytest.mark.slow
@@ -98,20 +99,20 @@ def test_a_run_learns_predicts_and_is_exported_and_imported(tmp_path):
 )
 def test_questions_in_both_formats(variant, values):
     label = {"swag": {"label": "2"}, "arc": {"answerKey": "c"}}[variant]
-    found = questions.read_labeled(Row({**values, **label}, "x:1"), questions_config(variant))
+    found = codec(variant).labeled(Row({**values, **label}, "x:1"))
     assert found.context == "q"
     assert list(found.choices.values()) == ["s a", "s b", "s c", "s d"]
     assert list(found.choices).index(found.label) == 2
 
 
 def test_choices_can_be_lists():
-    config = questions_config("arc")
+    arc = codec("arc")
     for choices in (["x", "y"], {"text": ["x", "y"], "label": ["0", "1"]}):
         row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": 1}, "x:1")
-        assert questions.read_labeled(row, config) == ("q", {"0": "x", "1": "y"}, "1")
+        assert arc.labeled(row) == ("q", {"0": "x", "1": "y"}, "1")
     choices = [{"text": "x", "label": " A"}, {"text": "y", "label": "B "}]
     row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": "B "}, "x:1")
-    assert questions.read_labeled(row, config) == ("q", {"A": "x", "B": "y"}, "B")
+    assert arc.labeled(row) == ("q", {"A": "x", "B": "y"}, "B")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_choices_can_be_lists():
 def test_bad_questions_are_reported(choices, answer, told):
     row = Row({"question": {"stem": "q", "choices": choices}, "answerKey": answer}, "x:1")
     with pytest.raises(RowError, match=told):
-        questions.read_labeled(row, questions_config("arc"))
+        codec("arc").labeled(row)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +147,14 @@ def test_bad_questions_are_reported(choices, answer, told):
 )
 def test_a_missing_key_is_reported(question, told):
     with pytest.raises(RowError, match=told):
-        questions.read_question(Row({"question": question}, "x:1"), questions_config("arc"))
+        codec("arc").parse_row(Row({"question": question}, "x:1"))
 
 
 def test_a_start_must_be_text():
     row = {"sent1": "q", "sent2": None, "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d"}
     with pytest.raises(RowError, match=r"'q', None, .*a start, and two"):
-        questions.read_question(Row(row, "x:1"), questions_config("swag"))
-    start = questions.read_question(Row({**row, "sent2": ""}, "x:1"), questions_config("swag"))
+        codec("swag").parse_row(Row(row, "x:1"))
+    start = codec("swag").parse_row(Row({**row, "sent2": ""}, "x:1"))
     assert start.choices["0"] == "a"
 
 
@@ -193,9 +194,9 @@ def test_each_choice_has_a_row(tmp_path):
     (tmp_path / "arc.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     values = {"data.source": str(tmp_path / "arc.jsonl"), "data.valid_source": str(tmp_path / "arc.jsonl")}
     data = ready(tmp_path, "tiny,arc", **values, **{"data.seq_len": 12}).data
-    train = [question for split, question in data.recipe.read() if split == "train"]
-    pairs = [pair for question in train for pair in questions.pairs_of(question, data.vocabulary)]
-    rows = [text_row(pair, data.vocabulary, 12) for pair in pairs]
+    train = [question for split, question in data.codec.splits() if split == "train"]
+    texts = [(question.context, choice) for question in train for choice in question.choices.values()]
+    rows = [text_row(data.vocabulary.encode_batch(pair), data.vocabulary, 12) for pair in texts]
     fields = data.fields()
     for name in ("input_ids", "token_type_ids"):
         np.testing.assert_array_equal(fields[name].values, np.concatenate([row[name] for row in rows]), strict=True)
@@ -208,7 +209,7 @@ def test_each_choice_has_a_row(tmp_path):
     for (question, choice), row in {(0, 0): 2, (0, 2): 4, (1, 0): 5, (1, 1): 6}.items():
         assert [id_ for id_ in batch["input_ids"][question, choice] if id_] == rows[row]["input_ids"].tolist()
     assert batch["segment_ids"].any(axis=-1).tolist() == [[True] * 3 + [False] * 2, [True] * 2 + [False] * 3]
-    assert [example.source for example in data.validation_examples()] == train
+    assert [example.source.example for example in data.validation_examples()] == train
     assert data.baselines() == {"valid/chance_accuracy": pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)}
 
 
@@ -216,7 +217,7 @@ def test_samples_show_questions_and_answers(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, question in zip(found.examples, data.validation_examples(), strict=False):
-        assert example["reference"] == question.source.choices[question.source.label]
+        assert example["reference"] == question.source.example.choices[data.codec.gold(question.source.example)]
         assert [bar["percent"] for bar in example["bars"]] == [25.0] * 4
 
 

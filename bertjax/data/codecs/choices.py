@@ -1,21 +1,22 @@
 """Reads questions with several choices, one of them correct, and encodes them as rows of the text with each choice."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
 from bertjax.config import at_least
-from bertjax.data.prepared import Encoded, Recipe
+from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, limits_of, of_seq_len
 from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import is_too_long, text_fields
 from bertjax.data.text.tokenizers import Tokenizer
+
+_KEY = "data.{context_column,start_column,choice_columns}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,48 +51,82 @@ class Question(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ChoiceRecipe(Recipe[Question]):
-    """The recipe of questions: one row for each choice.
+class ChoiceCodec(TrainingCodec[Question]):
+    """Questions with several choices: one row for each choice.
 
     Attributes:
       config: the questions to read.
       tokenizer: the tokenizer.
     """
 
+    kind = "ChoiceRecipe"
+    has_tabs = True
     config: ChoicesConfig
     tokenizer: Tokenizer
 
     def key(self) -> Any:
-        """See `Recipe.key`."""
         return [key_of(self.config), self.tokenizer.key]
 
-    def read(self) -> Iterator[tuple[str, Question]]:
-        """See `Recipe.read`. Raises UserError if `TableConfig.splits` does."""
-        return self.config.splits(partial(read_labeled, config=self.config))
+    def splits(self) -> Iterator[tuple[str, Question]]:
+        return self.config.splits(self.labeled)
 
-    def text(self, row: Question) -> str:
-        """See `Recipe.text`."""
-        return "\t".join([row.context, *row.choices.values()])
+    def labeled(self, row: Row) -> Question:
+        """Returns the question in a row, with its label. Raises RowError for a malformed row."""
+        question = self.parse_row(row)
+        label = str(value_of(row, self.config.label_column, "data.label_column")).strip()
+        if label not in question.choices or len(question.choices) > self.config.num_choices:
+            got = f"{len(question.choices)} choices, and {label!r} in column {self.config.label_column!r}"
+            expected = f"at most {self.config.num_choices} (data.num_choices), and one of {', '.join(question.choices)}"
+            raise RowError(row.where, got, expected)
+        return question._replace(label=label)
 
-    def encode(self, rows: Sequence[Question]) -> Encoded:
-        """See `Recipe.encode`. "choice" is the index of a row's choice; "label" is the index of the correct one."""
-        pairs = [pair for row in rows for pair in pairs_of(row, self.tokenizer)]
-        fields = text_fields(pairs, self.tokenizer, self.config.seq_len)
-        truncated = sum(is_too_long(pair, self.tokenizer, self.config.seq_len) for pair in pairs)
-        choice = [number for row in rows for number in range(len(row.choices))]
-        label = [list(row.choices).index(str(row.label)) for row in rows for _ in row.choices]
+    @property
+    def columns(self) -> Columns:
+        config = self.config
+        names = (config.context_column, config.start_column, *config.choice_columns)
+        return Columns(_KEY, [name for name in names if name], config.header, config.separator)
+
+    def parse_row(self, row: Row) -> Question:
+        config = self.config
+        columns = [value_of(row, column, "data.choice_columns") for column in config.choice_columns]
+        start = value_of(row, config.start_column, "data.start_column") if config.start_column else ""
+        context = value_of(row, config.context_column, "data.context_column")
+        return _question(context, start, columns[0] if len(columns) == 1 else columns, row.where)
+
+    def parse(self, texts: Sequence[str], where: str) -> Question:
+        context, *choices = texts
+        return _question(context, "", choices, where)
+
+    def text(self, example: Question) -> str:
+        return "\t".join([example.context, *example.choices.values()])
+
+    def gold(self, example: Question) -> str | None:
+        return example.label
+
+    def encode(self, examples: Sequence[Question]) -> Encoded:
+        """Returns the rows of each choice; `kept` is the number of truncated ones."""
+        pairs = [self._pairs(example) for example in examples]
+        fields = text_fields(itertools.chain.from_iterable(pairs), self.tokenizer, self.config.seq_len)
+        truncated = [sum(is_too_long(pair, self.tokenizer, self.config.seq_len) for pair in rows) for rows in pairs]
+        limits = limits_of(of_seq_len(self.config.seq_len), truncated=truncated)
+        return Encoded(fields, np.array(list(map(len, pairs)), np.int32), limits, truncated)
+
+    def _pairs(self, example: Question) -> list[tuple[list[int], list[int]]]:
+        """Returns the word pieces of the text paired with those of each choice."""
+        context, *choices = self.tokenizer.encode_batch([example.context, *example.choices.values()])
+        return [(context, choice) for choice in choices]
+
+    def training(self, examples: Sequence[Question]) -> TrainingRows:
+        """Returns rows with "choice", the index of a row's choice, and "label", the index of the correct one."""
+        encoded = self.encode(examples)
+        choice = [number for example in examples for number in range(len(example.choices))]
+        label = [list(row.choices).index(str(row.label)) for row in examples for _ in row.choices]
         scalars = {"choice": np.array(choice, np.int32), "label": np.array(label, np.int32)}
-        return Encoded({**fields, **scalars}, {"choices": len(pairs), "truncated": truncated})
+        counts = {"choices": len(choice), "truncated": sum(encoded.kept)}
+        return TrainingRows({**encoded.fields, **scalars}, counts)
 
     def restored(self, values: Any) -> Question:
-        """See `Recipe.restored`."""
         return Question(*values)
-
-
-def pairs_of(question: Question, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
-    """Returns the word pieces of the text paired with those of each choice."""
-    context, *choices = tokenizer.encode_batch([question.context, *question.choices.values()])
-    return [(context, choice) for choice in choices]
 
 
 class ChoiceRows:
@@ -105,7 +140,7 @@ class ChoiceRows:
         """Initializes the rows.
 
         Args:
-          fields: the fields of the rows of all choices; see `ChoiceRecipe.encode`.
+          fields: the fields of the rows of all choices; see `ChoiceCodec.training`.
           num_choices: C, the maximum number of choices of a question.
         """
         choice, labels = cast(np.ndarray, fields["choice"]), cast(np.ndarray, fields["label"])
@@ -126,39 +161,26 @@ class ChoiceRows:
         return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
 
 
-def read_question(row: Row, config: ChoicesConfig) -> Question:
-    """Returns the question in a row, without its label. Raises RowError for a malformed row."""
-    columns = [value_of(row, column, "data.choice_columns") for column in config.choice_columns]
-    values = columns[0] if len(columns) == 1 else columns
-    start = value_of(row, config.start_column, "data.start_column") if config.start_column else ""
-    context, choices = value_of(row, config.context_column, "data.context_column"), _by_label(values)
+def _question(context: Any, start: Any, values: Any, where: str) -> Question:
+    """Returns a question without its label. Raises RowError unless it has a text and two or more choices."""
+    choices = _by_label(values)
     texts = [context, *choices.values()]
     if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
         got = f"{context!r:.60}, {start!r:.60}, {values!r:.100}"
-        raise RowError(row.where, got, "a text, a start, and two or more choices with distinct labels")
-    check_text(" ".join([start, *choices, *texts]), row.where)
+        raise RowError(where, got, "a text, a start, and two or more choices with distinct labels")
+    check_text(" ".join([start, *choices, *texts]), where)
     choices = {label: f"{start} {text}" if start else text for label, text in choices.items()}
     return Question(context, choices, None)
-
-
-def read_labeled(row: Row, config: ChoicesConfig) -> Question:
-    """Returns the question in a row, with its label. Raises RowError for a malformed row."""
-    question = read_question(row, config)
-    label = str(value_of(row, config.label_column, "data.label_column")).strip()
-    if label not in question.choices or len(question.choices) > config.num_choices:
-        got = f"{len(question.choices)} choices, and {label!r} in column {config.label_column!r}"
-        expected = f"at most {config.num_choices} (data.num_choices), and one of " + ", ".join(question.choices)
-        raise RowError(row.where, got, expected)
-    return question._replace(label=label)
 
 
 def _by_label(choices: Any) -> dict[str, Any]:
     """Returns the choices by label from a value of the column that `choice_columns` names; empty for other values."""
     if isinstance(choices, Mapping) and all(isinstance(choices.get(key), list) for key in ("text", "label")):
-        choices = [{"text": text, "label": label} for text, label in zip_longest(choices["text"], choices["label"])]
+        pairs = itertools.zip_longest(choices["text"], choices["label"])
+        choices = [{"text": text, "label": label} for text, label in pairs]
     if not isinstance(choices, list):
         return {}
-    of_objects = [(each.get("label"), each.get("text")) for each in choices if isinstance(each, Mapping)]
-    labeled = of_objects or enumerate(choices)
-    found = {str(label).strip(): text for label, text in labeled if label is not None}
-    return found if len(found) == len(choices) else {}
+    objects = [(choice.get("label"), choice.get("text")) for choice in choices if isinstance(choice, Mapping)]
+    labeled = objects or enumerate(choices)
+    texts = {str(label).strip(): text for label, text in labeled if label is not None}
+    return texts if len(texts) == len(choices) else {}

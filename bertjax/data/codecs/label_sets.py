@@ -3,25 +3,24 @@
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Int32
 
 from bertjax.config import Constraint
+from bertjax.data.codecs.codec import Survey, TrainingRows
 from bertjax.data.codecs.labeled_text import (
     LABEL_KEY,
-    LabeledRows,
     LabeledText,
+    LabeledTextCodec,
     LabeledTextConfig,
     LabelSurvey,
     class_name,
     finite_number,
     with_default_name,
 )
-from bertjax.data.prepared import Encoded, Survey
 from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, value_of
 from bertjax.data.rows.stored import Ragged
@@ -70,28 +69,27 @@ def flags_of(label_column: str) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelSetRows(LabeledRows):
-    """The recipe of texts with any number of classes: one row for each text or pair."""
+class LabelSetCodec(LabeledTextCodec):
+    """Texts or pairs of texts with any number of classes: one row for each."""
 
+    kind = "LabelSetRows"
     config: LabelSetsConfig
 
-    @property
-    def label(self) -> Callable[[Row, str], tuple[str, ...]]:
-        """See `LabeledRows.label`."""
-        return partial(_label_set, self.config)
+    def label(self, row: Row, column: str) -> tuple[str, ...]:
+        return _label_set(self.config, row, column)
 
     def survey(self) -> Survey[LabeledText]:
-        """See `Recipe.survey`. Columns of 0 and 1 are classes even if all of their rows are 0."""
+        """Returns a survey of the classes. Columns of 0 and 1 are classes even if all of their rows are 0."""
         return LabelSetSurvey(self.config.flags)
 
-    def encode(self, rows: Sequence[LabeledText]) -> Encoded:
-        """See `Recipe.encode`. The "labels" of a row are the numbers of its classes."""
-        encoded = super().encode(rows)
-        return encoded._replace(counts={**encoded.counts, "without_labels": sum(not row.classes for row in rows)})
+    def training(self, examples: Sequence[LabeledText]) -> TrainingRows:
+        """Returns rows whose "labels" are the numbers of the classes of each."""
+        rows = super().training(examples)
+        without_labels = sum(not example.classes for example in examples)
+        return rows._replace(counts={**rows.counts, "without_labels": without_labels})
 
-    def field(self, numbers: Int32[np.ndarray, " n"], rows: Sequence[LabeledText]) -> Ragged:
-        """See `LabeledRows.field`."""
-        return Ragged(numbers, np.array([len(row.classes) for row in rows], np.int32))
+    def field(self, numbers: Int32[np.ndarray, " n"], examples: Sequence[LabeledText]) -> Ragged:
+        return Ragged(numbers, np.array([len(example.classes) for example in examples], np.int32))
 
 
 class LabelSetSurvey(LabelSurvey):

@@ -4,24 +4,35 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
 from bertjax.config import Constraint
-from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
+from bertjax.data.codecs.codec import (
+    Columns,
+    Encoded,
+    Survey,
+    TrainingCodec,
+    TrainingRows,
+    check_texts,
+    limits_of,
+    of_seq_len,
+)
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
 from bertjax.data.rows.stored import Numbering, Ragged
 from bertjax.data.rows.text_rows import is_too_long, text_fields
+from bertjax.data.splits import TRAIN, VALID
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 Label = str | float | Sequence[str]  # the name of a class, a number, or the names of the classes of a row
-LABEL_KEY, _CLASS = "data.label_column", "the name or number of a class"
+LABEL_KEY = "data.label_column"
+_TEXT_KEY = "data.text_columns"
+_CLASS = "the name or number of a class"
 TextColumns = Annotated[
     tuple[str, ...],
     Constraint(
@@ -67,93 +78,91 @@ class LabeledText(NamedTuple):
         return self.label if isinstance(self.label, Sequence) else ()
 
 
-def read(config: LabeledTextConfig, source: str, key: str, numeric: bool) -> Iterator[LabeledText]:
-    """Yields the rows of one source, in order.
-
-    Args:
-      config: the columns and the format.
-      source: the source.
-      key: the config key of the source, for messages.
-      numeric: whether labels are numbers to predict instead of names of classes.
-    Raises:
-      UserError: if `TableConfig.read` raises it. A row is bad if it lacks a column, has an empty text or label, or, if
-        `numeric`, has a label that is not a finite number.
-    """
-    return config.read(source, key, partial(labeled, config, _number_label if numeric else _class))
-
-
 @dataclasses.dataclass(frozen=True)
-class LabeledRows(Recipe[LabeledText]):
-    """The recipe of labeled texts: one row for each text or pair.
+class LabeledTextCodec(TrainingCodec[LabeledText]):
+    """Texts or pairs of texts with a class or a number: one row for each.
 
     Attributes:
-      config: the rows to read. They need a label column.
+      config: the rows to read. Those of training need a label column.
       is_numeric: whether labels are numbers to predict instead of names of classes.
       tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row; longer texts are truncated.
     """
 
+    kind = "LabeledRows"
+    version = 2  # names of classes were stored in sorted order
     config: LabeledTextConfig
     is_numeric: bool
     tokenizer: Tokenizer
     seq_len: int
 
     def key(self) -> Any:
-        """See `Recipe.key`."""
         return [key_of(self.config), self.is_numeric, self.tokenizer.key, self.seq_len]
 
-    def read(self) -> Iterator[tuple[str, LabeledText]]:
-        """See `Recipe.read`.
-
-        Raises:
-          UserError: if `TableConfig.splits` raises it, or without a label column.
-        """
+    def splits(self) -> Iterator[tuple[str, LabeledText]]:
         if not self.config.label_column:
             fix = "set --config.data.label_column to the column of the label"
             expected = "a column, because training needs labels"
             raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
-        return self.config.splits(partial(labeled, self.config, self.label))
+        return self.config.splits(self.labeled)
+
+    def labeled(self, row: Row) -> LabeledText:
+        """Returns the texts of a row with its label. Raises RowError for an empty text or a bad label."""
+        texts = [text_of(row, column, _TEXT_KEY) for column in self.config.text_columns]
+        label = self.label(row, self.config.label_column) if self.config.label_column else None
+        return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
+
+    def label(self, row: Row, column: str) -> Label:
+        """Returns the label in a column of a row. Raises RowError for a bad one."""
+        return number_of(row, column, LABEL_KEY) if self.is_numeric else _class(row, column)
 
     @property
-    def label(self) -> Callable[[Row, str], Label]:
-        """The function that returns the label in a column of a row. It raises RowError for a bad one."""
-        return _number_label if self.is_numeric else _class
+    def has_tabs(self) -> bool:  # type: ignore[override]
+        """Whether examples are pairs."""
+        return len(self.config.text_columns) == 2
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(_TEXT_KEY, self.config.text_columns, self.config.header, self.config.separator)
+
+    def parse(self, texts: Sequence[str], where: str) -> LabeledText:
+        count = len(self.config.text_columns)
+        fix = f"set --config.data.text_columns to {len(texts)} names instead of {count}"
+        check_texts(texts, where, (count,), fix)
+        return LabeledText(texts[0], texts[1] if count == 2 else None, None, where)
 
     def survey(self) -> Survey[LabeledText]:
-        """See `Recipe.survey`. If labels are numbers, there are no classes."""
+        """Returns a survey of the classes; there are none if labels are numbers."""
         return LabelSurvey()
 
-    def text(self, row: LabeledText) -> str:
-        """See `Recipe.text`."""
-        return row.first if row.second is None else f"{row.first}\t{row.second}"
+    def text(self, example: LabeledText) -> str:
+        return example.first if example.second is None else f"{example.first}\t{example.second}"
 
-    def encode(self, rows: Sequence[LabeledText]) -> Encoded:
-        """See `Recipe.encode`. The "labels" are numbers to predict, or stand for names of classes."""
-        segments = self.segments(rows)
+    def gold(self, example: LabeledText) -> Label | None:
+        return example.label
+
+    def encode(self, examples: Sequence[LabeledText]) -> Encoded:
+        texts = ([str(example[side]) for example in examples] for side in range(len(self.config.text_columns)))
+        segments = list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))
         fields = text_fields(segments, self.tokenizer, self.seq_len)
-        truncated = sum(is_too_long(each, self.tokenizer, self.seq_len) for each in segments)
-        counts = {"truncated": truncated}
-        if self.is_numeric:
-            return Encoded({**fields, "labels": np.array([row.label for row in rows], np.float32)}, counts)
-        number = Numbering()
-        numbers = np.array([number[name] for row in rows for name in row.classes], np.int32)
-        return Encoded({**fields, "labels": self.field(numbers, rows)}, counts, {"labels": list(number)})
+        truncated = [is_too_long(pieces, self.tokenizer, self.seq_len) for pieces in segments]
+        return Encoded(fields, None, limits_of(of_seq_len(self.seq_len), truncated=truncated))
 
-    def field(self, numbers: Int32[np.ndarray, " n"], rows: Sequence[LabeledText]) -> Ragged | np.ndarray:
-        """Returns the field of the classes of rows, from the numbers of all their classes in order."""
+    def training(self, examples: Sequence[LabeledText]) -> TrainingRows:
+        """Returns rows whose "labels" are numbers to predict, or stand for names of classes."""
+        fields, _, limits, _ = self.encode(examples)
+        counts = {"truncated": sum(map(bool, limits))}
+        if self.is_numeric:
+            return TrainingRows({**fields, "labels": np.array([row.label for row in examples], np.float32)}, counts)
+        number = Numbering()
+        numbers = np.array([number[name] for row in examples for name in row.classes], np.int32)
+        return TrainingRows({**fields, "labels": self.field(numbers, examples)}, counts, {"labels": list(number)})
+
+    def field(self, numbers: Int32[np.ndarray, " n"], examples: Sequence[LabeledText]) -> Ragged | np.ndarray:
+        """Returns the field of the classes of examples, from the numbers of all their classes in order."""
         return numbers
 
-    def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
-        """See `Recipe.named`. The "labels" of classes become indices in the training classes of `facts`."""
-        return {} if self.is_numeric else {"labels": ("labels", tuple(facts["classes"][TRAIN]))}
-
-    def segments(self, rows: Sequence[LabeledText]) -> list[tuple[list[int], ...]]:
-        """Returns the word pieces of the text or the pair of each row."""
-        texts = ([str(row[side]) for row in rows] for side in range(len(self.config.text_columns)))
-        return list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))
-
     def restored(self, values: Any) -> LabeledText:
-        """See `Recipe.restored`."""
         return LabeledText(*values)
 
 
@@ -266,17 +275,6 @@ def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
                     fix="correct the row, or add its class to the training rows or to config.data.labels if that is "
                     "set; the classes of a trained model cannot change",
                 )
-
-
-def labeled(config: LabeledTextConfig, label_of: Callable[[Row, str], Label], row: Row) -> LabeledText:
-    """Returns the texts of a row with the label that `label_of` returns for the row and its label column."""
-    texts = [text_of(row, column, "data.text_columns") for column in config.text_columns]
-    label = label_of(row, config.label_column) if config.label_column else None
-    return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
-
-
-def _number_label(row: Row, column: str) -> float:
-    return number_of(row, column, LABEL_KEY)
 
 
 def _class(row: Row, column: str) -> str:

@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Int
 
 Row = Mapping[str, np.ndarray]  # one-dimensional arrays and scalars
-_DTYPES, _LENGTHS = "dtypes.json", ".lengths"
+_DTYPES, _NAMES, _LENGTHS = "dtypes.json", "names.json", ".lengths"
 _NO_NAMES: Mapping[str, Any] = {}
-_AT_ONCE = 1 << 20
 
 
 class Ragged(NamedTuple):
@@ -81,7 +80,7 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> dict[str, Ragged | np.ndarray]:
 class Writer:
     """Writes the fields of rows to a folder, for `load`.
 
-    Names, such as those of classes, are written as numbers. Their order is chosen at the end.
+    Names, such as those of classes, are numbered from 1 on in the order of appearance; `load_names` returns them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,44 +113,40 @@ class Writer:
         numbers = np.array([0, *map(self._numberings[name].__getitem__, names)], np.int32)
         return field._replace(values=numbers[field.values]) if isinstance(field, Ragged) else numbers[field]
 
-    def finish(self, named: Mapping[str, tuple[str, Sequence[str]]] = _NO_NAMES) -> None:
-        """Completes the folder.
-
-        Args:
-          named: the fields of names to keep, each with the name of the source field and the order of all names. A name
-            becomes its index in this order, and no name becomes 0.
-        Raises:
-          OSError: if another process has deleted or replaced the files.
-        """
+    def finish(self) -> None:
+        """Completes the folder. Raises OSError if another process has deleted or replaced the files."""
         for name, file in self._files.items():
             file.close()
             if (self._folder / name).stat().st_size != self._sizes[name]:
                 raise OSError(errno.EIO, "another process wrote to it", str(self._folder / name))
-        made = {name: self._renumbered(name, source, order) for name, (source, order) in named.items()}
-        for name, path in made.items():
-            path.replace(self._folder / name)
-        for name in self._numberings.keys() - named.keys():
-            for part in self._dtypes.keys() & {name, name + _LENGTHS}:
-                (self._folder / part).unlink()
-                del self._dtypes[part]
         (self._folder / _DTYPES).write_text(json.dumps(self._dtypes) + "\n")
-
-    def _renumbered(self, name: str, source: str, order: Sequence[str]) -> Path:
-        """Writes the values of a field as indices in `order` to another file, and returns its path."""
-        index = {each: number for number, each in enumerate(order)}
-        indices = np.array([0, *(index[each] for each in self._numberings[source])], np.int32)
-        numbers = _mapped(self._folder / source, self._dtypes[source])
-        path = self._folder / f".{name}.partial"
-        with path.open("xb") as file:
-            for start in range(0, len(numbers), _AT_ONCE):
-                file.write(indices[numbers[start : start + _AT_ONCE]].tobytes())
-        return path
+        if self._numberings:
+            names = {name: list(numbering) for name, numbering in self._numberings.items()}
+            (self._folder / _NAMES).write_text(json.dumps(names) + "\n")
 
 
 def load(folder: Path) -> dict[str, Ragged | np.ndarray]:
     """Returns the fields that a `Writer` wrote, memory-mapped."""
     dtypes = json.loads((folder / _DTYPES).read_text())
     return grouped({name: _mapped(folder / name, dtype) for name, dtype in dtypes.items()})
+
+
+def load_names(folder: Path) -> dict[str, list[str]]:
+    """Returns the names that a `Writer` numbered, by field: number n stands for name n - 1, and 0 for no name."""
+    path = folder / _NAMES
+    names: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+    return names
+
+
+def split(fields: Fields, count: int) -> list[dict[str, np.ndarray]]:
+    """Returns each of `count` rows: its part of every field."""
+    columns = {name: _parts(field) if isinstance(field, Ragged) else field for name, field in fields.items()}
+    return [{name: column[number] for name, column in columns.items()} for number in range(count)]
+
+
+def _parts(field: Ragged) -> list[np.ndarray]:
+    ends = np.cumsum(field.lengths).tolist()
+    return [field.values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _mapped(path: Path, dtype: str) -> np.ndarray:

@@ -3,22 +3,22 @@ import pytest
 
 from bertjax.config import build
 from bertjax.configs import classification
-from bertjax.data.codecs.label_sets import LabelSetRows, LabelSetsConfig, indicators
+from bertjax.data.codecs.label_sets import LabelSetCodec, LabelSetsConfig, indicators
 from bertjax.data.codecs.labeled_text import label_names
 from bertjax.errors import UserError
-from tests.data.codecs.test_labeled_text import config, recipe
+from tests.data.codecs.test_labeled_text import codec_of, config
 from tests.data.files import write
 
 COLUMNS = {"label_column": "toxic, insult,threat"}
 
 
-def rows_of(source: str, **changes: object) -> LabelSetRows:
+def rows_of(source: str, **changes: object) -> LabelSetCodec:
     values = {**vars(config(source=source, valid_source=source)), **changes}
-    return LabelSetRows(build(LabelSetsConfig, values, "data"), False, recipe().tokenizer, seq_len=8)
+    return LabelSetCodec(build(LabelSetsConfig, values, "data"), False, codec_of().tokenizer, seq_len=8)
 
 
 def classes(source: str, **changes: object) -> list[tuple[str, ...]]:
-    return [tuple(row.classes) for split, row in rows_of(source, **changes).read() if split == "train"]
+    return [tuple(row.classes) for split, row in rows_of(source, **changes).splits() if split == "train"]
 
 
 def test_columns_of_0_and_1():
@@ -63,10 +63,10 @@ def test_bad_labels_are_bad_rows(content, changes, message):
 def test_rows_are_encoded_with_all_of_their_classes():
     write("a.tsv", "text\tlabel\na\tz,y\nb\t\nc\tz\n")
     rows = rows_of("a.tsv")
-    train = [row for split, row in rows.read() if split == "train"]
+    train = [row for split, row in rows.splits() if split == "train"]
     survey = rows.survey()
     survey.add("train", train)
-    fields, counts, names, _ = rows.encode(train)
+    fields, counts, names, _ = rows.training(train)
     assert (names, counts) == ({"labels": ["z", "y"]}, {"truncated": 0, "without_labels": 1})
     assert fields["labels"].values.tolist() == [1, 2, 1] and fields["labels"].lengths.tolist() == [2, 0, 1]
     assert label_names(survey.facts(), ()) == ("y", "z")
@@ -86,7 +86,7 @@ def test_equal_labels_in_all_rows_are_an_error(content, changes, got):
     write("a.tsv", content)
     rows = rows_of("a.tsv", **changes)
     survey = rows.survey()
-    survey.add("train", [row for split, row in rows.read() if split == "train"])
+    survey.add("train", [row for split, row in rows.splits() if split == "train"])
     with pytest.raises(UserError, match=rf"labels of the training rows.*: got {got}; expected rows with different"):
         label_names(survey.facts(), ())
 
@@ -126,4 +126,4 @@ def test_single_labels_keep_their_prepared_rows():
     """The keys of multi-label rows are not part of the digest of others."""
     write("a.tsv", "text\tlabel\na\ty\n")
     assert "label_separator" in str(rows_of("a.tsv").key())
-    assert "label_separator" not in str(recipe(source="a.tsv").key())
+    assert "label_separator" not in str(codec_of(source="a.tsv").key())

@@ -7,10 +7,9 @@ import tensorflow_datasets as tfds
 
 from bertjax.configs import glue
 from bertjax.data import splits
-from bertjax.data.codecs import labeled_text
 from bertjax.data.codecs.labeled_text import (
-    LabeledRows,
     LabeledText,
+    LabeledTextCodec,
     LabeledTextConfig,
     check_hidden,
     check_labels,
@@ -29,22 +28,22 @@ def config(**changes: object) -> LabeledTextConfig:
 
 
 def read(numeric: bool = False, **changes: object) -> list[LabeledText]:
-    settings = config(**changes)
-    return list(labeled_text.read(settings, settings.source, "data.source", numeric))
+    codec = codec_of(numeric, **changes)
+    return list(codec.config.read(codec.config.source, "data.source", codec.labeled))
 
 
-def read_splits(settings: LabeledTextConfig, numeric: bool, seed: int) -> tuple[list[LabeledText], list[LabeledText]]:
-    rows = list(splits.read_splits(settings, lambda *source: labeled_text.read(settings, *source, numeric), seed))
+def read_splits(codec: LabeledTextCodec, seed: int) -> tuple[list[LabeledText], list[LabeledText]]:
+    rows = list(splits.read_splits(codec.config, lambda *source: codec.config.read(*source, codec.labeled), seed))
     train, valid = ([row for split, row in rows if split == name] for name in ("train", "valid"))
     return train, valid
 
 
-def recipe(numeric: bool = False, seq_len: int = 8, **changes: object) -> LabeledRows:
-    return LabeledRows(config(**changes), numeric, WordPiece([*SPECIALS, "a", "b", "c"], lowercase=True), seq_len)
+def codec_of(numeric: bool = False, seq_len: int = 8, **changes: object) -> LabeledTextCodec:
+    return LabeledTextCodec(config(**changes), numeric, WordPiece([*SPECIALS, "a", "b", "c"], lowercase=True), seq_len)
 
 
 def facts_of(*labels: str, split: str = "train") -> dict[str, Any]:
-    survey = recipe().survey()
+    survey = codec_of().survey()
     survey.add(split, [LabeledText("text", None, label, f"a.tsv:{number}") for number, label in enumerate(labels, 1)])
     return survey.facts()
 
@@ -76,7 +75,7 @@ def test_rows_without_labels_can_be_read_but_not_trained_on():
     write("a.tsv", "text\nx\n")
     assert read(label_column="") == [LabeledText("x", None, None, "a.tsv:2")]
     with pytest.raises(UserError, match=r"data\.label_column: got ''; expected a column, because training needs"):
-        recipe(label_column="").read()
+        codec_of(label_column="").splits()
 
 
 @pytest.mark.parametrize(
@@ -180,23 +179,21 @@ def test_validation_labels_must_be_classes():
 def test_texts_are_encoded_with_the_number_of_their_class():
     write("a.tsv", "one\ttwo\tlabel\na b\tc\t10\nb\ta b c a b c\t9\n")
     write("b.tsv", "one\ttwo\tlabel\nc\tb\t9\n")
-    rows = recipe(text_columns=("one", "two"), valid_source="b.tsv")
-    fields, counts, names, _ = rows.encode([row for split, row in rows.read() if split == "train"])
+    rows = codec_of(text_columns=("one", "two"), valid_source="b.tsv")
+    fields, counts, names, _ = rows.training([row for split, row in rows.splits() if split == "train"])
     cls, sep, a, b, c = (rows.tokenizer.vocab.index(token) for token in ("[CLS]", "[SEP]", "a", "b", "c"))
     expected = [cls, a, b, sep, c, sep], [cls, b, sep, a, b, c, a, sep]
     assert fields["input_ids"].values.tolist() == [*expected[0], *expected[1]]
     assert fields["input_ids"].lengths.tolist() == [6, 8]
     assert fields["token_type_ids"].values.tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
     assert fields["labels"].tolist() == [1, 2] and names == {"labels": ["10", "9"]} and counts == {"truncated": 1}
-    assert rows.named(facts_of("10", "9")) == {"labels": ("labels", ("9", "10"))}
     assert fields["labels"].dtype == fields["input_ids"].values.dtype == np.int32
 
 
 @pytest.mark.parametrize("task", glue.TASKS)
 def test_glue_from_tfds(task):
-    settings = config(**glue.tfds(task))
     with tfds.testing.mock_data(num_examples=20, policy=tfds.testing.MockPolicy.USE_CODE):
-        train, valid = read_splits(settings, numeric=task == "stsb", seed=0)
+        train, valid = read_splits(codec_of(task == "stsb", **glue.tfds(task)), seed=0)
     assert len(train) == len(valid) == 20
     for row in train + valid:
         assert (row.second is None) == (task in ("cola", "sst2"))

@@ -17,7 +17,7 @@ from tests.experiments.commands import settings_of
 
 # Written by golden/make_oracle_golden.py.
 GOLDEN, DIGESTS = (
-    json.loads((Path(__file__).parents[1] / "golden" / f"{name}.json").read_text())
+    json.loads((Path(__file__).parents[2] / "golden" / f"{name}.json").read_text())
     for name in ("oracle", "oracle_digests")
 )
 
