@@ -13,9 +13,9 @@ import numpy as np
 from bertjax import contract
 from bertjax.config import build_part, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.data.codecs.minimal_pairs import MinimalPairsConfig, Pair, Sentences, check_source, read
-from bertjax.data.readers.lines import RowError
-from bertjax.data.rows.text_rows import segmented, text_row
+from bertjax.data.codecs.codec import Columns
+from bertjax.data.codecs.minimal_pairs import MinimalPairsConfig, Pair, SentenceCodec, check_source, read
+from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
@@ -49,6 +49,16 @@ class Config(PretrainingConfig):
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
         fix = "set --config.model.direction=left_to_right --config.data.next_sentence=False"
         self.check(ok, "objective", expected, got=got, fix=fix)
+
+    @property
+    def shift(self) -> int:
+        """The offset from a token to the position that predicts it: 0, or a neighbor in a causal model."""
+        shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
+        return shifts[self.model.direction] if self.objective == "causal_lm" else 0
+
+    def codec(self, tokenizer: Tokenizer) -> MaskedTextCodec:
+        columns = Columns("data.text_field", [self.data.text_field])
+        return MaskedTextCodec(tokenizer, self.model.max_positions, columns, shift=self.shift)
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
@@ -86,9 +96,10 @@ class Data(PretrainingData[Config]):
         return minimal_pairs.examples(self._pairs, self._sentences) if self._config.minimal_pairs.source else iter(())
 
     @property
-    def _sentences(self) -> Sentences:
-        config, tokenizer = self._config, self._corpus.tokenizer
-        return minimal_pairs.sentences(tokenizer, config.model, config.objective, config.minimal_pairs.method)
+    def _sentences(self) -> SentenceCodec:
+        config = self._config
+        method = config.minimal_pairs.method
+        return minimal_pairs.codec(self._corpus.tokenizer, config.model, config.objective, method)
 
     @functools.cached_property
     def _pairs(self) -> Sequence[Pair]:
@@ -140,33 +151,6 @@ class Task(PretrainingTask[Config]):
         scores = minimal_pairs.score(results)
         return {name: value for name, value in scores.items() if name.count("/") < 3}  # without those of paradigms
 
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of one text or two, with one or more [MASK]."""
-        segments = [self._tokenizer.encode_with_masks(text) for text in texts]
-        (row,) = segmented([text_row(segments, self._tokenizer)])
-        ids = row["input_ids"].tolist()
-        positions = [i for i, token in enumerate(ids) if token == self._tokenizer.mask_id]
-        limit = self._model_config.max_positions
-        if not positions or len(segments) > 2 or len(ids) > limit:
-            raise RowError(
-                where,
-                got=f"{len(positions)} [MASK], {len(segments)} segment(s), {len(ids)} word pieces",
-                expected=f"at least one [MASK], at most 2 segments with a tab between them in a line, and at "
-                f"most {limit} word pieces with [CLS] and [SEP]",
-                fix="correct the text",
-            )
-        asked = np.array(positions, np.int32) + np.int32(self._shift)
-        return Example([{**row, "masked_positions": asked}], (texts, positions))
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """See `PredictionTask.examples_of`; a text of a table may have a tab between two segments, like a line."""
-        data = self._config.data
-
-        def make(texts: Sequence[str], where: str) -> Example:
-            return self.example(texts[0].split("\t"), where)
-
-        return inputs.of_table(path, "data.text_field", [data.text_field], make, data, tabs=True)
-
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].
 
@@ -190,7 +174,8 @@ class Task(PretrainingTask[Config]):
 
         `is_next_probability` is null without a second segment.
         """
-        (texts, positions), (output,) = example.source, outputs
+        (texts, _), positions = example.source
+        (output,) = outputs
         masks = [
             {
                 "position": position,
@@ -219,8 +204,9 @@ class Task(PretrainingTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
-        (row,), (texts, positions, labels, is_next) = example.rows, example.source
-        record = self.record(Example([row], (texts, positions)), outputs)
+        (row,) = example.rows
+        source, labels, is_next = example.source
+        record = self.record(Example([row], source), outputs)
         names = self._tokenizer.names(labels)
         masks = [{**m, "label": name} for m, name in zip(record["masks"], names, strict=True)]
         words = self._tokenizer.names(row["input_ids"].tolist())
@@ -240,9 +226,10 @@ class Task(PretrainingTask[Config]):
             if len(chosen):
                 is_pair = "next_sentence_labels" in batch and row["token_type_ids"].any()
                 is_next = not batch["next_sentence_labels"][i, 0] if is_pair else None
-                positions = (asked[chosen] - self._shift).tolist()
-                texts = [""] * (1 + is_pair)  # the record has the words
-                source = texts, positions, batch["masked_labels"][i, chosen].tolist(), is_next
+                positions = (asked[chosen] - self._config.shift).tolist()
+                texts = Texts(("",) * (1 + is_pair))  # the record has the words
+                labels = batch["masked_labels"][i, chosen].tolist()
+                source = inputs.Source(texts, positions), labels, is_next
                 yield Example([{**row, "masked_positions": asked[chosen]}], source)
 
     def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> PreTrainingOutput:
@@ -255,9 +242,3 @@ class Task(PretrainingTask[Config]):
             rngs={} if rng is None else {"dropout": rng},
         )
         return cast(PreTrainingOutput, output)
-
-    @property
-    def _shift(self) -> int:
-        """The offset from a token to the position that predicts it: 0, or a neighbor in a causal model."""
-        shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
-        return shifts[self._model_config.direction] if self._config.objective == "causal_lm" else 0

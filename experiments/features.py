@@ -3,9 +3,9 @@
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,12 @@ import numpy as np
 
 from bertjax.config import Constrained, choice, one_of
 from bertjax.contract import Batch, Example, Output, Params
+from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.labeled_text import TextColumns
+from bertjax.data.codecs.texts import PromptedTextCodec, TextCodec, UnitCodec
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
-from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
@@ -25,8 +26,8 @@ from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.heads import POOLINGS, BertFeatures, DenseConfig, SentenceDense, check_layers, pool, pool_spans
-from bertjax.tasks import bert, completion, inputs
-from bertjax.tasks.bert import BertPredictionTask
+from bertjax.tasks import bert, completion
+from bertjax.tasks.bert import BertTask
 
 _BEST_LAYERS = 4  # the last four are best in table 7
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
@@ -99,6 +100,17 @@ class Config(Constrained):
     model: ModelConfig
     data: DataConfig
 
+    def codec(self, tokenizer: Tokenizer) -> TextCodec:
+        data = self.data
+        columns = Columns("data.text_columns", data.text_columns)
+        if self.pooling == "sentence":
+            return PromptedTextCodec(
+                tokenizer, data.seq_len, columns, prompt=self.prompt, includes_prompt=self.include_prompt
+            )
+        is_of_words = self.pooling == "word"
+        takes_first = self.word_pooling == "first"
+        return UnitCodec(tokenizer, data.seq_len, columns, is_of_words=is_of_words, takes_first=takes_first)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
@@ -107,11 +119,6 @@ class Config(Constrained):
             choice(pooling, POOLINGS, "sentence_pooling")
         got, fix = f"{self.prompt!r} with pooling={self.pooling}", "use configs/features.py:sentence, or omit it"
         self.check(self.pooling == "sentence" or not self.prompt, "prompt", "pooling=sentence", got=got, fix=fix)
-
-
-class _Source(NamedTuple):
-    units: list[str]  # the pieces, words or text that the vectors represent
-    second: int | None  # for a pair, the number of the first unit of its second text
 
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
@@ -158,25 +165,7 @@ def chosen_prompt(published: Published, name: str | None, prompt: str | None) ->
 open_vocabulary = bert.open_vocabulary
 
 
-class Prompt(NamedTuple):
-    """A text that precedes each text, and whether the pooling includes its tokens."""
-
-    text: str
-    is_included: bool
-
-
-def prompted_example(texts: Sequence[str], prompt: Prompt, tokenizer: Tokenizer, seq_len: int, source: Any) -> Example:
-    """Returns the example of one text or two after a prompt; see `bert.text_example`."""
-    *ids, of_prompt = tokenizer.encode_batch([prompt.text + texts[0], *texts[1:], prompt.text])
-    example = bert.text_example(ids, tokenizer, seq_len, source)
-    if prompt.is_included:
-        return example
-    (row,), first = example.rows, len(tokenizer.template.start) + len(of_prompt) if prompt.text else 0
-    pooled = (np.arange(len(row["input_ids"])) >= first).astype(np.int32)
-    return example._replace(rows=[{**row, "pooled": pooled}])
-
-
-class Task(BertPredictionTask[Config]):
+class Task(BertTask[Config]):
     """See `bertjax.contract.PredictionTask`.
 
     Parameters: those of `BertFeatures`, and `dense`, those of `SentenceDense`, if there are such maps.
@@ -185,8 +174,6 @@ class Task(BertPredictionTask[Config]):
       size: the size of a vector.
       normalizes: whether vectors have length 1.
     """
-
-    columns_key, tabs = "text_columns", True
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
@@ -217,37 +204,8 @@ class Task(BertPredictionTask[Config]):
         """Returns the task with another prompt, and the same parameters and programs."""
         task = copy.copy(self)
         task._config = dataclasses.replace(self._config, prompt=prompt)
+        task._codec = task._config.codec(self._tokenizer)
         return task
-
-    def examples_in(self, values: Iterable[Any], first: int = 1) -> Iterator[Example]:
-        """See `PredictionTask.examples_in`. Messages count the texts from `first` on."""
-        return inputs.of_objects(values, self.example, self._config.data.on_bad_row, first)
-
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of one text or two."""
-        inputs.check_texts(texts, where, (1, 2))
-        if self._config.pooling != "sentence":
-            return self._of_units(texts)
-        prompt, source = Prompt(self._config.prompt, self._config.include_prompt), _Source(["\t".join(texts)], None)
-        return prompted_example(texts, prompt, self._tokenizer, self._seq_len, source)
-
-    def _of_units(self, texts: Sequence[str]) -> Example:
-        """Returns the example of a text or a pair, with its pieces or words as units."""
-        units, pieces = zip(*map(self._split, texts), strict=True)
-        rows, is_cut = unit_rows(pieces, self._tokenizer, self._seq_len)
-        if self._config.word_pooling == "first":
-            rows = [{**row, "unit_lengths": np.ones_like(row["unit_lengths"])} for row in rows]
-        second = len(units[0]) if len(texts) == 2 else None
-        limited = inputs.limited(bert.of_seq_len(self._seq_len), truncated=is_cut, split=len(rows) > 1)
-        return bert.to_example(rows, _Source([unit for each in units for unit in each], second), limited)
-
-    def _split(self, text: str) -> tuple[list[str], list[list[int]]]:
-        """The units of a text, and the pieces of each; a word that normalizes to nothing is [UNK]."""
-        if self._config.pooling == "word":
-            words = text.split()
-            return words, [ids or [self._tokenizer.unk_id] for ids in self._tokenizer.encode_parts(words)]
-        (ids,) = self._tokenizer.encode_batch([text])
-        return self._tokenizer.names(ids), [[piece] for piece in ids]
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vectors of each row: [B, D], or [B, U, D] of its units."""
@@ -285,7 +243,7 @@ class Task(BertPredictionTask[Config]):
         for row, output in zip(example.rows, outputs, strict=True):
             vectors = output["features"]
             parts.append(vectors[None] if vectors.ndim == 1 else vectors[: len(row["unit_starts"])])
-        units, second = example.source
+        units, second = example.source.kept
         pair = {} if second is None else {"second": second}
         return {"units": units, **pair, "features": np.concatenate(parts)}
 

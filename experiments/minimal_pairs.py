@@ -13,15 +13,16 @@ import jax
 from bertjax import contract
 from bertjax.config import Constrained, Count, one_of, part
 from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
-from bertjax.data.codecs.minimal_pairs import METHODS, Sentences, check_source, read
+from bertjax.data.codecs.codec import Columns
+from bertjax.data.codecs.minimal_pairs import METHODS, SentenceCodec, check_source, read
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM
-from bertjax.tasks import bert, completion, inputs, minimal_pairs
-from bertjax.tasks.bert import BertPredictionTask
+from bertjax.tasks import bert, completion, minimal_pairs
+from bertjax.tasks.bert import BertTask
 from bertjax.tasks.minimal_pairs import OBJECTIVES, check_objective
 
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
@@ -48,6 +49,10 @@ class Config(Constrained):
     method: Annotated[str, one_of(*METHODS)]
     model: bert.InferenceModelConfig
     data: "DataConfig"
+
+    def codec(self, tokenizer: Tokenizer) -> SentenceCodec:
+        columns = Columns("data.text_field", [self.data.text_field])
+        return minimal_pairs.codec(tokenizer, self.model, self.objective, self.method, columns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +97,6 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
 open_vocabulary = bert.open_vocabulary
 
 
-def _sentences(config: Config, tokenizer: Tokenizer) -> Sentences:
-    return minimal_pairs.sentences(tokenizer, config.model, config.objective, config.method)
-
-
 class Data(contract.Data):
     """See `bertjax.contract.Data`. The pairs of `data.valid_source` are its validation examples."""
 
@@ -131,32 +132,25 @@ class Data(contract.Data):
 
     def validation_examples(self) -> Iterator[Example]:
         """See `Data.validation_examples`. Reads and checks all pairs first."""
-        rows, sentences = self._rows, _sentences(self._config, self.vocabulary)
-        source, key = rows.valid_source, "data.valid_source"
-        pairs = read(source, key, sentences, rows.per_paradigm, rows.on_bad_row, rows.pair_columns)
-        return minimal_pairs.examples(pairs, sentences)
+        rows = self._rows
+        codec = self._config.codec(self.vocabulary)
+        policy = rows.per_paradigm, rows.on_bad_row, rows.pair_columns
+        return minimal_pairs.examples(read(rows.valid_source, "data.valid_source", codec, *policy), codec)
 
 
-class Task(BertPredictionTask[Config], ScoringTask):
+class Task(BertTask[Config], ScoringTask):
     """See `bertjax.contract.ScoringTask`."""
 
-    columns_key, splits_tabs = "text_field", False
+    export = None  # type: ignore[assignment]  # the encoder is exported by its own experiment
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         model = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, model, BertForMaskedLM(model), model.max_positions)
-        self._sentences, self._rows = _sentences(config, vocabulary), config.data
 
     def init(self, rng: jax.Array) -> Params:
         """See `PredictionTask.init`."""
         return minimal_pairs.init(self._model, rng)
-
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of a sentence."""
-        inputs.check_texts(texts, where, (1,))
-        (text,) = texts
-        return Example(self._sentences.rows(self._sentences.encode(text, where)), text)
 
     def predict_lengths(self) -> Sequence[int]:
         """See `PredictionTask.predict_lengths`."""
@@ -171,7 +165,7 @@ class Task(BertPredictionTask[Config], ScoringTask):
         values = minimal_pairs.log_probabilities(example.rows, outputs)
         tokens = self._tokenizer.names(minimal_pairs.labels(example.rows).tolist())
         return {
-            "text": example.source,
+            "text": example.source.example.text,
             "score": round(float(values.sum()), 6),
             "per_token_score": round(float(values.mean()), 6),
             "tokens": tokens,

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import softmax
 
 from bertjax.config import part
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
@@ -21,6 +20,7 @@ from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
+from bertjax.scoring.probabilities import softmax
 from bertjax.tasks import bert, completion, fine_tuning
 
 FREE_AFTER_TRAINING = tuple(

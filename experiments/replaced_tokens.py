@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,15 @@ from bertjax import contract
 from bertjax.config import Constrained, above, at_least, build_part, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 from bertjax.data import random
+from bertjax.data.codecs.codec import Columns
+from bertjax.data.codecs.texts import TextCodec
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.replaced_tokens import DISENTANGLED, BertForReplacedTokens, Corrupted, corrupt, sample, with_changes
-from bertjax.tasks import bert, inputs, pretraining, samples
+from bertjax.tasks import bert, pretraining, samples
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
 
 _log = logging.getLogger(__name__)
@@ -92,6 +94,10 @@ class Config(PretrainingConfig):
         expected, fix = "False, because there are no labels of pairs", "set --config.data.next_sentence=False"
         self.data.check(not self.data.next_sentence, "next_sentence", expected, fix=fix)
 
+    def codec(self, tokenizer: Tokenizer) -> TextCodec:
+        most = self.model.max_positions
+        return TextCodec(tokenizer, most, Columns("data.text_field", [self.data.text_field]))
+
     def check_generator(self) -> None:
         """Raises UserError without a generator, which training and evaluation need."""
         self.generator.check(self.generator.width > 0, "width", "above 0, except to predict")
@@ -148,17 +154,10 @@ class Data(PretrainingData[Config]):
         return {**super().baselines(), **{name: float(value) for name, value in own.items()}}
 
 
-class _Text(NamedTuple):
-    """The source of an example."""
-
-    text: str
-    words: Sequence[str]
-
-
 class Task(PretrainingTask[Config]):
     """See `bertjax.contract.TrainingTask`. The parameters `bert` are those of the discriminator."""
 
-    architecture, columns_key, tabs = "BertForPreTraining", "text_field", True
+    architecture = "BertForPreTraining"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
@@ -258,14 +257,6 @@ class Task(PretrainingTask[Config]):
         masked = batch["masked_positions"], batch["masked_labels"], batch["masked_weights"]
         return corrupt(batch["input_ids"], *masked, sampled)
 
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of one text or two."""
-        inputs.check_texts(texts, where, (1, 2))
-        segments = self._tokenizer.encode_batch(texts)
-        example = bert.text_example(segments, self._tokenizer, self._seq_len, None)
-        words = self._tokenizer.names(example.rows[0]["input_ids"].tolist())
-        return example._replace(source=_Text("\t".join(texts), words))
-
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The probability of each token that it is replaced [B, S]; of masked rows, after the generator replaced some.
 
@@ -279,9 +270,10 @@ class Task(PretrainingTask[Config]):
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The tokens, and the probability of each that it is replaced."""
-        text, (output,) = example.source, outputs
-        probabilities = output["probabilities"][: len(text.words)].tolist()
-        return {"text": text.text, "tokens": text.words, "probabilities": [round(p, 6) for p in probabilities]}
+        (row,), (output,) = example.rows, outputs
+        tokens = self._tokenizer.names(row["input_ids"].tolist())
+        probabilities = [round(value, 6) for value in output["probabilities"][: len(tokens)].tolist()]
+        return {"text": "\t".join(example.source.example.texts), "tokens": tokens, "probabilities": probabilities}
 
     def record_fields(self) -> Sequence[str]:
         """See `PredictionTask.record_fields`."""

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,9 @@ import numpy as np
 from bertjax import contract
 from bertjax.config import Constrained, Count, Seed, one_of, part
 from bertjax.contract import Batch, Example, Output, RowIndices, ScoringTask
+from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
+from bertjax.data.codecs.texts import PromptedTextCodec, Texts
 from bertjax.data.readers.beir import Collection
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
@@ -26,11 +29,12 @@ from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.heads import DenseConfig
 from bertjax.scoring import clustering, glue, negatives, probing, retrieval
 from bertjax.scoring.negatives import MiningConfig
-from bertjax.tasks import bert, search
+from bertjax.tasks import bert, inputs, search
 
 _log = logging.getLogger(__name__)
 # Keys of `features.Config` that `resolve` fills in.
 _OF_FEATURES = ("sentence_pooling", "dense", "normalize", "include_prompt", "model", "data")
+_NO_TABLE = Columns("", ())
 _FIXED = {"pooling": "sentence", "word_pooling": "first", "prompt_name": None, "dtype_out": "float32"}
 
 
@@ -138,17 +142,22 @@ class Data(contract.Data):
 
     def validation_examples(self) -> Iterator[Example]:
         """See `Data.validation_examples`. Reads and checks all rows first."""
-        config, source = self._config, self._sources.read()
-        for kind, number, text in source.numbered():
-            prompt = config.document_prompt if kind == "document" else config.query_prompt
-            before, own = features.Prompt(prompt, config.include_prompt), search.Text(source, kind, number)
-            yield features.prompted_example((text,), before, self.vocabulary, config.data.seq_len, own)
+        config = self._config
+        source = self._sources.read()
+        for is_document, texts in itertools.groupby(source.numbered(), lambda text: text[0] == "document"):
+            prompt = config.document_prompt if is_document else config.query_prompt
+            codec = PromptedTextCodec(
+                self.vocabulary, config.data.seq_len, _NO_TABLE, prompt=prompt, includes_prompt=config.include_prompt
+            )
+            places, read = itertools.tee(texts)
+            examples = inputs.encoded(codec, (Texts((text,)) for *_, text in read))
+            for (kind, number, _), example in zip(places, examples, strict=True):
+                yield example._replace(source=search.Text(source, kind, number))
 
 
 class Task(features.Task, ScoringTask):
     """See `bertjax.contract.ScoringTask`. Predictions are the vectors of queries; see `features.Task`."""
 
-    columns_key, tabs = "text_columns", False
     export = None  # type: ignore[assignment]  # see configs/features.py
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
@@ -161,6 +170,7 @@ class Task(features.Task, ScoringTask):
         super().__init__(
             features.Config(**{**own, **_FIXED, "prompt": config.query_prompt, "data": of_data}), vocabulary
         )
+        self._codec = dataclasses.replace(self._codec, has_tabs=False)
         self._settings = config
         keys = (
             "init_from",

@@ -14,7 +14,8 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.contract import Batch, Example, Output, Params
-from bertjax.data.codecs.minimal_pairs import Pair, Sentences
+from bertjax.data.codecs.codec import Columns
+from bertjax.data.codecs.minimal_pairs import Pair, SentenceCodec
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
@@ -42,16 +43,18 @@ def check_objective(objective: str | None, published: Published) -> str:
     return before if before in OBJECTIVES else objective or OBJECTIVES[0]
 
 
-def sentences(tokenizer: Tokenizer, model: BertConfig, objective: str, method: str) -> Sentences:
-    """Returns the converter of sentences for a model, from its config and its pretraining objective."""
+def codec(
+    tokenizer: Tokenizer, model: BertConfig, objective: str, method: str, columns: Columns | None = None
+) -> SentenceCodec:
+    """Returns the codec of sentences for a model, from its config and its pretraining objective."""
     direction = model.direction if objective == "causal_lm" else "both"
-    return Sentences(tokenizer, model.max_positions, method, direction)
+    return SentenceCodec(tokenizer, model.max_positions, method, direction, columns)
 
 
-def examples(pairs: Iterable[Pair], sentences: Sentences) -> Iterator[Example]:
+def examples(pairs: Iterable[Pair], codec: SentenceCodec) -> Iterator[Example]:
     """Yields the example of each pair: the rows of the good and of the bad sentence."""
     for pair in pairs:
-        yield Example([*sentences.rows(pair.good), *sentences.rows(pair.bad)], pair)
+        yield Example([*codec.rows(pair.good), *codec.rows(pair.bad)], pair)
 
 
 def init(model: nn.Module, rng: jax.Array) -> Params:
@@ -61,7 +64,7 @@ def init(model: nn.Module, rng: jax.Array) -> Params:
 
 
 def infer(model: nn.Module, params: Params, batch: Batch) -> dict[str, jax.Array]:
-    """Returns the `log_probabilities` [B, P], float32, of the labels in rows of `Sentences.rows`.
+    """Returns the `log_probabilities` [B, P], float32, of the labels in rows of `SentenceCodec.rows`.
 
     Args:
       model: a `BertForMaskedLM`.

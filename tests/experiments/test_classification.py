@@ -16,6 +16,7 @@ from bertjax.experiments import classification
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
+from bertjax.tasks.inputs import Source
 from tests import published as published_models
 from tests import tiny
 from tests.experiments import commands
@@ -155,7 +156,7 @@ def test_label_sets_are_learned_from_columns_and_from_lists(tmp_path):
     np.testing.assert_array_equal(batch["labels"], same["labels"][:, [1, 2, 0]])
     (spec, *_) = (each for each in task.batch_specs() if each["input_ids"].shape == batch["input_ids"].shape)
     assert specs(batch) == specs(spec)
-    sets = collections.Counter(tuple(example.source) for example in data.validation_examples())
+    sets = collections.Counter(frozenset(example.source.example.label) for example in data.validation_examples())
     assert data.baselines() == lists.baselines() == {"valid/majority_accuracy": max(sets.values()) / sets.total()}
 
     params = random_params(task.init, scale=0.5)
@@ -178,7 +179,8 @@ def test_classes_above_the_threshold_are_predicted(tmp_path):
     output = [{"logits": np.log(np.array([0.9, 0.6, 0.71]) / np.array([0.1, 0.4, 0.29]))}]
     probabilities = {"cat": 0.9, "dog": 0.6, "bird": 0.71}
     assert task.record(example, output) == {"labels": ["cat", "bird"], "probabilities": probabilities}
-    example = example._replace(source=np.array([True, True, False]))
+    labeled = example.source.example._replace(label=("cat", "dog"))
+    example = example._replace(source=Source(labeled))
     scores = task.score([(example, output)])
     assert set(task.score_names()) | {f"f1_{name}" for name in ANIMALS} == set(scores)
     assert (scores["accuracy"], scores["micro_f1"], scores["f1_cat"], scores["f1_bird"]) == (0, 0.5, 1, 0)
@@ -194,7 +196,8 @@ def test_a_multi_label_folder_opens_with_its_objective(tmp_path):
     assert json.loads((folder / "config.json").read_text())["problem_type"] == "multi_label_classification"
     with tiny.few_devices(1):
         (record,) = bertjax.load(folder).predict(["the cat"])  # which sets the objective
-    row = {name: array[None] for name, array in task.example(["the cat"], "").rows[0].items()}
+    (example,) = task.examples_in(["the cat"])
+    row = {name: array[None] for name, array in example.rows[0].items()}
     logits = jax.jit(task.infer)(params, row)
     expected = jax.nn.sigmoid(logits["logits"][0])
     np.testing.assert_allclose([*record["probabilities"].values()], expected, atol=2e-5)
@@ -290,7 +293,7 @@ def test_every_validation_row_is_scored_once(tmp_path):
     task, data, settings, _ = ready(tmp_path)
     assert len(data.fields()["labels"]) + len(list(data.validation_examples())) == 60
     results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.validation_examples()]
-    yes = np.mean([example.source for example, _ in results])
+    yes = np.mean([example.source.example.label == "yes" for example, _ in results])
     scores = task.score(results)
     assert scores["accuracy"] == pytest.approx(yes)
     assert set(scores) == set(task.score_names()) == {"accuracy", "loss"}
@@ -316,7 +319,7 @@ def test_samples_show_rows_and_labels(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, row in zip(found.examples, data.validation_examples(), strict=False):
-        assert example["reference"] == ("no", "yes")[int(row.source)]
+        assert example["reference"] == data.codec.gold(row.source.example)
         assert example["text"].endswith(" .") and "[" not in example["text"]
         assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
     assert [matrix["title"] for matrix in found.matrices] == ["Position embeddings", "Similarity of positions"]
@@ -336,6 +339,6 @@ def test_a_classifier_without_class_names_scores_numbered_rows(tmp_path, trains)
         data.prepare()
     assert data.labels == ("LABEL_0", "LABEL_1")
     lines = source.read_text().splitlines()[1:]
-    counts = collections.Counter(int(example.source) for example in data.validation_examples())
+    counts = collections.Counter(int(example.source.example.label) for example in data.validation_examples())
     assert counts <= collections.Counter(int(line[-1]) for line in lines)
     assert counts.total() == 60 or (trains and counts)

@@ -11,14 +11,18 @@ from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
-from bertjax.tasks.bert import BertPredictionTask, batch_specs, to_example
+from bertjax.tasks.bert import BertTask, batch_specs
 from bertjax.tasks.fine_tuning import ClassifierConfig
 
 
-class Encoder(BertPredictionTask):
+class Encoder(BertTask):
     """A task with an encoder only."""
 
     examples = infer = record = record_fields = None
+
+
+def settings(init_from):
+    return SimpleNamespace(init_from=init_from, codec=lambda tokenizer: None)
 
 
 def encoder(num_tokens, **changes):
@@ -39,7 +43,7 @@ def test_the_encoder():
 def test_a_vocabulary_much_smaller_than_the_weights_is_warned_about(caplog, num_tokens, vocab_size, warns):
     """A placeholder vocabulary has only special tokens."""
     tokenizer = WordPiece([*SPECIALS, *(f"token{i}" for i in range(num_tokens - len(SPECIALS)))], lowercase=True)
-    Encoder(SimpleNamespace(init_from="bert"), tokenizer, encoder(num_tokens, vocab_size=vocab_size), None, 8)
+    Encoder(settings("bert"), tokenizer, encoder(num_tokens, vocab_size=vocab_size), None, 8)
     told = f"data.vocab_file has 1000 tokens for {vocab_size} embeddings: is it the vocabulary of these weights?"
     assert caplog.messages == [told] * warns
 
@@ -47,7 +51,7 @@ def test_a_vocabulary_much_smaller_than_the_weights_is_warned_about(caplog, num_
 def test_many_unknown_tokens_in_the_first_rows_are_warned_about_once(caplog):
     tokenizer = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
     for texts, share in ((["a b a b a b a b a ?", ""], 0), (["a a", "? b ?"], 40)):
-        task = Encoder(SimpleNamespace(init_from=""), tokenizer, encoder(7), None, 8)
+        task = Encoder(settings(""), tokenizer, encoder(7), None, 8)
         for _ in range(2):
             task.watch([text_row([tokenizer.encode_batch([text])[0]], tokenizer) for text in texts])
         told = f"{share} % of the first 5 tokens are unknown: is it the vocabulary of these texts and of the weights?"
@@ -68,13 +72,3 @@ def test_shapes_of_batches(shape):
         **dict.fromkeys(("input_ids", "token_type_ids", "segment_ids", "tags"), (shape, np.int32)),
         **dict.fromkeys(("labels", "weights"), ((8,), np.float32)),
     }
-
-
-def test_the_rows_of_an_example_have_segments():
-    rows = [{"input_ids": np.arange(n, dtype=np.int32), "labels": np.array(n)} for n in (3, 1)]
-    made = to_example(rows, "source")
-    assert made.source == "source"
-    assert [row["segment_ids"].tolist() for row in made.rows] == [[1, 1, 1], [1]]
-    assert made.rows[0]["segment_ids"].dtype == np.int32
-    assert [row.keys() - {"segment_ids"} for row in made.rows] == [{"input_ids", "labels"}] * 2
-    assert "segment_ids" not in rows[0]

@@ -5,7 +5,7 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -13,9 +13,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from bertjax.config import Constrained, Count, one_of
+from bertjax.data.codecs.codec import NO_LIMITS, Codec, Columns, Encoded, check_texts
 from bertjax.data.readers import tables
 from bertjax.data.readers.kinds import TABLES, kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
+from bertjax.data.rows.stored import Row, fields_of
 from bertjax.data.rows.text_rows import segmented, text_row
 from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
 from bertjax.errors import UserError
@@ -58,9 +60,16 @@ class Pair(NamedTuple):
     where: str  # "file:line"
 
 
+class Sentence(NamedTuple):
+    """A sentence to score."""
+
+    text: str
+    words: Words
+
+
 @dataclasses.dataclass(frozen=True)
-class Sentences:
-    """Converts sentences to rows whose predictions are the log-probabilities of their tokens.
+class SentenceCodec(Codec[Sentence]):
+    """Sentences as rows whose predictions are the log-probabilities of their tokens.
 
     Attributes:
       tokenizer: the tokenizer.
@@ -68,14 +77,32 @@ class Sentences:
       method: "original" masks one token at a time (Salazar et al. 2020). "within_word_l2r" also masks the later tokens
         of its word, which would give it away (Kauf and Ivanova 2023). Ignored for causal models.
       direction: "both" for a masked language model, or the direction of a causal one.
+      table: the columns of tables to predict on.
     """
 
+    splits_tabs = False
     tokenizer: Tokenizer
     max_positions: int
     method: str
     direction: str
+    table: Columns | None = None
 
-    def encode(self, text: str, where: str) -> Words:
+    @property
+    def columns(self) -> Columns | None:
+        return self.table
+
+    def parse(self, texts: Sequence[str], where: str) -> Sentence:
+        check_texts(texts, where, (1,))
+        (text,) = texts
+        return Sentence(text, self.words(text, where))
+
+    def encode(self, examples: Sequence[Sentence]) -> Encoded:
+        """Returns the `rows` of the sentences, with "masked_labels" and "masked_positions"."""
+        rows = [self.rows(example.words) for example in examples]
+        sizes = np.array(list(map(len, rows)), np.int32)
+        return Encoded(fields_of(itertools.chain.from_iterable(rows)), sizes, [NO_LIMITS] * len(rows))
+
+    def words(self, text: str, where: str) -> Words:
         """Returns the tokens of a sentence by word. A word also ends at punctuation, as in BERT's tokenizer.
 
         Raises:
@@ -94,7 +121,7 @@ class Sentences:
                 words.append([token])
         return words
 
-    def rows(self, words: Words) -> Sequence[Mapping[str, np.ndarray]]:
+    def rows(self, words: Words) -> list[Row]:
         """Returns the rows of a sentence: one per token, or a single one for causal models.
 
         Returns:
@@ -107,7 +134,7 @@ class Sentences:
             shift = -1 if self.direction == "left_to_right" else 1
             positions = np.arange(first, first + sum(map(len, words)), dtype=np.int32)
             return [{**row, "masked_positions": positions + np.int32(shift), "masked_labels": tokens[positions]}]
-        rows: list[Mapping[str, np.ndarray]] = []
+        rows: list[Row] = []
         for word in words:
             stop = first + len(word)
             for place in range(first, stop):
@@ -128,7 +155,7 @@ def check_source(source: str, key: str) -> None:
 
 
 def read(
-    source: str, key: str, sentences: Sentences, per_paradigm: int, on_bad_row: str, columns: Sequence[str] = ()
+    source: str, key: str, codec: SentenceCodec, per_paradigm: int, on_bad_row: str, columns: Sequence[str] = ()
 ) -> list[Pair]:
     """Reads minimal pairs. Logs the number of those whose sentences have the same tokens.
 
@@ -137,13 +164,13 @@ def read(
     Args:
       source: the files; see `lines.find_files`.
       key: the config key of the source, for messages.
-      sentences: encodes the sentences.
+      codec: divides the sentences into words.
       per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
       on_bad_row: see `BadRows`.
       columns: the columns of the good and the bad sentence in a table; empty for those of BLiMP.
     Raises:
       UserError: if there is no pair, or for a bad row, with file and line: without two sentences, or with one that
-        `Sentences.encode` refuses.
+        `SentenceCodec.words` refuses.
     """
     known = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
     check_source(source, key)
@@ -151,7 +178,7 @@ def read(
     counts = Counter[tuple[str, str]]()
     pairs = []
     for path in tables.find_files(source, key):
-        for pair in bad_rows.sift(map(partial(_pair, known, sentences), _rows(path, key, known, bad_rows))):
+        for pair in bad_rows.sift(map(partial(_pair, known, codec), _rows(path, key, known, bad_rows))):
             counts[pair.groups] += 1
             if not per_paradigm or counts[pair.groups] <= per_paradigm:
                 pairs.append(pair)
@@ -183,7 +210,7 @@ def _rows(path: Path, key: str, known: Sequence[Sequence[str]], bad_rows: BadRow
     return map(row, lines)
 
 
-def _pair(known: Sequence[Sequence[str]], sentences: Sentences, row: tables.Row) -> Pair:
+def _pair(known: Sequence[Sequence[str]], codec: SentenceCodec, row: tables.Row) -> Pair:
     """The pair of a row, by the first of the known sets of columns that the row has."""
     names = next((names for names in known if set(names[:2]) <= row.values.keys()), None)
     if names is None:
@@ -191,5 +218,5 @@ def _pair(known: Sequence[Sequence[str]], sentences: Sentences, row: tables.Row)
         raise RowError(row.where, got, expected, "rename the columns, or name them in data.pair_columns")
     good, bad = (tables.text_of(row, name, "data.pair_columns") for name in names[:2])
     phenomenon, paradigm = (_NOT_IN_NAMES.sub("_", str(row.values.get(name) or "")) for name in names[2:])
-    first, second = (sentences.encode(text, row.where) for text in (good, bad))
+    first, second = (codec.words(text, row.where) for text in (good, bad))
     return Pair((phenomenon, paradigm), first, second, row.where)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bertjax.data.codecs.minimal_pairs import Pair, Sentences, read
+from bertjax.data.codecs.minimal_pairs import Pair, SentenceCodec, read
 from bertjax.data.text import byte_bpe_trainer
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
@@ -17,7 +17,7 @@ PAIRS = [("The cat sees.", "The cats sees."), ("The cats see.", "The cat see.")]
 
 
 def sentences(method="original", direction="both", max_positions=12):
-    return Sentences(TOKENIZER, max_positions, method, direction)
+    return SentenceCodec(TOKENIZER, max_positions, method, direction)
 
 
 def ids(text):
@@ -68,7 +68,7 @@ def test_a_word_ends_at_a_space_and_at_punctuation():
     assert words("the catsters") == [ids("the"), ids("catsters")]
     texts = ["The ex-husband wasn't rough."]
     bpe = byte_bpe_trainer.train(byte_bpe_trainer.count_words(texts * 2, False), 268, lowercase=False)
-    found = Sentences(bpe, 64, "original", "both").encode(texts[0], "")
+    found = SentenceCodec(bpe, 64, "original", "both").words(texts[0], "")
     shown = ["".join(bpe.vocab[token] for token in word).strip("Ġ") for word in found]
     assert shown[:4] == ["The", "ex", "-", "husband"] and shown[-2:] == ["rough", "."]
 
