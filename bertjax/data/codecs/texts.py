@@ -110,7 +110,7 @@ class UnitCodec(TextCodec):
         split = [[self._units(text) for text in example.texts] for example in examples]
         windows = [unit_rows([pieces for _, pieces in texts], self.tokenizer, self.seq_len) for texts in split]
         fields: Fields = fields_of(row for rows, _ in windows for row in rows)
-        if self.takes_first:
+        if self.takes_first and fields:  # texts of white space alone have no rows
             lengths = cast(Ragged, fields["unit_lengths"])
             fields = {**fields, "unit_lengths": lengths._replace(values=np.ones_like(lengths.values))}
         sizes = np.array([len(rows) for rows, _ in windows], np.int32)

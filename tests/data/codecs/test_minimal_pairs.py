@@ -25,7 +25,7 @@ def ids(text):
 
 
 def words(text):
-    return sentences().encode(text, "")
+    return sentences().words(text, "")
 
 
 def pairs_in(path, per_paradigm=0, on_bad_row="stop", columns=()):
