@@ -1,7 +1,11 @@
-"""Config trees as dataclasses: every key is a field, and its value must satisfy the field's type and constraint."""
+"""Config trees as dataclasses: every key is a field, and its value must satisfy the field's type and constraint.
+
+A dataclass may be composed of others that read keys of the same subtree; see `Flat`.
+"""
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import types
@@ -13,6 +17,9 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from bertjax.errors import UserError, did_you_mean
 
 T = TypeVar("T")
+_FLAT = object()
+# The type of a field that is no key itself: `rows: Flat[TableConfig]` reads its keys from the subtree of the dataclass.
+Flat = Annotated[T, _FLAT]
 
 _TOO_LARGE = 2**63  # NumPy and JAX have integers of 64 bits
 _SEVERAL = re.compile(r"[(\[]\s*(['\"]).*\1\s*,?\s*[)\]]")  # a tuple or list of texts, given for a key with one text
@@ -92,12 +99,30 @@ DropoutRate = Annotated[float, at_least(0, below=1)]
 
 def constraints(cls: type) -> dict[str, Constraint]:
     """Returns the constraints of a dataclass's fields, by name. Fields without a constraint are omitted."""
-    found = {}
+    by_key = {}
     for key, hint in typing.get_type_hints(cls, include_extras=True).items():
         for kind in (hint, *typing.get_args(hint)):  # `Size | None` has the constraint of `Size`
-            if typing.get_origin(kind) is Annotated:
-                found[key] = kind.__metadata__[0]
-    return found
+            if typing.get_origin(kind) is Annotated and isinstance(kind.__metadata__[0], Constraint):
+                by_key[key] = kind.__metadata__[0]
+    return by_key
+
+
+@functools.cache
+def flat_parts(cls: type) -> Mapping[str, type]:
+    """Returns the dataclasses that a dataclass is composed of, by field; see `Flat`."""
+    hints = typing.get_type_hints(cls, include_extras=True).items()
+    return {name: hint.__origin__ for name, hint in hints if _FLAT in getattr(hint, "__metadata__", ())}
+
+
+def readers(cls: type) -> list[type]:
+    """Returns a dataclass and those that it is composed of, which together read the keys of a subtree."""
+    return [cls, *(reader for part in flat_parts(cls).values() for reader in readers(part))]
+
+
+def keys(cls: type) -> set[str]:
+    """Returns the keys that a dataclass and those that it is composed of read."""
+    parts = flat_parts
+    return {f.name for reader in readers(cls) for f in dataclasses.fields(reader) if f.name not in parts(reader)}
 
 
 class Constrained:
@@ -151,6 +176,16 @@ class Constrained:
             raise UserError(f"config key{'s' * ('{' in key)} {name}", got=got, expected=expected, fix=fix)
 
 
+class Composed(Constrained):
+    """Base class of dataclasses with `Flat` parts: a key of a part is also an attribute of the whole."""
+
+    def __getattr__(self, key: str) -> Any:
+        for name in flat_parts(type(self)):
+            if name in self.__dict__ and hasattr(self.__dict__[name], key):
+                return getattr(self.__dict__[name], key)
+        raise AttributeError(f"{type(self).__name__} has no key {key}", name=key, obj=self)
+
+
 def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Makes the dataclass `cls` from a config subtree.
 
@@ -164,12 +199,19 @@ def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     Raises:
       UserError: for a key that is not a field, a missing key whose field has no default, or a value of a wrong type.
     """
-    return cls(**_checked_fields((cls,), values, where, is_open=False))
+    return _composed(cls, _checked_fields((cls,), values, where, is_open=False))
+
+
+def _composed(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Makes a dataclass from the values of its keys and those of its parts."""
+    parts = {name: _composed(part, values) for name, part in flat_parts(cls).items()}
+    fields = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name not in parts}  # type: ignore[arg-type]
+    return cls(**fields, **parts)
 
 
 def build_part(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Makes the dataclass `cls` from a config subtree, like `build`, but ignores keys that are not its fields."""
-    return build(cls, {key: values[key] for key in typing.get_type_hints(cls) if key in values}, where)
+    return build(cls, {key: values[key] for key in keys(cls) if key in values}, where)
 
 
 def check_keys(classes: tuple[type, ...], config: Mapping[str, Any]) -> None:
@@ -189,7 +231,10 @@ def _checked_fields(
     classes: tuple[type, ...], values: Mapping[str, Any], where: str, *, is_open: bool
 ) -> dict[str, Any]:
     """Returns the value of every field, converted to the field's type."""
-    fields = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
+    classes = tuple(reader for cls in classes for reader in readers(cls))
+    parts = {name for cls in classes for name in flat_parts(cls)}
+    hints = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
+    fields = {key: hint for key, hint in hints.items() if key not in parts}
     later = {
         f.name: f.default for cls in classes for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING
     }
@@ -267,7 +312,7 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
         return None
     if subtrees and isinstance(value, Mapping):
         # Of several dataclasses, the one with the most keys of the subtree.
-        cls = max(subtrees, key=lambda kind: sum(field.name in value for field in dataclasses.fields(kind)))
+        cls = max(subtrees, key=lambda kind: len(keys(kind) & value.keys()))
         return _checked_fields((cls,), value, where, is_open=True) if is_open else build(cls, value, where)
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     allowed = tuple(typing.get_origin(kind) or kind for kind in kinds)

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config import constraints
+from bertjax.config import constraints, keys, readers
 from bertjax.errors import UserError, did_you_mean
 from bertjax.experiments import find
 from bertjax.training.config import InferenceConfig, TrainingConfig
@@ -83,19 +83,18 @@ def _wrapped(words: str, indent: str) -> list[str]:
     return textwrap.wrap(words, _WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _keys(tree: Mapping[str, Any], readers: list[type], prefix: str) -> Iterator[Key]:
-    """Those of a subtree, which `readers` read."""
+def _keys(tree: Mapping[str, Any], classes: list[type], prefix: str) -> Iterator[Key]:
+    """Yields the keys of a subtree, which these dataclasses read."""
+    classes = [reader for cls in classes for reader in readers(cls)]
     for key, value in tree.items():
-        of_key = [reader for reader in readers if key in _fields(reader)]
+        hints = [typing.get_type_hints(cls)[key] for cls in classes if key in _fields(cls)]
         if isinstance(value, Mapping):
-            hints = [typing.get_type_hints(reader)[key] for reader in of_key]
             typed = [cls for hint in hints for cls in _of_subtree(hint, value)]
             yield from _keys(value, typed, f"{prefix}{key}.")
         else:
-            reader = next((reader for reader in of_key if key in _attributes(reader)), None)
-            constraint = constraints(reader).get(key) if reader else None
-            meaning = _attributes(reader)[key] if reader else ""
-            yield Key(prefix + key, value, constraint.expected if constraint else "", meaning)
+            meanings = [_attributes(cls)[key] for cls in classes if key in _attributes(cls)]
+            limits = [constraints(cls)[key].expected for cls in classes if key in constraints(cls)]
+            yield Key(prefix + key, value, limits[0] if limits else "", meanings[0] if meanings else "")
 
 
 def _of_subtree(hint: Any, tree: Mapping[str, Any]) -> Iterator[type]:
@@ -103,7 +102,7 @@ def _of_subtree(hint: Any, tree: Mapping[str, Any]) -> Iterator[type]:
     kinds = (hint, *typing.get_args(hint))
     classes = [kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     if classes:
-        yield max(classes, key=lambda cls: len(_fields(cls) & set(tree)))
+        yield max(classes, key=lambda cls: len(keys(cls) & set(tree)))
 
 
 def _fields(reader: type) -> set[str]:

@@ -16,7 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax import contract, experiments, loading
-from bertjax.config import Constrained, Size, above, at_least, build, choice, constraints, each, one_of, part
+from bertjax.config import (
+    Composed,
+    Constrained,
+    Flat,
+    Size,
+    above,
+    at_least,
+    build,
+    choice,
+    constraints,
+    each,
+    one_of,
+    part,
+)
 from bertjax.errors import UserError, as_user_error, did_you_mean
 
 
@@ -228,6 +241,36 @@ class MoreLayers(Layers):
     def __post_init__(self):
         super().__post_init__()
         self.check(self.dropout == 0 or self.num_layers > 1, "dropout", "0 with model.num_layers=1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows(Constrained, prefix="data"):
+    length: Size
+    header: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Composition(Composed, prefix="data"):
+    rows: Flat[Rows]
+    layers: Flat[MoreLayers]
+    packing: bool
+
+
+def test_flat_parts_read_their_keys_from_the_subtree_of_the_whole():
+    values = {"length": 8, "packing": True, "num_layers": 1, "rate": 0.5, "scale": 1.0}
+    made = build(Composition, values, "data")
+    assert made.rows == Rows(8, True) and made.layers.num_layers == 1
+    assert (made.length, made.num_layers, made.packing) == (8, 1, True)
+    with pytest.raises(AttributeError, match="Composition has no key other"):
+        _ = made.other
+    with pytest.raises(UserError, match=r"data\.length: got 0; expected at least 1"):
+        build(Composition, {**values, "length": 0}, "data")
+    for key in ("rows", "lenght"):
+        with pytest.raises(UserError, match=rf"data\.{key}: got an unknown key"):
+            build(Composition, {**values, key: 1}, "data")
+    del values["length"]
+    with pytest.raises(UserError, match=r"data\.length: got no value"):
+        build(Composition, values, "data")
 
 
 @pytest.mark.parametrize("cls", [Layers, MoreLayers])
