@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import above, each, one_of
+from bertjax.config import Flat, above, each, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs import labeled_text
 from bertjax.data.codecs.label_sets import LabelSetsConfig, flags_of
@@ -29,8 +29,8 @@ from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
 from bertjax.tasks.objectives import OBJECTIVES, Objective
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig(LabelSetsConfig, fine_tuning.DataConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
@@ -42,7 +42,9 @@ class DataConfig(LabelSetsConfig, fine_tuning.DataConfig):
       packing: whether several texts share a row of `seq_len` tokens in training.
     """
 
+    rows: Flat[LabelSetsConfig]
     labels: tuple[str, ...]
+    seq_len: int
     packing: bool = False
 
 
@@ -76,8 +78,8 @@ class Config(fine_tuning.ClassWeightsConfig):
             expected = f"{', '.join(allowed)} for {self.objective}"
             self.check(metric in allowed, "metrics", expected, got=got, fix=fix)
         if self.is_multi_label:
-            self.data.check_columns()
-            if labels := self.data.labels or self.data.flags:
+            self.data.rows.check_columns()
+            if labels := self.data.labels or self.data.rows.flags:
                 self.check_weights(labels)
 
     @property
@@ -91,7 +93,7 @@ class Config(fine_tuning.ClassWeightsConfig):
         return self.definition.problem == "multi_label"
 
     def codec(self, tokenizer: Tokenizer) -> LabeledTextCodec:
-        return self.definition.codec(self.data, tokenizer)
+        return self.definition.codec(self.data.rows, tokenizer, self.data.seq_len)
 
     def check_labels(self) -> None:
         """Raises UserError unless there are two or more distinct classes that fit the metrics; none in regression.
@@ -211,8 +213,8 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
             return data.labels
         is_alike = published and pretrained.is_alike(published, config.is_multi_label)
         classes = published.labels if published and is_alike else ()
-        if config.is_multi_label and data.flags:
-            return _class_names(self.read.facts, data.flags, classes)
+        if config.is_multi_label and data.rows.flags:
+            return _class_names(self.read.facts, data.rows.flags, classes)
         if not config.is_multi_label:
             labeled_text.check_hidden(self.read.facts, classes)
         order = tables.class_names(data.source, "data.source", data.label_column)
@@ -223,7 +225,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
         if self._config.definition.min_classes:
             self._config.check_weights(self.labels)
             if self._config.is_multi_label:
-                self._config.data.check_labels(self.labels)
+                self._config.data.rows.check_labels(self.labels)
             labeled_text.check_labels(self.read.facts, self.labels)
         return super().complete(config)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import jax
 
 from bertjax import contract
-from bertjax.config import Constrained, Count, one_of, part
+from bertjax.config import Composed, Constrained, Count, Flat, one_of
 from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.minimal_pairs import METHODS, SentenceCodec, check_source, read
@@ -84,8 +84,11 @@ class PairSourcesConfig(Constrained, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(PairSourcesConfig, VocabularyConfig):
+class DataConfig(Composed, prefix="data"):
     """The keys of `data`."""
+
+    pairs: Flat[PairSourcesConfig]
+    vocabulary: Flat[VocabularyConfig]
 
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
@@ -103,7 +106,7 @@ class Data(contract.Data):
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         """See `Evaluable`; the folder has the vocabulary."""
         self._config, self._folder = config, folder
-        self._rows = part(PairSourcesConfig, config.data)
+        self._rows = config.data.pairs
         check_source(self._rows.valid_source, "data.valid_source")
 
     @property

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import part
+from bertjax.config import Flat
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.choices import ChoiceCodec, ChoiceRows, ChoicesConfig, Question
 from bertjax.data.text.tokenizers import Tokenizer
@@ -32,9 +32,11 @@ FREE_AFTER_TRAINING = tuple(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig(ChoicesConfig, fine_tuning.DataConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`."""
+
+    rows: Flat[ChoicesConfig]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Config(fine_tuning.FineTuningConfig):
     data: DataConfig
 
     def codec(self, tokenizer: Tokenizer) -> ChoiceCodec:
-        return ChoiceCodec(part(ChoicesConfig, self.data), tokenizer)
+        return ChoiceCodec(self.data.rows, tokenizer)
 
 
 resolve = functools.partial(completion.bert, seq_len=128)

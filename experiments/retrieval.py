@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Constrained, Count, Seed, one_of, part
+from bertjax.config import Composed, Constrained, Count, Flat, Seed, one_of
 from bertjax.contract import Batch, Example, Output, RowIndices, ScoringTask
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
@@ -39,13 +39,15 @@ _FIXED = {"pooling": "sentence", "word_pooling": "first", "prompt_name": None, "
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(SourcesConfig, VocabularyConfig):
+class DataConfig(Composed, prefix="data"):
     """What is evaluated or mined, and how texts become rows.
 
     Attributes:
       seq_len: the maximum number of tokens of a text. Default: that of `init_from`, or all positions of the model.
     """
 
+    sources: Flat[SourcesConfig]
+    vocabulary: Flat[VocabularyConfig]
     seq_len: int
 
 
@@ -115,7 +117,7 @@ class Data(contract.Data):
         """See `Evaluable`."""
         assert published, "the experiment has no runs"
         self._config, self._published = config, published
-        self._sources = Sources(part(SourcesConfig, config.data))
+        self._sources = Sources(config.data.sources)
 
     @property
     def is_prepared(self) -> bool:

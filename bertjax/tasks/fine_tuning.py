@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import Count, DropoutRate, above, at_least
+from bertjax.config import Composed, Count, DropoutRate, Flat, above, at_least
 from bertjax.contract import Batch, Example, Metrics, TrainingTask
 from bertjax.data.codecs.codec import TrainingCodec
 from bertjax.data.prepared import PreparationConfig
@@ -82,14 +82,17 @@ class EpochsConfig(WarmStartConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig(SplitConfig, VocabularyConfig, AddedTokensConfig, PreparationConfig, BucketsConfig):
-    """The keys of `data` of all fine-tuning.
+class DataConfig(Composed, prefix="data"):
+    """The keys of `data` of all fine-tuning. Tasks set `rows` to the config of their codec.
 
-    Attributes:
-      seq_len: the maximum number of tokens of a row, including special tokens.
+    A task also has `data.seq_len`, the maximum number of tokens of a row, including special tokens.
     """
 
-    seq_len: int
+    rows: Flat[SplitConfig]
+    vocabulary: Flat[VocabularyConfig]
+    added_tokens: Flat[AddedTokensConfig]
+    preparation: Flat[PreparationConfig]
+    buckets: Flat[BucketsConfig]
     packing = False  # a key of tasks that can pack rows; not annotated here, or it would be a key of all
 
 

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from bertjax.config import part
 from bertjax.data.codecs.label_sets import LabelSetCodec, LabelSetsConfig, indicators
-from bertjax.data.codecs.labeled_text import LabeledTextCodec, LabeledTextConfig, with_default_name
+from bertjax.data.codecs.labeled_text import LabeledTextCodec, with_default_name
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.losses import binary_cross_entropy, cross_entropy, is_best, squared_error
@@ -46,8 +45,8 @@ class Objective(abc.ABC):
     dtype: ClassVar[Any]
 
     @abc.abstractmethod
-    def codec(self, data: Any, tokenizer: Tokenizer) -> LabeledTextCodec:
-        """Returns the kind of the rows from the keys of `data`."""
+    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+        """Returns the kind of the rows from their config."""
 
     def target_shape(self, num_classes: int) -> tuple[int, ...]:
         """Returns the shape of the target of a row."""
@@ -108,8 +107,8 @@ class Classification(Objective):
     metrics = tuple(name for name in glue.METRICS if name not in _CORRELATIONS)
     dtype = np.int32
 
-    def codec(self, data: Any, tokenizer: Tokenizer) -> LabeledTextCodec:
-        return LabeledTextCodec(part(LabeledTextConfig, data), False, tokenizer, data.seq_len)
+    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+        return LabeledTextCodec(rows, False, tokenizer, seq_len)
 
     def target(self, label: str, labels: Sequence[str]) -> np.int32:
         return np.int32(labels.index(with_default_name(label, labels)))
@@ -158,8 +157,8 @@ class MultiLabel(Classification):
     metrics = glue.MULTI_LABEL
     dtype = bool
 
-    def codec(self, data: Any, tokenizer: Tokenizer) -> LabeledTextCodec:
-        return LabelSetCodec(part(LabelSetsConfig, data), False, tokenizer, data.seq_len)
+    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+        return LabelSetCodec(rows, False, tokenizer, seq_len)
 
     def target_shape(self, num_classes: int) -> tuple[int, ...]:
         return (num_classes,)
@@ -207,8 +206,8 @@ class Regression(Objective):
     metrics = _CORRELATIONS
     dtype = np.float32
 
-    def codec(self, data: Any, tokenizer: Tokenizer) -> LabeledTextCodec:
-        return LabeledTextCodec(part(LabeledTextConfig, data), True, tokenizer, data.seq_len)
+    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+        return LabeledTextCodec(rows, True, tokenizer, seq_len)
 
     def target(self, label: float, labels: Sequence[str]) -> np.float32:
         return np.float32(label)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from bertjax.config import Constrained, Seed, Size, part
+from bertjax.config import Constrained, Seed, Size
 from bertjax.contract import Batch, Data, Example, RowIndices
 from bertjax.data.codecs.codec import TrainingCodec
-from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
+from bertjax.data.prepared import PreparedRows, ValidRows
 from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, choose_lengths
 from bertjax.data.splits import TRAIN, VALID
 from bertjax.interop.published import Published
@@ -91,7 +91,7 @@ class PreparedData(Data, Generic[C, R]):
     @functools.cached_property
     def prepared(self) -> PreparedRows[R]:
         """The prepared rows."""
-        return PreparedRows(self.codec, self._folder, part(PreparationConfig, self._config.data))
+        return PreparedRows(self.codec, self._folder, self._config.data.preparation)
 
     @functools.cached_property
     def read(self) -> PreparedRows[R] | ValidRows[R]:

@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array
 
-from bertjax.config import Size, build, part
+from bertjax.config import Composed, Flat, Size, build
 from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTask, Sums
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
@@ -39,8 +39,12 @@ _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(CorpusConfig, PairsConfig, InstanceRowsConfig):
+class DataConfig(Composed, prefix="data"):
     """The keys of `data`."""
+
+    corpus: Flat[CorpusConfig]
+    pairs: Flat[PairsConfig]
+    rows: Flat[InstanceRowsConfig]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +86,9 @@ class PretrainingConfig(ExperimentConfig):
     @property
     def batches(self) -> BatchConfig:
         """Everything that determines a batch except the text and the step."""
-        pairs, rows = part(PairsConfig, self.data), part(InstanceRowsConfig, self.data)
+        data = self.data
         sizes = self.batch_size, self.num_steps
-        return BatchConfig(pairs, self.masking, rows, self.objective, self.model.direction, self.seed, *sizes)
+        return BatchConfig(data.pairs, self.masking, data.rows, self.objective, self.model.direction, self.seed, *sizes)
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
@@ -106,7 +110,7 @@ class PretrainingData(Data, Generic[C]):
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         """See `Evaluable`."""
-        corpus = part(CorpusConfig, config.data)
+        corpus = config.data.corpus
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=()), folder / "data"
         corpus.check_source()

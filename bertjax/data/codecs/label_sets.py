@@ -73,6 +73,7 @@ class LabelSetCodec(LabeledTextCodec):
     """Texts or pairs of texts with any number of classes: one row for each."""
 
     kind = "LabelSetRows"
+    unread_keys = ()
     config: LabelSetsConfig
 
     def label(self, row: Row, column: str) -> tuple[str, ...]:

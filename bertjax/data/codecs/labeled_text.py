@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
@@ -91,13 +91,15 @@ class LabeledTextCodec(TrainingCodec[LabeledText]):
 
     kind = "LabeledRows"
     version = 2  # names of classes were stored in sorted order
+    unread_keys: ClassVar[tuple[str, ...]] = ("label_separator",)  # keys of other kinds of labels
     config: LabeledTextConfig
     is_numeric: bool
     tokenizer: Tokenizer
     seq_len: int
 
     def key(self) -> Any:
-        return [key_of(self.config), self.is_numeric, self.tokenizer.key, self.seq_len]
+        rows = {key: value for key, value in key_of(self.config).items() if key not in self.unread_keys}
+        return [rows, self.is_numeric, self.tokenizer.key, self.seq_len]
 
     def splits(self) -> Iterator[tuple[str, LabeledText]]:
         if not self.config.label_column:
