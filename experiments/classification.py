@@ -26,7 +26,7 @@ from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.scoring import glue
 from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
-from bertjax.tasks.objectives import OBJECTIVES, Objective
+from bertjax.tasks.objectives import OBJECTIVES, Classification
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Config(fine_tuning.ClassWeightsConfig):
                 self.check_weights(labels)
 
     @property
-    def definition(self) -> Objective:
+    def definition(self) -> Classification:
         """The definition of `objective`."""
         return OBJECTIVES[self.objective]
 

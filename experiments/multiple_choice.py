@@ -15,7 +15,8 @@ import numpy as np
 
 from bertjax.config import Flat
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.codecs.choices import ChoiceCodec, ChoiceRows, ChoicesConfig, Question
+from bertjax.data.codecs.choices import ChoiceCodec, ChoicesConfig, Question
+from bertjax.data.rows.choice_rows import ChoiceRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification

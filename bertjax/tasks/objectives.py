@@ -1,23 +1,21 @@
 """The objectives of classification: what the label of a row is, its loss, and how predictions are scored and written.
 
-A new loss is a subclass that overrides `losses`, and an entry of `OBJECTIVES`.
+A new loss is a subclass that overrides `losses`, and an entry of `OBJECTIVES`. A target is a label in arrays.
 
 Shapes: C outputs, n rows. The fields of a batch are [B] or, in packed rows, [B, E].
 """
 
-import abc
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int32
+from jaxtyping import Array, Float
 
 from bertjax.data.codecs.label_sets import LabelSetCodec, LabelSetsConfig, indicators
 from bertjax.data.codecs.labeled_text import LabeledTextCodec, with_default_name
-from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.losses import binary_cross_entropy, cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
@@ -25,12 +23,11 @@ from bertjax.scoring.probabilities import sigmoid, softmax
 
 _CORRELATIONS = ("pearson", "spearman")
 Logits = Float[np.ndarray, "n C"]
+Weights = Sequence[float]  # of the classes; empty for 1 each
 
 
-class Objective(abc.ABC):
-    """What a classifier learns.
-
-    A target is the label of a row in arrays. Class weights are empty or one for each class.
+class Classification:
+    """One class for each row, with the cross-entropy. A target is the index of the class.
 
     Attributes:
       problem: the key of `huggingface.PROBLEM_TYPES`.
@@ -39,100 +36,46 @@ class Objective(abc.ABC):
       dtype: the type of targets.
     """
 
-    problem: ClassVar[str]
-    min_classes: ClassVar[int]
-    metrics: ClassVar[tuple[str, ...]]
-    dtype: ClassVar[Any]
+    problem: str = "classification"
+    min_classes: int = 2
+    metrics: tuple[str, ...] = tuple(name for name in glue.METRICS if name not in _CORRELATIONS)
+    dtype: Any = np.int32
 
-    @abc.abstractmethod
     def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
-        """Returns the kind of the rows from their config."""
+        """Returns the kind of the rows."""
+        return LabeledTextCodec(rows, tokenizer, seq_len, is_numeric=False)
 
     def target_shape(self, num_classes: int) -> tuple[int, ...]:
-        """Returns the shape of the target of a row."""
+        """Returns the shape of a target."""
         return ()
 
-    @abc.abstractmethod
-    def target(self, label: Any, labels: Sequence[str]) -> np.ndarray | np.generic:
-        """Returns the target of a label as the codec reads it, with the names of the `labels`."""
-
-    @abc.abstractmethod
-    def reference(self, target: Any, labels: Sequence[str]) -> Any:
-        """Returns a target as a record shows it."""
-
-    @abc.abstractmethod
-    def targets(self, labels: Any, indices: Int32[np.ndarray, " m"], num_classes: int) -> np.ndarray:
-        """Returns the targets of training rows.
-
-        Args:
-          labels: the field "labels" of the codec's training rows.
-          indices: the class of each number in it.
-          num_classes: C.
-        """
-
-    @abc.abstractmethod
-    def losses(self, logits: Float[Array, "*n C"], targets: Array, class_weights: Sequence[float]) -> Array:
-        """Returns the loss of each row."""
-
-    def weights(self, weights: Array, targets: Array, class_weights: Sequence[float]) -> Array:
-        """Returns the weight of each row in the loss, from its weight in the batch."""
-        return jnp.asarray(weights)
-
-    @abc.abstractmethod
-    def is_right(self, logits: Float[Array, "*n C"], targets: Array, threshold: float) -> Array | None:
-        """Returns whether each row is predicted right; None for numbers."""
-
-    @abc.abstractmethod
-    def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
-        """Returns the metrics of a split with the mean loss, from float64 logits and the `Config` of the task."""
-
-    @abc.abstractmethod
-    def baseline(self, targets: np.ndarray) -> dict[str, float]:
-        """Returns the metrics of a constant prediction."""
-
-    @abc.abstractmethod
-    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], threshold: float) -> dict[str, Any]:
-        """Returns the record of a prediction."""
-
-    @abc.abstractmethod
-    def record_fields(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Returns the names in records."""
-
-
-class Classification(Objective):
-    """One class for each row, with the cross-entropy."""
-
-    problem = "classification"
-    min_classes = 2
-    metrics = tuple(name for name in glue.METRICS if name not in _CORRELATIONS)
-    dtype = np.int32
-
-    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
-        return LabeledTextCodec(rows, False, tokenizer, seq_len)
-
-    def target(self, label: str, labels: Sequence[str]) -> np.int32:
+    def target(self, label: Any, labels: Sequence[str]) -> Any:
+        """Returns the target of a label as the codec reads it, with the names of all classes."""
         return np.int32(labels.index(with_default_name(label, labels)))
 
-    def reference(self, target: np.int32, labels: Sequence[str]) -> str:
+    def reference(self, target: Any, labels: Sequence[str]) -> Any:
+        """Returns a target as records show it."""
         return labels[int(target)]
 
-    def targets(
-        self, labels: Int32[np.ndarray, " n"], indices: Int32[np.ndarray, " m"], num_classes: int
-    ) -> Int32[np.ndarray, " n"]:
-        return indices[labels]
+    def targets(self, numbers: Any, indices: np.ndarray, num_classes: int) -> np.ndarray:
+        """Returns the targets of training rows from the field "labels" and the class of each number in it."""
+        return indices[numbers]
 
-    def losses(self, logits: Array, targets: Array, class_weights: Sequence[float]) -> Array:
+    def losses(self, logits: Array, targets: Array, class_weights: Weights) -> Array:
+        """Returns the loss of each row from its logits [..., C]."""
         return cross_entropy(logits, targets)
 
-    def weights(self, weights: Array, targets: Array, class_weights: Sequence[float]) -> Array:
-        """Returns the weight in the batch times that of the class."""
+    def weights(self, weights: Array, targets: Array, class_weights: Weights) -> Array:
+        """Returns the weight of each row in the loss: its weight in the batch times that of its class."""
         weights = jnp.asarray(weights)
         return weights * jnp.asarray(class_weights)[targets] if class_weights else weights
 
-    def is_right(self, logits: Array, targets: Array, threshold: float) -> Array:
+    def is_right(self, logits: Array, targets: Array, threshold: float) -> Array | None:
+        """Returns whether each row is predicted right; None for numbers."""
         return is_best(logits, targets)
 
-    def score(self, logits: Logits, targets: Int[np.ndarray, " n"], config: Any) -> dict[str, float]:
+    def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
+        """Returns the metrics of a split and the mean loss from float64 logits and the `Config` of the task."""
         losses = -np.log(softmax(logits)[np.arange(len(targets)), targets])
         return {**glue.score(config.metrics, logits.argmax(axis=1), targets), "loss": float(losses.mean())}
 
@@ -142,10 +85,12 @@ class Classification(Objective):
         return {"majority_accuracy": float(counts.max() / len(targets))}
 
     def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], threshold: float) -> dict[str, Any]:
+        """Returns the record of a prediction."""
         probabilities = softmax(logits)
         return {"label": labels[int(probabilities.argmax())], "probabilities": _by_label(labels, probabilities)}
 
     def record_fields(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Returns the names in records."""
         return ("label", *(f"probabilities.{label}" for label in labels))
 
 
@@ -158,32 +103,32 @@ class MultiLabel(Classification):
     dtype = bool
 
     def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
-        return LabelSetCodec(rows, False, tokenizer, seq_len)
+        return LabelSetCodec(rows, tokenizer, seq_len, is_numeric=False)
 
     def target_shape(self, num_classes: int) -> tuple[int, ...]:
         return (num_classes,)
 
-    def target(self, label: Sequence[str], labels: Sequence[str]) -> Bool[np.ndarray, " C"]:  # type: ignore[override]
+    def target(self, label: Sequence[str], labels: Sequence[str]) -> np.ndarray:
         names = {with_default_name(name, labels) for name in label}
         return np.array([name in names for name in labels], bool)
 
-    def reference(self, target: Bool[np.ndarray, " C"], labels: Sequence[str]) -> list[str]:  # type: ignore[override]
+    def reference(self, target: np.ndarray, labels: Sequence[str]) -> list[str]:
         return list(itertools.compress(labels, target))
 
-    def targets(self, labels: Ragged, indices: Int32[np.ndarray, " m"], num_classes: int) -> Bool[np.ndarray, "n C"]:
-        return indicators(labels, indices, num_classes)
+    def targets(self, numbers: Any, indices: np.ndarray, num_classes: int) -> np.ndarray:
+        return indicators(numbers, indices, num_classes)
 
-    def losses(self, logits: Array, targets: Array, class_weights: Sequence[float]) -> Array:
+    def losses(self, logits: Array, targets: Array, class_weights: Weights) -> Array:
         """Returns the losses; class weights are `pos_weight` of torch's BCEWithLogitsLoss."""
         return binary_cross_entropy(logits, targets, jnp.asarray(class_weights) if class_weights else None)
 
-    def weights(self, weights: Array, targets: Array, class_weights: Sequence[float]) -> Array:
+    def weights(self, weights: Array, targets: Array, class_weights: Weights) -> Array:
         return jnp.asarray(weights)
 
     def is_right(self, logits: Array, targets: Array, threshold: float) -> Array:
         return jnp.all((jax.nn.sigmoid(logits) >= threshold) == targets, axis=-1)
 
-    def score(self, logits: Logits, targets: Bool[np.ndarray, "n C"], config: Any) -> dict[str, float]:
+    def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
         """Returns also the F1 of each class."""
         metrics = glue.score_label_sets(sigmoid(logits), targets, config.threshold, config.data.labels)
         return {**metrics, "loss": float(np.mean(np.logaddexp(0, logits) - logits * targets))}
@@ -191,14 +136,14 @@ class MultiLabel(Classification):
     def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], threshold: float) -> dict[str, Any]:
         """Returns all classes whose probability is at least the threshold."""
         probabilities = sigmoid(logits)
-        names = self.reference(probabilities >= threshold, labels)
-        return {"labels": names, "probabilities": _by_label(labels, probabilities)}
+        chosen = self.reference(probabilities >= threshold, labels)
+        return {"labels": chosen, "probabilities": _by_label(labels, probabilities)}
 
     def record_fields(self, labels: Sequence[str]) -> tuple[str, ...]:
         return ("labels", *(f"probabilities.{label}" for label in labels))
 
 
-class Regression(Objective):
+class Regression(Classification):
     """One number for each row, with the squared error."""
 
     problem = "regression"
@@ -207,7 +152,7 @@ class Regression(Objective):
     dtype = np.float32
 
     def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
-        return LabeledTextCodec(rows, True, tokenizer, seq_len)
+        return LabeledTextCodec(rows, tokenizer, seq_len, is_numeric=True)
 
     def target(self, label: float, labels: Sequence[str]) -> np.float32:
         return np.float32(label)
@@ -215,18 +160,16 @@ class Regression(Objective):
     def reference(self, target: np.float32, labels: Sequence[str]) -> float:
         return float(target)
 
-    def targets(
-        self, labels: Float[np.ndarray, " n"], indices: Int32[np.ndarray, " m"], num_classes: int
-    ) -> Float[np.ndarray, " n"]:
-        return labels
+    def targets(self, numbers: Any, indices: np.ndarray, num_classes: int) -> np.ndarray:
+        return numbers
 
-    def losses(self, logits: Array, targets: Array, class_weights: Sequence[float]) -> Array:
+    def losses(self, logits: Array, targets: Array, class_weights: Weights) -> Array:
         return squared_error(logits[..., 0], targets)
 
     def is_right(self, logits: Array, targets: Array, threshold: float) -> None:
         return None
 
-    def score(self, logits: Logits, targets: Float[np.ndarray, " n"], config: Any) -> dict[str, float]:
+    def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
         losses = (logits[:, 0] - targets) ** 2
         return {**glue.score(config.metrics, logits[:, 0], targets), "loss": float(losses.mean())}
 
@@ -241,11 +184,7 @@ class Regression(Objective):
         return ("score",)
 
 
-OBJECTIVES: Mapping[str, Objective] = {
-    "classification": Classification(),
-    "multi_label": MultiLabel(),
-    "regression": Regression(),
-}
+OBJECTIVES = {objective.problem: objective for objective in (Classification(), MultiLabel(), Regression())}
 
 
 def _by_label(labels: Sequence[str], probabilities: Float[np.ndarray, " C"]) -> dict[str, float]:

@@ -33,7 +33,7 @@ def write(path: Path, count: int = 600) -> Path:
 
 def codec_of(path: Path, **changes: object) -> LabeledTextCodec:
     config = labeled_config(**{"source": str(path), "valid_fraction": 0.2, **changes})
-    return LabeledTextCodec(config, False, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10)
+    return LabeledTextCodec(config, WordPiece([*SPECIALS, *WORDS], lowercase=True), seq_len=10, is_numeric=False)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

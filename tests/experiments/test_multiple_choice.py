@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.codecs.choices import ChoiceCodec, ChoiceRows, ChoicesConfig
+from bertjax.data.codecs.choices import ChoiceCodec, ChoicesConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
+from bertjax.data.rows.choice_rows import ChoiceRows
 from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError

@@ -2,21 +2,15 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from bertjax.config import at_least
-from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, limits_of, of_seq_len
+from bertjax.data.codecs.codec import Encoded, TableCodec, TrainingRows, encoded_texts
 from bertjax.data.readers.lines import RowError, check_text
-from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
-from bertjax.data.rows.buckets import Indices, Rows
-from bertjax.data.rows.stored import Fields
-from bertjax.data.rows.text_rows import is_too_long, text_fields
-from bertjax.data.text.tokenizers import Tokenizer
-
-_KEY = "data.{context_column,start_column,choice_columns}"
+from bertjax.data.readers.tables import Row, TableConfig, value_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,27 +45,16 @@ class Question(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ChoiceCodec(TrainingCodec[Question]):
-    """Questions with several choices: one row for each choice.
-
-    Attributes:
-      config: the questions to read.
-      tokenizer: the tokenizer.
-    """
+class ChoiceCodec(TableCodec[Question]):
+    """Questions with several choices: one row for each choice."""
 
     kind = "ChoiceRecipe"
+    example = Question
+    column_key = "data.{context_column,start_column,choice_columns}"
     has_tabs = True
     config: ChoicesConfig
-    tokenizer: Tokenizer
-
-    def key(self) -> Any:
-        return [key_of(self.config), self.tokenizer.key]
-
-    def splits(self) -> Iterator[tuple[str, Question]]:
-        return self.config.splits(self.labeled)
 
     def labeled(self, row: Row) -> Question:
-        """Returns the question in a row, with its label. Raises RowError for a malformed row."""
         question = self.parse_row(row)
         label = str(value_of(row, self.config.label_column, "data.label_column")).strip()
         if label not in question.choices or len(question.choices) > self.config.num_choices:
@@ -81,10 +64,9 @@ class ChoiceCodec(TrainingCodec[Question]):
         return question._replace(label=label)
 
     @property
-    def columns(self) -> Columns:
-        config = self.config
-        names = (config.context_column, config.start_column, *config.choice_columns)
-        return Columns(_KEY, [name for name in names if name], config.header, config.separator)
+    def column_names(self) -> Sequence[str]:
+        names = (self.config.context_column, self.config.start_column, *self.config.choice_columns)
+        return [name for name in names if name]
 
     def parse_row(self, row: Row) -> Question:
         config = self.config
@@ -104,17 +86,9 @@ class ChoiceCodec(TrainingCodec[Question]):
         return example.label
 
     def encode(self, examples: Sequence[Question]) -> Encoded:
-        """Returns the rows of each choice; `kept` is the number of truncated ones."""
-        pairs = [self._pairs(example) for example in examples]
-        fields = text_fields(itertools.chain.from_iterable(pairs), self.tokenizer, self.config.seq_len)
-        truncated = [sum(is_too_long(pair, self.tokenizer, self.config.seq_len) for pair in rows) for rows in pairs]
-        limits = limits_of(of_seq_len(self.config.seq_len), truncated=truncated)
-        return Encoded(fields, np.array(list(map(len, pairs)), np.int32), limits, truncated)
-
-    def _pairs(self, example: Question) -> list[tuple[list[int], list[int]]]:
-        """Returns the word pieces of the text paired with those of each choice."""
-        context, *choices = self.tokenizer.encode_batch([example.context, *example.choices.values()])
-        return [(context, choice) for choice in choices]
+        pieces = [self.tokenizer.encode_batch([context, *choices.values()]) for context, choices, _ in examples]
+        pairs = [[(context, choice) for choice in choices] for context, *choices in pieces]
+        return encoded_texts(pairs, self.tokenizer, self.config.seq_len)
 
     def training(self, examples: Sequence[Question]) -> TrainingRows:
         """Returns rows with "choice", the index of a row's choice, and "label", the index of the correct one."""
@@ -124,41 +98,6 @@ class ChoiceCodec(TrainingCodec[Question]):
         scalars = {"choice": np.array(choice, np.int32), "label": np.array(label, np.int32)}
         counts = {"choices": len(choice), "truncated": sum(encoded.kept)}
         return TrainingRows({**encoded.fields, **scalars}, counts)
-
-    def restored(self, values: Any) -> Question:
-        return Question(*values)
-
-
-class ChoiceRows:
-    """Questions as rows [B, C, S]; see `buckets.Padded`.
-
-    Attributes:
-      lengths: the length of the longest row of each question.
-    """
-
-    def __init__(self, fields: Fields, num_choices: int) -> None:
-        """Initializes the rows.
-
-        Args:
-          fields: the fields of the rows of all choices; see `ChoiceCodec.training`.
-          num_choices: C, the maximum number of choices of a question.
-        """
-        choice, labels = cast(np.ndarray, fields["choice"]), cast(np.ndarray, fields["label"])
-        self._rows = Rows({name: field for name, field in fields.items() if name not in ("choice", "label")})
-        self._starts = np.flatnonzero(choice == 0)
-        self._counts = np.diff(self._starts, append=len(choice))
-        self._labels = labels[self._starts]
-        self._choices = np.arange(num_choices)
-        self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
-
-    def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """See `buckets.Padded`. `labels` [B] are the indices of the correct choices. Scalars of rows are [B, C]."""
-        is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
-        numbers = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
-        rows = self._rows.padded(numbers.ravel(), length)
-        del rows["weights"]
-        batch = {name: field.reshape(*is_choice.shape, *field.shape[1:]) for name, field in rows.items()}
-        return {**batch, "labels": self._labels[indices], "weights": (indices >= 0).astype(np.float32)}
 
 
 def _question(context: Any, start: Any, values: Any, where: str) -> Question:

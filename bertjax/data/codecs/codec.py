@@ -8,6 +8,7 @@ or several. R is the type of examples, a NamedTuple of values that JSON can repr
 """
 
 import abc
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -18,8 +19,10 @@ from jaxtyping import Int
 
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows, RowError, check_text, of_row
-from bertjax.data.readers.tables import Row
+from bertjax.data.readers.tables import Row, TableConfig, key_of
 from bertjax.data.rows.stored import Fields
+from bertjax.data.rows.text_rows import is_too_long, text_fields
+from bertjax.data.text.tokenizers import Tokenizer
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Limits = Mapping[str, str]
@@ -224,6 +227,62 @@ class TrainingCodec(Codec[R]):
     @abc.abstractmethod
     def restored(self, values: Any) -> R:
         """Returns the example that `json.dumps` wrote."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableCodec(TrainingCodec[R]):
+    """A kind of row that is read from tables.
+
+    Attributes:
+      example: the type of examples.
+      column_key: the config key that names the columns to predict on, for messages.
+      config: the rows to read.
+      tokenizer: the tokenizer.
+    """
+
+    example: ClassVar[Any]
+    column_key: ClassVar[str]
+    config: TableConfig
+    tokenizer: Tokenizer
+
+    def key(self) -> Any:
+        return [key_of(self.config), self.tokenizer.key]
+
+    def splits(self) -> Iterator[tuple[str, R]]:
+        return self.config.splits(self.labeled)
+
+    @abc.abstractmethod
+    def labeled(self, row: Row) -> R:
+        """Returns the example of a row to train on or to validate. Raises RowError for a malformed row."""
+
+    @property
+    @abc.abstractmethod
+    def column_names(self) -> Sequence[str]:
+        """The columns to predict on."""
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.column_key, self.column_names, self.config.header, self.config.separator)
+
+    def restored(self, values: Any) -> R:
+        example: R = self.example(*values)
+        return example
+
+
+def encoded_texts(examples: Sequence[Sequence[Sequence[Sequence[int]]]], tokenizer: Tokenizer, seq_len: int) -> Encoded:
+    """Returns rows of one or two texts each, truncated to `seq_len` tokens.
+
+    Args:
+      examples: for each example, for each of its rows, the word pieces of its texts.
+      tokenizer: the tokenizer.
+      seq_len: the maximum number of tokens of a row.
+    Returns:
+      The rows; `kept` is the number of truncated rows of each example.
+    """
+    fields = text_fields(itertools.chain.from_iterable(examples), tokenizer, seq_len)
+    truncated = [sum(is_too_long(row, tokenizer, seq_len) for row in rows) for rows in examples]
+    sizes = np.array(list(map(len, examples)), np.int32)
+    return Encoded(fields, sizes, limits_of(of_seq_len(seq_len), truncated=truncated), truncated)
 
 
 def check_texts(texts: Sequence[str], where: str, numbers: Sequence[int], fix: str = "") -> None:

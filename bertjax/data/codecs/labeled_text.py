@@ -11,27 +11,15 @@ import numpy as np
 from jaxtyping import Int32
 
 from bertjax.config import Constraint
-from bertjax.data.codecs.codec import (
-    Columns,
-    Encoded,
-    Survey,
-    TrainingCodec,
-    TrainingRows,
-    check_texts,
-    limits_of,
-    of_seq_len,
-)
+from bertjax.data.codecs.codec import Encoded, Survey, TableCodec, TrainingRows, check_texts, encoded_texts
 from bertjax.data.readers.lines import RowError
-from bertjax.data.readers.tables import Row, TableConfig, key_of, text_of, value_of
+from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.stored import Numbering, Ragged
-from bertjax.data.rows.text_rows import is_too_long, text_fields
 from bertjax.data.splits import TRAIN, VALID
-from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
 Label = str | float | Sequence[str]  # the name of a class, a number, or the names of the classes of a row
 LABEL_KEY = "data.label_column"
-_TEXT_KEY = "data.text_columns"
 _CLASS = "the name or number of a class"
 TextColumns = Annotated[
     tuple[str, ...],
@@ -79,23 +67,24 @@ class LabeledText(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class LabeledTextCodec(TrainingCodec[LabeledText]):
+class LabeledTextCodec(TableCodec[LabeledText]):
     """Texts or pairs of texts with a class or a number: one row for each.
 
     Attributes:
+      unread_keys: keys of `config` that only other kinds of labels read.
       config: the rows to read. Those of training need a label column.
-      is_numeric: whether labels are numbers to predict instead of names of classes.
-      tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row; longer texts are truncated.
+      is_numeric: whether labels are numbers to predict instead of names of classes.
     """
 
     kind = "LabeledRows"
     version = 2  # names of classes were stored in sorted order
-    unread_keys: ClassVar[tuple[str, ...]] = ("label_separator",)  # keys of other kinds of labels
+    example = LabeledText
+    column_key = "data.text_columns"
+    unread_keys: ClassVar[tuple[str, ...]] = ("label_separator",)
     config: LabeledTextConfig
-    is_numeric: bool
-    tokenizer: Tokenizer
     seq_len: int
+    is_numeric: bool
 
     def key(self) -> Any:
         rows = {key: value for key, value in key_of(self.config).items() if key not in self.unread_keys}
@@ -106,13 +95,11 @@ class LabeledTextCodec(TrainingCodec[LabeledText]):
             fix = "set --config.data.label_column to the column of the label"
             expected = "a column, because training needs labels"
             raise UserError("config key data.label_column", got="''", expected=expected, fix=fix)
-        return self.config.splits(self.labeled)
+        return super().splits()
 
     def labeled(self, row: Row) -> LabeledText:
-        """Returns the texts of a row with its label. Raises RowError for an empty text or a bad label."""
-        texts = [text_of(row, column, _TEXT_KEY) for column in self.config.text_columns]
         label = self.label(row, self.config.label_column) if self.config.label_column else None
-        return LabeledText(texts[0], texts[1] if len(texts) == 2 else None, label, row.where)
+        return self.parse_row(row)._replace(label=label)
 
     def label(self, row: Row, column: str) -> Label:
         """Returns the label in a column of a row. Raises RowError for a bad one."""
@@ -124,8 +111,8 @@ class LabeledTextCodec(TrainingCodec[LabeledText]):
         return len(self.config.text_columns) == 2
 
     @property
-    def columns(self) -> Columns:
-        return Columns(_TEXT_KEY, self.config.text_columns, self.config.header, self.config.separator)
+    def column_names(self) -> Sequence[str]:
+        return self.config.text_columns
 
     def parse(self, texts: Sequence[str], where: str) -> LabeledText:
         count = len(self.config.text_columns)
@@ -146,14 +133,12 @@ class LabeledTextCodec(TrainingCodec[LabeledText]):
     def encode(self, examples: Sequence[LabeledText]) -> Encoded:
         texts = ([str(example[side]) for example in examples] for side in range(len(self.config.text_columns)))
         segments = list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))
-        fields = text_fields(segments, self.tokenizer, self.seq_len)
-        truncated = [is_too_long(pieces, self.tokenizer, self.seq_len) for pieces in segments]
-        return Encoded(fields, None, limits_of(of_seq_len(self.seq_len), truncated=truncated))
+        return encoded_texts([[pieces] for pieces in segments], self.tokenizer, self.seq_len)
 
     def training(self, examples: Sequence[LabeledText]) -> TrainingRows:
         """Returns rows whose "labels" are numbers to predict, or stand for names of classes."""
-        fields, _, limits, _ = self.encode(examples)
-        counts = {"truncated": sum(map(bool, limits))}
+        fields, *_, truncated = self.encode(examples)
+        counts = {"truncated": sum(truncated)}
         if self.is_numeric:
             return TrainingRows({**fields, "labels": np.array([row.label for row in examples], np.float32)}, counts)
         number = Numbering()
@@ -163,9 +148,6 @@ class LabeledTextCodec(TrainingCodec[LabeledText]):
     def field(self, numbers: Int32[np.ndarray, " n"], examples: Sequence[LabeledText]) -> Ragged | np.ndarray:
         """Returns the field of the classes of examples, from the numbers of all their classes in order."""
         return numbers
-
-    def restored(self, values: Any) -> LabeledText:
-        return LabeledText(*values)
 
 
 class LabelSurvey(Survey[LabeledText]):

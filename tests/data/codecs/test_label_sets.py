@@ -14,7 +14,7 @@ COLUMNS = {"label_column": "toxic, insult,threat"}
 
 def rows_of(source: str, **changes: object) -> LabelSetCodec:
     values = {**vars(config(source=source, valid_source=source)), **changes}
-    return LabelSetCodec(build(LabelSetsConfig, values, "data"), False, codec_of().tokenizer, seq_len=8)
+    return LabelSetCodec(build(LabelSetsConfig, values, "data"), codec_of().tokenizer, seq_len=8, is_numeric=False)
 
 
 def classes(source: str, **changes: object) -> list[tuple[str, ...]]:

@@ -39,7 +39,7 @@ def read_splits(codec: LabeledTextCodec, seed: int) -> tuple[list[LabeledText], 
 
 
 def codec_of(numeric: bool = False, seq_len: int = 8, **changes: object) -> LabeledTextCodec:
-    return LabeledTextCodec(config(**changes), numeric, WordPiece([*SPECIALS, "a", "b", "c"], lowercase=True), seq_len)
+    return LabeledTextCodec(config(**changes), WordPiece([*SPECIALS, "a", "b", "c"], lowercase=True), seq_len, numeric)
 
 
 def facts_of(*labels: str, split: str = "train") -> dict[str, Any]:
