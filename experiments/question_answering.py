@@ -4,8 +4,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -13,17 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Count, part
+from bertjax.config import Count, Flat
 from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.codecs.questions.question_rows import QuestionRows
-from bertjax.data.codecs.questions.questions import (
-    Question,
-    QuestionsConfig,
-    is_table,
-    parse_questions,
-    questions_of,
-    read_input,
-)
+from bertjax.data.codecs.questions.question_rows import QuestionCodec
+from bertjax.data.codecs.questions.questions import Question, QuestionsConfig
 from bertjax.data.codecs.questions.spans import (
     WITHOUT_OVERLAP,
     Candidate,
@@ -32,16 +24,14 @@ from bertjax.data.codecs.questions.spans import (
     best_answers,
     leaves_no_overlap,
     null_score,
-    windows,
 )
-from bertjax.data.prepared import VALID
-from bertjax.data.readers.lines import BadRows
+from bertjax.data.splits import VALID
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
 from bertjax.scoring import squad
-from bertjax.tasks import bert, completion, fine_tuning, inputs
+from bertjax.tasks import bert, completion, fine_tuning
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +52,12 @@ class ModelConfig(bert.ModelConfig):
     lstm_size: Count
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig(QuestionsConfig, SpanConfig, fine_tuning.DataConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`."""
+
+    rows: Flat[QuestionsConfig]
+    spans: Flat[SpanConfig]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,19 +67,13 @@ class Config(fine_tuning.FineTuningConfig):
     model: ModelConfig
     data: DataConfig
 
+    def codec(self, tokenizer: Tokenizer) -> QuestionCodec:
+        return QuestionCodec(self.data.rows, self.data.spans, tokenizer)
+
 
 resolve = functools.partial(completion.bert, seq_len=384)
-open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_config
-
-
-def _example(question: Question, tokenizer: Tokenizer, spans: SpanConfig) -> Example:
-    """The example of a question, with one row per window of its context."""
-    rows = windows(question, tokenizer, spans)
-    of_query = f"data.max_query_length={spans.max_query_length} tokens in the question"
-    of_rows = bert.of_seq_len(spans.seq_len)
-    limited = {**inputs.limited(of_query, truncated=rows[0].is_cut), **inputs.limited(of_rows, split=len(rows) > 1)}
-    example = bert.to_example([row.inputs for row in rows], (question, rows), limited)
-    return example._replace(columns=question.columns or {})
+open_vocabulary = bert.open_vocabulary
+example_config = fine_tuning.example_config
 
 
 def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
@@ -96,16 +83,6 @@ def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
 
 class Data(fine_tuning.FineTuningData[Config, Question]):
     """See `bertjax.contract.Data`."""
-
-    @functools.cached_property
-    def recipe(self) -> QuestionRows:
-        """See `FineTuningData.recipe`."""
-        data = self._config.data
-        return QuestionRows(part(QuestionsConfig, data), part(SpanConfig, data), self.vocabulary)
-
-    def example(self, row: Question) -> Example:
-        """See `FineTuningData.example`; one row per window."""
-        return _example(row, self.vocabulary, self._config.data)
 
     def baselines(self) -> Mapping[str, float]:
         """F1 of answering with the whole context or, if there are unanswerable questions, of never answering."""
@@ -118,15 +95,10 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """See `bertjax.contract.TrainingTask`. The source of an example is a question, and its windows."""
 
     architecture, term = "BertForQuestionAnswering", "span"
     of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
-
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
-        config.data.check_room(vocabulary.template)
-        super().__init__(config, vocabulary)
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForQuestionAnswering:
         """See `FineTuningTask.with_head`."""
@@ -154,9 +126,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """The official metrics; with unanswerable questions, also those at the best threshold."""
         best, nulls = {}, {}
-        references = _references(example.source[0] for example, _ in results)
+        references = _references(example.source.example for example, _ in results)
         for example, outputs in results:
-            question, _ = example.source
+            question = example.source.example
             candidates, nulls[question.id] = self._candidates(example, outputs)
             best[question.id] = next((each.text for each in candidates if each.text), "")
         if not self._config.data.null_answers:
@@ -168,32 +140,16 @@ class Task(fine_tuning.FineTuningTask[Config]):
         question, rows = example.source
         width = max(len(row.inputs["input_ids"]) for row in rows)
         start, end = (_stacked([output[name] for output in outputs], width) for name in SpanLogits._fields)
-        candidates = best_answers(question, rows, start, end, self._config.data)
+        candidates = best_answers(question, rows, start, end, self._config.data.spans)
         best = next((each.score for each in candidates if each.text), -math.inf)
         return candidates, null_score(start, end) - best
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example for each question of a SQuAD file. Answers in the file are ignored."""
-        return self._examples(lambda bad_rows: parse_questions("\n".join(lines), bad_rows))
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """See `PredictionTask.examples_of`: an example for each question of a table. Answers in it are ignored."""
-        return self._examples(functools.partial(read_input, Path(path))) if is_table(Path(path), "--input") else None
-
-    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
-        """An example for each {"question": ..., "context": ...}, optionally with "id".
-
-        Default ids are the numbers from 1 on.
-        """
-        return self._examples(lambda bad_rows: questions_of(values, bad_rows))
-
-    def _examples(self, read: Callable[[BadRows], Iterator[Question]]) -> Iterator[Example]:
-        bad_rows = BadRows(self._config.data.on_bad_row)
-        make = functools.partial(_example, tokenizer=self._tokenizer, spans=self._config.data)
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Yields the examples, and warns of windows without overlap."""
         count = without = 0
-        for example in inputs.examples(read(bad_rows), make, bad_rows):
+        for example in examples:
             count += 1
-            without += not isinstance(example.source, BadInput) and leaves_no_overlap(example.source[1])
+            without += not isinstance(example.source, BadInput) and leaves_no_overlap(example.source.kept)
             yield example
         if without:
             _log.warning(WITHOUT_OVERLAP, without, count)
@@ -208,9 +164,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         `score` is the score of the best answer, even if no answer is chosen; `null_score` is the score of no answer
         minus `score`. Both are null if the context has no possible answer.
         """
-        question, _ = example.source
+        question = example.source.example
         candidates, null = self._candidates(example, outputs)
-        answer = answer_text(candidates, self._config.data)
+        answer = answer_text(candidates, self._config.data.spans)
         best = next((each for each in candidates if each.text), None)
         chosen = best if answer else None
         return {
@@ -228,7 +184,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds question, context and reference answers."""
-        question, _ = example.source
+        question = example.source.example
         right = {
             "reference": [answer.text for answer in question.answers],
             "reference_starts": [answer.start for answer in question.answers],

@@ -93,7 +93,11 @@ class DataConfig(Composed, prefix="data"):
     added_tokens: Flat[AddedTokensConfig]
     preparation: Flat[PreparationConfig]
     buckets: Flat[BucketsConfig]
-    packing = False  # a key of tasks that can pack rows; not annotated here, or it would be a key of all
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether training rows hold several examples; `packing` is a key of tasks that can pack rows."""
+        return getattr(self, "packing", False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +115,7 @@ class FineTuningConfig(EpochsConfig):
         check_seq_len(self.data.seq_len, self.model.max_positions)
         wrong = [f"model.{key}={value}" for key in _NOT_PACKED if (value := getattr(self.model, key, None))]
         expected = "False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row"
-        got, ok = f"True with {', '.join(wrong)}", not (self.data.packing and wrong)
+        got, ok = f"True with {', '.join(wrong)}", not (self.data.is_packed and wrong)
         self.data.check(ok, "packing", expected, got=got, fix="omit one of them")
 
 
@@ -254,14 +258,14 @@ class FineTuningData(PreparedData[C, R]):
 
     def _count_rows(self) -> int:
         """The number of rows in an epoch."""
-        return count_rows(self.rows.lengths, self._config.data.seq_len, self._config.data.packing)
+        return count_rows(self.rows.lengths, self._config.data.seq_len, self._config.data.is_packed)
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches:
         """See `PreparedData.train`."""
         config, data = self._config, self._config.data
         lengths = bucket_lengths(data.seq_len, self.row_lengths)
-        return training_batches(self.rows, lengths, data.packing, config.batch_size, config.seed)
+        return training_batches(self.rows, lengths, data.is_packed, config.batch_size, config.seed)
 
 
 class FineTuningTask(BertTask[C], TrainingTask):
@@ -304,7 +308,7 @@ class FineTuningTask(BertTask[C], TrainingTask):
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `TrainingTask.batch_specs`; the shapes of `packed_rows.training_batches`."""
         size, length = self._config.batch_size, self._config.data.seq_len
-        if self._config.data.packing:
+        if self._config.data.is_packed:
             of_tokens, of_examples = ({name: np.int32} for name in ("position_ids", "cls_positions"))
             fields = {**of_tokens, **self.of_tokens}, {**of_examples, **self.of_examples}
             return bert.batch_specs([(size, length)], *fields, (size, max_examples(length)))

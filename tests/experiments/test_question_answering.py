@@ -142,7 +142,7 @@ def right_logits(example, length=24):
 def test_right_logits_score_100(tmp_path, variant, answerable, expected):
     task, data, settings, _ = ready(tmp_path, variant, answerable)
     examples = list(data.validation_examples())
-    assert len(examples) == len({example.source[0].id for example in examples}) > 8
+    assert len(examples) == len({example.source.example.id for example in examples}) > 8
     assert max(len(example.rows) for example in examples) > 1
     assert {row["segment_ids"].sum() for example in examples for row in example.rows} > {24}
     scores = task.score([(example, list(right_logits(example))) for example in examples])
@@ -151,13 +151,13 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     for example in examples:
         record = task.record(example, list(right_logits(example)))
-        assert record["answer"] == "".join(answer.text for answer in example.source[0].answers)
+        assert record["answer"] == "".join(answer.text for answer in example.source.example.answers)
 
 
 def test_each_question_has_its_rows(tmp_path):
     data = ready(tmp_path, "squad2", 0.6).data
     vocabulary, encode, sizes = data.vocabulary, data.vocabulary.encode_with_offsets, []
-    rows = [question for split, question in data.recipe.read() if split == "train"]
+    rows = [question for split, question in data.codec.splits() if split == "train"]
     expected = {name: [] for name in ("input_ids", "token_type_ids", "start_positions", "end_positions")}
     for question in rows:
         query, context = encode(question.question).ids[:8], encode(question.context).ids
@@ -188,8 +188,8 @@ def test_each_question_has_its_rows(tmp_path):
 
 def test_answers_outside_all_windows_and_windows_without_overlap_are_counted(tmp_path, caplog):
     first = ready(tmp_path, **{"data.doc_stride": 18}).data
-    train = [question for split, question in first.recipe.read() if split == "train"]
-    counts = [len(spans.windows(question, first.vocabulary, first.recipe.spans)) for question in train]
+    train = [question for split, question in first.codec.splits() if split == "train"]
+    counts = [len(spans.windows(question, first.vocabulary, first.codec.spans)) for question in train]
     labeled = np.split(first.fields()["start_positions"] > 0, np.cumsum(counts)[:-1])
     lost = sum(not windows.any() for windows in labeled)
     assert first.report()["answers_in_no_window"] == lost > 0

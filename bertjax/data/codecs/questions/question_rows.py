@@ -1,15 +1,23 @@
-"""Questions as training rows: windows of their contexts, with the positions of the answers."""
+"""Questions about texts as rows: windows of their contexts, in training with the positions of the answers."""
 
 import dataclasses
+import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig, read_splits
-from bertjax.data.codecs.questions.spans import WITHOUT_OVERLAP, SpanConfig, leaves_no_overlap, windows, with_positions
-from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
+import numpy as np
+from jaxtyping import Int32
+
+from bertjax.data.codecs.codec import Encoded, Input, Survey, TrainingCodec, TrainingRows, limits_of, of_seq_len
+from bertjax.data.codecs.questions import questions
+from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig
+from bertjax.data.codecs.questions.spans import WITHOUT_OVERLAP, SpanConfig, Window, leaves_no_overlap, target, windows
+from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.tables import key_of
-from bertjax.data.rows.stored import Row, fields_of
+from bertjax.data.rows.stored import fields_of
+from bertjax.data.splits import TRAIN
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
@@ -17,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionRows(Recipe[Question]):
-    """The recipe of questions: one row for each window of the context.
+class QuestionCodec(TrainingCodec[Question]):
+    """Questions about a context: one row for each window of the context.
 
     Attributes:
       config: the questions to read.
@@ -26,6 +34,7 @@ class QuestionRows(Recipe[Question]):
       tokenizer: the tokenizer.
     """
 
+    kind = "QuestionRows"
     config: QuestionsConfig
     spans: SpanConfig
     tokenizer: Tokenizer
@@ -34,60 +43,91 @@ class QuestionRows(Recipe[Question]):
         self.spans.check_room(self.tokenizer.template)
 
     def key(self) -> Any:
-        """See `Recipe.key`. `null_answers` is part of it because `survey` depends on it."""
+        """Returns the description with `null_answers`, on which `survey` depends."""
         spans = self.spans
-        of_spans = [spans.seq_len, spans.doc_stride, spans.max_query_length, spans.null_answers]
-        return [key_of(self.config), of_spans, self.tokenizer.key]
+        settings = [spans.seq_len, spans.doc_stride, spans.max_query_length, spans.null_answers]
+        return [key_of(self.config), settings, self.tokenizer.key]
 
-    def read(self) -> Iterator[tuple[str, Question]]:
-        """See `Recipe.read`. Raises UserError if `questions.read_splits` does."""
-        return read_splits(self.config)
+    def splits(self) -> Iterator[tuple[str, Question]]:
+        return questions.read_splits(self.config)
+
+    def lines(self, lines: Iterable[str], bad_rows: BadRows) -> Iterator[Input]:
+        """Returns an input for each question of a SQuAD file. Answers in the file are ignored."""
+        return map(Input, questions.parse_questions("\n".join(lines), bad_rows))
+
+    def objects(self, values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Input]:
+        """Returns an input for each {"question": ..., "context": ...}, optionally with "id", by default its number."""
+        return map(Input, questions.questions_of(values, bad_rows))
+
+    def file(self, path: str, bad_rows: BadRows) -> Iterator[Input] | None:
+        """Returns an input for each question of a table; None for a file in SQuAD's form."""
+        if not questions.is_table(Path(path), "--input"):
+            return None
+        return (Input(example, example.columns or {}) for example in questions.read_input(Path(path), bad_rows))
 
     def survey(self) -> Survey[Question]:
-        """See `Recipe.survey`. Collects no facts. Rejects questions without answers unless `null_answers` is set."""
+        """Returns a survey that collects no facts. It rejects questions without answers unless `null_answers`."""
         return Survey() if self.spans.null_answers else _AnswerCheck()
 
-    def text(self, row: Question) -> str:
-        """See `Recipe.text`."""
-        return f"{row.question}\t{row.context}"
+    def text(self, example: Question) -> str:
+        return f"{example.question}\t{example.context}"
 
-    def encode(self, rows: Sequence[Question]) -> Encoded:
-        """See `Recipe.encode`. The fields include "start_positions" and "end_positions".
+    def gold(self, example: Question) -> list[str]:
+        """Returns the texts of all correct answers; none if the question is impossible."""
+        return [answer.text for answer in example.answers]
+
+    def encode(self, examples: Sequence[Question]) -> Encoded:
+        """Returns the rows of all windows; `kept` is the windows of each question."""
+        parts = [windows(example, self.tokenizer, self.spans) for example in examples]
+        sizes = np.array(list(map(len, parts)), np.int32)
+        of_query = f"data.max_query_length={self.spans.max_query_length} tokens in the question"
+        queries = limits_of(of_query, truncated=[of_question[0].is_cut for of_question in parts])
+        contexts = limits_of(of_seq_len(self.spans.seq_len), truncated=[False] * len(parts), split=sizes > 1)
+        limits = [{**query, **context} for query, context in zip(queries, contexts, strict=True)]
+        return Encoded(fields_of(window.inputs for window in itertools.chain(*parts)), sizes, limits, parts)
+
+    def training(self, examples: Sequence[Question]) -> TrainingRows:
+        """Returns rows with "start_positions" and "end_positions".
 
         The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are
         "windows"; "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS];
         "contexts_without_overlap", that of questions whose windows share no pieces; and "truncated", that of truncated
         questions.
         """
-        encoded: list[Row] = []
-        lost = without = truncated = 0
-        for question in rows:
-            answer = question.answers[0] if question.answers else None
-            parts = windows(question, self.tokenizer, self.spans)
-            truncated += parts[0].is_cut
-            found = [with_positions(window, answer) for window in parts]
-            lost += answer is not None and not any(row["start_positions"] for row in found)
-            without += leaves_no_overlap(parts)
-            encoded += found
-        counts = {"windows": len(encoded), "answers_in_no_window": lost}
-        counts |= {"contexts_without_overlap": without, "truncated": truncated}
-        return Encoded(fields_of(encoded), counts)
+        fields, _, _, parts = self.encode(examples)
+        positions = [_positions(example, of_question) for example, of_question in zip(examples, parts, strict=True)]
+        starts, ends = np.concatenate(positions).T
+        lost = sum(
+            bool(example.answers) and not spans[:, 0].any() for example, spans in zip(examples, positions, strict=True)
+        )
+        counts = {
+            "windows": len(starts),
+            "answers_in_no_window": lost,
+            "contexts_without_overlap": sum(map(leaves_no_overlap, parts)),
+            "truncated": sum(of_question[0].is_cut for of_question in parts),
+        }
+        return TrainingRows({**fields, "start_positions": starts.copy(), "end_positions": ends.copy()}, counts)
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-        """See `Recipe.check`. Warns of windows without overlap."""
+        """Warns of windows without overlap."""
         if count := report["contexts_without_overlap"]:
             _log.warning(WITHOUT_OVERLAP, count, report["rows"][TRAIN])
 
     def restored(self, values: Any) -> Question:
-        """See `Recipe.restored`."""
         question = Question(*values)
         return question._replace(answers=tuple(Answer(*answer) for answer in question.answers))
 
 
+def _positions(example: Question, parts: Sequence[Window]) -> Int32[np.ndarray, "windows 2"]:
+    """Returns the positions of the first and the last piece of the answer in each window; see `spans.target`."""
+    answer = example.answers[0] if example.answers else None
+    return np.array([target(window, answer) for window in parts], np.int32)
+
+
 class _AnswerCheck(Survey[Question]):
-    def add(self, split: str, rows: Sequence[Question]) -> None:
+    def add(self, split: str, examples: Sequence[Question]) -> None:
         """Raises UserError if a question has no answer."""
-        for question in rows:
+        for question in examples:
             if question.is_impossible:
                 raise UserError(
                     f"{question.where} (id {question.id})",

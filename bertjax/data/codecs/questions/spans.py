@@ -150,16 +150,6 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
     return first - part.start + window.first, last - part.start + window.first
 
 
-def with_positions(window: Window, answer: Answer | None) -> dict[str, np.ndarray]:
-    """Returns the inputs of a row with start_positions and end_positions (int32 scalars) for training; see `target`."""
-    start, end = target(window, answer)
-    return {
-        **window.inputs,
-        "start_positions": np.array(start, np.int32),
-        "end_positions": np.array(end, np.int32),
-    }
-
-
 def null_score(start_logits: Float[np.ndarray, "windows S"], end_logits: Float[np.ndarray, "windows S"]) -> float:
     """Returns the score of no answer: the lowest score of [CLS], because one of the windows may have the answer."""
     return float((start_logits[:, 0].astype(np.float64) + end_logits[:, 0]).min())
