@@ -15,19 +15,13 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from bertjax import contract
-from bertjax.config import Constrained, Size, above, each, one_of, part
+from bertjax.config import Constrained, Flat, Size, above, each, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
-from bertjax.data.codecs.related_texts import (
-    RelatedTexts,
-    RelatedTextsConfig,
-    RelatedTextsRecipe,
-    pieces_of,
-)
+from bertjax.data.codecs.related_texts import RelatedTexts, RelatedTextsCodec, RelatedTextsConfig
 from bertjax.data.readers import beir
 from bertjax.data.readers.beir import Collection
 from bertjax.data.rows.buckets import max_examples
 from bertjax.data.rows.joint_batches import Examples, JointBatches, row_counts
-from bertjax.data.rows.text_rows import is_too_long, text_row
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop import sentence_transformers
@@ -35,7 +29,7 @@ from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from bertjax.models.dot_product import Tokens
-from bertjax.models.embedding_losses import LOSSES, LossConfig, Texts, total
+from bertjax.models.embedding_losses import OBJECTIVES, LossConfig, Objective, Texts, total
 from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, places_of_vectors, pool_texts
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
@@ -44,8 +38,6 @@ from bertjax.tasks import bert, completion, fine_tuning, inputs, samples, search
 
 _log = logging.getLogger(__name__)
 
-# What the rows of an objective must state; see `RelatedTextsRecipe`.
-_SCORES = {"ranking": "", "triplet": "", "cosine": "pair", "cosent": "pair", "margin": "teacher"}
 _CORRELATIONS, _RANKS = ("spearman", "pearson"), ("accuracy@1", "mrr@10", "ndcg@10")
 _RANKED = 10  # documents of the metrics
 _SEARCHED, _SHOWN, _SHOWN_DOCUMENTS = 500, 8, 5  # on the run's page: rows, examples, and documents of each
@@ -66,8 +58,8 @@ class RetrievalConfig(Constrained, prefix="retrieval"):
     qrels: str = "test"
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig(RelatedTextsConfig, fine_tuning.DataConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
@@ -76,6 +68,7 @@ class DataConfig(RelatedTextsConfig, fine_tuning.DataConfig):
       row_counts: the numbers of rows that a batch may have. Default: from the training rows.
     """
 
+    rows: Flat[RelatedTextsConfig]
     row_multiple: Size
     row_counts: tuple[int, ...] | None
 
@@ -105,7 +98,7 @@ class Config(fine_tuning.FineTuningConfig):
 
     model: bert.ModelConfig
     data: DataConfig
-    objective: Annotated[str, one_of(*LOSSES)]
+    objective: Annotated[str, one_of(*OBJECTIVES)]
     scale: Annotated[float, above(0)]
     learn_scale: bool
     symmetric: bool
@@ -120,16 +113,26 @@ class Config(fine_tuning.FineTuningConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        data = self.data
-        needs, has = bool(_SCORES[self.objective]), bool(data.score_column)
-        expected = "a column" if needs else "''"
-        self.data.check(needs == has, "score_column", f"{expected} with objective={self.objective}")
+        rows = self.data.rows
+        objective = self.definition
+        expected = "a column" if objective.scores else "''"
+        has_scores = bool(rows.score_column) == bool(objective.scores)
+        rows.check(has_scores, "score_column", f"{expected} with objective={self.objective}")
         fix = "use objective=ranking, or columns of texts that are related"
-        self.check(not data.label_column or self.objective == "ranking", "objective", "ranking with classes", fix=fix)
-        ok = self.objective not in ("triplet", "margin") or len(data.text_columns) > 2
-        data.check(ok, "text_columns", f"a third column, of negatives, with objective={self.objective}")
+        has_texts = objective.allows_classes or not rows.label_column
+        self.check(has_texts, "objective", "ranking with classes", fix=fix)
+        has_negatives = len(rows.text_columns) > 2 or not objective.needs_negatives
+        rows.check(has_negatives, "text_columns", f"a third column, of negatives, with objective={self.objective}")
         width = self.size
         self.check(all(size < width for size in self.sizes), "sizes", f"numbers below {width}, the size of vectors")
+
+    def codec(self, tokenizer: Tokenizer) -> RelatedTextsCodec:
+        return RelatedTextsCodec(self.data.rows, tokenizer, self.definition.scores)
+
+    @property
+    def definition(self) -> Objective:
+        """The definition of `objective`."""
+        return OBJECTIVES[self.objective]
 
     @property
     def size(self) -> int:
@@ -175,13 +178,6 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
     """See `bertjax.contract.Data`."""
 
     @functools.cached_property
-    def recipe(self) -> RelatedTextsRecipe:
-        """See `FineTuningData.recipe`."""
-        return RelatedTextsRecipe(
-            part(RelatedTextsConfig, self._config.data), _SCORES[self._config.objective], self.vocabulary
-        )
-
-    @functools.cached_property
     def _examples(self) -> Examples:
         return Examples(self.fields(), self._config.num_texts)
 
@@ -217,22 +213,14 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
     def _count_rows(self) -> int:
         return len(self._examples.lengths)
 
-    def example(self, row: RelatedTexts) -> Example:
-        """See `FineTuningData.example`; one row per text."""
-        data, tokenizer = self._config.data, self.vocabulary
-        pieces = pieces_of(row.texts, data, tokenizer)
-        is_cut = any(is_too_long(text, tokenizer, data.seq_len) for text in pieces)
-        rows = [text_row(text, tokenizer, data.seq_len) for text in pieces]
-        return bert.to_example(rows, row, inputs.limited(bert.of_seq_len(data.seq_len), truncated=is_cut))
-
     def validation_examples(self) -> Iterator[Example]:
-        """See `Data.validation_examples`; the rows, and then the texts of `retrieval.source`."""
+        """Yields the examples of the rows, and then those of the texts of `retrieval.source`."""
         yield from super().validation_examples()
-        for kind, number, text in self._collection.numbered() if self._collection else ():
-            data, tokenizer = self._config.data, self.vocabulary
-            prompt = data.query_prompt if kind == "query" else data.document_prompt
-            source = search.Text(self._collection, kind, number)
-            yield bert.text_example(tokenizer.encode_batch([prompt + text]), tokenizer, data.seq_len, source)
+        if self._collection:
+            document = self.codec.with_prompt(self._config.data.document_prompt)
+            yield from search.examples(
+                self._collection, self.codec, document, lambda text: RelatedTexts((text,), (), None)
+            )
 
     @functools.cached_property
     def _collection(self) -> Collection | None:
@@ -241,9 +229,9 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
 
     def baselines(self) -> Mapping[str, float]:
         """The expected accuracy of a random document; see `_rankings`."""
-        if _SCORES[self._config.objective] == "pair":
+        if self._config.definition.scores == "pair":
             return {}
-        rows = [example.source for example in self.valid]
+        rows = [example.source.example for example in self.valid]
         itself = int(bool(self._config.data.label_column))  # a text is not among its own documents
         relevant: dict[str, set[str]] = {}  # by query, or by class
         for row in rows:
@@ -298,6 +286,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """See `Experiment`."""
         super().__init__(config, vocabulary)
         self.term = config.objective
+        self._codec = self._codec.with_prompt("")
         margins = config.false_negative_margin, config.triplet_margin
         self._loss = LossConfig(config.symmetric, *margins)
 
@@ -343,7 +332,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         found = in_slices(encode, rows, self._config.accumulation_steps)
         places = batch["places"]
         vectors = found.reshape(-1, found.shape[-1])[jnp.maximum(places, 0)]
-        scores = batch["scores"] if _SCORES[self.term] else jnp.zeros((len(places), 0))
+        scores = batch["scores"] if self._config.definition.scores else jnp.zeros((len(places), 0))
         texts = Texts(places >= 0, batch["numbers"], scores, batch["weights"])
         scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
         loss = total(self.term, vectors, texts, scale, self._loss, self._config.sizes)
@@ -364,12 +353,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     @property
     def _is_pair(self) -> bool:
-        return _SCORES[self.term] == "pair"
+        return self._config.definition.scores == "pair"
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `score_names`."""
         of_search = [result for result in results if isinstance(result[0].source, search.Text)]
-        scores = self._score_rows([result for result in results if isinstance(result[0].source, RelatedTexts)])
+        scores = self._score_rows([result for result in results if isinstance(result[0].source, inputs.Source)])
         if not of_search:
             return scores
         source, vectors = search.vectors(of_search, self._config.size, unit=True)
@@ -379,7 +368,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def _score_rows(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> dict[str, float]:
         if self._is_pair:
             cosines = np.array([first @ second for _, (first, second) in _unit(results)])
-            return glue.score(_CORRELATIONS, cosines, np.array([example.source.scores[0] for example, _ in results]))
+            return glue.score(
+                _CORRELATIONS, cosines, np.array([example.source.example.scores[0] for example, _ in results])
+            )
         values = [
             value
             for each in _rankings(results)
@@ -387,19 +378,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         ]
         return {name: float(np.mean([value[name] for value in values])) if values else 0.0 for name in _RANKS}
 
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of one text, without a prompt."""
-        inputs.check_texts(texts, where, (1,))
-        return bert.text_example(self._tokenizer.encode_batch(texts), self._tokenizer, self._seq_len, texts[0])
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """See `PredictionTask.examples_of`; the texts in the first of `data.text_columns`."""
-        data = self._config.data
-        return inputs.of_table(path, "data.text_columns", data.text_columns[:1], self.example, data)
-
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The text, and its vector."""
-        return {"text": example.source, "features": outputs[0]["features"]}
+        return {"text": example.source.example.texts[0], "features": outputs[0]["features"]}
 
     def record_fields(self) -> Sequence[str]:
         """See `PredictionTask.record_fields`."""
@@ -407,7 +388,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation texts with the most similar texts of the first rows, or pairs with their scores."""
-        examples = (each for each in data.validation_examples() if isinstance(each.source, RelatedTexts))
+        examples = (each for each in data.validation_examples() if isinstance(each.source, inputs.Source))
         shown = list(itertools.islice(examples, _SEARCHED))
         every = Example([row for example in shown for row in example.rows], None)
         ((_, outputs),) = infer([every])  # one example, because `infer` yields only the first few
@@ -444,7 +425,7 @@ def _unit(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[tuple
     """Yields the rows of examples with the vectors of their texts, scaled to length 1."""
     for example, outputs in results:
         vectors = np.stack([output["features"] for output in outputs]).astype(np.float32)
-        yield example.source, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        yield example.source.example, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def _rankings(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[_Ranking]:

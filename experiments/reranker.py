@@ -5,7 +5,7 @@ Shapes: B queries, C texts of a query, S tokens of a query with one text.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,32 +14,33 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from bertjax.config import Count, one_of, part
+from bertjax.config import Count, Flat, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.codecs.choices import ChoiceRows
-from bertjax.data.codecs.ranked_texts import RankedTextsRecipe, pairs_of
+from bertjax.data.codecs.ranked_texts import RankedTextsCodec
 from bertjax.data.codecs.related_texts import QueriesConfig, RelatedTexts
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.rows.text_rows import text_row
+from bertjax.data.rows.choice_rows import ChoiceRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import is_best, mask_logits
-from bertjax.models.ranking_losses import LOSSES
+from bertjax.models.ranking_losses import OBJECTIVES, Objective
 from bertjax.scoring import glue
-from bertjax.tasks import bert, completion, fine_tuning, inputs, pretrained
+from bertjax.scoring.probabilities import sigmoid
+from bertjax.tasks import bert, completion, fine_tuning, pretrained
 
-_COMPARING = ("listwise", "distillation")  # objectives that compare the texts of a row
-_RANKS, _CORRELATIONS, _PRECISION = ("accuracy@1", "mrr@10", "ndcg@10"), ("pearson", "spearman"), ("average_precision",)
+_RANKS = ("accuracy@1", "mrr@10", "ndcg@10")
+_CORRELATIONS = ("pearson", "spearman")
+_PRECISION = ("average_precision",)
 _LENGTH = 512  # the maximum tokens of a row by default
 _COLUMNS = ("text_columns", "score_column", "header", "separator")
 FREE_AFTER_TRAINING = ("activation", *(f"data.{key}" for key in (*_COLUMNS, "num_negatives", "seq_len")))
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig(QueriesConfig, fine_tuning.DataConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
@@ -51,6 +52,7 @@ class DataConfig(QueriesConfig, fine_tuning.DataConfig):
         positions if that is smaller.
     """
 
+    rows: Flat[QueriesConfig]
     num_negatives: Count | None
 
 
@@ -66,31 +68,39 @@ class Config(fine_tuning.FineTuningConfig):
 
     model: fine_tuning.ClassifierConfig
     data: DataConfig
-    objective: Annotated[str, one_of(*LOSSES)]
+    objective: Annotated[str, one_of(*OBJECTIVES)]
     activation: Annotated[str, one_of("identity", "sigmoid")]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        data, told = self.data, f"with objective={self.objective}"
-        data.check(len(data.text_columns) > 1, "text_columns", "the columns of the query and of a text, or more")
-        if data.source:
-            needs_scores = self.objective in ("regression", "distillation")
-            data.check(data.score_column or not needs_scores, "score_column", f"a column {told}")
-            needs_negatives = self.objective in _COMPARING or not data.score_column
-            expected = f"a third column, of negatives, {told}"
-            data.check(not needs_negatives or len(data.text_columns) > 2, "text_columns", expected)
+        rows = self.data.rows
+        objective = f"with objective={self.objective}"
+        rows.check(len(rows.text_columns) > 1, "text_columns", "the columns of the query and of a text, or more")
+        if rows.source:
+            has_scores = rows.score_column or not self.definition.needs_scores
+            rows.check(has_scores, "score_column", f"a column {objective}")
+            has_negatives = len(rows.text_columns) > 2 or not self.ranks
+            rows.check(has_negatives, "text_columns", f"a third column, of negatives, {objective}")
+
+    def codec(self, tokenizer: Tokenizer) -> RankedTextsCodec:
+        return RankedTextsCodec(self.data.rows, tokenizer, self.definition.compares, self.definition.is_probability)
+
+    @property
+    def definition(self) -> Objective:
+        """The definition of `objective`."""
+        return OBJECTIVES[self.objective]
 
     @property
     def ranks(self) -> bool:
         """Whether the first text of each row is the relevant one."""
-        return self.objective in _COMPARING or not self.data.score_column
+        return self.definition.compares or not self.data.score_column
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, the length and the activation."""
     length = (sentence_transformers.read_length(published.path) if published else None) or _LENGTH
     config = completion.bert(config, published, seq_len=min(length, _LENGTH) if config["data"]["source"] else length)
-    activation = "sigmoid" if config["objective"] == "binary" else "identity"
+    activation = "sigmoid" if OBJECTIVES[config["objective"]].is_probability else "identity"
     if published and not config["data"]["source"] and published.num_classes == 1:
         # What `CrossEncoder` applies to one logit if the folder does not state it.
         activation = sentence_transformers.read_activation(published.path, published.config) or "sigmoid"
@@ -107,22 +117,8 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer
     return fine_tuning.example_config({**config, "data": {**data, "num_negatives": count}})
 
 
-def _example(row: RelatedTexts, tokenizer: Tokenizer, seq_len: int, where: str = "") -> Example:
-    """The example of a query, with one row per text."""
-    pairs, truncated = pairs_of(row.texts, tokenizer, seq_len, where)
-    limited = inputs.limited(bert.of_seq_len(seq_len), truncated=truncated > 0)
-    return bert.to_example([text_row(pair, tokenizer) for pair in pairs], row, limited)
-
-
 class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
     """See `bertjax.contract.Data`."""
-
-    @functools.cached_property
-    def recipe(self) -> RankedTextsRecipe:
-        """See `FineTuningData.recipe`."""
-        config = self._config
-        compares, is_probability = config.objective in _COMPARING, config.objective == "binary"
-        return RankedTextsRecipe(part(QueriesConfig, config.data), compares, is_probability, self.vocabulary)
 
     @functools.cached_property
     def _num_negatives(self) -> int:
@@ -142,10 +138,6 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         """See `FineTuningData.rows`."""
         return ChoiceRows(self.fields(), 1 + self._num_negatives)
 
-    def example(self, row: RelatedTexts) -> Example:
-        """See `FineTuningData.example`; one row per text."""
-        return _example(row, self.vocabulary, self._config.data.seq_len)
-
     def baselines(self) -> Mapping[str, float]:
         """The expected accuracy of a random order."""
         chances = [1 / len(each.rows) for each in self.valid]
@@ -155,7 +147,7 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
-    architecture, tabs = "BertForSequenceClassification", True
+    architecture = "BertForSequenceClassification"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`."""
@@ -184,7 +176,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of queries, if the loss compares their texts, or of texts."""
-        if self.term in _COMPARING:
+        if self._config.definition.compares:
             return super().denominators(batch)
         return {self.term: jnp.maximum(jnp.sum(_present(batch), dtype=jnp.float32), 1.0)}
 
@@ -198,14 +190,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
         right = is_best(mask_logits(logits, present), best) if self._config.ranks else None
         if self.term == "listwise" and self._config.data.score_column:
             targets = jax.nn.softmax(known)
-        losses = LOSSES[self.term](logits, targets, present)
+        losses = self._config.definition.loss(logits, targets, present)
         return {self.term: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
 
     def score_names(self) -> Sequence[str]:
         """The ranks of positives; of rows with scores, their correlations or, with binary ones, the precision."""
         if self._config.ranks:
             return _RANKS
-        return _PRECISION if self.term == "binary" else _CORRELATIONS
+        return _PRECISION if self._config.definition.is_probability else _CORRELATIONS
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """See `score_names`. A positive is compared with the negatives of its row; equal scores count against it."""
@@ -214,24 +206,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
             ranks = np.array([1 + np.sum(~(each[1:] < each[0])) for each in logits])
             values = (ranks == 1), (ranks <= 10) / ranks, (ranks <= 10) / np.log2(1 + ranks)
             return {name: float(np.mean(each)) for name, each in zip(_RANKS, values, strict=True)}
-        scores = np.concatenate([example.source.scores for example, _ in results])
-        if self.term == "binary":
+        scores = np.concatenate([example.source.example.scores for example, _ in results])
+        if self._config.definition.is_probability:
             return {"average_precision": _average_precision(np.concatenate(logits), scores >= 0.5)}
         return glue.score(_CORRELATIONS, self._activated(np.concatenate(logits)), scores)
 
     def _activated(self, logits: np.ndarray) -> np.ndarray:
-        return logits if self._config.activation == "identity" else np.exp(-np.logaddexp(0, -logits))
-
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; of a query and a text."""
-        inputs.check_texts(texts, where, (2,))
-        return _example(RelatedTexts(texts, (), None), self._tokenizer, self._seq_len, where)
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The queries and the first texts of a table."""
-        data = self._config.data
-        columns, key = data.text_columns[:2], "data.text_columns"
-        return inputs.of_table(path, key, columns, self.example, data, tabs=True)
+        return logits if self._config.activation == "identity" else sigmoid(logits)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logit of each row, [B]."""
@@ -248,9 +229,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
-        query, *texts = example.source.texts
+        (query, *texts), scores, _ = example.source.example
         if not self._config.ranks:
-            shown = {"kind": "label", "text": query, "second": texts[0], "reference": example.source.scores[0]}
+            shown = {"kind": "label", "text": query, "second": texts[0], "reference": scores[0]}
             return {**shown, **self.record(example, outputs)}
         logits = np.array([output["logits"] for output in outputs], np.float64)
         found = dict(zip(texts, np.exp(logits - np.logaddexp.reduce(logits)).tolist(), strict=False))

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.heads import DenseConfig
 from bertjax.scoring import clustering, glue, negatives, probing, retrieval
 from bertjax.scoring.negatives import MiningConfig
-from bertjax.tasks import bert, inputs, search
+from bertjax.tasks import bert, search
 
 _log = logging.getLogger(__name__)
 # Keys of `features.Config` that `resolve` fills in.
@@ -146,15 +145,12 @@ class Data(contract.Data):
         """See `Data.validation_examples`. Reads and checks all rows first."""
         config = self._config
         source = self._sources.read()
-        for is_document, texts in itertools.groupby(source.numbered(), lambda text: text[0] == "document"):
-            prompt = config.document_prompt if is_document else config.query_prompt
-            codec = PromptedTextCodec(
-                self.vocabulary, config.data.seq_len, _NO_TABLE, prompt=prompt, includes_prompt=config.include_prompt
-            )
-            places, read = itertools.tee(texts)
-            examples = inputs.encoded(codec, (Texts((text,)) for *_, text in read))
-            for (kind, number, _), example in zip(places, examples, strict=True):
-                yield example._replace(source=search.Text(source, kind, number))
+        codec = PromptedTextCodec(
+            self.vocabulary, config.data.seq_len, _NO_TABLE, includes_prompt=config.include_prompt
+        )
+        query = dataclasses.replace(codec, prompt=config.query_prompt)
+        document = dataclasses.replace(codec, prompt=config.document_prompt)
+        yield from search.examples(source, query, document, lambda text: Texts((text,)))
 
 
 class Task(features.Task, ScoringTask):

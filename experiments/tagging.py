@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +13,16 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax.config import one_of, part
+from bertjax.config import Flat, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.codecs.tagging import column_files, sentences, tag_schemes, tagged_tables, tagged_words
+from bertjax.data.codecs.tagging import sentences, tag_schemes, tagged_words
 from bertjax.data.codecs.tagging.column_files import Columns
 from bertjax.data.codecs.tagging.sentences import Sentence
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
-from bertjax.data.codecs.tagging.tagged_words import BIO, SentencesConfig, TaggedRows
-from bertjax.data.prepared import VALID
-from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, RowError, check_text
-from bertjax.data.readers.tables import Row
+from bertjax.data.codecs.tagging.tagged_words import BIO, SentencesConfig, TaggedCodec
 from bertjax.data.rows.stored import Fields
+from bertjax.data.splits import VALID
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
@@ -33,12 +30,11 @@ from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring import tags
-from bertjax.tasks import bert, completion, fine_tuning, inputs
+from bertjax.tasks import bert, completion, fine_tuning
 
 _AUTO = "auto"
 _FROZEN = ("^bert/", {"frozen": True})
 _ENTITY_SCORES = ("precision", "recall", "f1")
-_INPUTS = ("input_ids", "token_type_ids")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,8 +52,8 @@ class ModelConfig(fine_tuning.ClassifierConfig):
     lstm_layers: int
 
 
-@dataclasses.dataclass(frozen=True)
-class DataConfig(SentencesConfig, Columns, TableFields, fine_tuning.DataConfig):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
@@ -70,7 +66,11 @@ class DataConfig(SentencesConfig, Columns, TableFields, fine_tuning.DataConfig):
     """
 
     scheme: Annotated[str, one_of(_AUTO, *SCHEMES, PLAIN)]
+    rows: Flat[SentencesConfig]
+    files: Flat[Columns]
+    tables: Flat[TableFields]
     labels: tuple[str, ...]
+    seq_len: int
     packing: bool = False
 
 
@@ -80,6 +80,10 @@ class Config(fine_tuning.ClassWeightsConfig):
 
     model: ModelConfig
     data: DataConfig
+
+    def codec(self, tokenizer: Tokenizer) -> TaggedCodec:
+        data = self.data
+        return TaggedCodec(data.rows, data.files, tokenizer, data.seq_len, data.tables)
 
 
 FREE_AFTER_TRAINING = (
@@ -104,34 +108,6 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
         others = [group for group in optimizer["groups"] if group not in (_FROZEN, list(_FROZEN))]
         optimizer["groups"] = (_FROZEN, *others)
     return {**config, "data": data, "optimizer": optimizer}
-
-
-class _Words(NamedTuple):
-    """The words of an example, and where its rows and its text contain them."""
-
-    words: Sequence[str]
-    positions: Sequence[np.ndarray]  # for each row, the position of the first piece of each word that it owns
-    tags: Sequence[str]  # entity tags are in BIO; empty if unknown
-    text: str
-
-
-def _example(
-    words: Sequence[str], tokenizer: Tokenizer, seq_len: int, *, known: Sequence[str] = (), text: str = ""
-) -> Example:
-    """The example of a sentence.
-
-    Args:
-      words: its words.
-      tokenizer: the tokenizer.
-      seq_len: the maximum number of tokens of a row.
-      known: its tags, if they are known.
-      text: the text that has the words; "" for the words with a space between them.
-    """
-    windows, is_cut = tagged_words.sentence_rows(words, tokenizer, seq_len)
-    rows = [{name: row[name] for name in _INPUTS} for row in windows]
-    limited = inputs.limited(bert.of_seq_len(seq_len), truncated=is_cut, split=len(rows) > 1)
-    source = _Words(words, [row["unit_starts"] for row in windows], known, text or " ".join(words))
-    return bert.to_example(rows, source, limited)
 
 
 open_vocabulary = bert.open_vocabulary
@@ -162,13 +138,6 @@ def _with_tags(config: Mapping[str, Any], scheme: str, labels: Sequence[str]) ->
 
 class Data(fine_tuning.FineTuningData[Config, Sentence]):
     """See `bertjax.contract.Data`."""
-
-    @functools.cached_property
-    def recipe(self) -> TaggedRows:
-        """See `FineTuningData.recipe`."""
-        data = self._config.data
-        parts = part(SentencesConfig, data), part(Columns, data), self.vocabulary, data.seq_len
-        return TaggedRows(*parts, part(TableFields, data))
 
     @property
     def _has_files(self) -> bool:
@@ -213,13 +182,9 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
         return {split: {tag: count for tag, (count, _) in table.items()} for split, table in tables.items()}
 
     def fields(self) -> Fields:
-        """See `FineTuningData.fields`; with "labels" and "label_weights"."""
-        return tagged_words.with_labels(self.prepared.train, self.read.facts, self._target, self.labels)
-
-    def example(self, row: Sentence) -> Example:
-        """See `FineTuningData.example`."""
-        known = tuple(tagged_words.in_scheme(row.tags, self._target))
-        return _example(row.words, self.vocabulary, self._config.data.seq_len, known=known)
+        """Returns the fields of the training rows, with "labels" and "label_weights"."""
+        rows = self.prepared
+        return tagged_words.with_labels(rows.train, rows.names, rows.facts, self._target, self.labels)
 
     def baselines(self) -> Mapping[str, float]:
         """The accuracy of tagging every word with the most frequent validation tag."""
@@ -230,8 +195,8 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
-    architecture, term = "BertForTokenClassification", "tagging"
-    splits_tabs = False
+    architecture = "BertForTokenClassification"
+    term = "tagging"
     of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
@@ -286,43 +251,17 @@ class Task(fine_tuning.FineTuningTask[Config]):
         for example, outputs in results:
             logits = _word_logits(example, outputs)
             predictions.append([self.labels[i] for i in logits.argmax(axis=-1)])
-            references.append(example.source.tags)
-            known = [(word, number[tag]) for word, tag in enumerate(references[-1]) if tag in number]
-            losses += [np.logaddexp.reduce(logits[word]) - logits[word, label] for word, label in known]
+            references.append(self._tags(example))
+            targets = [(word, number[tag]) for word, tag in enumerate(references[-1]) if tag in number]
+            losses += [np.logaddexp.reduce(logits[word]) - logits[word, label] for word, label in targets]
         entities = {} if self._rows.scheme == PLAIN else tags.score(predictions, references)
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
 
-    def example(self, texts: Sequence[str], where: str) -> Example:
-        """See `BertPredictionTask.example`; splits a sentence at spaces and, if set so, at punctuation."""
-        inputs.check_texts(texts, where, (1,))
-        (text,) = texts
-        column_files.check_is_text(text, where)
-        words = sentences.words_of(text, split_punctuation=self._rows.split_punctuation)
-        return _example(words, self._tokenizer, self._rows.seq_len, text=text)
-
-    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
-        """See `PredictionTask.examples_in`; of texts, and of lists of words."""
-        found = ((value, f"input {number}") for number, value in enumerate(values, start=1))
-        return inputs.examples(found, lambda each: self._of_value(*each), BadRows(self._rows.on_bad_row))
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """See `PredictionTask.examples_of`; of the texts, or the lists of words, in a column of a table."""
-        key, data = "data.text_field", self._rows
-
-        def made(row: Row) -> Example:
-            value = tables.value_of(row, data.text_field, key)
-            return self._of_value(value, f"{row.where}, column {data.text_field!r}")
-
-        return inputs.of_rows(path, key, [data.text_field], made, data)
-
-    def _of_value(self, value: object, where: str) -> Example:
-        if isinstance(value, list):
-            return _example(tagged_tables.words_in(value, where), self._tokenizer, self._rows.seq_len)
-        if not isinstance(value, str):
-            raise RowError(where, f"an object of type {type(value).__name__}", "a text (str), or a list of words")
-        check_text(value, where)
-        return self.example([value], where)
+    def _tags(self, example: Example) -> Sequence[str]:
+        """Returns the correct tags of the words, in the scheme that is learned."""
+        scheme = PLAIN if self._rows.scheme == PLAIN else BIO
+        return tagged_words.in_scheme(self._codec.gold(example.source.example), scheme)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of each token, [B, S, C]."""
@@ -333,7 +272,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
         For entity tags also the entities; the probability of one is the mean of the probabilities of its words' tags.
         """
-        words, *_, text = example.source
+        words, *_, text = example.source.example
+        text = text or " ".join(words)
         logits = _word_logits(example, outputs)
         found = [self.labels[i] for i in logits.argmax(axis=-1)]
         starts = sentences.starts_of(words, text)
@@ -356,7 +296,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`."""
-        return {**self.record(example, outputs), "kind": "tags", "reference": list(example.source.tags)}
+        return {**self.record(example, outputs), "kind": "tags", "reference": list(self._tags(example))}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `transformers.BertForTokenClassification.from_pretrained` opens.
@@ -376,5 +316,5 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
 def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:
     """The logits of each word, each from the row that owns it, in the order of the sentence."""
-    owned = zip(outputs, example.source.positions, strict=True)
+    owned = zip(outputs, example.source.kept, strict=True)
     return np.concatenate([output["logits"][positions] for output, positions in owned]).astype(np.float64)

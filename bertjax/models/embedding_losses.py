@@ -104,12 +104,29 @@ def margin(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) -> 
     return _mean_of_negatives(jnp.square(errors), texts)
 
 
-LOSSES: dict[str, Loss] = {
-    "ranking": ranking,
-    "cosine": cosine,
-    "cosent": cosent,
-    "triplet": triplet,
-    "margin": margin,
+class Objective(NamedTuple):
+    """A loss, and the rows that it is computed on.
+
+    Attributes:
+      loss: the loss.
+      scores: the scores that a row states: "" for none, "pair" for the similarity of its two texts, "teacher" for one
+        of each document.
+      needs_negatives: whether rows have negatives.
+      allows_classes: whether rows may have a class in place of a positive.
+    """
+
+    loss: Loss
+    scores: str = ""
+    needs_negatives: bool = False
+    allows_classes: bool = False
+
+
+OBJECTIVES = {
+    "ranking": Objective(ranking, allows_classes=True),
+    "cosine": Objective(cosine, "pair"),
+    "cosent": Objective(cosent, "pair"),
+    "triplet": Objective(triplet, needs_negatives=True),
+    "margin": Objective(margin, "teacher", needs_negatives=True),
 }
 
 
@@ -124,10 +141,10 @@ def total(
     if sizes:
         parts = [_normalized(vectors[..., :size]) for size in (*sizes, vectors.shape[-1])]
         return sum((total(name, part, texts, scale, config) for part in parts), jnp.zeros(()))
-    each = LOSSES[name](vectors, texts, scale, config)
-    if not each.ndim:
-        return each
-    return jnp.sum(jnp.where(texts.weights > 0, each, 0)) / jnp.maximum(jnp.sum(texts.weights), 1)
+    losses = OBJECTIVES[name].loss(vectors, texts, scale, config)
+    if not losses.ndim:
+        return losses
+    return jnp.sum(jnp.where(texts.weights > 0, losses, 0)) / jnp.maximum(jnp.sum(texts.weights), 1)
 
 
 def _normalized(vectors: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:

@@ -4,6 +4,9 @@ Shapes: B queries, C texts of a query: its positive, then its negatives. Each lo
 and whether a query has each text, [B, C], and returns the loss of each query, [B].
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -46,7 +49,28 @@ def distillation(logits: Scores, targets: Scores, present: Present) -> Float[Arr
     return _sum(jnp.square(errors), present) / jnp.maximum(jnp.sum(present[:, 1:], axis=1), 1)
 
 
-LOSSES = {"listwise": listwise, "binary": binary, "regression": regression, "distillation": distillation}
+class Objective(NamedTuple):
+    """A loss, and the rows that it is computed on.
+
+    Attributes:
+      loss: the loss.
+      compares: whether it compares the texts of a row, which then needs a negative.
+      needs_scores: whether rows must state the scores of their texts.
+      is_probability: whether scores are from 0 to 1, and those of predictions are sigmoids of logits.
+    """
+
+    loss: Callable[[Scores, Scores, Present], Float[Array, " B"]]
+    compares: bool = False
+    needs_scores: bool = False
+    is_probability: bool = False
+
+
+OBJECTIVES = {
+    "listwise": Objective(listwise, compares=True),
+    "binary": Objective(binary, is_probability=True),
+    "regression": Objective(regression, needs_scores=True),
+    "distillation": Objective(distillation, compares=True, needs_scores=True),
+}
 
 
 def _sum(values: Scores, present: Present) -> Float[Array, " B"]:

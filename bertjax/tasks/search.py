@@ -1,15 +1,18 @@
 """Search in a test collection with the vectors of its texts (Thakur et al. 2021, BEIR), and its metrics."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from bertjax.contract import Example, Output
+from bertjax.data.codecs.codec import Codec
 from bertjax.data.readers.beir import Collection
 from bertjax.errors import UserError
 from bertjax.scoring import bootstrap, retrieval
+from bertjax.tasks import inputs
 
 FOUND = 100  # the documents of a query that metrics read
 LEAST_NORM = 1e-12
@@ -21,6 +24,21 @@ class Text(NamedTuple):
     of: Any
     kind: str
     number: int
+
+
+def examples(source: Any, query: Codec[Any], document: Codec[Any], of_text: Callable[[str], Any]) -> Iterator[Example]:
+    """Yields the examples of the texts of a source, which are their `Text`s.
+
+    Args:
+      source: a collection, or labeled texts.
+      query, document: the codecs of queries and labeled texts, and of documents.
+      of_text: returns what the codecs encode, from a text.
+    """
+    for is_document, texts in itertools.groupby(source.numbered(), lambda text: text[0] == "document"):
+        places, contents = itertools.tee(texts)
+        encoded = inputs.encoded(document if is_document else query, (of_text(text) for *_, text in contents))
+        for (kind, number, _), example in zip(places, encoded, strict=True):
+            yield example._replace(source=Text(source, kind, number))
 
 
 def vectors(

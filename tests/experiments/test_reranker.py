@@ -9,10 +9,11 @@ import pytest
 
 import bertjax
 from bertjax.contract import Example
-from bertjax.data.codecs.choices import ChoiceRows
 from bertjax.data.codecs.related_texts import RelatedTexts
+from bertjax.data.rows.choice_rows import ChoiceRows
 from bertjax.errors import UserError
 from bertjax.scoring import retrieval
+from bertjax.tasks import inputs
 from bertjax.training.step import make_gradient
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, done, lines_of, sizes, trained, tree_of
@@ -77,8 +78,8 @@ def test_the_update_depends_neither_on_absent_texts_nor_on_how_a_batch_is_divide
 
 def test_only_texts_are_truncated_and_counted(tmp_path):
     task, data, *_ = ready(tmp_path, **{"data.seq_len": 11})
-    train = [row for split, row in data.recipe.read() if split == "train"]
-    rows = [row for each in train for row in data.example(each).rows]
+    train = [row for split, row in data.codec.splits() if split == "train"]
+    rows = [row for example in inputs.encoded(data.codec, train) for row in example.rows]
     np.testing.assert_array_equal(data.fields()["input_ids"].values, np.concatenate([r["input_ids"] for r in rows]))
     whole = [(row.texts[0].split(), text.split()) for row in train for text in row.texts[1:]]
     cut = [(" ".join(query), " ".join(text[: 8 - len(query)])) for query, text in whole]
@@ -139,7 +140,7 @@ def test_metrics(tmp_path):
     logits = [[0.5, 0.5, -1.0], [2.0, 1.0], [0.0, *range(1, 12)]]
     scores = [[1.0, 0.2, 0.9], [0.0, 1.0], [1.0, *[0.0] * 11]]
     results = [
-        (Example([], RelatedTexts([], y, None)), [{"logits": np.float32(each)} for each in x])
+        (Example([], inputs.Source(RelatedTexts([], y, None))), [{"logits": np.float32(each)} for each in x])
         for x, y in zip(logits, scores, strict=True)
     ]
     found = ready(tmp_path).task.score(results)
@@ -156,8 +157,8 @@ def test_metrics(tmp_path):
 def test_samples_show_queries_and_texts(objective, tmp_path):
     task, data, *_ = ready(tmp_path, objective)
     for example, row in zip(shown(task, data, tmp_path / "shown").examples, data.valid, strict=False):
-        query, positive, *_ = row.source.texts
-        reference = positive if objective == "listwise" else row.source.scores[0]
+        query, positive, *_ = row.source.example.texts
+        reference = positive if objective == "listwise" else row.source.example.scores[0]
         assert (example["text"], example["reference"]) == (query, reference)
 
 

@@ -177,7 +177,7 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     assert [each.config["data"]["scheme"] for each in (bio, io)] == ["BIO", "IO"]
     assert bio.task.labels == io.task.labels
     for ours, theirs in zip(bio.data.validation_examples(), io.data.validation_examples(), strict=True):
-        assert ours.source.tags == theirs.source.tags
+        assert in_bio(ours.source.example.tags) == in_bio(theirs.source.example.tags)
     assert score(io.task, io.data, lambda tag: tag)["f1"] == 1
     for scheme, end, single in (("BIOES", "E", "S"), ("BILOU", "L", "U")):
         ends = columns(tmp_path / "ends", *[f"Ann/B-PER my/I-PER Bell/{end}-PER Bob/{single}-PER sees/O"] * 30)
@@ -185,12 +185,16 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
         assert (found["scheme"], found["labels"]) == (scheme, ("O", "B-PER", "I-PER"))
 
 
+def in_bio(tags):
+    return tagged_words.in_scheme(tags, tagged_words.BIO)
+
+
 def score(task, data, predicted):
     """Returns the scores of predictions that are a function of the right tags."""
     results = []
     for example in data.validation_examples():
-        tags, outputs = iter(example.source.tags), []
-        for row, positions in zip(example.rows, example.source.positions, strict=True):
+        tags, outputs = iter(in_bio(example.source.example.tags)), []
+        for row, positions in zip(example.rows, example.source.kept, strict=True):
             logits = np.zeros((24, len(task.labels)), np.float32)
             for position in positions:
                 assert position < len(row["input_ids"]) - 1
@@ -210,7 +214,7 @@ def test_every_word_is_scored_once(tmp_path):
     blind = score(task, data, lambda tag: tag if tag.endswith("PER") else "O")
     assert (blind["f1_PER"], blind["f1_LOC"], blind["precision"]) == (1, 0, 1)
     none = score(task, data, lambda _: "O")
-    counts = [tag for example in data.validation_examples() for tag in example.source.tags]
+    counts = [tag for example in data.validation_examples() for tag in example.source.example.tags]
     assert none["accuracy"] == counts.count("O") / len(counts)
     assert none["f1"] == 0
 
@@ -224,7 +228,7 @@ def field(data, name):
 def training_sentences(data, source):
     """Returns the words and tags of the training sentences, without the validation sentences."""
     every = read_sentences(source, "data.source", Columns(0, -1), BadRows("stop"))
-    held_out = [example.source.words for example in data.validation_examples()]
+    held_out = [example.source.example.words for example in data.validation_examples()]
     return [(each.words, each.tags) for each in every if not (held_out[:1] == [each.words] and held_out.pop(0))]
 
 
@@ -263,7 +267,7 @@ def test_sentences_of_entity_tags_among_plain_tags_stay_as_written(tmp_path):
     path.write_text(path.read_text() + "\nold\tx\tADJ\n")
     _, data, _, config = ready(tmp_path, **values, **{"data.scheme": "plain"})
     assert set(config["data"]["labels"]) >= {"I-LOC", "I-PER", "O"}
-    assert data.prepared.facts["scheme"] == "plain" and "as_written" not in data.prepared.train
+    assert data.prepared.facts["scheme"] == "plain"
     order = config["data"]["labels"]
     rows = zip(field(data, "labels"), field(data, "label_weights"), strict=True)
     found = [order[tag] for tags, weights in rows for tag, weight in zip(tags, weights, strict=True) if weight]
@@ -367,5 +371,5 @@ def test_samples_show_sentences_and_tags(tmp_path):
     found = shown(task, data, tmp_path / "shown")
     for example, sentence in zip(found.examples, data.validation_examples(), strict=False):
         words, tags, right = zip(*example["tagged"], strict=True)
-        assert (words, right) == (tuple(sentence.source.words), tuple(sentence.source.tags))
+        assert (words, right) == (sentence.source.example.words, sentence.source.example.tags)
         assert set(tags) == {"O"}

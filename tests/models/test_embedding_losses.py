@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.embedding_losses import LOSSES, LossConfig, Texts, total
+from bertjax.models.embedding_losses import OBJECTIVES, LossConfig, Texts, total
 
 B, D, SCALE = 5, 7, 20.0
 
@@ -95,7 +95,7 @@ def test_losses_of_negatives():
     np.testing.assert_allclose(found("margin", x, texts(3, scores)), np.mean(errors**2), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_examples_that_fill_a_batch_change_nothing(name):
     x, scores = vectors(3), np.random.default_rng(3).random((B, 2))
     x[3:] = 0  # equal vectors have distance 0 and no direction

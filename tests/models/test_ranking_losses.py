@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.models.ranking_losses import LOSSES
+from bertjax.models.ranking_losses import OBJECTIVES
 
 LOGITS, TARGETS = np.random.default_rng(0).random((2, 4, 3)).astype(np.float32)
 COUNTS = (1, 2, 3, 2)  # texts of each query
@@ -18,6 +18,6 @@ FORMULAS = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_losses_of_queries_with_different_numbers_of_texts(name):
     present = np.arange(3) < np.array(COUNTS)[:, None]
-    found = LOSSES[name](LOGITS, TARGETS, present)
+    found = OBJECTIVES[name].loss(LOGITS, TARGETS, present)
     expected = [FORMULAS[name](x[:n], y[:n]) for x, y, n in zip(LOGITS, TARGETS, COUNTS, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)

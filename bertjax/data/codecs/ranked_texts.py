@@ -1,104 +1,106 @@
-"""Reads rows of a query with texts to rank, and encodes each text together with the query."""
+"""Rows of a query with texts to rank, each text together with the query."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from bertjax.data.codecs.codec import (
+    Encoded,
+    TableCodec,
+    TrainingRows,
+    check_texts,
+    encoded_texts,
+    limits_of,
+    of_seq_len,
+)
 from bertjax.data.codecs.related_texts import QueriesConfig, RelatedTexts, read_scores, read_texts
-from bertjax.data.prepared import Encoded, Recipe
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, key_of
-from bertjax.data.rows.text_rows import text_fields
-from bertjax.data.text.tokenizers import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class RankedTextsRecipe(Recipe[RelatedTexts]):
-    """The recipe of texts to rank: one row for each text with its query.
+class RankedTextsCodec(TableCodec[RelatedTexts]):
+    """Queries with texts to rank: one row for each text with its query. Inputs to predict on are pairs.
+
+    Only texts are truncated, so that all rows of a query have the whole query.
 
     Attributes:
       config: the rows to read.
       compares: whether the objective compares the texts of a row. Each row then needs a negative, as it does if rows
         have no scores.
       is_probability: whether scores must be from 0 to 1.
-      tokenizer: the tokenizer.
     """
 
+    kind = "RankedTextsRecipe"
+    example = RelatedTexts
+    column_key = "data.text_columns"
+    has_tabs = True
     config: QueriesConfig
     compares: bool
     is_probability: bool
-    tokenizer: Tokenizer
 
     def key(self) -> Any:
-        """See `Recipe.key`."""
         return [key_of(self.config), self.compares, self.is_probability, self.tokenizer.key]
 
-    def read(self) -> Iterator[tuple[str, RelatedTexts]]:
-        """See `Recipe.read`. Raises UserError if `TableConfig.splits` does."""
-        return self.config.splits(partial(_read, recipe=self))
+    def labeled(self, row: Row) -> RelatedTexts:
+        """Returns the texts of a row with the scores that it states, or 1 for the positive and 0 for negatives."""
+        column = self.config.score_column
+        texts = read_texts(row, self.config)
+        self._check_room(texts[0], row.where)
+        if len(texts) < 3 and (self.compares or not column):
+            raise RowError(row.where, "a row without negatives", "one negative or more", "add one or delete the row")
+        if not column:
+            if texts[1] in texts[2:]:
+                raise RowError(row.where, "a negative that is equal to the positive", "other texts", "delete it")
+            return RelatedTexts(texts, [1.0, *[0.0] * (len(texts) - 2)], None)
+        scores = read_scores(row, column, "teacher", len(texts) - 1)
+        if self.is_probability and not all(0 <= score <= 1 for score in scores):
+            raise RowError(row.where, f"{scores} in column {column!r}", "numbers from 0 to 1, with objective=binary")
+        return RelatedTexts(texts, scores, None)
 
-    def text(self, row: RelatedTexts) -> str:
-        """See `Recipe.text`."""
-        return "\t".join(row.texts)
+    @property
+    def column_names(self) -> Sequence[str]:
+        return self.config.text_columns[:2]
 
-    def encode(self, rows: Sequence[RelatedTexts]) -> Encoded:
-        """See `Recipe.encode`.
+    def parse(self, texts: Sequence[str], where: str) -> RelatedTexts:
+        check_texts(texts, where, (2,))
+        self._check_room(texts[0], where)
+        return RelatedTexts(texts, (), None)
 
-        Beside those of `text_row`, the fields are "choice", the number of a text in its row; "label", which is 0, the
-        number of the positive; and "scores".
-        """
-        found = [pairs_of(row.texts, self.tokenizer, self.config.seq_len) for row in rows]
-        pairs = [pair for of_row, _ in found for pair in of_row]
-        choice = np.concatenate([np.arange(len(row.scores), dtype=np.int32) for row in rows])
-        scores = np.array([score for row in rows for score in row.scores], np.float32)
-        fields = text_fields(pairs, self.tokenizer, self.config.seq_len)
-        counts = {"pairs": len(pairs), "truncated": sum(truncated for _, truncated in found)}
-        return Encoded({**fields, "choice": choice, "label": np.zeros_like(choice), "scores": scores}, counts)
+    def _check_room(self, query: str, where: str) -> None:
+        """Raises RowError if a query leaves no room for a text."""
+        (ids,) = self.tokenizer.encode_batch([query])
+        if (room := self._room(ids)) < 1:
+            most = len(ids) + room - 1
+            expected = f"at most {most}, so that data.seq_len={self.config.seq_len} has room for a text"
+            raise RowError(
+                where, f"a query of {len(ids)} tokens", expected, "raise --config.data.seq_len, or shorten it"
+            )
 
-    def restored(self, values: Any) -> RelatedTexts:
-        """See `Recipe.restored`."""
-        return RelatedTexts(*values)
+    def _room(self, query: Sequence[int]) -> int:
+        """Returns the number of tokens of a text that a row with the query has room for."""
+        return self.config.seq_len - self.tokenizer.template.num_special(2) - len(query)
 
+    def text(self, example: RelatedTexts) -> str:
+        return "\t".join(example.texts)
 
-def pairs_of(
-    texts: Sequence[str], tokenizer: Tokenizer, seq_len: int, where: str = ""
-) -> tuple[list[tuple[list[int], list[int]]], int]:
-    """Returns the word pieces of a query with those of each text, and how many texts are truncated.
+    def gold(self, example: RelatedTexts) -> Sequence[float]:
+        return example.scores
 
-    Only texts are truncated, so that all pairs of a query have the whole query.
+    def encode(self, examples: Sequence[RelatedTexts]) -> Encoded:
+        """Returns the rows of all texts; `kept` is the number of truncated texts of each example."""
+        pieces = [self.tokenizer.encode_batch(example.texts) for example in examples]
+        pairs = [[(query, text[: self._room(query)]) for text in texts] for query, *texts in pieces]
+        truncated = [sum(len(text) > self._room(query) for text in texts) for query, *texts in pieces]
+        limits = limits_of(of_seq_len(self.config.seq_len), truncated=truncated)
+        return encoded_texts(pairs, self.tokenizer, self.config.seq_len)._replace(limits=limits, kept=truncated)
 
-    Args:
-      texts: the query and the texts.
-      tokenizer: the tokenizer.
-      seq_len: the maximum number of tokens of a pair, including special tokens.
-      where: the location of the texts, for messages.
-    Raises:
-      RowError: if the query leaves no room for a text.
-    """
-    query, *rest = tokenizer.encode_batch(texts)
-    room = seq_len - tokenizer.template.num_special(2) - len(query)
-    if room < 1:
-        expected = f"at most {len(query) + room - 1}, so that data.seq_len={seq_len} has room for a text"
-        raise RowError(where, f"a query of {len(query)} tokens", expected, "raise --config.data.seq_len, or shorten it")
-    return [(query, text[:room]) for text in rest], sum(len(text) > room for text in rest)
-
-
-def _read(row: Row, recipe: RankedTextsRecipe) -> RelatedTexts:
-    """The texts of a row with a score for each. Without a column of scores, the positive has 1 and negatives have 0."""
-    config, where = recipe.config, row.where
-    texts = read_texts(row, config)
-    pairs_of(texts[:1], recipe.tokenizer, config.seq_len, where)
-    if len(texts) < 3 and (recipe.compares or not config.score_column):
-        raise RowError(where, "a row without negatives", "one negative or more", "add one or delete the row")
-    if not config.score_column:
-        if texts[1] in texts[2:]:
-            raise RowError(where, "a negative that is equal to the positive", "other texts", "delete it")
-        return RelatedTexts(texts, [1.0, *[0.0] * (len(texts) - 2)], None)
-    scores = read_scores(row, config.score_column, "teacher", len(texts) - 1)
-    if recipe.is_probability and not all(0 <= score <= 1 for score in scores):
-        got = f"{scores} in column {config.score_column!r}"
-        raise RowError(where, got, "numbers from 0 to 1, with objective=binary")
-    return RelatedTexts(texts, scores, None)
+    def training(self, examples: Sequence[RelatedTexts]) -> TrainingRows:
+        """Returns rows with "choice", the number of a text; "label", 0 for that of the positive; and "scores"."""
+        fields, *_, truncated = self.encode(examples)
+        choice = np.concatenate([np.arange(len(example.scores), dtype=np.int32) for example in examples])
+        scores = np.array([score for example in examples for score in example.scores], np.float32)
+        counts = {"pairs": len(choice), "truncated": sum(truncated)}
+        return TrainingRows({**fields, "choice": choice, "label": np.zeros_like(choice), "scores": scores}, counts)

@@ -2,20 +2,19 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from bertjax.config import Constraint, Count
+from bertjax.data.codecs.codec import Encoded, Survey, TableCodec, TrainingRows, check_texts, encoded_texts
 from bertjax.data.codecs.labeled_text import number_of
-from bertjax.data.prepared import TRAIN, Encoded, Recipe, Survey
 from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
-from bertjax.data.rows.text_rows import is_too_long, text_fields
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.splits import TRAIN
 from bertjax.errors import UserError
 
 _SEVERAL = Constraint("one or more different columns", lambda names: names and len(set(names)) == len(names))
@@ -72,65 +71,85 @@ class RelatedTexts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RelatedTextsRecipe(Recipe[RelatedTexts]):
-    """The recipe of related texts: one row for each text.
+class RelatedTextsCodec(TableCodec[RelatedTexts]):
+    """Related texts: one row for each text. Inputs to predict on are single texts.
 
     Attributes:
       config: the rows to read.
-      needs_scores: "" if the objective reads no score; "pair" for one a row; "teacher" for one a document.
-      tokenizer: the tokenizer.
+      scores: the scores that a row states; see `embedding_losses.Objective`.
     """
 
+    kind = "RelatedTextsRecipe"
+    example = RelatedTexts
+    column_key = "data.text_columns"
     config: RelatedTextsConfig
-    needs_scores: str
-    tokenizer: Tokenizer
+    scores: str
+
+    def with_prompt(self, prompt: str) -> "RelatedTextsCodec":
+        """Returns the codec of single texts after a prompt."""
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, query_prompt=prompt))
 
     def key(self) -> Any:
-        """See `Recipe.key`."""
-        return [key_of(self.config), self.needs_scores, self.tokenizer.key]
+        return [key_of(self.config), self.scores, self.tokenizer.key]
 
-    def read(self) -> Iterator[tuple[str, RelatedTexts]]:
-        """See `Recipe.read`. Raises UserError if `TableConfig.splits` does."""
-        return self.config.splits(partial(read_row, config=self.config, needs_scores=self.needs_scores))
+    def labeled(self, row: Row) -> RelatedTexts:
+        texts = read_texts(row, self.config)
+        if len(texts) - 2 > self.config.num_negatives:
+            fix = f"raise --config.data.num_negatives to {len(texts) - 2}, or delete some"
+            expected = f"at most {self.config.num_negatives}, data.num_negatives"
+            raise RowError(row.where, f"{len(texts) - 2} negatives", expected, fix)
+        label = None
+        if column := self.config.label_column:
+            value = value_of(row, column, "data.label_column")
+            label = str(value).strip()
+            if value is None or not label:
+                raise RowError(row.where, f"an empty label in column {column!r}", "a class")
+        return RelatedTexts(texts, read_scores(row, self.config.score_column, self.scores, len(texts) - 1), label)
+
+    @property
+    def column_names(self) -> Sequence[str]:
+        return self.config.text_columns[:1]
+
+    def parse(self, texts: Sequence[str], where: str) -> RelatedTexts:
+        check_texts(texts, where, (1,))
+        return RelatedTexts(texts, (), None)
 
     def survey(self) -> Survey[RelatedTexts]:
-        """See `Recipe.survey`."""
         return _Survey()
 
-    def text(self, row: RelatedTexts) -> str:
-        """See `Recipe.text`."""
-        return "\t".join(row.texts)
+    def text(self, example: RelatedTexts) -> str:
+        return "\t".join(example.texts)
 
-    def encode(self, rows: Sequence[RelatedTexts]) -> Encoded:
-        """See `Recipe.encode`.
+    def gold(self, example: RelatedTexts) -> Any:
+        """Returns the scores, the class, or the positive."""
+        return example.scores or example.label or example.texts[1]
 
-        Beside those of `text_row`, the fields of a text are "place", its number in its row; "number", equal for equal
-        texts or, with classes, for texts of a class; and "score", which is 0 where a row has none.
+    def encode(self, examples: Sequence[RelatedTexts]) -> Encoded:
+        pieces = [self.tokenizer.encode_batch(self._prompted(example)) for example in examples]
+        rows = [[(ids,) for ids in texts] for texts in pieces]
+        return encoded_texts(rows, self.tokenizer, self.config.seq_len)
+
+    def _prompted(self, example: RelatedTexts) -> list[str]:
+        query, *documents = example.texts
+        return [self.config.query_prompt + query, *(self.config.document_prompt + text for text in documents)]
+
+    def training(self, examples: Sequence[RelatedTexts]) -> TrainingRows:
+        """Returns rows with "place", "number" and "score".
+
+        "place" is the number of a text in its example; "number" is equal for equal texts or, with classes, for texts of
+        a class; and "score" is 0 where a row states none.
         """
-        pieces = [piece for row in rows for piece in pieces_of(row.texts, self.config, self.tokenizer)]
-        fields = text_fields(pieces, self.tokenizer, self.config.seq_len)
-        truncated = sum(is_too_long(each, self.tokenizer, self.config.seq_len) for each in pieces)
-        place = [place for row in rows for place in range(len(row.texts))]
-        names = [text if row.label is None else f"\t{row.label}" for row in rows for text in row.texts]
+        fields, *_, truncated = self.encode(examples)
+        place = [place for example in examples for place in range(len(example.texts))]
+        names = [text if label is None else f"\t{label}" for texts, _, label in examples for text in texts]
         # The score of a row stands at its positive, those of a teacher at each document.
-        scores = [each for row in rows for each in (0.0, *row.scores, *[0.0] * (len(row.texts) - 1 - len(row.scores)))]
+        scores = [(0.0, *scores, *[0.0] * (len(texts) - 1 - len(scores))) for texts, scores, _ in examples]
         scalars: dict[str, np.ndarray] = {
             "place": np.array(place, np.int32),
             "number": np.array(list(map(_number, names)), np.int64),
-            "score": np.array(scores, np.float32),
+            "score": np.array(list(itertools.chain.from_iterable(scores)), np.float32),
         }
-        return Encoded({**fields, **scalars}, {"texts": len(pieces), "truncated": truncated})
-
-    def restored(self, values: Any) -> RelatedTexts:
-        """See `Recipe.restored`."""
-        return RelatedTexts(*values)
-
-
-def pieces_of(texts: Sequence[str], config: RelatedTextsConfig, tokenizer: Tokenizer) -> list[tuple[list[int]]]:
-    """Returns the word pieces of each text, after its prompt."""
-    prompts = (config.query_prompt, *[config.document_prompt] * (len(texts) - 1))
-    prompted = [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
-    return [(pieces,) for pieces in tokenizer.encode_batch(prompted)]
+        return TrainingRows({**fields, **scalars}, {"texts": len(place), "truncated": sum(truncated)})
 
 
 def read_texts(row: Row, config: QueriesConfig) -> list[str]:
@@ -152,33 +171,13 @@ def read_texts(row: Row, config: QueriesConfig) -> list[str]:
     return texts
 
 
-def read_row(row: Row, config: RelatedTextsConfig, needs_scores: str) -> RelatedTexts:
-    """Returns the texts of a row.
-
-    Raises:
-      RowError: if `read_texts` or `read_scores` raises it, or there are too many negatives.
-    """
-    texts = read_texts(row, config)
-    if len(texts) - 2 > config.num_negatives:
-        fix = f"raise --config.data.num_negatives to {len(texts) - 2}, or delete some"
-        expected = f"at most {config.num_negatives}, data.num_negatives"
-        raise RowError(row.where, f"{len(texts) - 2} negatives", expected, fix)
-    label = None
-    if config.label_column:
-        value = value_of(row, config.label_column, "data.label_column")
-        label = str(value).strip()
-        if value is None or not label:
-            raise RowError(row.where, f"an empty label in column {config.label_column!r}", "a class")
-    return RelatedTexts(texts, read_scores(row, config.score_column, needs_scores, len(texts) - 1), label)
-
-
 def read_scores(row: Row, column: str, needs: str, documents: int) -> Sequence[float]:
     """Returns the scores of a row.
 
     Args:
       row: the row.
       column: the column of the scores.
-      needs: see `RelatedTextsRecipe.needs_scores`.
+      needs: see `RelatedTextsCodec.scores`.
       documents: the number of the positive and the negatives.
     Raises:
       RowError: if the column is missing, a value is not a finite number, or there are more or fewer scores.
@@ -204,14 +203,13 @@ class _Survey(Survey[RelatedTexts]):
     def __init__(self) -> None:
         self._texts, self._classes = Counter[int](), Counter[str]()
 
-    def add(self, split: str, rows: Sequence[RelatedTexts]) -> None:
-        """See `Survey.add`."""
+    def add(self, split: str, examples: Sequence[RelatedTexts]) -> None:
         if split == TRAIN:
-            self._texts.update(len(row.texts) for row in rows)
-            self._classes.update(row.label for row in rows if row.label is not None)
+            self._texts.update(len(example.texts) for example in examples)
+            self._classes.update(example.label for example in examples if example.label is not None)
 
     def facts(self) -> dict[str, Any]:
-        """See `Survey.facts`. Raises UserError if no class has two texts."""
+        """Raises UserError if no class has two texts."""
         alone = sorted(name for name, count in self._classes.items() if count < 2)
         if self._classes and len(alone) == len(self._classes):
             got, expected = f"{len(alone)} classes of one text each", "classes with two or more texts"

@@ -13,8 +13,9 @@ class Sentence(NamedTuple):
     """A sentence of words, each with a tag."""
 
     words: tuple[str, ...]
-    tags: tuple[str, ...]
+    tags: tuple[str, ...]  # empty if they are unknown
     where: str  # the position of the first word for messages, such as "file:line"
+    text: str = ""  # the text that has the words; "" for the words with a space between them
 
 
 def check_length(count: int, where: str, expected: str, fix: str) -> None:

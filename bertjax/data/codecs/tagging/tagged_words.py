@@ -16,17 +16,19 @@ from typing import Any, cast
 import numpy as np
 
 from bertjax.data import splits
+from bertjax.data.codecs import codec
+from bertjax.data.codecs.codec import Encoded, Survey, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
 from bertjax.data.codecs.tagging import column_files, tag_schemes, tagged_tables
 from bertjax.data.codecs.tagging.column_files import Columns
-from bertjax.data.codecs.tagging.sentences import Sentence
+from bertjax.data.codecs.tagging.sentences import Sentence, words_of
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
-from bertjax.data.prepared import TRAIN, VALID, Encoded, Recipe, Survey
 from bertjax.data.readers import tables
-from bertjax.data.readers.lines import BadRows, OnBadRow
+from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text
+from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
 from bertjax.data.rows.text_rows import unit_rows
-from bertjax.data.splits import SplitConfig
+from bertjax.data.splits import TRAIN, VALID, SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 
@@ -36,6 +38,7 @@ BIO = "BIO"
 # The validation split depends only on the numbers of sentences, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 _USUAL = TableFields()
+_INPUTS = ("input_ids", "token_type_ids")
 _LIKE_ENTITY = re.compile("[BI][-_]", re.IGNORECASE)
 
 
@@ -63,10 +66,9 @@ class TagSurvey(Survey[Sentence]):
         self._count, self._detector = {TRAIN: 0, VALID: 0}, tag_schemes.Detector()
         self._detected_from = detected_from
 
-    def add(self, split: str, rows: Sequence[Sentence]) -> None:
-        """See `Survey.add`."""
-        self._count[split] += len(rows)
-        for sentence in rows:
+    def add(self, split: str, examples: Sequence[Sentence]) -> None:
+        self._count[split] += len(examples)
+        for sentence in examples:
             if split in self._detected_from:
                 self._detector.add(sentence.tags)
             for kind, table in self._tables.items():
@@ -87,88 +89,122 @@ class TagSurvey(Survey[Sentence]):
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedRows(Recipe[Sentence]):
-    """The recipe of tagged sentences. It does not depend on the scheme of the tags.
+class TaggedCodec(TrainingCodec[Sentence]):
+    """Sentences of tagged words: one row for each, or several for a long one. They do not depend on the tags' scheme.
+
+    Inputs to predict on are texts, which are divided into words, or lists of words.
 
     Attributes:
       config: the sentences to read.
-      columns: the columns of words and tags in files of columns.
+      files: the columns of words and tags in files of columns.
       tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row; longer sentences have several rows.
-      fields: the columns of tables.
+      tables: the columns of tables.
     """
 
+    kind = "TaggedRows"
+    version = 2  # tags were stored in sorted order
+    splits_tabs = False
     config: SentencesConfig
-    columns: Columns
+    files: Columns
     tokenizer: Tokenizer
     seq_len: int
-    fields: TableFields = _USUAL
+    tables: TableFields = _USUAL
 
     def key(self) -> Any:
-        """See `Recipe.key`. The columns of tables are a part of it only if there is a table."""
+        """Returns the description; the columns of tables are a part of it only if there is a table."""
         sources = {"data.source": self.config.source, "data.valid_source": self.config.valid_source}
         files = {key: tagged_tables.files_of(source, key) for key, source in sources.items() if source}
         digests = {key: tables.fingerprint(sources[key], key) for key in files}
         settings = dataclasses.asdict(dataclasses.replace(self.config, source="", valid_source=""))
         has_tables = any(map(tagged_tables.is_table, itertools.chain(*files.values())))
-        fields = [dataclasses.asdict(self.fields)] if has_tables else []
-        return [digests, settings, dataclasses.asdict(self.columns), self.tokenizer.key, self.seq_len, *fields]
+        fields = [dataclasses.asdict(self.tables)] if has_tables else []
+        return [digests, settings, dataclasses.asdict(self.files), self.tokenizer.key, self.seq_len, *fields]
 
-    def read(self) -> Iterator[tuple[str, Sentence]]:
-        """See `Recipe.read`.
+    def splits(self) -> Iterator[tuple[str, Sentence]]:
+        return splits.read_splits(self.config, partial(_read, self.config, self.files, self.tables), _SPLIT_SEED)
 
-        Raises:
-          UserError: if `read_sentences` or `splits.read_splits` raises it.
-        """
-        return splits.read_splits(self.config, partial(_read, self.config, self.columns, self.fields), _SPLIT_SEED)
+    @property
+    def columns(self) -> codec.Columns:
+        tables = self.tables
+        return codec.Columns("data.text_field", [tables.text_field], tables.header, tables.separator)
+
+    def parse(self, texts: Sequence[str], where: str) -> Sentence:
+        check_texts(texts, where, (1,))
+        (text,) = texts
+        column_files.check_is_text(text, where)
+        words = words_of(text, split_punctuation=self.tables.split_punctuation)
+        return Sentence(tuple(words), (), where, text)
+
+    def parse_object(self, value: Any, where: str) -> Sentence:
+        """Returns the sentence in a text or a list of words. Raises RowError for others."""
+        if isinstance(value, list):
+            return Sentence(tagged_tables.words_in(value, where), (), where)
+        if not isinstance(value, str):
+            raise RowError(where, f"an object of type {type(value).__name__}", "a text (str), or a list of words")
+        check_text(value, where)
+        return self.parse([value], where)
+
+    def parse_row(self, row: Row) -> Sentence:
+        name = self.tables.text_field
+        value = tables.value_of(row, name, "data.text_field")
+        return self.parse_object(value, f"{row.where}, column {name!r}")
 
     def survey(self) -> Survey[Sentence]:
-        """See `Recipe.survey`. The scheme is detected from training sentences, and from validation sentences if these
-        have no source of their own or there are no training sentences.
+        """Returns a survey of the tags.
+
+        The scheme is detected from training sentences, and from validation sentences if these have no source of their
+        own or there are no training sentences.
         """
         return TagSurvey((TRAIN,) if self.config.source and self.config.valid_source else (TRAIN, VALID))
 
-    def text(self, row: Sentence) -> str:
-        """See `Recipe.text`."""
-        return " ".join(row.words)
+    def text(self, example: Sentence) -> str:
+        return " ".join(example.words)
 
-    def encode(self, rows: Sequence[Sentence]) -> Encoded:
-        """See `Recipe.encode`.
+    def gold(self, example: Sentence) -> tuple[str, ...]:
+        """Returns the tags as written."""
+        return example.tags
+
+    def encode(self, examples: Sequence[Sentence]) -> Encoded:
+        """Returns rows that together own each word once.
+
+        `kept` is, for each row of a sentence, the position of the first piece of each word that it owns.
+        """
+        windows = [sentence_rows(example.words, self.tokenizer, self.seq_len) for example in examples]
+        fields = fields_of({name: row[name] for name in _INPUTS} for rows, _ in windows for row in rows)
+        sizes = np.array([len(rows) for rows, _ in windows], np.int32)
+        truncated = [is_cut for _, is_cut in windows]
+        limits = limits_of(of_seq_len(self.seq_len), truncated=truncated, split=sizes > 1)
+        return Encoded(fields, sizes, limits, [[row["unit_starts"] for row in rows] for rows, _ in windows])
+
+    def training(self, examples: Sequence[Sentence]) -> TrainingRows:
+        """Returns rows with "labels", "as_written" and "label_weights".
 
         "labels" and "as_written" [S] int32 stand for the tags in BIO and as written, at the first piece of each word
         that the row owns; other pieces have no name. "label_weights" [S] float32 are 1 at these pieces, else 0.
         """
-        found = [sentence_rows(row.words, self.tokenizer, self.seq_len) for row in rows]
-        windows = [of_sentence for of_sentence, _ in found]
-        fields = fields_of(row for of_sentence in windows for row in of_sentence)
-        ids, starts = cast(Ragged, fields["input_ids"]), cast(Ragged, fields.pop("unit_starts"))
-        del fields["unit_lengths"]
-        positions = starts.values + np.repeat(np.cumsum(ids.lengths) - ids.lengths, starts.lengths)
-        names = {name: Numbering() for name in ("labels", "as_written")}
-        for (name, number), scheme in zip(names.items(), (BIO, PLAIN), strict=True):
-            labels = np.zeros(len(ids.values), np.int32)
-            labels[positions] = [number[tag] for row in rows for tag in in_scheme(row.tags, scheme)]
-            fields[name] = Ragged(labels, ids.lengths)
-        weights = np.zeros(len(ids.values), np.float32)
+        fields, sizes, limits, kept = self.encode(examples)
+        starts = list(itertools.chain.from_iterable(kept))
+        lengths = cast(Ragged, fields["input_ids"]).lengths
+        offsets = np.cumsum(lengths) - lengths
+        positions = np.concatenate([start + offset for start, offset in zip(starts, offsets, strict=True)])
+        names: dict[str, list[str]] = {}
+        columns: dict[str, Ragged] = {}
+        for name, scheme in (("labels", BIO), ("as_written", PLAIN)):
+            number = Numbering()
+            labels = np.zeros(lengths.sum(), np.int32)
+            labels[positions] = [number[tag] for example in examples for tag in in_scheme(example.tags, scheme)]
+            columns[name] = Ragged(labels, lengths)
+            names[name] = list(number)
+        weights = np.zeros(lengths.sum(), np.float32)
         weights[positions] = 1
-        fields["label_weights"] = Ragged(weights, ids.lengths)
-        long_sentences = sum(len(of_sentence) > 1 for of_sentence in windows)
-        counts = {"long_sentences": long_sentences, "truncated": sum(is_cut for _, is_cut in found)}
-        return Encoded(fields, counts, {name: list(number) for name, number in names.items()})
-
-    def named(self, facts: Mapping[str, Any]) -> Mapping[str, tuple[str, Sequence[str]]]:
-        """See `Recipe.named`.
-
-        The names become indices in `tag_names`. If the tags are plain, "labels" are the tags as written. If they are
-        entity tags, "as_written" is also kept, for a config with scheme "plain".
-        """
-        sources = {BIO: "labels", PLAIN: "as_written"}
-        return {name: (sources[scheme], tag_names(facts, scheme)) for name, scheme in _stored(facts).items()}
+        assert sizes is not None
+        counts = {"long_sentences": int(np.sum(sizes > 1)), "truncated": sum("truncated" in limit for limit in limits)}
+        return TrainingRows({**fields, **columns, "label_weights": Ragged(weights, lengths)}, counts, names)
 
     def restored(self, values: Any) -> Sentence:
-        """See `Recipe.restored`."""
-        words, tags, where = values
-        return Sentence(tuple(words), tuple(tags), where)
+        words, tags, *others = values
+        return Sentence(tuple(words), tuple(tags), *others)
 
 
 def _read(config: SentencesConfig, columns: Columns, fields: TableFields, source: str, key: str) -> Iterator[Sentence]:
@@ -270,29 +306,29 @@ def label_names(facts: Mapping[str, Any], target: str, known: tuple[str, ...]) -
     return known if set(known) == set(names) else tuple(names)
 
 
-def with_labels(fields: Fields, facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> Fields:
+def with_labels(
+    fields: Fields, names: Mapping[str, Sequence[str]], facts: Mapping[str, Any], target: str, labels: Sequence[str]
+) -> Fields:
     """Returns prepared fields whose "labels" are indices in `labels`, which has all tags that occur.
 
     Args:
-      fields: the fields of `TaggedRows`.
+      fields: the fields of `TaggedCodec`.
+      names: the tags that they stand for; see `PreparedRows.names`.
       facts: the facts of `TagSurvey`.
       target: `BIO`, or `PLAIN` for the tags as written.
       labels: the tags to predict, in order.
     """
-    stored = _stored(facts)
-    name = next((name for name, scheme in stored.items() if scheme == target), "labels")
-    kept = {name: field for name, field in fields.items() if name not in stored}
-    numbers, weights = cast(Ragged, fields[name]), cast(Ragged, fields["label_weights"])
+    if names:
+        name = "labels" if target == BIO else "as_written"
+        order = ["", *names[name]]
+    else:  # rows of earlier versions: indices in the sorted tags, and in plain files no tags in BIO
+        name = "as_written" if target == PLAIN and "as_written" in fields else "labels"
+        order = tag_names(facts, PLAIN if facts["scheme"] == PLAIN else target)
     index = {label: number for number, label in enumerate(labels)}
-    indices = np.array([index.get(tag, 0) for tag in tag_names(facts, stored[name])], np.int32)
-    if (indices != np.arange(len(indices))).any():
-        numbers = numbers._replace(values=indices[numbers.values] * (weights.values != 0))
-    return {**kept, "labels": numbers}
-
-
-def _stored(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the scheme of each stored field of tags."""
-    return {"labels": PLAIN} if facts["scheme"] == PLAIN else {"labels": BIO, "as_written": PLAIN}
+    indices = np.array([index.get(tag, 0) for tag in order], np.int32)
+    numbers, weights = cast(Ragged, fields[name]), cast(Ragged, fields["label_weights"])
+    others = {key: field for key, field in fields.items() if key not in ("labels", "as_written")}
+    return {**others, "labels": numbers._replace(values=indices[numbers.values] * (weights.values != 0))}
 
 
 def check_labels(labels: Sequence[str]) -> None:
