@@ -122,7 +122,9 @@ def readers(cls: type) -> list[type]:
 def keys(cls: type) -> set[str]:
     """Returns the keys that a dataclass and those that it is composed of read."""
     parts = flat_parts
-    return {f.name for reader in readers(cls) for f in dataclasses.fields(reader) if f.name not in parts(reader)}
+    names = {f.name for reader in readers(cls) for f in dataclasses.fields(reader) if f.name not in parts(reader)}
+    assert not any(names & parts(reader).keys() for reader in readers(cls)), "a flat part has the name of a key"
+    return names
 
 
 class Constrained:

@@ -16,18 +16,18 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax import contract
-from bertjax.config import Count, Size, build_part, each, one_of, part
+from bertjax.config import Composed, Count, Flat, Size, build_part, each, one_of, part
 from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
 from bertjax.data.codecs.translation.batches import PairRows, StreamBatches
 from bertjax.data.codecs.translation.dates import DatesConfig
-from bertjax.data.codecs.translation.pair_recipe import PairRecipe
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelTextConfig
-from bertjax.data.codecs.translation.rows import TranslationRows, TranslationRowsConfig, join_parts
+from bertjax.data.codecs.translation.rows import PairCodec, TranslationRowsConfig, join_parts
 from bertjax.data.codecs.translation.text import DateCounts, TranslationText
-from bertjax.data.prepared import TRAIN, VALID, PreparationConfig
+from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, bucket_lengths, budget_sizes
 from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
+from bertjax.data.splits import TRAIN, VALID
 from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
 from bertjax.data.text.subwords import Subwords
@@ -53,16 +53,16 @@ _EXAMPLES = 10  # the number of unknown characters in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(
-    ParallelTextConfig,
-    DatesConfig,
-    DateCounts,
-    SubwordConfig,
-    TranslationRowsConfig,
-    PreparationConfig,
-    BucketsConfig,
-):
+class DataConfig(Composed, prefix="data"):
     """The keys of `data`."""
+
+    files: Flat[ParallelTextConfig]
+    dates: Flat[DatesConfig]
+    date_counts: Flat[DateCounts]
+    vocabulary: Flat[SubwordConfig]
+    rows: Flat[TranslationRowsConfig]
+    preparation: Flat[PreparationConfig]
+    buckets: Flat[BucketsConfig]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,9 +125,14 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     @property
     def text(self) -> TranslationText:
         """The parallel text. Raises UserError for sources that are missing or contradict each other."""
+        return TranslationText(self.data.files, self.data.dates, self.data.date_counts, self.seed)
+
+    def codec(self, vocabularies: Vocabularies) -> PairCodec:
+        """Returns the kind of the rows, for prediction."""
         data = self.data
-        parts = part(ParallelTextConfig, data), part(DatesConfig, data), part(DateCounts, data)
-        return TranslationText(*parts, self.seed)
+        scores_targets = self.decoding.method == "forced"
+        refuses_long = data.on_long_line == "refuse"
+        return PairCodec(vocabularies, data.rows, data.files, scores_targets=scores_targets, refuses_long=refuses_long)
 
 
 FREE_AFTER_TRAINING = (
@@ -152,40 +157,6 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], SavedVoca
     return dict(config), SavedVocabularies(joint, joint)
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoding:
-    """Encodes texts to translate as examples.
-
-    Attributes:
-      encoder: encodes texts as rows.
-      decoding: how translations are decoded.
-    """
-
-    encoder: TranslationRows
-    decoding: DecodingConfig
-
-    @classmethod
-    def of(cls, config: Config, vocabularies: Vocabularies) -> "Encoding":
-        """The encoding of a config."""
-        rows, files = part(TranslationRowsConfig, config.data), part(ParallelTextConfig, config.data)
-        return cls(TranslationRows(vocabularies, rows, files), config.decoding)
-
-    def example(self, text: str, references: Sequence[str], where: str, refuses: bool) -> Example:
-        """Returns the example of a text, whose source is a tuple of the text and its references.
-
-        Args:
-          text, where, refuses: see `TranslationRows.source_rows`.
-          references: the references, if any.
-        """
-        rows = self.encoder.source_rows(text, where, refuses)
-        limit = f"data.seq_len={self.encoder.config.seq_len} tokens"
-        return Example(rows, (text, *references), inputs.limited(limit, split=len(rows) > 1))
-
-    def numbered(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yields the examples, numbered if sampling needs it."""
-        return seq2seq.numbered(examples, self.decoding)
-
-
 class Data(PreparedData[Config, Pair]):
     """See `bertjax.contract.Data`. The vocabularies are in the folder.
 
@@ -197,7 +168,8 @@ class Data(PreparedData[Config, Pair]):
         seq2seq.check_generates(config.decoding)
         scoring.check_installed(config.metrics)
         super().__init__(config, folder, published)
-        self._text, self._subwords = config.text, part(SubwordConfig, config.data)
+        self._text = config.text
+        self._subwords = config.data.vocabulary
 
     @property
     def prepares(self) -> bool:
@@ -241,13 +213,11 @@ class Data(PreparedData[Config, Pair]):
         return self._published.vocabularies if self._published and is_published else open_vocabularies(self._folder)
 
     @functools.cached_property
-    def _encoding(self) -> Encoding:
-        return Encoding.of(self._config, self.vocabulary)
-
-    @functools.cached_property
-    def recipe(self) -> PairRecipe:
-        """See `PreparedData.recipe`. The folder must have the vocabularies."""
-        return PairRecipe({split: self._text.texts[split] for split in (TRAIN, VALID)}, self._encoding.encoder)
+    def codec(self) -> PairCodec:
+        """The kind of the rows; the folder must have the vocabularies. Validation and test texts are split if long."""
+        texts = {split: self._text.texts[split] for split in (TRAIN, VALID)} if self.prepares else {}
+        codec = self._config.codec(self.vocabulary)
+        return dataclasses.replace(codec, texts=texts, scores_targets=False, refuses_long=False)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
@@ -264,10 +234,9 @@ class Data(PreparedData[Config, Pair]):
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
         """See `PreparedData.valid_batches`."""
-        encoder = self._encoding.encoder
         if self._text.is_dates:
-            PairRows.of(encoder.encoded(self._pairs(VALID))).check_fits(self._config.data.seq_len)
-        return self.bucketed(PairRows.of(encoder.fitting(self._pairs(VALID), VALID)))
+            PairRows.of(self.codec.rows(self._pairs(VALID))).check_fits(self._config.data.seq_len)
+        return self.bucketed(PairRows.of(self.codec.fitting(self._pairs(VALID), VALID)))
 
     def _pairs(self, split: str) -> Iterator[Pair]:
         is_prepared = split == VALID and self.prepares
@@ -276,12 +245,14 @@ class Data(PreparedData[Config, Pair]):
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches | StreamBatches:
         """See `PreparedData.train`. Raises UserError if all pairs are too long."""
-        config, length, encoder = self._config, self._config.data.seq_len, self._encoding.encoder
+        config = self._config
+        length = config.data.seq_len
+        codec = self.codec
         if self._text.is_dates:
-            return StreamBatches(lambda start: encoder.encoded(self._text.dates(start)), length, config.batch_size)
+            return StreamBatches(lambda start: codec.rows(self._text.dates(start)), length, config.batch_size)
         report = self.prepared.report
         left_out = sum(report.get("left_out", {}).values())  # rows that were prepared by an earlier version lack it
-        encoder.report_too_long(left_out, report["rows"][TRAIN] + left_out, TRAIN)
+        codec.report_too_long(left_out, report["rows"][TRAIN] + left_out, TRAIN)
         if config.data.packing:
             return PackedBatches(self.rows, row_capacity(length, length // 2), config.batch_size, config.seed)
         return self.bucketed(self.rows)
@@ -290,11 +261,8 @@ class Data(PreparedData[Config, Pair]):
         """See `PreparedData.examples`; the first `num_scored` validation pairs and all test pairs, to be translated."""
         count = self._config.num_scored if split == VALID else 0
         pairs = self._pairs(split) if split == VALID or self._text.has_test else iter(())
-        return self._encoding.numbered(map(self._to_compare, itertools.islice(pairs, count or None)))
-
-    def _to_compare(self, pair: Pair) -> Example:
-        _, target = self._encoding.encoder.files.split_target_prefix(pair.target, pair.where)
-        return self._encoding.example(pair.source, (target, *pair.references), pair.where, refuses=False)
+        examples = inputs.encoded(self.codec, itertools.islice(pairs, count or None))
+        return seq2seq.numbered(examples, self._config.decoding)
 
 
 class Task(Seq2SeqTask):
@@ -306,8 +274,8 @@ class Task(Seq2SeqTask):
         """See `Experiment`."""
         self._config, self._vocabularies = config, vocabulary
         self._model = _model(config.model, [side.vocab_size for side in vocabulary])
-        self._encoding = Encoding.of(config, vocabulary)
-        self._encoder, self._decoding = self._encoding.encoder, config.decoding
+        self._codec = config.codec(vocabulary)
+        self._decoding = config.decoding
         self._ids = _target_ids(config.start_token, vocabulary.target)
 
     @property
@@ -330,8 +298,8 @@ class Task(Seq2SeqTask):
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `TrainingTask.batch_specs`."""
-        size, rows = self._config.batch_size, self._encoder.config
-        length, is_dates = rows.seq_len, self._encoder.files.source == DATES
+        size, rows = self._config.batch_size, self._codec.config
+        length, is_dates = rows.seq_len, self._codec.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
         lengths = bucket_lengths(length, self._config.data.row_lengths)
         shapes = list(zip(budget_sizes(lengths, size), lengths, strict=True))
@@ -357,7 +325,7 @@ class Task(Seq2SeqTask):
         """
         vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
-        given = [list(example.source[1:]) for example, _ in results]
+        given = [list(self._codec.gold(example.source.example)) for example, _ in results]
         references = [list(map(vocabulary.normalized, texts)) for texts in given]
         normalization = vocabulary.normalization if given != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
@@ -366,60 +334,39 @@ class Task(Seq2SeqTask):
         return scoring.score(self._config.metrics, hypotheses, references)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """An example per line: a text, or a text and a target to score, separated by a tab. Empty lines stay empty.
+        """Yields an example per line: a text, or a text and a target to score, separated by a tab.
 
-        If all training texts had a prefix, it is added to lines without it.
+        Empty lines stay empty. If all training texts had a prefix, it is added to lines without it.
         """
-
-        on_bad_row = self._encoder.files.on_bad_row
-        return self._counted(inputs.of_lines(lines, self._example, on_bad_row, splits_tabs=self._is_forced))
+        return self._counted(inputs.of_lines(self._codec, lines, self._config.data.on_bad_row))
 
     def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
-        """An example per text, or per tuple of a text and a target to score; see `PredictionTask.examples_in`."""
-        return self._counted(inputs.of_objects(values, self._example, self._encoder.files.on_bad_row))
+        """Yields an example per text, or per tuple of a text and a target to score."""
+        return self._counted(inputs.of_objects(self._codec, values, self._config.data.on_bad_row))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        """The texts in `data.source_column` of a table, and the targets if targets are scored."""
-        files, is_forced = self._encoder.files, self._is_forced
-        key = "data.{source_column,target_column}" if is_forced else "data.source_column"
-        columns = (files.source_column, files.target_column)[: 1 + is_forced]
-        found = inputs.of_table(path, key, columns, self._example, files, tabs=is_forced)
-        return found and self._counted(found)
+        """Yields the texts in `data.source_column` of a table, and the targets if targets are scored."""
+        examples = inputs.of_file(self._codec, path, self._config.data.on_bad_row)
+        return examples and self._counted(examples)
 
     def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Wraps `Encoding.numbered`, and then logs the unknown characters of the sources."""
+        """Yields the examples, numbered if sampling needs it, and then logs the unknown characters of the sources."""
         vocabulary, found = self._vocabularies.source, Counter[str]()
         count, affected = 0, 0
-        for example in self._encoding.numbered(examples):
+        for example in seq2seq.numbered(examples, self._decoding):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
                 affected += 1
-                found.update(vocabulary.unknown(example.source[0]))
+                found.update(vocabulary.unknown(example.source.example.source))
             yield example
         if found:
             some = ", ".join(f"{text!r} ({number:,})" for text, number in found.most_common(_EXAMPLES))
             characters = f"{found.total():,} unknown characters"
             log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
-    @property
-    def _is_forced(self) -> bool:
-        """Whether an input has a target to score."""
-        return self._decoding.method == "forced"
-
-    def _example(self, texts: Sequence[str], where: str) -> Example:
-        """The example of a text to translate, or of a text and its target; see `inputs.Make`."""
-        texts = [text.strip() for text in texts]  # as in training
-        if self._is_forced:
-            inputs.check_texts(texts, where, (2,), "omit decoding.method=forced to translate")
-            pair = Pair(texts[0], texts[1], where)
-            return Example([self._encoder.scoring_row(pair)], (pair.source, pair.target))
-        if texts != [""]:
-            inputs.check_texts(texts, where, (1,))
-        return self._encoding.example(texts[0], (), where, self._encoder.config.on_long_line == "refuse")
-
     def predict_lengths(self) -> Sequence[int]:
         """See `TrainingTask.predict_lengths`."""
-        return bucket_lengths(self._encoder.config.seq_len)
+        return bucket_lengths(self._codec.config.seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The `n_best` translations of each row, or the given one: ids [B, n, T], lengths and scores [B, n]."""
@@ -434,7 +381,7 @@ class Task(Seq2SeqTask):
         """
         text, score = self._translation(outputs, 0)
         complete = all(self.is_complete(output, 0) for output in outputs)
-        record = {"source": example.source[0], "translation": text, "score": score, "complete": complete}
+        record = {"source": example.source.example.source, "translation": text, "score": score, "complete": complete}
         if self._decoding.n_best > 1:
             each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]
@@ -451,7 +398,7 @@ class Task(Seq2SeqTask):
 
     def _translation(self, outputs: Sequence[Output], rank: int) -> tuple[str, float]:
         """The text and the score of a rank. For a text in several rows, joins the texts and adds the scores."""
-        parts = [self._encoder.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
+        parts = [self._codec.translation(o["ids"][rank, : o["lengths"][rank]]) for o in outputs]
         return join_parts(parts), round(sum((float(o["scores"][rank]) for o in outputs), 0.0), 6)
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
@@ -483,7 +430,7 @@ class Task(Seq2SeqTask):
         for number, (example, outputs) in enumerate(infer(data.validation_examples())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)
-            yield {**record, "kind": "translation", "reference": example.source[1], **seen}
+            yield {**record, "kind": "translation", "reference": self._codec.gold(example.source.example)[0], **seen}
         if isinstance(self._model, EncoderDecoder):
             yield samples.mask(np.ones(20, np.int32), "left_to_right")
             yield from samples.positions(self._model.bind({"params": params}).source_places)
@@ -498,7 +445,7 @@ class Task(Seq2SeqTask):
         decoding = generation.to_generation(
             self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
         )
-        marian.save(folder, params, model, special, decoding, self._encoder.config.seq_len)
+        marian.save(folder, params, model, special, decoding, self._codec.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
 
 

@@ -15,7 +15,6 @@ from flax import linen as nn
 from bertjax.config import DropoutRate, Size, one_of, part
 from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask
 from bertjax.data.codecs.codec import Codec
-from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
 from bertjax.data.text.vocabularies import has_only_specials
@@ -178,18 +177,15 @@ class BertTask(PredictionTask, Generic[C]):
         return bucket_lengths(self._seq_len)
 
     def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        bad_rows = BadRows(self._config.data.on_bad_row)
-        return self.numbered(inputs.predicted(self._codec, self._codec.lines(lines, bad_rows), bad_rows))
+        return self.numbered(inputs.of_lines(self._codec, lines, self._config.data.on_bad_row))
 
     def examples_in(self, values: Iterable[Any], first: int = 1) -> Iterator[Example]:
         """Yields an example for each Python object. Messages count them from `first` on."""
-        bad_rows = BadRows(self._config.data.on_bad_row)
-        return self.numbered(inputs.predicted(self._codec, self._codec.objects(values, bad_rows, first), bad_rows))
+        return self.numbered(inputs.of_objects(self._codec, values, self._config.data.on_bad_row, first))
 
     def examples_of(self, path: str) -> Iterator[Example] | None:
-        bad_rows = BadRows(self._config.data.on_bad_row)
-        read = self._codec.file(path, bad_rows)
-        return None if read is None else self.numbered(inputs.predicted(self._codec, read, bad_rows))
+        examples = inputs.of_file(self._codec, path, self._config.data.on_bad_row)
+        return examples and self.numbered(examples)
 
     def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yields the examples of one input. Tasks override it that number or count them. Default: unchanged."""

@@ -41,6 +41,25 @@ def _segmented(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)}
 
 
+def of_lines(codec: Codec[Any], lines: Iterable[str], on_bad_row: str) -> Iterator[Example]:
+    """Yields the examples in lines of text; see `predicted`."""
+    bad_rows = BadRows(on_bad_row)
+    return predicted(codec, codec.lines(lines, bad_rows), bad_rows)
+
+
+def of_objects(codec: Codec[Any], values: Iterable[Any], on_bad_row: str, first: int = 1) -> Iterator[Example]:
+    """Yields the examples in Python objects, which messages count from `first` on; see `predicted`."""
+    bad_rows = BadRows(on_bad_row)
+    return predicted(codec, codec.objects(values, bad_rows, first), bad_rows)
+
+
+def of_file(codec: Codec[Any], path: str, on_bad_row: str) -> Iterator[Example] | None:
+    """Yields the examples in a table, another file or a folder; returns None for a file of lines; see `predicted`."""
+    bad_rows = BadRows(on_bad_row)
+    read = codec.file(path, bad_rows)
+    return None if read is None else predicted(codec, read, bad_rows)
+
+
 def predicted(codec: Codec[Any], read: Iterator[Input], bad_rows: BadRows) -> Iterator[Example]:
     """Yields the `Example` of each input and, with `data.on_bad_row=skip`, a `BadInput` for each bad one.
 

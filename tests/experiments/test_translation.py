@@ -22,6 +22,7 @@ from bertjax.experiments import translation
 from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
+from bertjax.tasks.inputs import Source
 from bertjax.training import inference, sharding
 from tests import tiny
 from tests.experiments.commands import SIZES, done, flags, lines_of, trained, tree_of
@@ -319,7 +320,7 @@ def test_a_lower_max_length_limits_only_the_translation(tmp_path, variant):
         values = {key: value for key, value in values.items() if key not in TRANSFORMER} | RECURRENT
     task, data, *_ = ready_from(tmp_path, variant, values)
     count = limit - 2
-    while len(task._encoder._ids(0, [line := " ".join(["cat"] * count)])[0]) > limit:
+    while len(task._codec._ids(0, [line := " ".join(["cat"] * count)])[0]) > limit:
         count -= 1
     (example,) = task.examples(iter([line]))
     assert decoded(task, example) == [line] and count > 2
@@ -391,9 +392,11 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     files |= {key.replace("__", "__test_"): path for key, path in files.items()}
     task, data, *_ = ready_of(tmp_path, **files, **options, metrics=("bleu", "chrf", "exact_match"))
     examples = list(data.test_examples())
-    references = [example.source[1] for example in examples]
+    references = [example.source.example.target for example in examples]
     assert references[0] == f"{target} 0", "as they stand in the file"
-    worse = [example._replace(source=(example.source[0], "x", example.source[1])) for example in examples]
+    pairs = [example.source.example for example in examples]
+    several = [pair._replace(target="x", references=(pair.target,)) for pair in pairs]
+    worse = [example._replace(source=Source(pair)) for example, pair in zip(examples, several, strict=True)]
     vocabulary = task.tokenizer[1]
     ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
@@ -416,12 +419,13 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
     assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
-    assert both[0].source == ("a cat.",)
+    assert both[0].source.example.source == "a cat."
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
     # Translations are scored without their prefix.
     held_out = next(data.validation_examples())
-    source, target = held_out.source
+    source = held_out.source.example.source
+    (target,) = data.codec.gold(held_out.source.example)
     assert source.startswith("to German: ") and not target.startswith("<de>")
     labels = task.tokenizer[1].encode_batch(["<de> " + target])[0]
     ids = np.append(labels, np.int32(task.tokenizer[1].eos_id))[None]
@@ -651,7 +655,7 @@ def test_samples_show_translations_and_references(tmp_path):
     task, data, *_ = ready_of(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, pair in zip(found.examples, data.validation_examples(), strict=False):
-        assert (example["source"], example["reference"]) == pair.source
+        assert (example["source"], example["reference"]) == pair.source.example[:2]
     titles = [matrix["title"] for matrix in found.matrices]
     assert titles == ["Attention mask of a row", "Position embeddings", "Similarity of positions"]
 

@@ -109,7 +109,7 @@ class Codec(abc.ABC, Generic[R]):
       has_tabs: whether a `.tsv` file without the columns is a file of such lines.
     """
 
-    splits_tabs: ClassVar[bool] = True
+    splits_tabs: bool = True
     has_tabs: bool = False
 
     @abc.abstractmethod

@@ -5,21 +5,25 @@ import functools
 import itertools
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Int32
 
 from bertjax.config import Constrained, at_least, one_of
-from bertjax.data.codecs.translation.parallel_text import Pair, ParallelTextConfig
+from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
+from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.lines import RowError
+from bertjax.data.rows.stored import Ragged, fields_of
+from bertjax.data.splits import TRAIN, VALID
 from bertjax.data.text.subword_vocabularies import Vocabularies
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 _ENCODED_AT_ONCE = 1024
+_NO_ROWS = dict.fromkeys(("input_ids", "labels"), Ragged(np.zeros(0, np.int32), np.zeros(0, np.int32)))
 _SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s+|[。！？]")
 _SPACE = re.compile(r"\s+")
 # Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, bopomofo and Han. Hangul has spaces.
@@ -57,26 +61,133 @@ class TranslationRowsConfig(Constrained, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationRows:
-    """Makes rows of `input_ids` (the source) and `labels` (the target), both with their end tokens.
+class PairCodec(TrainingCodec[Pair]):
+    """Pairs of texts: `input_ids` of the source and `labels` of the target, both with their end tokens.
+
+    Inputs to predict on are texts, or with `scores_targets` texts with their translations. A pair that is longer than
+    `seq_len` is left out of training, and of the loss of the validation split. A text to translate is split into
+    several rows.
 
     Attributes:
       vocabularies: the vocabularies of the two sides.
       config: the conversion settings.
-      files: the config of the pairs, for their prefixes.
+      files: the config of the pairs, for their prefixes and columns.
+      texts: the pairs of "train" and "valid"; empty without pairs to prepare.
+      scores_targets: whether the rows of `encode` have targets, which are scored.
+      refuses_long: whether a text to translate that is too long is an error.
     """
 
+    kind = "PairRecipe"
     vocabularies: Vocabularies
     config: TranslationRowsConfig
     files: ParallelTextConfig
+    texts: Mapping[str, ParallelText] = dataclasses.field(default_factory=dict)
+    scores_targets: bool = False
+    refuses_long: bool = False
 
-    def encoded(self, pairs: Iterable[Pair]) -> Iterator[Row]:
+    def key(self) -> Any:
+        texts = {split: self.texts[split].fingerprint() for split in (TRAIN, VALID)}
+        return [texts, self.vocabularies.fingerprint, self.config.seq_len]
+
+    def splits(self) -> Iterator[tuple[str, Pair]]:
+        for split in (TRAIN, VALID):
+            yield from ((split, pair) for pair in self.texts[split].pairs())
+
+    @property
+    def splits_tabs(self) -> bool:  # type: ignore[override]
+        """Whether a line has a text and its target."""
+        return self.scores_targets
+
+    @property
+    def has_tabs(self) -> bool:  # type: ignore[override]
+        """Whether a `.tsv` file may be lines of a text and its target."""
+        return self.scores_targets
+
+    @property
+    def columns(self) -> Columns:
+        files = self.files
+        if self.scores_targets:
+            names = [files.source_column, files.target_column]
+            return Columns("data.{source_column,target_column}", names, files.header, files.separator)
+        return Columns("data.source_column", [files.source_column], files.header, files.separator)
+
+    def parse(self, texts: Sequence[str], where: str) -> Pair:
+        """Returns a pair of stripped texts, as in training. An empty line has no rows."""
+        source, *targets = (text.strip() for text in texts)
+        if self.scores_targets:
+            check_texts([source, *targets], where, (2,), "omit decoding.method=forced to translate")
+        elif source or targets:
+            check_texts([source, *targets], where, (1,))
+        return Pair(source, targets[0] if targets else "", where)
+
+    def text(self, example: Pair) -> str:
+        return f"{example.source}\t{example.target}"
+
+    def gold(self, example: Pair) -> tuple[str, ...]:
+        """Returns the references, without prefixes."""
+        _, target = self.files.split_target_prefix(example.target, example.where)
+        return (target, *example.references)
+
+    def encode(self, examples: Sequence[Pair]) -> Encoded:
+        """Returns the rows of sources to translate, or of pairs to score.
+
+        Raises:
+          RowError: if there are several prefixes and a text has none, or a text is too long and may not or cannot be
+            split.
+        """
+        rows = [[self._scored(pair)] if self.scores_targets else self._translated(pair) for pair in examples]
+        sizes = np.array(list(map(len, rows)), np.int32)
+        limits = limits_of(of_seq_len(self.config.seq_len), truncated=[False] * len(rows), split=sizes > 1)
+        return Encoded(fields_of(itertools.chain.from_iterable(rows)), sizes, limits)
+
+    def _translated(self, pair: Pair) -> list[Row]:
+        """Returns the row of a source, several if it is too long, or none if it is empty; each has the prefix."""
+        if not pair.source:
+            return []
+        prefix, text = self.files.split_source_prefix(pair.source, pair.where)
+        return self._divided(prefix, text, pair.where) if text else []
+
+    def _divided(self, prefix: str, text: str, where: str) -> list[Row]:
+        (ids,) = self._ids(0, [prefix + text])
+        limit = self.config.seq_len
+        if len(ids) <= limit:
+            return [{"input_ids": ids}]
+        if self.refuses_long or len(text) == 1:
+            fix = "divide the line, or set --config.data.on_long_line=split"
+            raise _too_long(where, len(ids) - 1, limit - 1, fix)
+        cut = _middle(text)
+        halves = text[:cut].rstrip(), text[cut:].lstrip()
+        return [row for half in halves for row in self._divided(prefix, half, where)]
+
+    def _scored(self, pair: Pair) -> Row:
+        """Returns the row of a source and its target, with their prefixes."""
+        where = pair.where
+        source = "".join(self.files.split_source_prefix(pair.source, where))
+        target = "".join(self.files.split_target_prefix(pair.target, where))
+        (row,) = self.rows([Pair(source, target, where)])
+        longest = max(map(len, row.values()))
+        limit = self.config.seq_len
+        if longest > limit:
+            raise _too_long(where, longest - 1, limit - 1, "divide the source and the target, or raise data.seq_len")
+        return {**row, "target_segment_ids": np.ones_like(row["labels"])}
+
+    def training(self, examples: Sequence[Pair]) -> TrainingRows:
+        fitting = list(filter(self.fits, self.rows(examples)))
+        left_out = {"data.seq_len": len(examples) - len(fitting)}
+        return TrainingRows(fields_of(fitting) or _NO_ROWS, {}, left_out=left_out)
+
+    def restored(self, values: Any) -> Pair:
+        source, target, where, *references = values  # rows of earlier versions have no references
+        return Pair(source, target, where, tuple(*references))
+
+    def rows(self, pairs: Iterable[Pair]) -> Iterator[Row]:
         """Yields each pair as a row of any length."""
-        pairs = iter(pairs)
-        while part := list(itertools.islice(pairs, _ENCODED_AT_ONCE)):
-            sides = [pair.source for pair in part], [pair.target for pair in part]
-            for row in zip(*map(self._ids, (0, 1), sides), strict=True):
-                yield dict(zip(("input_ids", "labels"), row, strict=True))
+        remaining = iter(pairs)
+        while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
+            sources = self._ids(0, [pair.source for pair in block])
+            targets = self._ids(1, [pair.target for pair in block])
+            for source, target in zip(sources, targets, strict=True):
+                yield {"input_ids": source, "labels": target}
 
     def fits(self, row: Row) -> bool:
         """Returns whether neither side of a row has more than `seq_len` tokens."""
@@ -85,7 +196,7 @@ class TranslationRows:
     def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
         """Yields the rows of a split's pairs that are not too long. Raises UserError if there are none."""
         count = fitting = 0
-        for row in self.encoded(pairs):
+        for row in self.rows(pairs):
             count += 1
             if self.fits(row):
                 fitting += 1
@@ -103,8 +214,8 @@ class TranslationRows:
           UserError: if all pairs were skipped.
         """
         if long:
-            what = long, count, split, self.config.seq_len
-            _log.warning("skipped %d of %d pairs of %s: more than %d tokens", *what)
+            message = "skipped %d of %d pairs of %s: more than %d tokens"
+            _log.warning(message, long, count, split, self.config.seq_len)
         if long == count:
             raise UserError(
                 "config key data.seq_len",
@@ -112,47 +223,6 @@ class TranslationRows:
                 expected="a length that some pairs fit in",
                 fix="raise --config.data.seq_len",
             )
-
-    def source_rows(self, text: str, where: str, refuses: bool) -> list[Row]:
-        """Converts a text to one row, to several if it is too long, or to none if it is empty; each has the prefix.
-
-        Args:
-          text: a stripped text.
-          where: the position of the text, for messages.
-          refuses: whether a text that is too long is an error.
-        Raises:
-          RowError: if there are several prefixes and the text has none, or if it is too long and may not or cannot be
-            split.
-        """
-        if not text:
-            return []
-        prefix, text = self.files.split_source_prefix(text, where)
-        return self._divided(prefix, text, where, refuses) if text else []
-
-    def _divided(self, prefix: str, text: str, where: str, refuses: bool) -> list[Row]:
-        (ids,), limit = self._ids(0, [prefix + text]), self.config.seq_len
-        if len(ids) <= limit:
-            return [_with_segments({"input_ids": ids})]
-        if refuses or len(text) == 1:
-            fix = "divide the line, or set --config.data.on_long_line=split"
-            raise _too_long(where, len(ids) - 1, limit - 1, fix)
-        cut = _middle(text)
-        halves = text[:cut].rstrip(), text[cut:].lstrip()
-        return [row for half in halves for row in self._divided(prefix, half, where, refuses)]
-
-    def scoring_row(self, pair: Pair) -> Row:
-        """Converts a source and its target to one row, with their prefixes.
-
-        Raises:
-          RowError: if a side is too long, or if there are several prefixes and it has none.
-        """
-        where = pair.where
-        sides = self.files.split_source_prefix(pair.source, where), self.files.split_target_prefix(pair.target, where)
-        (row,) = self.encoded([Pair("".join(sides[0]), "".join(sides[1]), where)])
-        longest, limit = max(map(len, row.values())), self.config.seq_len
-        if longest > limit:
-            raise _too_long(where, longest - 1, limit - 1, "divide the source and the target, or raise data.seq_len")
-        return _with_segments(row)
 
     def translation(self, ids: Int32[np.ndarray, " n"]) -> str:
         """Returns the text of a target, without its prefix."""
@@ -190,11 +260,6 @@ def _middle(text: str) -> int:
         if ends:
             return min(ends, key=lambda end: abs(end - middle))
     return middle
-
-
-def _with_segments(row: Row) -> Row:
-    names = {"input_ids": "segment_ids", "labels": "target_segment_ids"}
-    return row | {names[name]: np.ones_like(ids) for name, ids in row.items()}
 
 
 def _too_long(where: str, got: int, room: int, fix: str) -> RowError:

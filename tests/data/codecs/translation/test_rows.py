@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax.data import prepared
-from bertjax.data.codecs.translation.pair_recipe import PairRecipe
 from bertjax.data.codecs.translation.parallel_text import ParallelText, ParallelTextConfig
-from bertjax.data.codecs.translation.rows import TranslationRows, TranslationRowsConfig
+from bertjax.data.codecs.translation.rows import PairCodec, TranslationRowsConfig
 from bertjax.data.prepared import PreparationConfig, PreparedRows
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text import subwords
@@ -20,7 +19,7 @@ SEQ_LEN = 8
 ALPHABETS = ("abcd", "dcba")  # of both sides
 
 
-def recipe_of(folder, sources, targets, seq_len=SEQ_LEN):
+def codec_of(folder, sources, targets, seq_len=SEQ_LEN):
     for side, texts in (("a", sources), ("b", targets)):
         (folder / f"train.{side}").write_text("\n".join(texts) + "\n")
         (folder / f"valid.{side}").write_text("\n".join(texts[:1]) + "\nbad\n")
@@ -29,7 +28,7 @@ def recipe_of(folder, sources, targets, seq_len=SEQ_LEN):
     files = settings_of(ParallelTextConfig, "translation", **names)
     vocabularies = Vocabularies(*map(subwords.characters, ALPHABETS))
     texts = {split: ParallelText(files, split, 0) for split in ("train", "valid")}
-    return PairRecipe(texts, TranslationRows(vocabularies, TranslationRowsConfig(seq_len, False, "split"), files))
+    return PairCodec(vocabularies, TranslationRowsConfig(seq_len, False, "split"), files, texts)
 
 
 def pairs(count=300):
@@ -53,7 +52,7 @@ def arrays(field: Ragged):
 
 def test_pairs_that_fit_are_stored_in_order_and_others_are_counted(tmp_path):
     sources, targets = pairs()
-    rows = PreparedRows(recipe_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
+    rows = PreparedRows(codec_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
     rows.run()
     kept = expected(sources, targets)
     fields = rows.train
@@ -68,7 +67,7 @@ def test_pairs_that_fit_are_stored_in_order_and_others_are_counted(tmp_path):
 def test_blocks_without_a_pair_that_fits_are_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(prepared, "_BLOCK_CHARACTERS", 1)
     sources, targets = ["a" * 9, "ab", "b" * 9], ["a", "cd", "b"]
-    rows = PreparedRows(recipe_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
+    rows = PreparedRows(codec_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
     rows.run()
     assert [arrays(field) for field in rows.train.values()] == expected(sources, targets)
 
@@ -76,14 +75,14 @@ def test_blocks_without_a_pair_that_fits_are_stored(tmp_path, monkeypatch):
 @pytest.mark.parametrize("change", ["pairs", "seq_len", "nothing"])
 def test_other_pairs_and_lengths_have_other_folders(tmp_path, change):
     sources, targets = pairs(20)
-    before = PreparedRows(recipe_of(tmp_path, sources, targets), tmp_path, PreparationConfig()).folder
+    before = PreparedRows(codec_of(tmp_path, sources, targets), tmp_path, PreparationConfig()).folder
     changed = {"pairs": (["d", *sources[1:]], targets), "seq_len": (sources, targets, 7), "nothing": (sources, targets)}
-    after = PreparedRows(recipe_of(tmp_path, *changed[change]), tmp_path, PreparationConfig(workers=2)).folder
+    after = PreparedRows(codec_of(tmp_path, *changed[change]), tmp_path, PreparationConfig(workers=2)).folder
     assert (before == after) == (change == "nothing")
 
 
 def test_workers_import_no_jax():
     """Vocabularies reach workers by pickle, those of Marian too."""
-    modules = "bertjax.data.codecs.translation.pair_recipe, bertjax.interop.marian_subwords"
+    modules = "bertjax.data.codecs.translation.rows, bertjax.interop.marian_subwords"
     code = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
