@@ -2,20 +2,18 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import at_least, part
+from bertjax.config import at_least
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.codecs.summarization import summary_rows
-from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
-from bertjax.data.codecs.summarization.article_text import LabelsConfig
 from bertjax.data.codecs.summarization.limits import LimitedArticle
-from bertjax.data.codecs.summarization.prepared_articles import AbstractiveRows
+from bertjax.data.codecs.summarization.prepared_articles import AbstractiveCodec
 from bertjax.data.codecs.summarization.summary_rows import SummaryRows
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
@@ -24,10 +22,10 @@ from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop.published import Published
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
-from bertjax.tasks import bert, seq2seq, summarization
+from bertjax.tasks import bert, seq2seq, summaries, summarization
 from bertjax.tasks.bert import batch_specs
 from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
-from bertjax.tasks.summarization import Encoding, SummarizationConfig, SummarizationData, SummarizationTask
+from bertjax.tasks.summarization import SummarizationConfig, SummarizationData, SummarizationTask
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 _INPUTS = ("input_ids", "token_type_ids")
@@ -63,6 +61,10 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     decoding: DecodingConfig
     num_scored: int
 
+    def codec(self, tokenizer: Tokenizer) -> AbstractiveCodec:
+        data = self.data
+        return AbstractiveCodec(data.articles, data.labels, data.rows, tokenizer, _INPUTS, self.target_len)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(self.num_scored == 0 or self.num_scored >= 2, "num_scored", "at least 2, or 0 for all")
@@ -82,26 +84,6 @@ def _rules(article: LimitedArticle) -> SelectionConfig:
     return SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
 
 
-@dataclasses.dataclass(frozen=True)
-class _AbstractiveEncoding(Encoding):
-    """Encodes articles as examples of one row; longer articles are truncated.
-
-    Attributes:
-      decoding: how summaries are decoded.
-    """
-
-    decoding: DecodingConfig
-
-    @classmethod
-    def of(cls, config: Config, tokenizer: Tokenizer) -> "_AbstractiveEncoding":
-        """The encoding of a config. Raises UserError for invalid settings."""
-        return cls(tokenizer, part(ArticleRowsConfig, config.data), _INPUTS, config.decoding)
-
-    def numbered(self, examples: Iterable[Example]) -> Iterable[Example]:
-        """See `Encoding.numbered`; numbered if sampling needs it."""
-        return seq2seq.numbered(examples, self.decoding)
-
-
 class Data(SummarizationData[Config]):
     """See `bertjax.contract.Data`."""
 
@@ -111,16 +93,9 @@ class Data(SummarizationData[Config]):
         """See `SummarizationData.rules`."""
         return _rules(article)
 
-    @functools.cached_property
-    def encoding(self) -> Encoding:
-        """See `SummarizationData.encoding`."""
-        return _AbstractiveEncoding.of(self._config, self.vocabulary)
-
-    @functools.cached_property
-    def recipe(self) -> AbstractiveRows:
-        """See `SummarizationData.recipe`."""
-        parts = self.articles, part(LabelsConfig, self._config.data), part(ArticleRowsConfig, self._config.data)
-        return AbstractiveRows(*parts, self.vocabulary, _INPUTS, self._config.target_len)
+    def examples(self, split: str) -> Iterator[Example]:
+        """Yields an example for each article, numbered if sampling needs it."""
+        return seq2seq.numbered(super().examples(split), self._config.decoding)
 
     def padded(self, fields: Fields) -> SummaryRows:
         """See `SummarizationData.padded`."""
@@ -129,7 +104,7 @@ class Data(SummarizationData[Config]):
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
         """See `PreparedData.valid_batches`."""
-        return self.bucketed(self.padded(self.recipe.fields(self.scored["valid"])))
+        return self.bucketed(self.padded(self.codec.fields(self.scored["valid"])))
 
     @property
     def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
@@ -144,10 +119,13 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
-        super().__init__(config, _AbstractiveEncoding.of(config, vocabulary), BertSumAbsConfig, BertSumAbs)
+        super().__init__(config, vocabulary, BertSumAbsConfig, BertSumAbs)
         self._decoding = config.decoding
         start, end, _ = summary_rows.target_ids(vocabulary)
         self._ids = TargetIds(start, end, vocabulary.pad_id, vocabulary.unk_id)
+
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
+        return seq2seq.numbered(examples, self._decoding)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `SummarizationTask.warm_start` and `Config.copy_embeddings`."""
@@ -166,14 +144,14 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         ]
 
     def score_names(self) -> Sequence[str]:
-        """The names of `summarization.metric_names`, and those of the loss on reference summaries."""
-        return (*summarization.metric_names(self._config.rouge), *seq2seq.METRICS)
+        """The names of `summaries.metric_names`, and those of the loss on reference summaries."""
+        return (*summaries.metric_names(self._config.rouge), *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summarization.metrics`."""
+        """See `summaries.metrics`."""
         texts = [self._sentences(outputs) for _, outputs in results]
-        found = [example.source.article for example, _ in results]
-        return summarization.metrics(texts, found, _rules, self._config.rouge)
+        articles = [example.source.kept.article for example, _ in results]
+        return summaries.metrics(texts, articles, _rules, self._config.rouge)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""
@@ -189,7 +167,7 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
 
         "complete" is false if the summary was truncated at its maximum length.
         """
-        article = example.source.article.article
+        article = example.source.example
         each = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
             for rank in range(self._decoding.n_best)
@@ -197,14 +175,14 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         record = {"id": article.id, **each[0], "complete": self.is_complete(outputs[0], 0)}
         if len(each) > 1:
             record["n_best"] = each
-        return summarization.with_reference(record, article)
+        return summaries.with_reference(record, article)
 
     def record_fields(self) -> Sequence[str]:
         """See `PredictionTask.record_fields`."""
         several = ("n_best",) if self._decoding.n_best > 1 else ()
-        return ("id", "summary", "score", "complete", *several, *summarization.REFERENCE_FIELDS)
+        return ("id", "summary", "score", "complete", *several, *summaries.REFERENCE_FIELDS)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds the article."""
-        sentences = list(example.source.article.article.sentences)
+        sentences = list(example.source.example.sentences)
         return {**self.record(example, outputs), "kind": "summary", "article": sentences}

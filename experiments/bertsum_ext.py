@@ -1,7 +1,6 @@
 """Extractive summarization: selects sentences of an article (Liu 2019; Liu and Lapata 2019, section 3)."""
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -12,13 +11,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax.config import one_of, part
+from bertjax.config import one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.summarization import article_rows
-from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig, sentence_lengths
-from bertjax.data.codecs.summarization.article_text import LabelsConfig
-from bertjax.data.codecs.summarization.limits import ArticleLimits, LimitedArticle
-from bertjax.data.codecs.summarization.prepared_articles import ExtractiveRows
+from bertjax.data.codecs.summarization.article_rows import sentence_lengths
+from bertjax.data.codecs.summarization.limits import LimitedArticle
+from bertjax.data.codecs.summarization.prepared_articles import ExtractiveCodec
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer
@@ -28,9 +26,9 @@ from bertjax.errors import UserError
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs
 from bertjax.models.bertsum import BertSum, BertSumConfig, first_places
-from bertjax.tasks import bert, completion, fine_tuning, summarization
+from bertjax.tasks import bert, completion, fine_tuning, summaries, summarization
 from bertjax.tasks.fine_tuning import EpochsConfig
-from bertjax.tasks.summarization import Encoding, SummarizationConfig, SummarizationData, SummarizationTask
+from bertjax.tasks.summarization import SummarizationConfig, SummarizationData, SummarizationTask
 
 _log = logging.getLogger(__name__)
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
@@ -69,6 +67,10 @@ class Config(EpochsConfig, SummarizationConfig):
     selection: SelectionConfig
     match_reference: Annotated[str, one_of(*selection.MATCHES)]
 
+    def codec(self, tokenizer: Tokenizer) -> ExtractiveCodec:
+        data = self.data
+        return ExtractiveCodec(data.articles, data.labels, data.rows, tokenizer, article_rows.INPUTS)
+
     def rules(self, article: LimitedArticle) -> SelectionConfig:
         """The selection rules for a summary that is compared with the reference."""
         return selection.rules_for_reference(self.selection, article.article.summary or (), self.match_reference)
@@ -91,10 +93,6 @@ def _pooling(published: Published | None) -> str:
 open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_config
 
 
-def _encoding(config: Config, tokenizer: Tokenizer) -> Encoding:
-    return Encoding(tokenizer, part(ArticleRowsConfig, config.data), article_rows.PREDICTION_INPUTS)
-
-
 class Data(SummarizationData[Config]):
     """See `bertjax.contract.Data`."""
 
@@ -111,17 +109,6 @@ class Data(SummarizationData[Config]):
         """The updates of an epoch times `batch_size`: batches of short rows hold more than `batch_size` rows."""
         return self._config.batch_size * self.train.steps_per_epoch
 
-    @functools.cached_property
-    def encoding(self) -> Encoding:
-        """See `SummarizationData.encoding`."""
-        return _encoding(self._config, self.vocabulary)
-
-    @functools.cached_property
-    def recipe(self) -> ExtractiveRows:
-        """See `SummarizationData.recipe`."""
-        parts = self.articles, part(LabelsConfig, self._config.data), part(ArticleRowsConfig, self._config.data)
-        return ExtractiveRows(*parts, self.vocabulary, article_rows.INPUTS)
-
     def padded(self, fields: Fields) -> Rows:
         """See `SummarizationData.padded`."""
         return Rows(fields)
@@ -132,13 +119,12 @@ class Task(SummarizationTask[Config]):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
-        super().__init__(config, _encoding(config, vocabulary), BertSumConfig, BertSum)
-        self._selection, self._rules = config.selection, config.rules
-
-    @property
-    def limits(self) -> ArticleLimits:
-        """The limits of the config, with the `min_words` of `selection`."""
-        return dataclasses.replace(super().limits, min_words=self._selection.min_words)
+        super().__init__(config, vocabulary, BertSumConfig, BertSum)
+        self._selection = config.selection
+        self._rules = config.rules
+        # Predictions read sentences of as many words as `selection` allows.
+        limits = dataclasses.replace(config.data.limits, min_words=config.selection.min_words)
+        self._codec = dataclasses.replace(self._codec, labels=dataclasses.replace(self._codec.labels, limits=limits))
 
     def init(self, rng: jax.Array) -> Params:
         """See `TrainingTask.init`."""
@@ -182,14 +168,14 @@ class Task(SummarizationTask[Config]):
         return logits
 
     def score_names(self) -> Sequence[str]:
-        """The names of `summarization.metric_names`, and the loss."""
-        return (*summarization.metric_names(self._config.rouge), "loss")
+        """The names of `summaries.metric_names`, and the loss."""
+        return (*summaries.metric_names(self._config.rouge), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summarization.metrics`. The loss is the mean over articles of the sum over sentences."""
-        pairs = [(example.source.article, _merged(example, outputs)) for example, outputs in results]
-        summaries = [summarization.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
-        metrics = summarization.metrics(summaries, [article for article, _ in pairs], self._rules, self._config.rouge)
+        """See `summaries.metrics`. The loss is the mean over articles of the sum over sentences."""
+        pairs = [(example.source.kept.article, _merged(example, outputs)) for example, outputs in results]
+        selected = [summaries.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
+        metrics = summaries.metrics(selected, [article for article, _ in pairs], self._rules, self._config.rouge)
         return {**metrics, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
 
     def predict_lengths(self) -> Sequence[int]:
@@ -204,8 +190,8 @@ class Task(SummarizationTask[Config]):
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary, the score of each sentence (null outside the limits), and the sentences skipped with reasons."""
-        article, logits = example.source.article, _merged(example, outputs)
-        selected = summarization.select(article, _probabilities(logits), self._selection)
+        article, logits = example.source.kept.article, _merged(example, outputs)
+        selected = summaries.select(article, _probabilities(logits), self._selection)
         scores: list[float | None] = [None] * len(article.article.sentences)
         for number, score in zip(article.numbers, _probabilities(logits).tolist(), strict=True):
             scores[number] = None if score == -np.inf else round(score, 6)
@@ -226,23 +212,23 @@ class Task(SummarizationTask[Config]):
                 for each in selected.refused
             ],
         }
-        return summarization.with_reference(record, article.article)
+        return summaries.with_reference(record, article.article)
 
     def record_fields(self) -> Sequence[str]:
         """See `PredictionTask.record_fields`."""
         own = ("id", "summary", "positions", "sentences", "scores", "refused")
-        return (*own, *summarization.REFERENCE_FIELDS)
+        return (*own, *summaries.REFERENCE_FIELDS)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds the oracle's choice."""
-        article = example.source.article
+        article = example.source.kept.article
         oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
         return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
     """The logit of each sentence within the limits; -inf if no row contains it."""
-    article, rows = example.source
+    article, rows = example.source.kept
     return article_rows.merge_scores(rows, [output["logits"] for output in outputs], len(article.sentences))
 
 

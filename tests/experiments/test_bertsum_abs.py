@@ -12,7 +12,7 @@ from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS
 from bertjax.errors import UserError
 from bertjax.experiments import bertsum_abs
 from bertjax.modes import stages
-from bertjax.tasks import summarization
+from bertjax.tasks import summaries
 from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_rates
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, tree_of
@@ -135,7 +135,7 @@ def test_evaluation_needs_no_training_articles(tmp_path, monkeypatch):
     # Validation metrics and baselines use the same articles.
     assert len(list(data.validation_examples())) == 5
     monkeypatch.setattr(
-        summarization, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
+        summaries, "baselines", lambda scored, *_: {split: float(len(found)) for split, found in scored.items()}
     )
     assert data.baselines() == {"valid": 5, "test": 20}
 

@@ -17,7 +17,7 @@ from bertjax.experiments import bertsum_ext
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertInputs
 from bertjax.modes import stages
-from bertjax.tasks import summarization
+from bertjax.tasks import summaries
 from tests import published, tiny
 from tests.experiments import commands
 from tests.experiments.commands import done, flags, lines_of
@@ -107,7 +107,7 @@ def results_of(data, logit):
     """Returns each validation example with outputs in which a sentence's logit is a function of its label."""
     results = []
     for example in data.validation_examples():
-        article, rows = example.source
+        article, rows = example.source.kept
         outputs = []
         for row in rows:
             logits = np.full(40, 99.0, np.float32)  # values after the sentences have no meaning
@@ -201,7 +201,7 @@ def test_recall_is_reported_if_words_are_limited(tmp_path):
 def test_lengths_of_scored_summaries(tmp_path, overrides, words):
     """The oracle has at most as many sentences as it selects. The baseline has three sentences by default."""
     task, data, *_ = ready(tmp_path, **{"selection.block_ngrams": 0, **overrides})
-    article = next(data.validation_examples()).source.article
+    article = next(data.validation_examples()).source.kept.article
     scores = np.where(article.labels, 0.9, 0.4)
 
     rules = task._rules(article)
@@ -209,10 +209,10 @@ def test_lengths_of_scored_summaries(tmp_path, overrides, words):
     def length(summary):
         return sum(len(sentence.split()) for sentence in summary)
 
-    assert length(summarization.summary(article, scores, rules)) == words
+    assert length(summaries.summary(article, scores, rules)) == words
     as_lead = 21 if words == 14 and "match_reference" not in overrides else words
-    assert length(summarization.lead(article, rules)) == as_lead
-    assert length(summarization.oracle(article, rules)) == min(words, 14)
+    assert length(summaries.lead(article, rules)) == as_lead
+    assert length(summaries.oracle(article, rules)) == min(words, 14)
 
 
 @pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])
@@ -267,7 +267,7 @@ def test_the_record_of_an_article(run):
 def test_short_sentences_are_selected_unless_min_words_is_set(tmp_path):
     def numbers(**overrides):
         (example,) = ready(tmp_path, **overrides).task.examples(iter(SENTENCES))
-        return example.source.article.numbers
+        return example.source.kept.article.numbers
 
     assert numbers() == (0, 1, 2, 3, 4, 5)
     assert numbers(**{"selection.min_words": 5}) == (0, 1, 3, 4, 5)
@@ -275,12 +275,12 @@ def test_short_sentences_are_selected_unless_min_words_is_set(tmp_path):
 
 def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
     task, data, *_ = ready(tmp_path, **{"selection.num_sentences": 0, "selection.word_budget": 6})
-    article = next(data.validation_examples()).source.article
+    article = next(data.validation_examples()).source.kept.article
     for budget in (7, 6):
         progress._logged.clear()
         caplog.clear()
         rules = dataclasses.replace(task._rules(article), word_budget=budget)
-        chosen = summarization.select(article, np.zeros(len(article.numbers)), rules).chosen
+        chosen = summaries.select(article, np.zeros(len(article.numbers)), rules).chosen
         told = [message for message in caplog.messages if "selection.word_budget" in message]
         assert (len(chosen), len(told)) == ((1, 0) if budget == 7 else (0, 1))
 
@@ -453,7 +453,7 @@ def test_articles_in_another_language(tmp_path, caplog):
     values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
     data = ready(tmp_path / "unicode", **values).data
     assert data.train.steps_per_epoch
-    article = next(data.validation_examples()).source.article
+    article = next(data.validation_examples()).source.kept.article
     assert (article.article.sentences, article.labels) == (tuple(sentences), (0, 1, 0, 0))
     assert data.baselines()["valid/oracle_rouge2"] == 100
     # A few summaries that do not match their articles are accepted, many are reported.
@@ -475,6 +475,6 @@ def test_samples_show_articles_and_the_oracle(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, article in zip(found.examples, data.validation_examples(), strict=False):
-        sentences = article.source.article.article.sentences
+        sentences = article.source.example.sentences
         assert [sentences[number] for number in example["oracle"]] == example["reference"]
         assert [each["text"] for each in example["scored"]] == list(sentences)

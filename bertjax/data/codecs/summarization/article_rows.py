@@ -14,7 +14,6 @@ from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import Tokenizer
 
 INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")  # of training
-PREDICTION_INPUTS = (*INPUTS, "cls_positions")
 _SHORTEST = 2  # the minimum tokens of a sentence: a piece and a special token
 _ROOMS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.codecs.summarization.article_rows import (
-    PREDICTION_INPUTS,
+    INPUTS,
     ArticleRowsConfig,
     merge_scores,
     rows,
@@ -17,6 +17,7 @@ from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.experiments.commands import settings_of
 
+PREDICTED = (*INPUTS, "cls_positions")
 TOKENIZER = WordPiece([*SPECIALS, "a", "b", "c", "##c", ".", "Us", "us", "!"], lowercase=True)
 PAD, UNK, CLS, SEP, MASK, A, B, C, MORE, STOP, CASED, US, MARK = range(13)
 
@@ -30,7 +31,7 @@ def ids(row):
 
 
 def test_a_row():
-    (row,) = rows(["a b.", "C", "bc US!"], TOKENIZER, config(seq_len=14), PREDICTION_INPUTS)
+    (row,) = rows(["a b.", "C", "bc US!"], TOKENIZER, config(seq_len=14), PREDICTED)
     assert ids(row) == [CLS, A, B, STOP, SEP, CLS, C, SEP, CLS, B, MORE, US, MARK, SEP]
     assert row.inputs["token_type_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert row.inputs["sentence_starts"].tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]
@@ -43,7 +44,7 @@ def test_a_row():
 def test_sentences_of_two_tokens():
     """Some tokenizers add one special token to a text."""
     tokenizer = TOKENIZER.with_template(Template((CLS,), (), (), second_type=0))
-    (row,) = rows(["a"] * 7, tokenizer, config(seq_len=14), PREDICTION_INPUTS)
+    (row,) = rows(["a"] * 7, tokenizer, config(seq_len=14), PREDICTED)
     assert ids(row) == [CLS, A] * 7
     assert row.inputs["cls_positions"].tolist() == [0, 2, 4, 6, 8, 10, 12]
 

@@ -13,7 +13,7 @@ from bertjax.data.codecs.summarization.article_text import LabelsConfig
 from bertjax.data.codecs.summarization.articles import Article, Articles
 from bertjax.data.codecs.summarization.limits import ArticleLimits, limit
 from bertjax.data.codecs.summarization.oracle import oracle
-from bertjax.data.codecs.summarization.prepared_articles import AbstractiveRows, ExtractiveRows
+from bertjax.data.codecs.summarization.prepared_articles import AbstractiveCodec, ExtractiveCodec
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows.stored import fields_of, flat
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
@@ -28,12 +28,12 @@ TOKENIZER = WordPiece([*SPECIALS, *summary_rows.TARGET_TOKENS, *WORDS], lowercas
 
 def extractive(config, labels=LABELS, seq_len=12):
     rows = ArticleRowsConfig(seq_len, "windows", 4, True, "bert")
-    return ExtractiveRows(config, labels, rows, TOKENIZER, INPUTS)
+    return ExtractiveCodec(config, labels, rows, TOKENIZER, INPUTS)
 
 
 def abstractive(config, labels=LABELS, target_len=6):
     rows = ArticleRowsConfig(12, "cut", 4, True, "bert")
-    return AbstractiveRows(config, labels, rows, TOKENIZER, INPUTS[:2], target_len)
+    return AbstractiveCodec(config, labels, rows, TOKENIZER, INPUTS[:2], target_len)
 
 
 def prepare(recipe, home, **config):
