@@ -108,7 +108,7 @@ def constraints(cls: type) -> dict[str, Constraint]:
 
 
 @functools.cache
-def flat_parts(cls: type) -> Mapping[str, type]:
+def flat_parts(cls: Any) -> Mapping[str, type[Any]]:
     """Returns the dataclasses that a dataclass is composed of, by field; see `Flat`."""
     hints = typing.get_type_hints(cls, include_extras=True).items()
     return {name: hint.__origin__ for name, hint in hints if _FLAT in getattr(hint, "__metadata__", ())}
