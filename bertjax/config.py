@@ -182,7 +182,7 @@ class Composed(Constrained):
     """Base class of dataclasses with `Flat` parts: a key of a part is also an attribute of the whole."""
 
     def __getattr__(self, key: str) -> Any:
-        for name in flat_parts(type(self)):
+        for name in flat_parts(type(self)):  # type: ignore[arg-type]
             if name in self.__dict__ and hasattr(self.__dict__[name], key):
                 return getattr(self.__dict__[name], key)
         raise AttributeError(f"{type(self).__name__} has no key {key}", name=key, obj=self)
@@ -206,7 +206,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
 
 def _composed(cls: type[T], values: Mapping[str, Any]) -> T:
     """Makes a dataclass from the values of its keys and those of its parts."""
-    parts = {name: _composed(part, values) for name, part in flat_parts(cls).items()}
+    parts = {name: _composed(part, values) for name, part in flat_parts(cls).items()}  # type: ignore[arg-type]
     fields = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name not in parts}  # type: ignore[arg-type]
     return cls(**fields, **parts)
 

@@ -117,6 +117,8 @@ class Data(SummarizationData[Config]):
 class Task(SummarizationTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
+    _codec: ExtractiveCodec
+
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         super().__init__(config, vocabulary, BertSumConfig, BertSum)

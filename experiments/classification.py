@@ -251,6 +251,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
 
     architecture = "BertForSequenceClassification"
+    _codec: LabeledTextCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""

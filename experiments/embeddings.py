@@ -217,10 +217,9 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         """Yields the examples of the rows, and then those of the texts of `retrieval.source`."""
         yield from super().validation_examples()
         if self._collection:
-            document = self.codec.with_prompt(self._config.data.document_prompt)
-            yield from search.examples(
-                self._collection, self.codec, document, lambda text: RelatedTexts((text,), (), None)
-            )
+            query = self._config.codec(self.vocabulary)
+            document = query.with_prompt(self._config.data.document_prompt)
+            yield from search.examples(self._collection, query, document, lambda text: RelatedTexts((text,), (), None))
 
     @functools.cached_property
     def _collection(self) -> Collection | None:
@@ -280,7 +279,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
     Parameters: those of `Embedder`, and `log_scale` [] with `learn_scale`.
     """
 
-    architecture, couples_rows, exact = "BertModel", True, True
+    architecture = "BertModel"
+    couples_rows = True
+    exact = True
+    _codec: RelatedTextsCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""

@@ -175,6 +175,8 @@ class Task(BertTask[Config]):
       normalizes: whether vectors have length 1.
     """
 
+    _codec: TextCodec
+
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         encoder = config.model.encoder(vocabulary.vocab)

@@ -91,6 +91,10 @@ class Config(Constrained):
     model: features.ModelConfig
     data: DataConfig
 
+    def codec(self, tokenizer: Tokenizer) -> PromptedTextCodec:
+        includes_prompt = self.include_prompt
+        return PromptedTextCodec(tokenizer, self.data.seq_len, _NO_TABLE, includes_prompt=includes_prompt)
+
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, pooling, prompts, length and similarity."""
@@ -145,9 +149,7 @@ class Data(contract.Data):
         """See `Data.validation_examples`. Reads and checks all rows first."""
         config = self._config
         source = self._sources.read()
-        codec = PromptedTextCodec(
-            self.vocabulary, config.data.seq_len, _NO_TABLE, includes_prompt=config.include_prompt
-        )
+        codec = config.codec(self.vocabulary)
         query = dataclasses.replace(codec, prompt=config.query_prompt)
         document = dataclasses.replace(codec, prompt=config.document_prompt)
         yield from search.examples(source, query, document, lambda text: Texts((text,)))

@@ -197,6 +197,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     architecture = "BertForTokenClassification"
     term = "tagging"
+    _codec: TaggedCodec
     of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:

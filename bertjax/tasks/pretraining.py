@@ -3,6 +3,7 @@
 The experiments of pretraining differ in what their models learn from the tokens to predict.
 """
 
+import abc
 import dataclasses
 import functools
 import itertools
@@ -18,6 +19,7 @@ from jaxtyping import Array
 
 from bertjax.config import Composed, Flat, Size, build
 from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTask, Sums
+from bertjax.data.codecs.codec import Codec
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
@@ -71,6 +73,10 @@ class PretrainingConfig(ExperimentConfig):
     data: DataConfig
     masking: MaskingConfig
     objective = "masked_lm"  # a key of tasks with several; not annotated here, or it would be a key of all
+
+    @abc.abstractmethod
+    def codec(self, tokenizer: Tokenizer) -> Codec[Any]:
+        """Returns the kind of the rows to predict on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
