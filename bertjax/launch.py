@@ -31,7 +31,6 @@ from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
 from bertjax.experiments import find
 from bertjax.files import standard_output, with_packaged
-from bertjax.loading import load
 from bertjax.progress import lines_shown
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
@@ -137,7 +136,7 @@ def _run(mode: str) -> int:
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     report = _write_report if _REPORT.value or mode == "report" else None
     draw = _drawer(mode, Path(_PLOT.value)) if _PLOT.value else None
-    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw, "load": load}
+    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw}
     program = Path(sys.argv[0])
     started = {"command": modes.command(program, sys.argv[1:]), "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))

@@ -99,8 +99,7 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     if request.mode == "evaluate":
         from bertjax.modes.evaluate import evaluate, table
 
-        used = request.run, request.checkpoint, request.sources, request.overrides
-        record = evaluate(resolved, *used, load=request.load)
+        record = evaluate(resolved, request.run, request.checkpoint, request.sources, request.overrides)
         _write(request.output, record, table)
         return Outcome.DONE
     if request.mode == "check":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax import distributed, files
-from bertjax.contract import BadInput, Example, PredictionTask
+from bertjax.contract import AttendingTask, BadInput, Example, OfficialFormat, PredictionTask
 from bertjax.errors import UserError
 from bertjax.model import Model
 from bertjax.modes import predictions, record_tables, streams
@@ -45,10 +45,10 @@ def predict(
       UserError: for bad input, or an output or a format that the task does not have.
     """
     task = model.task
-    if draw and not task.attention:
+    if draw and not isinstance(task, AttendingTask):
         got, expected = "a task that draws no attention", "a task that does, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="omit it")
-    official = task.official if output.endswith(".json") else None
+    official = task.official if output.endswith(".json") and isinstance(task, OfficialFormat) else None
     open_folder = task.open_folder if output.endswith("/") or Path(output).is_dir() else None
     form = form or _FORMS.get(Path(output).suffix, "")
     lines = None if official or open_folder or form == "html" else _lines(task, form, columns)

@@ -41,7 +41,6 @@ class Request:
       draw: draws a plan, or the attention of an example, whose number from 1 is the first argument; None to draw
         nothing.
       render: makes the parts of a page of records.
-      load: opens another model that an evaluation needs; see `bertjax.load`.
       report: writes the page of a folder and returns its path; None for no page except in mode "report".
       program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
@@ -60,7 +59,6 @@ class Request:
     checkpoint: str = "final"
     draw: Callable[..., None] | None = None
     render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None = None
-    load: Callable[..., Any] | None = None
     report: Callable[[Path], Path] | None = None
     program: Path = Path("launch.py")
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)

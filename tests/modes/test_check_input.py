@@ -20,7 +20,7 @@ from bertjax.training import inference
 class Task:
     """Predicts on lines, none of which may be empty."""
 
-    line = official = open_folder = attention = None
+    line = open_folder = None
 
     def examples_of(self, path):
         return None

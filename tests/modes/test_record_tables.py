@@ -20,7 +20,7 @@ from bertjax.training import inference
 class Task:
     """Says of each text in the column "text" whether it is long; texts without letters are bad."""
 
-    line = official = open_folder = attention = None
+    line = open_folder = None
 
     def __init__(self, on_bad_row):
         self.on_bad_row = on_bad_row
