@@ -37,7 +37,6 @@ from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.translation import parallel_text
 from bertjax.data.translation.parallel_text import ParallelTextConfig
 from bertjax.experiments import find
-from bertjax.reporting import summaries
 
 Read = Callable[[Path, bool], list[Any]]
 
@@ -372,9 +371,6 @@ def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, s
         output=str(output) if output.suffix else f"{output}/",
         format="",
         checkpoint="final",
-        draw=None,
-        render=summaries.page,
-        report=None,
         program=Path("launch.py"),
         started={},
         overrides=overrides,
