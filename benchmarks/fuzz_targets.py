@@ -39,7 +39,6 @@ from bertjax.data.text import subwords, vocabulary_config
 from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.experiments import find
-from bertjax.reporting import summaries
 
 Read = Callable[[Path, bool], list[Any]]
 
@@ -374,9 +373,6 @@ def _request(workdir: Path, source: str, output: Path, overrides: Mapping[str, s
         output=str(output) if output.suffix else f"{output}/",
         format="",
         checkpoint="final",
-        draw=None,
-        render=summaries.page,
-        report=None,
         program=Path("launch.py"),
         started={},
         overrides=overrides,

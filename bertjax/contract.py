@@ -2,7 +2,8 @@
 
 These packages depend on no specific task, and tasks do not depend on the mesh. An experiment is a module of
 `experiments/` with the names of `Experiment`. The class that its `Task` inherits says what it can do: `PredictionTask`,
-`ScoringTask` or `TrainingTask`.
+`ScoringTask`, `MiningTask`, `TrainingTask` or `StagedTask`. A task of any class may also have the method of
+`OfficialFormat` or `AttendingTask`.
 """
 
 import abc
@@ -24,8 +25,7 @@ Params = Any  # a nested dict of float32 arrays
 Batch = Mapping[str, Any]  # NumPy arrays from `Data`, JAX arrays in `TrainingTask`
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
-
-
+Record = Mapping[str, Any]  # of a prediction, JSON-serializable except for NumPy arrays
 Output = Mapping[str, np.ndarray]  # the outputs of `PredictionTask.infer` for one row
 
 
@@ -80,25 +80,19 @@ class PredictionTask(abc.ABC):
 
     Attributes:
       line: returns a record as one line of text, without the line break. None for tasks without text output.
-      official: returns the JSON object that the official evaluation scripts read, from the records of all good inputs.
-        None if there is no official format.
       open_folder: opens an output folder, for records that do not fit a file of lines. Yields a function that must be
         called with every record, including those of bad inputs; the folder gets its final name after the last one.
         None for tasks that write lines.
       export: writes the parameters as a folder that other libraries, such as transformers, can open. None for tasks
         that cannot be exported.
-      attention: returns the attention weights, by kind, of an example with one row. None for tasks without attention
-        weights.
       exact: whether the outputs of a row have the same bits in any order of any rows, on one kind and number of devices
         with one number of cores. A few rows then take as long as a batch. It suits rows whose arrays have one length,
         because each combination of lengths is a program.
     """
 
     line: Callable[[Mapping[str, Any]], str] | None = None
-    official: Callable[[Iterator[Mapping[str, Any]]], Mapping[str, Any]] | None = None
     open_folder: Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], object]]] | None = None
     export: Callable[[Params, Path], None] | None = None
-    attention: Callable[[Params, Example, Sequence[Output]], Mapping[str, Attended]] | None = None
     exact = False
 
     @property
@@ -188,24 +182,42 @@ class PredictionTask(abc.ABC):
         """
 
 
+@runtime_checkable
+class OfficialFormat(Protocol):
+    """A task whose predictions have an official format, which an --output that ends in .json selects."""
+
+    def official(self, records: Iterator[Record]) -> Record:
+        """Returns the JSON object that the official evaluation scripts read, from the records of all good inputs."""
+
+
+@runtime_checkable
+class AttendingTask(Protocol):
+    """A task with attention weights, which --plot draws."""
+
+    def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
+        """Returns the attention weights of an example with one row, by kind; empty for a model without attention."""
+
+
 class ScoringTask(PredictionTask):
-    """A task that is evaluated without training, on the validation and test examples of its `Data`.
-
-    Attributes:
-      protocol: the settings that metrics depend on, JSON-serializable, for the record of an evaluation; None for a
-        record of metrics only.
-      mine: yields the records of `--mode=mine` from the examples of the `Data` and the outputs of their rows, which are
-        read once. None for tasks without this mode.
-      load: opens another model, such as a reranker, for `score`; see `bertjax.load`. Set before an evaluation.
-    """
-
-    protocol: Mapping[str, Any] | None = None
-    mine: Callable[[Iterable[tuple[Example, Sequence[Output]]]], Iterator[Mapping[str, Any]]] | None = None
-    load: Callable[..., Any] | None = None
+    """A task that is evaluated without training, on the validation and test examples of its `Data`."""
 
     @abc.abstractmethod
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """Returns the metrics of a split, from its examples and the outputs of their rows, which are read once."""
+
+
+class MiningTask(ScoringTask):
+    """A task that also writes training rows with `--mode=mine`.
+
+    Attributes:
+      protocol: the settings that metrics depend on, JSON-serializable, for the record of an evaluation.
+    """
+
+    protocol: Record
+
+    @abc.abstractmethod
+    def mine(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Iterator[Record]:
+        """Yields training rows from the examples of the `Data` and the outputs of their rows, which are read once."""
 
 
 @runtime_checkable

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def train(config: Any, workdir: str | os.PathLike[str], *, report: bool = True) 
 
     given, folder = _tree(config), os.fspath(workdir)
     platforms.leave_out_tpu()
-    request = modes.Request(mode="train", workdir=folder, report=_write_page if report else None)
+    request = modes.Request(mode="train", workdir=folder, report=report)
     with lines_shown(), compilation.kept_programs():
         if modes.run(request, given, find) is modes.Outcome.STOPPED:
             raise KeyboardInterrupt(f"saved a checkpoint in {folder}; the same call resumes")
@@ -55,9 +54,3 @@ def _tree(config: Any) -> dict[str, Any]:
         fix = "pass bertjax.configs.classification.get_config(), for example, with your values"
         raise UserError("config", got=got, expected=expected, fix=fix)
     return tree
-
-
-def _write_page(folder: Path) -> Path:
-    from bertjax.reporting import page
-
-    return page.write(folder)

@@ -20,7 +20,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +31,6 @@ from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
 from bertjax.experiments import find
 from bertjax.files import standard_output, with_packaged
-from bertjax.loading import load
 from bertjax.progress import lines_shown
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
@@ -49,7 +48,7 @@ _RUN_CONFIG = flags.DEFINE_multi_string(
 )
 _MODE = flags.DEFINE_string("mode", "train", f"What to do: {', '.join(MODES)}. Default: train.")
 _WORKDIR = flags.DEFINE_string("workdir", "", "Folder of the run or the sweep.")
-_REPORT = flags.DEFINE_bool("report", True, "Write report.html after training or a sweep. Default: true.")
+flags.DEFINE_bool("report", True, "Write report.html after training or a sweep. Default: true.")
 flags.DEFINE_string("profile", "", "First and last update to trace into RUN/profile, such as 100:110.")
 _SEEDS = flags.DEFINE_string("seeds", None, "Train one run per seed, such as 0,1,2, and summarize their metrics.")
 flags.DEFINE_string("input", "-", "File or folder to predict on. Default: standard input.")
@@ -64,11 +63,9 @@ _CHECKPOINTS = (
     "Checkpoint: latest, best, a step, or a mean such as last:5 or best:3. each:best:3 evaluates each of them."
 )
 flags.DEFINE_string("checkpoint", "final", f"{_CHECKPOINTS} Default: final, which is the config key checkpoint.final.")
-_PLOT = flags.DEFINE_string("plot", "", "Draw the attention of predictions, or a plan, to a file: .svg or .png.")
-_PLOT_LAYERS = flags.DEFINE_multi_integer(
-    "plot_layers", None, "Layer to draw, from 0; negative from the last. Repeatable."
-)
-_PLOT_HEADS = flags.DEFINE_multi_integer("plot_heads", None, "Head to draw, from 0. Repeatable.")
+flags.DEFINE_string("plot", "", "Draw the attention of predictions, or a plan, to a file: .svg or .png.")
+flags.DEFINE_multi_integer("plot_layers", None, "Layer to draw, from 0; negative from the last. Repeatable.")
+flags.DEFINE_multi_integer("plot_heads", None, "Head to draw, from 0. Repeatable.")
 _SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, with a variant after a colon.")
 _SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE: a config value. ROW and STAGE can be patterns (*).")
 _BACKEND = flags.DEFINE_string(
@@ -101,7 +98,7 @@ GROUPS = {
 }
 _OF_REQUEST = (
     *("workdir", "input", "output", "format", "columns", "checkpoint"),
-    *("topology", "plan_search", "profile"),
+    *("plot", "plot_layers", "plot_heads", "topology", "plan_search", "report", "profile"),
 )
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
@@ -135,16 +132,13 @@ def _run(mode: str) -> int:
         distributed.initialize(_DISTRIBUTED.value, *address, _JOIN_TIMEOUT.value)
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
-    report = _write_report if _REPORT.value or mode == "report" else None
-    draw = _drawer(mode, Path(_PLOT.value)) if _PLOT.value else None
-    pages: dict[str, Any] = {"report": report, "render": _summary_page, "draw": draw, "load": load}
     program = Path(sys.argv[0])
     started = {"command": modes.command(program, sys.argv[1:]), "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
     overrides = dict(each.partition("=")[::2] for each in _RUN_CONFIG.value)
     if given is not None:
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
-    request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started, **pages)
+    request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started)
     if _SWEEP.value is None and _SEEDS.value is None:
         return modes.run(request, given, find).value
     from bertjax import sweeps
@@ -153,27 +147,6 @@ def _run(mode: str) -> int:
         options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)
         return sweeps.run(request, given, options, _load, find).value
     return sweeps.train_seeds(request, given, find, _SEEDS.value, tuple(request.overrides)).value
-
-
-def _drawer(mode: str, path: Path) -> Callable[..., None]:
-    """Returns the function that draws a plan or attention to `path`."""
-    from bertjax.reporting import attention, plan_chart
-
-    if mode == "plan":
-        return plan_chart.drawer(path)
-    return attention.drawer(path, layers=_PLOT_LAYERS.value, heads=_PLOT_HEADS.value)
-
-
-def _write_report(folder: Path) -> Path:
-    from bertjax.reporting import page
-
-    return page.write(folder)
-
-
-def _summary_page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    from bertjax.reporting import summaries
-
-    return summaries.page(records)
 
 
 def _help() -> str:

@@ -7,13 +7,13 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from bertjax import contract
 from bertjax.config import Composed, Constrained, Count, Flat, Seed, one_of
-from bertjax.contract import Batch, Example, Output, RowIndices, ScoringTask
+from bertjax.contract import Batch, Example, MiningTask, Output, RowIndices
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
 from bertjax.data.codecs.texts import PromptedTextCodec, Texts
@@ -25,10 +25,14 @@ from bertjax.experiments import features
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published, open_weights
 from bertjax.interop.sentence_transformers import Sentences
+from bertjax.loading import load
 from bertjax.models.heads import DenseConfig
 from bertjax.scoring import clustering, glue, negatives, probing, retrieval
 from bertjax.scoring.negatives import MiningConfig
 from bertjax.tasks import bert, search
+
+if TYPE_CHECKING:
+    from bertjax.model import Model
 
 _log = logging.getLogger(__name__)
 # Keys of `features.Config` that `resolve` fills in.
@@ -155,8 +159,8 @@ class Data(contract.Data):
         yield from search.examples(source, query, document, lambda text: Texts((text,)))
 
 
-class Task(features.Task, ScoringTask):
-    """See `bertjax.contract.ScoringTask`. Predictions are the vectors of queries; see `features.Task`."""
+class Task(features.Task, MiningTask):
+    """See `bertjax.contract.MiningTask`. Predictions are the vectors of queries; see `features.Task`."""
 
     export = None  # type: ignore[assignment]  # see configs/features.py
 
@@ -223,20 +227,19 @@ class Task(features.Task, ScoringTask):
         sizes = {"texts": len(test), "classes": len(set(test)), "training_texts": len(labels.get("train", ()))}
         return {**metrics, **{name: float(size) for name, size in sizes.items()}}
 
-    def _open_reranker(self) -> Any:
-        """The cross-encoder, a `bertjax.load`ed model whose records of pairs have a "score"."""
-        assert self.load, "an evaluation sets it"
+    def _open_reranker(self) -> "Model":
+        """The cross-encoder, whose records of pairs have a "score"."""
         path = Path(self._settings.reranker)
         published = open_weights(path)
         if published.is_run and published.experiment != "reranker":  # such as regression on pairs
-            return self.load(path)
+            return load(path)
         if not published.is_run and published.num_classes != 1:
             got, expected = f"a model with {published.num_classes} outputs", "a cross-encoder with one"
             raise UserError(f"config key reranker={path}", got=got, expected=expected, fix="name another folder")
         # Sigmoids close to 1 would be equal.
-        return self.load(path, None if published.is_run else "reranker", config={"activation": "identity"})
+        return load(path, "" if published.is_run else "reranker", config={"activation": "identity"})
 
-    def _reranked(self, model: Any, found: Mapping[str, list[str]], source: Collection) -> dict[str, list[str]]:
+    def _reranked(self, model: "Model", found: Mapping[str, list[str]], source: Collection) -> dict[str, list[str]]:
         """The documents found. A cross-encoder orders the first ones by its scores."""
         first = {query: names[: self._settings.rerank] for query, names in found.items()}
         needed = {name for names in first.values() for name in names}
@@ -247,7 +250,7 @@ class Task(features.Task, ScoringTask):
         return {query: [*best[query], *names[self._settings.rerank :]] for query, names in found.items()}
 
     def mine(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Iterator[Mapping[str, Any]]:
-        """See `ScoringTask.mine`. Positives of equal queries, and a document equal to the query, are no negatives."""
+        """See `MiningTask.mine`. Positives of equal queries, and a document equal to the query, are no negatives."""
         label = self._settings.data.label_column
         self._settings.data.check(not label, "label_column", "'' with --mode=mine", fix="omit the variant labels")
         source, vectors = search.vectors(results, self.size, unit=self._settings.similarity == "cosine")

@@ -16,11 +16,12 @@ ROOT = Path(__file__).parents[1]
 # name. Task packages of `data` do not import each other.
 LAYERS = {
     "launch.py": "launch",
-    "bertjax/launch.py": "BASE distributed experiments.find keys loading modes reporting sweeps training usage",
+    "bertjax/launch.py": "BASE distributed experiments.find keys modes sweeps training usage",
     "configs/": "configs errors",
     "experiments/": "BASE contract tasks models data decoding scoring interop",
-    "experiments/retrieval.py": "BASE contract tasks models data decoding scoring interop experiments.features",
-    "bertjax/fitting.py": "BASE experiments.find loading model modes reporting training",
+    "experiments/retrieval.py": "BASE contract tasks models data decoding scoring interop experiments.features "
+    "loading model",
+    "bertjax/fitting.py": "BASE experiments.find loading model modes training",
     "bertjax/keys.py": "BASE experiments.find training.config",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE configs contract data.readers experiments interop.published training",

@@ -40,8 +40,7 @@ def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Ex
     if request.mode == "report":
         from bertjax.modes.report import report
 
-        assert request.report
-        report(Path(request.workdir), request.output, request.report, lambda: resolve(request, given, find))
+        report(Path(request.workdir), request.output, lambda: resolve(request, given, find))
         return Outcome.DONE
     resolved = resolve(request, given, find)
     if request.mode in ("predict", "export"):
@@ -78,40 +77,36 @@ def _use(request: Request, resolved: Resolved) -> None:
         made_of = {**used.config, "form": form, **({"columns": columns} if columns else {})}
         return predictions.fingerprint(made_of, weights, request.input)
 
-    predict(model, request.input, request.output, request.format, fingerprint, request.render, request.draw, columns)
+    predict(model, request, fingerprint, columns)
 
 
 def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     """Runs the modes that read the data of a run, or an example of them."""
-    from bertjax.training import tracing
-
-    workdir = Path(request.workdir)
     if request.mode == "train":
         from bertjax.modes.train import train
 
-        return train(resolved, workdir, request.started, tracing.parse_steps(request.profile), request.report)
+        return train(resolved, request)
     if request.mode == "plan":
         from bertjax.modes.plan import plan
 
-        record: Mapping[str, Any] = plan(resolved, request.topology, request.plan_search, request.draw)
+        record: Mapping[str, Any] = plan(resolved, request.topology, request.plan_search, request.plot)
         _write(request.output, record)
         return Outcome.DONE if record["fits"] else Outcome.FAILED
     if request.mode == "evaluate":
         from bertjax.modes.evaluate import evaluate, table
 
-        used = request.run, request.checkpoint, request.sources, request.overrides
-        record = evaluate(resolved, *used, load=request.load)
+        record = evaluate(resolved, request.run, request.checkpoint, request.sources, request.overrides)
         _write(request.output, record, table)
         return Outcome.DONE
     if request.mode == "check":
         from bertjax.modes.check import check
 
-        record = check(resolved, workdir)
+        record = check(resolved, Path(request.workdir))
         _write(request.output, record)
         return Outcome.DONE if record["can_learn"] else Outcome.FAILED
     from bertjax.modes.prepare import prepare
 
-    prepare(resolved, workdir)
+    prepare(resolved, Path(request.workdir))
     return Outcome.DONE
 
 

@@ -3,11 +3,11 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.contract import Data, ScoringTask
+from bertjax.contract import Data, MiningTask
 from bertjax.modes import predictions, stages
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
@@ -26,7 +26,6 @@ def evaluate(
     checkpoint: str,
     sources: Mapping[str, str],
     overridden: Collection[str],
-    load: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the metrics of a run, or of the weights in `init_from`; and "protocol", if the task has one.
 
@@ -39,14 +38,13 @@ def evaluate(
       checkpoint: a checkpoint, or "each:" and several.
       sources: files to score a run on, by key; see `request.SOURCES`.
       overridden: the config keys that the command line sets.
-      load: opens another model that the task needs.
     Raises:
       UserError: for an invalid config, bad rows, or a missing checkpoint.
     """
     if run and not sources:
         data = resolved.data(run / "data")
         prepare_data(data, run, is_of_run=True)
-        return dict(_evaluated(resolved, data, run, checkpoint, load))
+        return dict(_evaluated(resolved, data, run, checkpoint))
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
     config = stages.without_limits(resolved.config, overridden)
@@ -56,11 +54,12 @@ def evaluate(
         for split, of_split in stages.splits_to_score(config, sources, reads_training=run is None):
             own = resolved._replace(config=of_split)
             data = _scored(own, run, Path(temporary))
-            metrics = _evaluated(own, data, run, checkpoint, load)
+            metrics = _evaluated(own, data, run, checkpoint)
             record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
-            if protocol := getattr(own.to_score(data).task, "protocol", None):
+            task = own.to_score(data).task
+            if isinstance(task, MiningTask):
                 fingerprints[split] = data.fingerprint
-                record["protocol"] = _protocol(protocol, Path(resolved.config["init_from"]), fingerprints)
+                record["protocol"] = _protocol(task.protocol, Path(resolved.config["init_from"]), fingerprints)
     return record
 
 
@@ -105,16 +104,12 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     return data
 
 
-def _evaluated(
-    resolved: Resolved, data: Data, run: Path | None, checkpoint: str, load: Callable[..., Any] | None
-) -> dict[str, float]:
+def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:
     """The metrics of a checkpoint, or means over several checkpoints, without intervals and p-values.
 
     PreSumm reports such means over its three best checkpoints.
     """
     _, settings, task, _ = resolved.to_score(data)
-    if isinstance(task, ScoringTask):
-        task.load = load
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
     records = [inference.Inference(task, settings, run, name, resolved.published).evaluate(data) for name in names]

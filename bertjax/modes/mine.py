@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bertjax import distributed
-from bertjax.contract import ScoringTask
+from bertjax.contract import MiningTask
 from bertjax.errors import UserError
 from bertjax.modes import stages, streams
 from bertjax.modes.stages import Resolved
@@ -20,14 +20,14 @@ def mine(resolved: Resolved, output: str) -> None:
     Raises:
       UserError: for a task without this mode, or bad rows.
     """
-    if not getattr(resolved.module.Task, "mine", None):
+    if not issubclass(resolved.module.Task, MiningTask):
         fix = "add --config=configs/retrieval.py --config.init_from=FOLDER_OR_RUN, and omit --workdir"
         got = f"the experiment {resolved.config['experiment']}"
         raise UserError("--mode=mine", got=got, expected="configs/retrieval.py", fix=fix)
     resolved = resolved._replace(config=stages.to_mine(resolved.config))
     data = resolved.data(Path(resolved.config["init_from"]))
     _, settings, task, _ = resolved.to_score(data)
-    assert isinstance(task, ScoringTask) and task.mine
+    assert isinstance(task, MiningTask)
     with streams.open_output(output, distributed.is_first_process()) as file:
         used = Inference(task, settings, None, "final", resolved.published)
         examples = track(reported(data.validation_examples(), "texts"), "encoding", "text")

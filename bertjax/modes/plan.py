@@ -1,27 +1,26 @@
 """`--mode=plan`."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertjax.contract import TrainingTask
 from bertjax.modes.stages import Resolved
+from bertjax.modes.tools import tool
 from bertjax.planning import planner
 from bertjax.planning.flops import stage_of
 from bertjax.training.config import TrainingConfig
 
 
-def plan(
-    resolved: Resolved, topology: str, is_search: bool, draw: Callable[[Mapping[str, Any]], None] | None
-) -> dict[str, Any]:
+def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> dict[str, Any]:
     """Returns the memory and time that training on TPUs or GPUs would take; see `planner.run`.
 
     Args:
       resolved: the experiment.
-      topology, is_search: see `Request`.
-      draw: draws the plan; None for no picture.
+      topology, is_search, plot: see `Request`.
     """
+    draw = tool("plan figure")(Path(plot)) if plot else None  # raises UserError before the long work
 
     def build(config: Mapping[str, Any]) -> tuple[TrainingTask, TrainingConfig]:
         planned = resolved._replace(config=dict(config))

@@ -8,54 +8,47 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax import distributed, files
-from bertjax.contract import BadInput, Example, PredictionTask
+from bertjax.contract import Attended, AttendingTask, BadInput, Example, OfficialFormat, PredictionTask
 from bertjax.errors import UserError
 from bertjax.model import Model
 from bertjax.modes import predictions, record_tables, streams
+from bertjax.modes.request import Request
+from bertjax.modes.tools import tool
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
+
+Draw = Callable[[int, Mapping[str, Attended]], None]  # draws the attention of an example with a number from 1
 
 # Formats by the suffix of the output.
 _FORMS = {".json": "jsonl", ".jsonl": "jsonl", ".html": "html", ".csv": "csv", ".tsv": "tsv"}
 
 
-def predict(
-    model: Model,
-    source: str,
-    output: str,
-    form: str,
-    fingerprint: Callable[[str], str],
-    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None,
-    draw: Callable[..., None] | None,
-    columns: Sequence[str] = (),
-) -> None:
+def predict(model: Model, request: Request, fingerprint: Callable[[str], str], columns: Sequence[str] = ()) -> None:
     """Writes a record for each input.
 
     Args:
       model: the model.
-      source: a file, a folder or "-"; see `Request.input`.
-      output: see `Request`.
-      form: see `Request.format`.
+      request: the request.
       fingerprint: returns a digest of everything that the lines of a format depend on; "" if they cannot be resumed.
-      render: makes the parts of the HTML page of the records; None without pages.
-      draw: draws the attention of an example; None for no figures.
       columns: the columns of the input that each record repeats; see `record_tables.with_columns`.
     Raises:
       UserError: for bad input, or an output or a format that the task does not have.
     """
     task = model.task
-    if draw and not task.attention:
+    output = request.output
+    if request.plot and not isinstance(task, AttendingTask):
         got, expected = "a task that draws no attention", "a task that does, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="omit it")
-    official = task.official if output.endswith(".json") else None
+    official = task.official if output.endswith(".json") and isinstance(task, OfficialFormat) else None
     open_folder = task.open_folder if output.endswith("/") or Path(output).is_dir() else None
-    form = form or _FORMS.get(Path(output).suffix, "")
+    form = request.format or _FORMS.get(Path(output).suffix, "")
     lines = None if official or open_folder or form == "html" else _lines(task, form, columns)
     if columns:
         record_tables.check_columns(columns, task, is_record=bool(lines and lines.is_record))
-    _check_input(model, source, columns)
-    examples, is_writer = _examples(model, source, columns, draw), distributed.is_first_process()
+    _check_input(model, request.input, columns)
+    examples = _examples(model, request, columns)
+    is_writer = distributed.is_first_process()
     if official:
         good = (record for record in model.records(examples) if "error" not in record)
         with streams.open_output(output, is_writer) as file:
@@ -65,9 +58,8 @@ def predict(
             for record in model.records(examples):
                 take(record)
     elif lines is None:
-        assert render
         with streams.open_output(output, is_writer) as file:
-            file.writelines(render(model.records(examples)))
+            file.writelines(tool("summary page")(model.records(examples)))
     else:
         made_of = fingerprint(form)
         with predictions.open_lines(output, is_writer, made_of, lines.header, is_quoted=form == "csv") as (file, done):
@@ -109,10 +101,12 @@ def _found(model: Model, source: str, columns: Sequence[str]) -> Iterator[Exampl
     return record_tables.with_columns(examples, columns, source, model.config["data"]["on_bad_row"])
 
 
-def _examples(model: Model, source: str, columns: Sequence[str], draw: Callable[..., None] | None) -> Iterator[Example]:
+def _examples(model: Model, request: Request, columns: Sequence[str]) -> Iterator[Example]:
     """Yields the examples in the input, shows progress, logs the number of bad ones, and draws them with --plot."""
+    layers, heads = request.plot_layers, request.plot_heads
+    draw = tool("attention figure")(Path(request.plot), layers, heads) if request.plot else None
     count = bad = 0
-    for example in track(_found(model, source, columns), "predicting", "example"):
+    for example in track(_found(model, request.input, columns), "predicting", "example"):
         count += 1
         bad += isinstance(example.source, BadInput)
         if draw:
@@ -122,7 +116,7 @@ def _examples(model: Model, source: str, columns: Sequence[str], draw: Callable[
         _log.warning("%d of %d inputs are bad: their records have an error instead of a prediction", bad, count)
 
 
-def _draw(draw: Callable[..., None], model: Model, number: int, example: Example) -> None:
+def _draw(draw: Draw, model: Model, number: int, example: Example) -> None:
     """Draws the attention of an example if it has one row."""
     kinds = model.attention(example)
     if kinds is not None and not kinds:

@@ -10,19 +10,19 @@ from bertjax.errors import UserError
 from bertjax.modes import samples, streams
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.stages import Resolved
+from bertjax.modes.tools import tool
 from bertjax.runs.checkpoints import has_checkpoint
 from bertjax.training.config import InferenceConfig
 
 _log = logging.getLogger(__name__)
 
 
-def report(workdir: Path, output: str, render_page: Callable[[Path], Path], resolve: Callable[[], Resolved]) -> None:
+def report(workdir: Path, output: str, resolve: Callable[[], Resolved]) -> None:
     """Writes the page of a run or a sweep, and its path to `output`.
 
     Args:
       workdir: the folder of the run or the sweep.
       output: a file, or "-".
-      render_page: writes the page of a folder and returns its path.
       resolve: returns the run's experiment, to make samples if the folder has none.
     """
 
@@ -37,7 +37,7 @@ def report(workdir: Path, output: str, render_page: Callable[[Path], Path], reso
         write_samples(workdir, trained)
 
     def write() -> None:
-        path = render_page(workdir)
+        path = tool("run page")(workdir)
         with streams.open_output(output, is_writer=True) as file:
             file.write(f"{path}\n")
 
@@ -61,12 +61,12 @@ def write_samples(workdir: Path, trained: Callable[[], tuple[TrainingTask, Data,
         _log.warning("report without samples: %s", error)
 
 
-def write_page(workdir: Path, render_page: Callable[[Path], Path]) -> None:
+def write_page(workdir: Path) -> None:
     """Writes the page of a finished run or sweep; an error is logged."""
 
     def write() -> None:
         try:
-            _log.info("report: %s", render_page(workdir))
+            _log.info("report: %s", tool("run page")(workdir))
         except (UserError, OSError) as error:
             _log.warning("no report: %s", error)
 

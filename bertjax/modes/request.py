@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,10 @@ class Request:
         makes texts, otherwise jsonl.
       columns: columns of the input that each prediction repeats, separated by commas.
       checkpoint: see `checkpoints.restore_params`. For evaluation of several checkpoints, it begins with "each:".
-      draw: draws a plan, or the attention of an example, whose number from 1 is the first argument; None to draw
-        nothing.
-      render: makes the parts of a page of records.
-      load: opens another model that an evaluation needs; see `bertjax.load`.
-      report: writes the page of a folder and returns its path; None for no page except in mode "report".
+      plot: a file for the figure of a plan, or of the attention of predictions; "" for no figure.
+      plot_layers: the layers in figures of attention, from 0, or from the end if negative; None for all.
+      plot_heads: the heads in figures of attention; None for all.
+      report: whether to write report.html after training or a sweep; mode "report" always does.
       program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
       started: "command", the command line as a list, and "defaults", the config without the keys that it sets.
@@ -58,10 +57,10 @@ class Request:
     format: str = ""
     columns: str = ""
     checkpoint: str = "final"
-    draw: Callable[..., None] | None = None
-    render: Callable[[Iterator[Mapping[str, Any]]], Iterator[str]] | None = None
-    load: Callable[..., Any] | None = None
-    report: Callable[[Path], Path] | None = None
+    plot: str = ""
+    plot_layers: Sequence[int] | None = None
+    plot_heads: Sequence[int] | None = None
+    report: bool = False
     program: Path = Path("launch.py")
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     started: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -23,7 +23,7 @@ import jax
 from flax import traverse_util
 
 from bertjax.config import build, build_part, check_keys, dotted
-from bertjax.contract import Data, Experiment, ScoringTask, TrainingTask, Vocabulary
+from bertjax.contract import Data, Experiment, MiningTask, ScoringTask, TrainingTask, Vocabulary
 from bertjax.errors import UserError, did_you_mean
 from bertjax.files import completed
 from bertjax.interop.published import Published, open_weights
@@ -235,7 +235,7 @@ def _check_mode(mode: str, module: Experiment) -> None:
     fixes = {"predict": "add --mode=predict --input=FILE --output=FOLDER/, and omit --workdir"}
     if issubclass(module.Task, ScoringTask):
         fixes = {"evaluate": "add --mode=evaluate, and omit --workdir", **fixes}
-    if getattr(module.Task, "mine", None):
+    if issubclass(module.Task, MiningTask):
         fixes["mine"] = "add --mode=mine --config.data.source=FILE --output=FILE, and omit --workdir"
     if module.Task.export:
         fixes["export"] = "add --mode=export --output=FOLDER, and omit --workdir"

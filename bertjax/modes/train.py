@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +10,27 @@ from bertjax import distributed
 from bertjax.contract import Data, TrainingTask
 from bertjax.modes import extension, report, stages
 from bertjax.modes.prepare import checked_data, prepare_data
-from bertjax.modes.request import Outcome
+from bertjax.modes.request import Outcome, Request
 from bertjax.modes.stages import Resolved
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
-from bertjax.training import inference, loop, metric_log
+from bertjax.training import inference, loop, metric_log, tracing
 from bertjax.training.config import TrainingConfig
 
 _log = logging.getLogger(__name__)
 
 
-def train(
-    resolved: Resolved,
-    workdir: Path,
-    started: Mapping[str, Any],
-    profile: range,
-    render_page: Callable[[Path], Path] | None,
-) -> Outcome:
+def train(resolved: Resolved, request: Request) -> Outcome:
     """Starts or resumes a run; after training, scores the test split and writes the page.
 
     Args:
       resolved: the experiment.
-      workdir: the run's folder.
-      started: see `Request`.
-      profile: the updates to trace.
-      render_page: writes the page of a folder and returns its path; None for no page.
+      request: the request; its `workdir` is the run's folder.
     Raises:
       UserError: for an invalid config, text or folder.
     """
+    workdir = Path(request.workdir)
+    profile = tracing.parse_steps(request.profile)
     data, complete = checked_data(resolved, workdir)
     with run_folder.locked(workdir):
         distributed.on_first_process(lambda: resolved.check_folder(workdir))
@@ -50,7 +43,8 @@ def train(
         distributed.on_first_process(lambda: _save_config(workdir, config))
         if record := resolved.record:
             distributed.on_first_process(lambda: stages.save_record(workdir, record))
-        distributed.on_first_process(lambda: run_folder.save_environment(workdir, {**started, "parameters": size}))
+        environment = {**request.started, "parameters": size}
+        distributed.on_first_process(lambda: run_folder.save_environment(workdir, environment))
         distributed.on_first_process(lambda: data.vocabulary.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
         if loop.train(task, data, settings, workdir, profile, meter, resolved.published):
@@ -61,9 +55,9 @@ def train(
             distributed.on_first_process(lambda: _save_config(workdir, stages.with_length(config, done)))
         _test(task, data, settings, done, workdir)
         distributed.on_first_process(lambda: _advise(workdir, config, settings))
-        if render_page:
+        if request.report:
             report.write_samples(workdir, lambda: (task, data, settings))
-            report.write_page(workdir, render_page)
+            report.write_page(workdir)
     return Outcome.DONE
 
 

@@ -175,7 +175,7 @@ def _conclude(
     found = results.collect(sweep, runs, seeds, failed)
     distributed.on_first_process(lambda: _write(request, sweep, found))
     if request.report:
-        write_page(Path(request.workdir), request.report)
+        write_page(Path(request.workdir))
     went_wrong = running.log_failures(ended)
     running.log_problems(found.problems)
     return modes.Outcome.FAILED if went_wrong or found.problems else modes.Outcome.DONE

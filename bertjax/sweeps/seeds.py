@@ -81,7 +81,7 @@ def train_seeds(
     if done:
         distributed.on_first_process(lambda: _sum_up(request, done))
         if request.report:
-            write_page(Path(request.workdir), request.report)
+            write_page(Path(request.workdir))
     return modes.Outcome.FAILED if running.log_failures(ended) else modes.Outcome.DONE
 
 

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from bertjax import distributed
 from bertjax.contract import (
     Attended,
+    AttendingTask,
     BadInput,
     Batch,
     Data,
@@ -331,9 +332,8 @@ class Inference:
     def attention(self, example: Example) -> Mapping[str, Attended] | None:
         """Returns the attention weights of an example, by kind; None unless the example has exactly one row."""
         ((_, outputs),) = self._predictor(self.params, [example])
-        attend = self.task.attention
-        assert attend, "the task has no attention"
-        return attend(self.params, example, outputs) if len(outputs) == 1 else None
+        assert isinstance(self.task, AttendingTask), "the task has no attention"
+        return self.task.attention(self.params, example, outputs) if len(outputs) == 1 else None
 
     def samples(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
         """Returns the task's samples for the run's page, from `count` validation examples."""

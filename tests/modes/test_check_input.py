@@ -12,15 +12,16 @@ from bertjax import files
 from bertjax.contract import BadInput, Example
 from bertjax.errors import UserError
 from bertjax.modes.predict import predict
+from bertjax.modes.request import Request
 from bertjax.progress import log_once
-from bertjax.reporting import summaries
+from bertjax.reporting import attention
 from bertjax.training import inference
 
 
 class Task:
     """Predicts on lines, none of which may be empty."""
 
-    line = official = open_folder = attention = None
+    line = open_folder = None
 
     def examples_of(self, path):
         return None
@@ -43,13 +44,13 @@ class Runner:
         return ({"text": example.source} for example in list(examples)[done:])
 
 
-def infer(tmp_path, name, content, task=None, runner=None, form="", draw=None):
+def infer(tmp_path, name, content, task=None, runner=None, form="", plot=""):
     source = tmp_path / "in.txt"
     source.write_text(content)
-    outputs = str(source), f"{tmp_path}/{name}", form
+    request = Request(mode="predict", input=str(source), output=f"{tmp_path}/{name}", format=form, plot=plot)
     model = runner or Runner()
     model.task = task or Task()
-    predict(model, *outputs, lambda form: f"made of {form}", summaries.page, draw)
+    predict(model, request, lambda form: f"made of {form}")
     return (tmp_path / name).read_text()
 
 
@@ -161,16 +162,17 @@ def test_a_page_names_bad_inputs(tmp_path, runner):
     assert page.count("<p>nothing</p>") == 2 and page.endswith("</html>\n")
 
 
-def test_there_is_no_picture_of_a_bad_input(tmp_path, runner):
+def test_there_is_no_picture_of_a_bad_input(tmp_path, monkeypatch, runner):
     draw = mock.Mock()
-    infer(tmp_path, "out.txt", "one\n\ntwo\n", Skipping(), runner, draw=draw)
+    monkeypatch.setattr(attention, "drawer", lambda *_: draw)
+    infer(tmp_path, "out.txt", "one\n\ntwo\n", Skipping(), runner, plot="a.svg")
     assert draw.call_args_list == [mock.call(1, {"kind": "one"}), mock.call(3, {"kind": "two"})]
 
 
 def test_a_model_without_attention_cannot_be_drawn(tmp_path, monkeypatch, runner):
     monkeypatch.setattr(Skipping, "attention", lambda *_: {})
     with pytest.raises(UserError, match=r"--plot: got a model without attention; .*model\.attention=additive"):
-        infer(tmp_path, "out.txt", "one\n", Skipping(), runner, draw=mock.Mock())
+        infer(tmp_path, "out.txt", "one\n", Skipping(), runner, plot="a.svg")
 
 
 class Writes(Skipping):

@@ -13,6 +13,7 @@ from bertjax.data.readers.lines import RowError
 from bertjax.errors import UserError
 from bertjax.modes.predict import predict
 from bertjax.modes.record_tables import parse_columns
+from bertjax.modes.request import Request
 from bertjax.tasks import inputs
 from bertjax.training import inference
 
@@ -20,7 +21,7 @@ from bertjax.training import inference
 class Task:
     """Says of each text in the column "text" whether it is long; texts without letters are bad."""
 
-    line = official = open_folder = attention = None
+    line = open_folder = None
 
     def __init__(self, on_bad_row):
         self.on_bad_row = on_bad_row
@@ -48,7 +49,8 @@ def run(source, output, columns=(), form="", on_bad_row="skip", task=Task):
     model = inference.Inference.__new__(inference.Inference)
     model.task, model.params, model.config = task(on_bad_row), None, {"data": {"on_bad_row": on_bad_row}}
     model._predictor = lambda _, examples, done=0: ((each, [{}]) for each in [*examples][done:])
-    predict(model, str(source), str(output), form, lambda form: "abc", None, None, columns)
+    request = Request(mode="predict", input=str(source), output=str(output), format=form)
+    predict(model, request, lambda form: "abc", columns)
     return output.read_text() if output.exists() else ""
 
 

@@ -23,6 +23,7 @@ from bertjax.errors import UserError
 from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import stages
 from bertjax.modes.predict import predict
+from bertjax.modes.request import Request
 from bertjax.training import inference
 from tests import published
 from tests.data.text import byte_bpe
@@ -283,9 +284,9 @@ def test_records_have_the_fields_that_the_task_states_after_copied_columns(home,
     row = {"a": "a [MASK] ." if name == "masks" else "A cat .", "b": "the dog .", "more": {"b": "x"}, "date": 7}
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({**row, **bad}) + "\n" for bad in ({}, {"a": ""})))
     for form in ("jsonl", "csv"):
-        output = str(tmp_path / f"out.{form}")
+        paths = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / f"out.{form}")}
         columns = ["more.b", "date"]
-        predict(Zeros(task, "skip"), str(tmp_path / "in.jsonl"), output, "", lambda form: "", None, None, columns)
+        predict(Zeros(task, "skip"), Request(mode="predict", **paths), lambda form: "", columns)
     good, bad = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert [*good][:2] == columns and list(bad) == [*columns, "error"]
     with (tmp_path / "out.csv").open(newline="") as file:

@@ -1,0 +1,18 @@
+"""The tools that modes call by name at the moment of use. A mode without a tool neither imports it nor needs it."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+TOOLS = {
+    "attention figure": "bertjax.reporting.attention:drawer",
+    "plan figure": "bertjax.reporting.plan_chart:drawer",
+    "run page": "bertjax.reporting.page:write",
+    "summary page": "bertjax.reporting.summaries:page",
+}
+
+
+def tool(name: str) -> Callable[..., Any]:
+    """Imports and returns the function that `TOOLS` names."""
+    module, _, function = TOOLS[name].partition(":")
+    return getattr(importlib.import_module(module), function)
