@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,17 +14,10 @@ import numpy as np
 
 from bertjax.config import Count, Flat
 from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
+from bertjax.data.codecs.questions import spans
 from bertjax.data.codecs.questions.question_rows import QuestionCodec
 from bertjax.data.codecs.questions.questions import Question, QuestionsConfig
-from bertjax.data.codecs.questions.spans import (
-    WITHOUT_OVERLAP,
-    Candidate,
-    SpanConfig,
-    answer_text,
-    best_answers,
-    leaves_no_overlap,
-    null_score,
-)
+from bertjax.data.codecs.questions.spans import Candidate, SpanConfig
 from bertjax.data.splits import VALID
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.bert import HeadConfig
@@ -76,139 +69,131 @@ open_vocabulary = bert.open_vocabulary
 example_config = fine_tuning.example_config
 
 
-def _references(questions: Iterable[Question]) -> dict[str, list[str]]:
-    """The reference answers by question id."""
-    return {question.id: [answer.text for answer in question.answers] for question in questions}
-
-
 class Data(fine_tuning.FineTuningData[Config, Question]):
     """See `bertjax.contract.Data`."""
 
     def baselines(self) -> Mapping[str, float]:
-        """F1 of answering with the whole context or, if there are unanswerable questions, of never answering."""
+        """Returns the F1 of answering with the whole context or, with unanswerable questions, of never answering."""
         questions = list(self.read.held_out(VALID))
         if self._config.data.null_answers:
             unanswerable = [question.is_impossible for question in questions]
             return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
-        texts = {question.id: question.context for question in questions}
-        return {"valid/whole_text_f1": squad.score_v1(texts, _references(questions))["f1"]}
+        contexts = {question.id: question.context for question in questions}
+        references = {question.id: self.codec.gold(question) for question in questions}
+        return {"valid/whole_text_f1": squad.score_v1(contexts, references)["f1"]}
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
     """See `bertjax.contract.TrainingTask`. The source of an example is a question, and its windows."""
 
-    architecture, term = "BertForQuestionAnswering", "span"
+    architecture = "BertForQuestionAnswering"
+    term = "span"
     of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForQuestionAnswering:
-        """See `FineTuningTask.with_head`."""
         return BertForQuestionAnswering(encoder, config.model.lstm_size)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The mean of the cross-entropies of start and end, for each window; see `TrainingTask.loss`.
+        """Returns the mean of the cross-entropies of start and end, for each window.
 
         The softmax excludes padding and, in packed rows, other windows, so the loss of a window does not depend on its
         batch. `run_squad.py` includes padding, because it pads all rows to one length.
         """
         start, end = self._logits(params, batch, rng)
-        starts, ends = batch["start_positions"], batch["end_positions"]
+        starts = batch["start_positions"]
+        ends = batch["end_positions"]
         if self._config.data.packing:
-            start, end = (_of_each(logits, batch) for logits in (start, end))
+            start, end = (_by_window(logits, batch) for logits in (start, end))
             starts, ends = (batch["cls_positions"] + places for places in (starts, ends))
-        each, weights = span_cross_entropy(start, end, starts, ends), batch["weights"]
-        metrics = fine_tuning.metrics(batch, is_best(start, starts) * is_best(end, ends), weights)
-        return {self.term: jnp.sum(each * weights)}, metrics
+        losses = span_cross_entropy(start, end, starts, ends)
+        metrics = fine_tuning.metrics(batch, is_best(start, starts) * is_best(end, ends), batch["weights"])
+        return {self.term: jnp.sum(losses * batch["weights"])}, metrics
 
     def score_names(self) -> Sequence[str]:
-        """The metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
+        """Returns the metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
         return ("exact", "f1", "best_exact", "best_f1") if self._config.data.null_answers else ("exact_match", "f1")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """The official metrics; with unanswerable questions, also those at the best threshold."""
-        best, nulls = {}, {}
-        references = _references(example.source.example for example, _ in results)
+        """Returns the official metrics; with unanswerable questions, also those at the best threshold."""
+        texts: dict[str, str] = {}
+        nulls: dict[str, float] = {}
         for example, outputs in results:
             question = example.source.example
-            candidates, nulls[question.id] = self._candidates(example, outputs)
-            best[question.id] = next((each.text for each in candidates if each.text), "")
+            best, nulls[question.id], _ = self._answers(example, outputs)
+            texts[question.id] = best.text if best else ""
+        questions = [example.source.example for example, _ in results]
+        references = {question.id: self._codec.gold(question) for question in questions}
         if not self._config.data.null_answers:
-            return squad.score_v1(best, references)
-        return squad.score_v2(best, references, nulls, null_threshold=self._config.data.null_threshold)
+            return squad.score_v1(texts, references)
+        return squad.score_v2(texts, references, nulls, null_threshold=self._config.data.null_threshold)
 
-    def _candidates(self, example: Example, outputs: Sequence[Output]) -> tuple[list[Candidate], float]:
-        """The best answers of a question, and the score of no answer minus that of the best answer."""
-        question, rows = example.source
-        width = max(len(row.inputs["input_ids"]) for row in rows)
-        start, end = (_stacked([output[name] for output in outputs], width) for name in SpanLogits._fields)
-        candidates = best_answers(question, rows, start, end, self._config.data.spans)
-        best = next((each.score for each in candidates if each.text), -math.inf)
-        return candidates, null_score(start, end) - best
+    def _answers(self, example: Example, outputs: Sequence[Output]) -> tuple[Candidate | None, float, Candidate | None]:
+        """Returns the best answer, the score of no answer minus that of the best answer, and the selected answer."""
+        question, parts = example.source
+        config = self._config.data.spans
+        start, end = ([output[name] for output in outputs] for name in SpanLogits._fields)
+        candidates = spans.best_answers(question, parts, start, end, config)
+        best = spans.best_with_text(candidates)
+        null = spans.null_score(start, end) - (best.score if best else -math.inf)
+        return best, null, spans.selected(candidates, config)
 
     def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yields the examples, and warns of windows without overlap."""
         count = without = 0
         for example in examples:
             count += 1
-            without += not isinstance(example.source, BadInput) and leaves_no_overlap(example.source.kept)
+            without += not isinstance(example.source, BadInput) and spans.leaves_no_overlap(example.source.kept)
             yield example
         if without:
-            _log.warning(WITHOUT_OVERLAP, without, count)
+            _log.warning(spans.WITHOUT_OVERLAP, without, count)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The start and end logits of each token, [B, S]."""
+        """Returns the start and end logits of each token, [B, S]."""
         return self._logits(params, batch, None)._asdict()
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The answer, "" for none, and its start and end as characters of the context.
+        """Returns the answer, "" for none, and its start and end as characters of the context.
 
         `score` is the score of the best answer, even if no answer is chosen; `null_score` is the score of no answer
         minus `score`. Both are null if the context has no possible answer.
         """
-        question = example.source.example
-        candidates, null = self._candidates(example, outputs)
-        answer = answer_text(candidates, self._config.data.spans)
-        best = next((each for each in candidates if each.text), None)
-        chosen = best if answer else None
+        best, null, answer = self._answers(example, outputs)
         return {
-            "id": question.id,
-            "answer": answer,
-            "start": chosen and chosen.start,
-            "end": chosen and chosen.end,
+            "id": example.source.example.id,
+            "answer": answer.text if answer else "",
+            "start": answer and answer.start,
+            "end": answer and answer.end,
             "score": best and round(best.score, 6),
             "null_score": best and round(null, 6),
         }
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("id", "answer", "start", "end", "score", "null_score")
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`; adds question, context and reference answers."""
+        """Returns the record with question, context and reference answers."""
         question = example.source.example
-        right = {
-            "reference": [answer.text for answer in question.answers],
+        return {
+            "kind": "answer",
+            "question": question.question,
+            "context": question.context,
+            "reference": self._codec.gold(question),
             "reference_starts": [answer.start for answer in question.answers],
+            **self.record(example, outputs),
         }
-        shown = {"kind": "answer", "question": question.question, "context": question.context, **right}
-        return {**shown, **self.record(example, outputs)}
 
     def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The answers by question id, as the evaluation scripts of SQuAD read them."""
+        """Returns the answers by question id, as the evaluation scripts of SQuAD read them."""
         return {record["id"]: record["answer"] for record in records}
 
     def _logits(self, params: Params, batch: Batch, rng: jax.Array | None) -> SpanLogits:
-        """The start and end logits, with padding masked."""
-        logits = self.apply(params, batch, rng)
-        return SpanLogits(*(mask_logits(each, batch["segment_ids"] != 0) for each in logits))
+        """Returns the start and end logits, with padding masked."""
+        is_token = batch["segment_ids"] != 0
+        return SpanLogits(*(mask_logits(logits, is_token) for logits in self.apply(params, batch, rng)))
 
 
-def _of_each(logits: jax.Array, batch: Batch) -> jax.Array:
-    """The logits of packed rows [B, S], repeated for each window [B, E, S] with the other windows masked."""
+def _by_window(logits: jax.Array, batch: Batch) -> jax.Array:
+    """Returns the logits of packed rows [B, S], repeated for each window [B, E, S] with the other windows masked."""
     numbers = 1 + jnp.arange(batch["cls_positions"].shape[1])
-    own = batch["segment_ids"][:, None] == numbers[:, None]
-    return mask_logits(jnp.broadcast_to(logits[:, None], own.shape), own)
-
-
-def _stacked(logits: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """The logits of rows that were padded to different lengths, as one array [windows, width]."""
-    return np.stack([np.pad(row[:width], (0, max(0, width - len(row)))) for row in logits])
+    is_in_window = batch["segment_ids"][:, None] == numbers[:, None]
+    return mask_logits(jnp.broadcast_to(logits[:, None], is_in_window.shape), is_in_window)

@@ -127,7 +127,7 @@ def right_logits(example, length=24):
         start, end = spans.target(window, question.answers[0] if question.answers else None)
         logits = np.zeros((2, length + number), np.float32)
         logits[0, start] = logits[1, end] = 5 if start else 1
-        logits[:, len(window.inputs["input_ids"]) :] = 100  # padding must be ignored
+        logits[:, window.length :] = 100  # padding must be ignored
         yield dict(zip(("start", "end"), logits, strict=True))
 
 

@@ -26,7 +26,7 @@ def test_spaces_are_no_answer():
     tokenizer, settings = byte_bpe.trained(261), spans.config(null_answers=True)
     question = spans.ask("a  b")
     (window,) = windows(question, tokenizer, settings)
-    names = tokenizer.names(window.inputs["input_ids"].tolist())
+    names = tokenizer.names(tokenizer.template.row(window.segments)[0])
     blank = window.first + 2
     assert names[window.first : -1] == ["Ġ", "##a", "Ġ", "Ġ", "##b"]
     logits = np.zeros((1, len(names)), np.float32)

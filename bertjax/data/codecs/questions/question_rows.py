@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int32
 
-from bertjax.data.codecs.codec import Encoded, Input, Survey, TrainingCodec, TrainingRows, limits_of, of_seq_len
+from bertjax.data.codecs.codec import Encoded, Input, Limits, Survey, TrainingCodec, TrainingRows, of_seq_len
 from bertjax.data.codecs.questions import questions
 from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig
 from bertjax.data.codecs.questions.spans import WITHOUT_OVERLAP, SpanConfig, Window, leaves_no_overlap, target, windows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.tables import key_of
-from bertjax.data.rows.stored import fields_of
+from bertjax.data.rows.text_rows import text_fields
 from bertjax.data.splits import TRAIN
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
@@ -57,7 +56,7 @@ class QuestionCodec(TrainingCodec[Question]):
 
     def objects(self, values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Input]:
         """Returns an input for each {"question": ..., "context": ...}, optionally with "id", by default its number."""
-        return map(Input, questions.questions_of(values, bad_rows))
+        return map(Input, questions.questions_of(values, bad_rows, first))
 
     def file(self, path: str, bad_rows: BadRows) -> Iterator[Input] | None:
         """Returns an input for each question of a table; None for a file in SQuAD's form."""
@@ -79,12 +78,17 @@ class QuestionCodec(TrainingCodec[Question]):
     def encode(self, examples: Sequence[Question]) -> Encoded:
         """Returns the rows of all windows; `kept` is the windows of each question."""
         parts = [windows(example, self.tokenizer, self.spans) for example in examples]
-        sizes = np.array(list(map(len, parts)), np.int32)
-        of_query = f"data.max_query_length={self.spans.max_query_length} tokens in the question"
-        queries = limits_of(of_query, truncated=[of_question[0].is_cut for of_question in parts])
-        contexts = limits_of(of_seq_len(self.spans.seq_len), truncated=[False] * len(parts), split=sizes > 1)
-        limits = [{**query, **context} for query, context in zip(queries, contexts, strict=True)]
-        return Encoded(fields_of(window.inputs for window in itertools.chain(*parts)), sizes, limits, parts)
+        segments = (window.segments for window in itertools.chain(*parts))
+        fields = text_fields(segments, self.tokenizer, self.spans.seq_len)
+        return Encoded(fields, np.array(list(map(len, parts)), np.int32), list(map(self._limits, parts)), parts)
+
+    def _limits(self, parts: Sequence[Window]) -> Limits:
+        limits = {}
+        if parts[0].is_cut:
+            limits["truncated"] = f"data.max_query_length={self.spans.max_query_length} tokens in the question"
+        if len(parts) > 1:
+            limits["split"] = of_seq_len(self.spans.seq_len)
+        return limits
 
     def training(self, examples: Sequence[Question]) -> TrainingRows:
         """Returns rows with "start_positions" and "end_positions".
@@ -94,19 +98,21 @@ class QuestionCodec(TrainingCodec[Question]):
         "contexts_without_overlap", that of questions whose windows share no pieces; and "truncated", that of truncated
         questions.
         """
-        fields, _, _, parts = self.encode(examples)
-        positions = [_positions(example, of_question) for example, of_question in zip(examples, parts, strict=True)]
-        starts, ends = np.concatenate(positions).T
-        lost = sum(
-            bool(example.answers) and not spans[:, 0].any() for example, spans in zip(examples, positions, strict=True)
-        )
+        encoded = self.encode(examples)
+        answers = [example.answers[0] if example.answers else None for example in examples]
+        targets = [
+            np.array([target(window, answer) for window in parts], np.int32)
+            for parts, answer in zip(encoded.kept, answers, strict=True)
+        ]
+        starts, ends = np.concatenate(targets).T.copy()
+        pairs = zip(answers, targets, strict=True)
         counts = {
             "windows": len(starts),
-            "answers_in_no_window": lost,
-            "contexts_without_overlap": sum(map(leaves_no_overlap, parts)),
-            "truncated": sum(of_question[0].is_cut for of_question in parts),
+            "answers_in_no_window": sum(answer is not None and not positions.any() for answer, positions in pairs),
+            "contexts_without_overlap": sum(map(leaves_no_overlap, encoded.kept)),
+            "truncated": sum(parts[0].is_cut for parts in encoded.kept),
         }
-        return TrainingRows({**fields, "start_positions": starts.copy(), "end_positions": ends.copy()}, counts)
+        return TrainingRows({**encoded.fields, "start_positions": starts, "end_positions": ends}, counts)
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Warns of windows without overlap."""
@@ -116,12 +122,6 @@ class QuestionCodec(TrainingCodec[Question]):
     def restored(self, values: Any) -> Question:
         question = Question(*values)
         return question._replace(answers=tuple(Answer(*answer) for answer in question.answers))
-
-
-def _positions(example: Question, parts: Sequence[Window]) -> Int32[np.ndarray, "windows 2"]:
-    """Returns the positions of the first and the last piece of the answer in each window; see `spans.target`."""
-    answer = example.answers[0] if example.answers else None
-    return np.array([target(window, answer) for window in parts], np.int32)
 
 
 class _AnswerCheck(Survey[Question]):

@@ -87,29 +87,21 @@ def read_splits(config: QuestionsConfig) -> Iterator[tuple[str, Question]]:
       UserError: if `read_questions` or `splits.read_splits` raises it.
     """
 
+    contexts: dict[bytes, int] = {}  # by their digests, to save memory
+
     def read(source: str, key: str) -> Iterator[Question]:
-        return _read(config, source, key, aligned=key == "data.source")
+        bad_rows = BadRows(config.on_bad_row)
+        count = 0
+        for question in read_questions(source, key, bad_rows, aligned=key == "data.source"):
+            count += 1
+            yield question
+        _log.info("read %s: %d questions%s", source, count, bad_rows.skipped())
 
-    return splits.read_splits(config, read, _SPLIT_SEED, _ContextNumbers(), "contexts")
-
-
-class _ContextNumbers:
-    """Numbers contexts in the order of their first questions. Only digests stay in memory."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-
-    def __call__(self, question: Question, _: int) -> int:
+    def number(question: Question, _: int) -> int:
         digest = hashlib.blake2b(question.context.encode(), digest_size=16).digest()
-        return self._numbers.setdefault(digest, len(self._numbers))
+        return contexts.setdefault(digest, len(contexts))
 
-
-def _read(config: QuestionsConfig, source: str, key: str, aligned: bool) -> Iterator[Question]:
-    bad_rows, count = BadRows(config.on_bad_row), 0
-    for question in read_questions(source, key, bad_rows, aligned=aligned):
-        count += 1
-        yield question
-    _log.info("read %s: %d questions%s", source, count, bad_rows.skipped())
+    return splits.read_splits(config, read, _SPLIT_SEED, number, "contexts")
 
 
 def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -> Iterator[Question]:
@@ -130,8 +122,7 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
     paths = tables.find_files(source, key) if is_folder else kinds.find_files(source, key, *_KINDS, also="hf:FOLDER")
     for path in paths:
         if is_table(path, key):
-            rows = tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
-            paragraphs = _paragraphs_of_rows(rows, numbers, bad_rows)
+            paragraphs = bad_rows.sift(map(_of_row, _rows(path, bad_rows), numbers))
         else:
             paragraphs = _paragraphs(read_json(path), str(path), bad_rows)
         yield from _questions(paragraphs, bad_rows, aligned, seen)
@@ -166,8 +157,7 @@ def is_table(path: Path, key: str) -> bool:
 
 def read_input(path: Path, bad_rows: BadRows) -> Iterator[Question]:
     """Yields the questions of a table that is input for prediction. Their answers are ignored."""
-    rows = tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
-    return _questions(_paragraphs_of_rows(rows, itertools.count(1), bad_rows), bad_rows, None, {})
+    return _unanswered(_rows(path, bad_rows), bad_rows)
 
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
@@ -175,19 +165,30 @@ def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
     return _questions(_paragraphs(parse_json(text, "input"), "input", bad_rows), bad_rows, None, {})
 
 
-def questions_of(values: Iterable[Any], bad_rows: BadRows) -> Iterator[Question]:
-    """Yields the question of each dict with "question", "context" and optionally "id", by default its number."""
+def questions_of(values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Question]:
+    """Yields the question of each dict with "question", "context" and optionally "id", by default its number.
+
+    Messages and ids count the values from `first` on.
+    """
 
     def row(number: int, value: Any) -> Row:
         where = f"input {number}"
         if not isinstance(value, dict):
-            got, expected = f"an object of type {type(value).__name__}", 'a dict with "question" and "context"'
+            got = f"an object of type {type(value).__name__}"
+            expected = 'a dict with "question" and "context"'
             raise RowError(where, got, expected, 'pass {"question": "...", "context": "..."}')
         return Row(value, where)
 
-    rows = map(row, itertools.count(1), values)
-    found = _questions(_paragraphs_of_rows(rows, itertools.count(1), bad_rows), bad_rows, None, {})
-    return (question._replace(columns=None) for question in found)  # `--columns` names those of tables
+    return _unanswered(itertools.starmap(row, enumerate(values, first)), bad_rows, first)
+
+
+def _unanswered(rows: Iterator[Row], bad_rows: BadRows, first: int = 1) -> Iterator[Question]:
+    """Yields the questions of a table's rows without their answers."""
+    return _questions(bad_rows.sift(map(_of_row, rows, itertools.count(first))), bad_rows, None, {})
+
+
+def _rows(path: Path, bad_rows: BadRows) -> Iterator[Row]:
+    return tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
 
 
 class _Paragraph(NamedTuple):
@@ -210,22 +211,18 @@ def _paragraphs(value: Any, where: str, bad_rows: BadRows) -> Iterator[_Paragrap
     def paragraph(title: str, row: Any, where: str) -> _Paragraph:
         return _Paragraph(title, row, where, _field(row, "qas", list, where), _positions(f"{where}.qas"))
 
-    for title, found, place in bad_rows.sift(map(article, _articles(value, where), _positions(f"{where}: data"))):
-        yield from bad_rows.sift(map(partial(paragraph, title), found, _positions(f"{place}.paragraphs")))
-
-
-def _paragraphs_of_rows(rows: Iterator[Row], numbers: Iterator[int], bad_rows: BadRows) -> Iterator[_Paragraph]:
-    """Returns the paragraphs of a table's rows; `numbers` are the ids of flat rows without an id."""
-    return bad_rows.sift(map(_of_row, rows, numbers))
+    for title, rows, place in bad_rows.sift(map(article, _articles(value, where), _positions(f"{where}: data"))):
+        yield from bad_rows.sift(map(partial(paragraph, title), rows, _positions(f"{place}.paragraphs")))
 
 
 def _of_row(row: Row, number: int) -> _Paragraph:
+    """Returns the paragraph of a table's row; `number` is the id of a flat row without an id."""
     where = row.where
     values = {name: value for name, value in row.values.items() if value is not None}
     title = str(values.get("title", ""))
     if "qas" in values:
-        found = _field(values, "qas", list, where)
-        return _Paragraph(title, values, where, found, _positions(f"{where}: qas"), row.values)
+        rows = _field(values, "qas", list, where)
+        return _Paragraph(title, values, where, rows, _positions(f"{where}: qas"), row.values)
     if "header" in values and "context" not in values:
         return _Paragraph(title, values, where, [], [])
     if "qid" not in values:
@@ -285,9 +282,9 @@ def _question(paragraph: _Paragraph, aligned: bool | None, seen: dict[str, str],
 def _answers(row: Any, context: str, aligned: bool, where: str) -> tuple[tuple[Answer, ...], bool]:
     """Returns the answers of a question, and whether it is impossible."""
     is_impossible = "is_impossible" in row and _field(row, "is_impossible", bool, where)
-    found = [] if is_impossible and "answers" not in row else _stated_answers(row, context, aligned, where)
+    rows = [] if is_impossible and "answers" not in row else _answer_rows(row, context, aligned, where)
     parse = _aligned_answer if aligned else _answer
-    answers = tuple(parse(answer, context, f"{where}, answer {n}") for n, answer in enumerate(found, start=1))
+    answers = tuple(parse(answer, context, f"{where}, answer {n}") for n, answer in enumerate(rows, start=1))
     if is_impossible and answers:
         fix = "set is_impossible to false, or move the answers to plausible_answers"
         raise RowError(where, f"is_impossible with {len(answers)} answers", "answers or is_impossible, not both", fix)
@@ -297,13 +294,13 @@ def _answers(row: Any, context: str, aligned: bool, where: str) -> tuple[tuple[A
     return answers, is_impossible
 
 
-def _stated_answers(row: Any, context: str, aligned: bool, where: str) -> list[Any]:
+def _answer_rows(row: Any, context: str, aligned: bool, where: str) -> list[Any]:
     """Returns the answers of a question in SQuAD's form: a list of objects with "text" and "answer_start"."""
     if "detected_answers" in row:
         if not aligned:
             return [{"text": text} for text in _field(row, "answers", list, where)]
-        found = enumerate(_field(row, "detected_answers", list, where), start=1)
-        return [span for n, each in found for span in _spans(each, context, f"{where}, detected answer {n}")]
+        detected = enumerate(_field(row, "detected_answers", list, where), start=1)
+        return [span for n, answer in detected for span in _spans(answer, context, f"{where}, detected answer {n}")]
     if not isinstance(row.get("answers"), dict):
         return _field(row, "answers", list, where)
     answers = row["answers"]
@@ -312,8 +309,8 @@ def _stated_answers(row: Any, context: str, aligned: bool, where: str) -> list[A
         return [{"text": text} for text in texts]
     starts = _field(answers, "answer_start", list, where)
     if len(texts) != len(starts):
-        got, expected = f"{len(texts)} texts and {len(starts)} starts of answers", "a start for each text"
-        raise RowError(where, got, expected, "correct the lists 'text' and 'answer_start'")
+        got = f"{len(texts)} texts and {len(starts)} starts of answers"
+        raise RowError(where, got, "a start for each text", "correct the lists 'text' and 'answer_start'")
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
@@ -323,15 +320,15 @@ def _spans(row: Any, context: str, where: str) -> Iterator[dict[str, Any]]:
     for span in _field(row, "char_spans", list, where):
         match span:
             case [int() as start, int() as last] if 0 <= start <= last < len(context):
-                found = context[start : last + 1]
+                answer = context[start : last + 1]
             case _:
-                got, expected = f"{_short(repr(span))} in 'char_spans'", f"[first, last] below {len(context)}"
-                raise RowError(where, got, f"characters of the context, {expected}")
-        if _letters(found) != _letters(text):
-            got = f"{_short(repr(found))} at characters {start} to {last}"
+                expected = f"characters of the context, [first, last] below {len(context)}"
+                raise RowError(where, f"{_short(repr(span))} in 'char_spans'", expected)
+        if _letters(answer) != _letters(text):
+            got = f"{_short(repr(answer))} at characters {start} to {last}"
             fix = "correct char_spans, whose second number is that of the last character"
             raise RowError(where, got, f"the answer, {_short(repr(text))}", fix)
-        yield {"text": found, "answer_start": start}
+        yield {"text": answer, "answer_start": start}
 
 
 def _letters(text: str) -> str:
@@ -349,13 +346,14 @@ def _answer(row: Any, context: str, where: str) -> Answer:
 
 def _aligned_answer(row: Any, context: str, where: str) -> Answer:
     """Returns an answer after checking its stated position."""
-    text, start = _text(row, "text", where), _field(row, "answer_start", int, where)
+    text = _text(row, "text", where)
+    start = _field(row, "answer_start", int, where)
     if _is_at(text, context, start):
         return Answer(text, start)
     right = _nearest(text, context, start)
     fix = "correct the text, which is not in the context" if right is None else f"set answer_start to {right}"
-    found = context[max(start, 0) : max(start, 0) + len(text)]
-    got = f"{_short(repr(found))} at answer_start {start} of {len(context)} characters"
+    characters = context[max(start, 0) : max(start, 0) + len(text)]
+    got = f"{_short(repr(characters))} at answer_start {start} of {len(context)} characters"
     raise RowError(where, got, f"the answer, {_short(repr(text))}", fix)
 
 
@@ -367,7 +365,7 @@ def _nearest(text: str, context: str, start: int) -> int | None:
     """Returns the position of `text` in `context` that is nearest to `start`."""
     start = min(max(start, 0), len(context))
     positions = (context.rfind(text, 0, start + len(text)), context.find(text, start))
-    return min((each for each in positions if each >= 0), key=lambda each: abs(each - start), default=None)
+    return min((place for place in positions if place >= 0), key=lambda place: abs(place - start), default=None)
 
 
 def _id(row: Any, where: str) -> str:

@@ -7,7 +7,7 @@ make no answer, all starts and ends are considered, whereas Google's code gives 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,11 @@ from jaxtyping import Bool, Float, Int
 
 from bertjax.config import Constrained, Count, Size
 from bertjax.data.codecs.questions.questions import Answer, Question
-from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Pieces, Tokenizer
 
+_Logits = Float[np.ndarray, " S"]  # of the positions of a row
+_Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
 _LENGTH_BONUS = 0.01
 WITHOUT_OVERLAP = (
@@ -57,26 +58,27 @@ class SpanConfig(Constrained, prefix="data"):
     def check_room(self, template: Template) -> None:
         """Raises UserError if rows have no room for a question, special tokens and a piece of text."""
         special = template.num_special(2)
-        least, fix = (
-            self.max_query_length + special + 1,
-            "raise data.seq_len (BERT uses 384) or lower data.max_query_length",
-        )
+        least = self.max_query_length + special + 1
+        fix = "raise data.seq_len (BERT uses 384) or lower data.max_query_length"
         expected = f"at least {least}: max_query_length, {special} special tokens, a piece of text"
         self.check(self.seq_len >= least, "seq_len", expected, fix=fix)
 
 
 class Window(NamedTuple):
-    """A row of a question and a part of its context.
+    """A row of a question and a part of its context."""
 
-    `inputs` is the `text_row` of the question and the part.
-    """
-
-    inputs: dict[str, np.ndarray]
+    query: list[int]  # the pieces of the question, truncated
     document: Pieces  # the pieces of the whole context
     part: range  # the pieces of the document in the row
     first: int  # the position in the row of the first piece of the part
+    length: int  # the number of tokens of the row
     max_context: Bool[np.ndarray, " part"]  # whether each piece of the part has the most context in this window
     is_cut: bool  # whether the question is truncated
+
+    @property
+    def segments(self) -> tuple[list[int], list[int]]:
+        """The pieces of the question and of the part."""
+        return self.query, self.document.ids[self.part.start : self.part.stop].tolist()
 
 
 class Candidate(NamedTuple):
@@ -90,20 +92,18 @@ class Candidate(NamedTuple):
 
 def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> list[Window]:
     """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
-    query = tokenizer.encode_with_offsets(question.question).ids.tolist()
-    query, is_cut = query[: config.max_query_length], len(query) > config.max_query_length
+    pieces = tokenizer.encode_with_offsets(question.question).ids.tolist()
+    query = pieces[: config.max_query_length]
+    is_cut = len(pieces) > len(query)
     document = tokenizer.encode_with_offsets(question.context)
-    template = tokenizer.template
-    room = config.seq_len - len(query) - template.num_special(2)
-    parts = _parts(len(document.ids), room, config.doc_stride)
+    special = len(query) + tokenizer.template.num_special(2)  # tokens of a row that are not of the context
+    first = tokenizer.template.second_start(len(query))
+    parts = _parts(len(document.ids), config.seq_len - special, config.doc_stride)
     owners = _owners(parts)
-    first = template.second_start(len(query))
-    found = []
-    for number, part in enumerate(parts):
-        row = text_row([query, document.ids[part.start : part.stop].tolist()], tokenizer)
-        max_context = owners[part.start : part.stop] == number
-        found.append(Window(row, document, part, first, max_context, is_cut))
-    return found
+    return [
+        Window(query, document, part, first, special + len(part), owners[part.start : part.stop] == number, is_cut)
+        for number, part in enumerate(parts)
+    ]
 
 
 def leaves_no_overlap(windows: Sequence[Window]) -> bool:
@@ -150,16 +150,17 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
     return first - part.start + window.first, last - part.start + window.first
 
 
-def null_score(start_logits: Float[np.ndarray, "windows S"], end_logits: Float[np.ndarray, "windows S"]) -> float:
+def null_score(start_logits: Sequence[_Logits], end_logits: Sequence[_Logits]) -> float:
     """Returns the score of no answer: the lowest score of [CLS], because one of the windows may have the answer."""
-    return float((start_logits[:, 0].astype(np.float64) + end_logits[:, 0]).min())
+    scores = [float(start[0]) + float(end[0]) for start, end in zip(start_logits, end_logits, strict=True)]
+    return float(np.min(scores))  # NaN if one of them is
 
 
 def best_answers(
     question: Question,
     windows: Sequence[Window],
-    start_logits: Float[np.ndarray, "windows S"],
-    end_logits: Float[np.ndarray, "windows S"],
+    start_logits: Sequence[_Logits],
+    end_logits: Sequence[_Logits],
     config: SpanConfig,
 ) -> list[Candidate]:
     """Returns the best answers of a question, best first, each text once.
@@ -167,7 +168,7 @@ def best_answers(
     Args:
       question: the question.
       windows: all its rows.
-      start_logits, end_logits: the scores of each position of each row; values after a row's end are ignored.
+      start_logits, end_logits: the scores of the positions of each row; values after a row's end are ignored.
       config: the config of `windows`.
     Returns:
       At most `config.n_best` candidates. With `config.null_answers`, "no answer" ("") is always included; it is an
@@ -175,7 +176,7 @@ def best_answers(
     """
     rows = list(zip(windows, start_logits, end_logits, strict=True))
     for pairs in (_best_pairs, _all_pairs):
-        spans = [_spans(*row, *pairs(*row, config), config) for row in rows]
+        spans = [_spans(*row, pairs(*row, config), config) for row in rows]
         if any(len(scores) for scores, _, _ in spans):
             break
     if config.null_answers:
@@ -192,32 +193,26 @@ def best_answers(
     return [Candidate(text, *span) for text, span in best.items()]
 
 
-def answer_text(candidates: Sequence[Candidate], config: SpanConfig) -> str:
-    """Returns the answer that is selected from the result of `best_answers`; "" for no answer."""
-    best = next((candidate for candidate in candidates if candidate.text), None)
-    if best is None:
-        return ""
+def best_with_text(candidates: Iterable[Candidate]) -> Candidate | None:
+    """Returns the first candidate that is not "no answer"."""
+    return next((candidate for candidate in candidates if candidate.text), None)
+
+
+def selected(candidates: Sequence[Candidate], config: SpanConfig) -> Candidate | None:
+    """Returns the answer that is selected from the result of `best_answers`; None for no answer."""
+    best = best_with_text(candidates)
     nulls = [candidate.score for candidate in candidates if not candidate.text]
-    return "" if nulls and nulls[0] - best.score > config.null_threshold else best.text
+    return None if best and nulls and nulls[0] - best.score > config.null_threshold else best
 
 
-_Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
-
-
-def _best_pairs(
-    window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
-) -> _Pairs:
+def _best_pairs(window: Window, start_logits: _Logits, end_logits: _Logits, config: SpanConfig) -> _Pairs:
     """Returns the pairs of the best starts and the best ends, as positions of the row."""
-    length = len(window.inputs["input_ids"])
-    starts, ends = (
-        np.argsort(-logits[:length], kind="stable")[: config.n_best] for logits in (start_logits, end_logits)
-    )
+    ranks = (np.argsort(-logits[: window.length], kind="stable") for logits in (start_logits, end_logits))
+    starts, ends = (rank[: config.n_best] for rank in ranks)
     return np.repeat(starts, len(ends)), np.tile(ends, len(starts))
 
 
-def _all_pairs(
-    window: Window, start_logits: Float[np.ndarray, " S"], end_logits: Float[np.ndarray, " S"], config: SpanConfig
-) -> _Pairs:
+def _all_pairs(window: Window, start_logits: _Logits, end_logits: _Logits, config: SpanConfig) -> _Pairs:
     """Returns the pairs of each start in the part and each end that makes a span of allowed length."""
     starts = np.arange(window.first, window.first + len(window.part))
     sizes = np.arange(min(config.max_answer_length, len(starts)))
@@ -225,21 +220,20 @@ def _all_pairs(
 
 
 def _spans(
-    window: Window,
-    start_logits: Float[np.ndarray, " S"],
-    end_logits: Float[np.ndarray, " S"],
-    starts: Int[np.ndarray, " pairs"],
-    ends: Int[np.ndarray, " pairs"],
-    config: SpanConfig,
+    window: Window, start_logits: _Logits, end_logits: _Logits, pairs: _Pairs, config: SpanConfig
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Returns scores and half-open character ranges of the spans that are possible answers."""
-    stop, sizes = window.first + len(window.part), ends - starts + 1
-    may_start = np.zeros(len(window.inputs["input_ids"]), bool)
+    starts, ends = pairs
+    stop = window.first + len(window.part)
+    sizes = ends - starts + 1
+    may_start = np.zeros(window.length, bool)
     may_start[window.first : stop] = window.max_context
     # An end after a start within the part is also within the part, unless it is one of the tokens after it.
     good = may_start[starts] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
     starts, ends = starts[good], ends[good]
-    scores, shift = start_logits[starts].astype(np.float64) + end_logits[ends], window.part.start - window.first
-    firsts, lasts = window.document.starts[starts + shift], window.document.ends[ends + shift]
+    scores = start_logits[starts].astype(np.float64) + end_logits[ends]
+    shift = window.part.start - window.first
+    firsts = window.document.starts[starts + shift]
+    lasts = window.document.ends[ends + shift]
     has_text = firsts < lasts  # spaces alone are no answer
     return scores[has_text], firsts[has_text], lasts[has_text]
