@@ -89,6 +89,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     architecture = "BertForQuestionAnswering"
     term = "span"
     of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
+    _codec: QuestionCodec
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForQuestionAnswering:
         return BertForQuestionAnswering(encoder, config.model.lstm_size)

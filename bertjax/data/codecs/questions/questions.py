@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
 from bertjax.data.readers import columnar, kinds, tables
-from bertjax.data.readers.kinds import COLUMNAR, JSON, kind_of
 from bertjax.data.readers.lines import (
     MAX_LINE_BYTES,
     BadRows,
@@ -34,7 +33,6 @@ from bertjax.data.readers.lines import (
 )
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
-from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -42,12 +40,12 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 # The validation split depends only on the order of contexts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
-_KINDS = ((*JSON, *COLUMNAR), "SQuAD's JSON")
+_KINDS = ((*kinds.JSON, *kinds.COLUMNAR), "SQuAD's JSON")
 _ARTICLES = ("a", "an", "the")
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionsConfig(SplitConfig):
+class QuestionsConfig(splits.SplitConfig):
     """The questions to read: paths or globs of files, separated by commas, or `hf:FOLDER`. Contexts are never divided.
 
     A `.jsonl`, `.parquet` or `.arrow` file is a table of flat rows or of MRQA's lines. So is a `.json` file with an
@@ -144,7 +142,7 @@ def is_table(path: Path, key: str) -> bool:
     Raises:
       UserError: if the file has another form by its name, or cannot be read.
     """
-    kind = kind_of(path, key, *_KINDS)
+    kind = kinds.kind_of(path, key, *_KINDS)
     if kind != ".json":
         return bool(kind)
     first = next((line.content for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank), b"")
