@@ -136,7 +136,7 @@ class _Peer:
 
 def _texts(opened: common.Opened) -> Iterator[tuple[list[Sequence[str]], list[float]]]:
     """Yields the texts of each training batch, column after column, and the scores of its rows."""
-    rows = [row for split, row in opened.data.recipe.read() if split == "train"]
+    rows = [row for split, row in opened.data.codec.splits() if split == "train"]
     row_of_text = [number for number, row in enumerate(rows) for _ in row.texts]
     examples, size = opened.data.train.examples, opened.settings.batch_size
     epoch = 0
@@ -151,7 +151,7 @@ def _texts(opened: common.Opened) -> Iterator[tuple[list[Sequence[str]], list[fl
 def _score(opened: common.Opened, encode: Any) -> dict[str, float]:
     """The metrics of the task on the validation rows."""
     examples = opened.data.valid
-    texts = [text for example in examples for text in example.source.texts]
+    texts = [text for example in examples for text in example.source.example.texts]
     vectors = iter(np.asarray(encode(texts)))
     results = [(example, [{"features": next(vectors)} for _ in example.rows]) for example in examples]
     return dict(opened.task.score(results))

@@ -24,10 +24,8 @@ from typing import Any
 import jax
 
 from benchmarks import common, turns
-from bertjax.config import part
 from bertjax.configs import classification as config_file
-from bertjax.data.codecs import labeled_text
-from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.data.codecs.labeled_text import LabeledText
 from bertjax.experiments import classification
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
@@ -145,8 +143,8 @@ def make(name: str, args: argparse.Namespace, folder: Path) -> tuple[common.Open
     if args.smoke:
         config.data.seq_len, config.data.row_lengths = 32, (32,)
     opened = common.open_task(classification, config, folder / name)
-    text = part(LabeledTextConfig, opened.keys.data)
-    rows = labeled_text.read(text, text.source, "data.source", False)
+    codec = opened.data.codec
+    rows = codec.config.read(codec.config.source, "data.source", codec.labeled)
     return opened, list(itertools.islice(rows, 100 if args.smoke else None))
 
 

@@ -9,7 +9,6 @@ command resumes an interrupted benchmark from `transformers/` in the run's folde
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import statistics
@@ -24,9 +23,10 @@ import transformers
 from transformers.trainer_utils import get_last_checkpoint
 
 from benchmarks import common
-from bertjax.config import build
-from bertjax.data.codecs import labeled_text
-from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextConfig
+from bertjax.config import build_part
+from bertjax.data.codecs.label_sets import LabelSetsConfig
+from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextCodec
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.scoring import glue
 
 _SAVE_EVERY = 200  # updates
@@ -59,13 +59,13 @@ class Rows:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Reads the rows of a run's config."""
-        fields = [field.name for field in dataclasses.fields(LabeledTextConfig)]
-        text = build(LabeledTextConfig, {key: config["data"][key] for key in fields}, "data")
+        text = build_part(LabelSetsConfig, config["data"], "data")
         self.numeric = config["objective"] == "regression"
         self._names, self._seq_len = config["data"]["labels"], config["data"]["seq_len"]
+        codec = LabeledTextCodec(text, WordPiece(SPECIALS, lowercase=True), seq_len=8, is_numeric=self.numeric)
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(config["init_from"])
         self.train, self.valid = (
-            [self._encoded(row) for row in labeled_text.read(text, getattr(text, key), f"data.{key}", self.numeric)]
+            [self._encoded(row) for row in text.read(getattr(text, key), f"data.{key}", codec.labeled)]
             for key in ("source", "valid_source")
         )
 

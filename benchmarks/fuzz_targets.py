@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 import importlib
 import io
 import json
@@ -21,10 +20,9 @@ from benchmarks import fuzz_checks, small_runs
 from benchmarks.fuzz_checks import Split, only
 from benchmarks.small_runs import Text
 from bertjax import model, modes
-from bertjax.data.codecs import choices, labeled_text
-from bertjax.data.codecs.choices import ChoicesConfig
-from bertjax.data.codecs.label_sets import LabelSetRows, LabelSetsConfig
-from bertjax.data.codecs.labeled_text import LabeledTextConfig
+from bertjax.data.codecs.choices import ChoiceCodec, ChoicesConfig
+from bertjax.data.codecs.label_sets import LabelSetCodec, LabelSetsConfig
+from bertjax.data.codecs.labeled_text import LabeledTextCodec, LabeledTextConfig
 from bertjax.data.codecs.questions import questions
 from bertjax.data.codecs.summarization import articles
 from bertjax.data.codecs.summarization.articles import ArticlesConfig
@@ -43,6 +41,7 @@ from bertjax.experiments import find
 Read = Callable[[Path, bool], list[Any]]
 
 _ROWS = 12
+_TOKENIZER = WordPiece(SPECIALS, lowercase=True)
 _TABLE = LabeledTextConfig(
     source="",
     valid_source="",
@@ -247,7 +246,8 @@ def _read_text(folder: Path, skips: bool) -> list[Any]:
 
 def _read_table(folder: Path, skips: bool, **changes: Any) -> list[Any]:
     config = dataclasses.replace(_TABLE, on_bad_row=_on_bad_row(skips), **changes)
-    return [row[:3] for row in labeled_text.read(config, _first(folder), "data.source", False)]
+    codec = LabeledTextCodec(config, _TOKENIZER, seq_len=32, is_numeric=False)
+    return [row[:3] for row in config.read(_first(folder), "data.source", codec.labeled)]
 
 
 def _read_bars(folder: Path, skips: bool) -> list[Any]:
@@ -260,15 +260,14 @@ def _read_semicolons(folder: Path, skips: bool) -> list[Any]:
 
 def _read_label_sets(folder: Path, skips: bool) -> list[Any]:
     config = LabelSetsConfig(**{**vars(_TABLE), "on_bad_row": _on_bad_row(skips)})
-    label = LabelSetRows(config, False, WordPiece(SPECIALS, lowercase=True), 32).label
-    read = functools.partial(labeled_text.labeled, config, label)
-    return [row[:3] for row in config.read(_first(folder), "data.source", read)]
+    codec = LabelSetCodec(config, _TOKENIZER, seq_len=32, is_numeric=False)
+    return [row[:3] for row in config.read(_first(folder), "data.source", codec.labeled)]
 
 
 def _read_choices(folder: Path, skips: bool, **changes: Any) -> list[Any]:
     config = dataclasses.replace(_SWAG, on_bad_row=_on_bad_row(skips), **changes)
-    make = functools.partial(choices.read_labeled, config=config)
-    return [tuple(question) for question in config.read(_first(folder), "data.source", make)]
+    codec = ChoiceCodec(config, _TOKENIZER)
+    return [tuple(question) for question in config.read(_first(folder), "data.source", codec.labeled)]
 
 
 def _read_choice_objects(folder: Path, skips: bool) -> list[Any]:

@@ -26,9 +26,9 @@ from bertjax.configs.bertsum_ext import get_config
 from bertjax.contract import Batch
 from bertjax.data.codecs.summarization.article_rows import with_labels
 from bertjax.data.codecs.summarization.limits import LimitedArticle, limit
+from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
 from bertjax.data.prepared import TRAIN
 from bertjax.experiments import bertsum_ext
-from bertjax.tasks.summarization import Encoding
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
 from bertjax.training.inference import Predictor
@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> Iterator[list[str]]:
     values = {"init_from": keys.init_from, "model": vars(keys.model), **recipe}
     theirs = TorchSummarization(args.repository, values, args.attention)
     articles = training_articles(opened.data)
-    batches = torch_summarization.endless(encoded(articles, opened.data.encoding), _TOKENS, seed=0)
+    batches = torch_summarization.endless(encoded(articles, opened.data.codec), _TOKENS, seed=0)
 
     def update() -> int:
         made = list(itertools.islice(batches, args.updates))
@@ -96,15 +96,15 @@ def make(source: str, init_from: str) -> common.Opened:
 
 def training_articles(data: Any) -> list[LimitedArticle]:
     """Returns the training articles within the limits, with labels."""
-    recipe = data.recipe
-    rows = (row for split, row in recipe.read() if split == TRAIN)
-    found = (limit(row, recipe.targets(row), recipe.labels.limits, drops=True) for row in rows)
-    return [article for article in found if article is not None]
+    codec = data.codec
+    articles = (article for split, article in codec.splits() if split == TRAIN)
+    parts = (limit(article, codec.targets(article), codec.labels.limits, drops=True) for article in articles)
+    return [part for part in parts if isinstance(part, LimitedArticle)]
 
 
-def encoded(articles: Sequence[LimitedArticle], encoding: Encoding) -> list[Batch]:
+def encoded(articles: Sequence[LimitedArticle], codec: ArticleCodec) -> list[Batch]:
     """Returns the rows of all articles, with labels."""
-    return [with_labels(row, article.labels) for article in articles for row in encoding.rows(article)]
+    return [with_labels(row, article.labels) for article in articles for row in codec.rows_of(article).rows]
 
 
 def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
@@ -129,7 +129,7 @@ def count_rows(batch: Batch) -> int:
 def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticle], rounds: int) -> list[str]:
     """Returns a table row: summaries of the articles."""
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
-    rows = [row for article in articles for row in opened.data.encoding.rows(article)]
+    rows = [row for article in articles for row in opened.data.codec.rows_of(article).rows]
     task, settings = opened.task, opened.settings
     params = Trainer(task, settings, jax.devices()[:1], opened.published).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))

@@ -52,7 +52,7 @@ def main() -> None:
 
 def train(task: Any, data: Any, theirs: TorchSummarization, config: Mapping[str, Any], seed: int) -> None:
     """Trains, and keeps the parameters with the lowest validation loss."""
-    rows = encoded(training_articles(data), data.encoding)
+    rows = encoded(training_articles(data), data.codec)
     batches = torch_summarization.endless(rows, config["batch_size"] * config["data"]["seq_len"], seed)
     best, state = math.inf, theirs.state()
     for done, batch in enumerate(itertools.islice(batches, config["num_steps"]), 1):

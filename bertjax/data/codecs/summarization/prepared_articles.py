@@ -116,7 +116,7 @@ class ArticleCodec(TrainingCodec[Article]):
 
     def encode(self, examples: Sequence[Article]) -> Encoded:
         """Returns the rows of the parts within the limits; `kept` is an `ArticleRows`."""
-        kept = [self._rows(self.limited(example)) for example in examples]
+        kept = [self.rows_of(self.limited(example)) for example in examples]
         fields = fields_of(row.inputs for _, rows in kept for row in rows)
         sizes = np.array([len(rows) for _, rows in kept], np.int32)
         cut = limits_of("data.limits allow", truncated=[article.is_cut for article, _ in kept])
@@ -124,13 +124,14 @@ class ArticleCodec(TrainingCodec[Article]):
         of_rows = limits_of(of_seq_len(self.rows.seq_len), truncated=truncated, split=sizes > 1)
         return Encoded(fields, sizes, [{**one, **other} for one, other in zip(cut, of_rows, strict=True)], kept)
 
-    def _rows(self, article: LimitedArticle) -> ArticleRows:
+    def rows_of(self, article: LimitedArticle) -> ArticleRows:
+        """Returns an article within the limits with its rows."""
         inputs = (*self.inputs, *self.predicted_inputs)
         return ArticleRows(article, article_rows.rows(article.sentences, self.tokenizer, self.rows, inputs))
 
     def training(self, examples: Sequence[Article]) -> TrainingRows:
         parts = [limit(example, self.targets(example), self.labels.limits, drops=True) for example in examples]
-        encoded = [self._rows(part) for part in parts if isinstance(part, LimitedArticle)]
+        encoded = [self.rows_of(part) for part in parts if isinstance(part, LimitedArticle)]
         truncated = sum(article.is_cut or any(row.is_cut for row in rows) for article, rows in encoded)
         counts = {"articles_truncated": truncated, **self.counts([article for article, _ in encoded])}
         left_out = Counter(part for part in parts if isinstance(part, str))
@@ -138,7 +139,7 @@ class ArticleCodec(TrainingCodec[Article]):
 
     def fields(self, articles: Iterable[LimitedArticle]) -> Fields:
         """Returns the fields of the rows of articles, with their targets."""
-        return self._fields(map(self._rows, articles))
+        return self._fields(map(self.rows_of, articles))
 
     def _fields(self, encoded: Iterable[ArticleRows]) -> Fields:
         return fields_of(
