@@ -128,7 +128,7 @@ def _opened_and_built() -> tuple[dict[str, int], dict[str, int]]:
             *(f"--config.{key}={each}" for key, each in values.items()),
         ]
         bert = importlib.import_module("bertjax.tasks.bert")
-        base = getattr(bert, "BertPredictionTask", None) or bert.BertPredicts
+        base = bert.BertTask
         original = base.__init__
 
         def counted(self: Any, *args: Any, **options: Any) -> None:

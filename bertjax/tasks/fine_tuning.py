@@ -302,7 +302,7 @@ class FineTuningTask(BertTask[C], TrainingTask):
         return ()
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
-        """See `BertPredictionTask.reinitialized_modules`."""
+        """See `BertTask.reinitialized_modules`."""
         return () if published.experiment == self._config.experiment else self.heads
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:

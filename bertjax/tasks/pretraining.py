@@ -206,7 +206,7 @@ class PretrainingTask(BertTask[C], StagedTask):
     """See `bertjax.contract.TrainingTask`."""
 
     def __init__(self, config: C, vocabulary: Tokenizer, bert: HeadConfig, model: nn.Module) -> None:
-        """See `BertPredictionTask`."""
+        """See `BertTask`."""
         self._text, self._batch_config = config.data, config.batches
         super().__init__(config, vocabulary, bert, model, bert.max_positions)
 
