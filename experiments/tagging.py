@@ -101,7 +101,8 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
       UserError: if config keys contradict each other or the model in `init_from`.
     """
     config = completion.bert(config, published, seq_len=128)
-    data, optimizer = dict(config["data"]), dict(config["optimizer"])
+    data = dict(config["data"])
+    optimizer = dict(config["optimizer"])
     if published and not data.get("source"):
         data["labels"] = data.get("labels") or published.labels
     if config["model"].get("feature_layers"):  # weight decay would change it even without gradients
@@ -127,7 +128,8 @@ def _with_tags(config: Mapping[str, Any], scheme: str, labels: Sequence[str]) ->
       scheme: the scheme of the tags in the files; "auto" if there are no files.
       labels: the tags; empty to keep those of the config.
     """
-    data, checkpoint = dict(config["data"]), dict(config["checkpoint"])
+    data = dict(config["data"])
+    checkpoint = dict(config["checkpoint"])
     data["labels"] = labels or data["labels"]
     if data["scheme"] == AUTO:
         data["scheme"] = tag_schemes.recognize([data["labels"]]) if scheme == AUTO else scheme

@@ -206,7 +206,8 @@ class _Table:
         starts = [start for start, _ in parts]
         tags = ["O"] * len(parts)
         for start, end, kind in spans:
-            first, stop = bisect_left(starts, start), bisect_left(starts, end)
+            first = bisect_left(starts, start)
+            stop = bisect_left(starts, end)
             if first == stop:
                 raise RowError(where, f"a span of white space, {start} to {end}", "spans with words")
             tags[first:stop] = [f"B-{kind}"] + [f"I-{kind}"] * (stop - first - 1)
@@ -223,12 +224,12 @@ def _column(row: Row, key: str) -> str:
       RowError: if there is no such column, or several.
     """
     content, usual = _COLUMNS[key]
-    found = [name for name in usual if name in row.values]
-    if len(found) > 1 or (not found and key != "sentence_field"):
+    names = [name for name in usual if name in row.values]
+    if len(names) > 1 or (not names and key != "sentence_field"):
         expected = f"config.data.{key}, or exactly one of the columns {', '.join(map(repr, usual))}"
         fix = f"set --config.data.{key} to the column of {content}"
         raise RowError(row.where, f"the columns {', '.join(map(repr, row.values))}", expected, fix)
-    return found[0] if found else ""
+    return names[0] if names else ""
 
 
 def _good(cells: _Cells | RowError) -> _Cells:

@@ -282,12 +282,9 @@ def in_scheme(tags: Sequence[str], target: str) -> Sequence[str]:
 def check_labels(labels: Sequence[str]) -> None:
     """Raises UserError unless there are at least two different tags."""
     if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise UserError(
-            "config key data.labels",
-            got=f"{', '.join(labels) or 'no tags'}",
-            expected="two or more different tags, from data.source, data.labels or a tagger in init_from",
-            fix="set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\"",
-        )
+        expected = "two or more different tags, from data.source, data.labels or a tagger in init_from"
+        fix = "set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\""
+        raise UserError("config key data.labels", got=", ".join(labels) or "no tags", expected=expected, fix=fix)
 
 
 class Tags:
@@ -331,12 +328,9 @@ class Tags:
         """
         names = self._names(self.target)
         if len(names) < 2:
-            raise UserError(
-                "tags of the training sentences",
-                got=f"{names[0]!r} at every word of {self._facts['sentences'][TRAIN]} sentences",
-                expected="two or more tags",
-                fix="check config.data.tag_column, or data.tags_field of tables, or add sentences with other tags",
-            )
+            got = f"{names[0]!r} at every word of {self._facts['sentences'][TRAIN]} sentences"
+            fix = "check config.data.tag_column, or data.tags_field of tables, or add sentences with other tags"
+            raise UserError("tags of the training sentences", got=got, expected="two or more tags", fix=fix)
         return published if set(published) == set(names) else tuple(names)
 
     def check(self, labels: Sequence[str]) -> None:
@@ -350,16 +344,14 @@ class Tags:
                 expected = "one of " + ", ".join(labels)
                 fix = "remove data.labels to use the tags of the training sentences, or correct the tag"
                 raise _bad_tag(where, f"tag {tag!r}, which is not in data.labels", expected, fix)
-        tags = self.tables[VALID]
-        unknown = {tag: count for tag, (count, _) in sorted(tags.items()) if tag not in labels}
-        if unknown and not tags.keys() & set(labels) - {"O"}:
-            _, first = next(iter(tags.values()))
-            raise UserError(
-                f"{first} and the sentences that follow",
-                got=f"the tags {', '.join(sorted(tags)):.200}",
-                expected="tags of the model: " + ", ".join(labels),
-                fix="check the file and config.data.tag_column, or data.tags_field of tables, or use the model's tags",
-            )
+        valid = self.tables[VALID]
+        unknown = {tag: count for tag, (count, _) in sorted(valid.items()) if tag not in labels}
+        if unknown and not valid.keys() & set(labels) - {"O"}:
+            _, first = next(iter(valid.values()))
+            got = f"the tags {', '.join(sorted(valid)):.200}"
+            expected = "tags of the model: " + ", ".join(labels)
+            fix = "check the file and config.data.tag_column, or data.tags_field of tables, or use the model's tags"
+            raise UserError(f"{first} and the sentences that follow", got=got, expected=expected, fix=fix)
         if unknown:
             counts = ", ".join(f"{tag} at {count} words" for tag, count in unknown.items())
             _log.warning("validation tags that the model cannot predict: %s", counts)
