@@ -196,9 +196,9 @@ class TaggedCodec(TrainingCodec[Sentence]):
         "labels" and "as_written" [S] int32 stand for the tags in BIO and as written, at the first piece of each word
         that the row owns; other pieces have no name. "label_weights" [S] float32 are 1 at these pieces, else 0.
         """
-        fields, _, limits, kept = self.encode(examples)
+        fields, _, limits, first_pieces = self.encode(examples)
         lengths = cast(Ragged, fields["input_ids"]).lengths
-        starts = ragged(list(itertools.chain.from_iterable(kept)))
+        starts = ragged(list(itertools.chain.from_iterable(first_pieces)))
         positions = starts.values + np.repeat(np.cumsum(lengths) - lengths, starts.lengths)
 
         def at_words(values: Any, dtype: type) -> Ragged:
@@ -212,7 +212,7 @@ class TaggedCodec(TrainingCodec[Sentence]):
             tags = [tag for example in examples for tag in in_scheme(example.tags, scheme)]
             columns[field] = at_words([names[field][tag] for tag in tags], np.int32)
         counts = {
-            "long_sentences": sum(len(rows) > 1 for rows in kept),
+            "long_sentences": sum(len(rows) > 1 for rows in first_pieces),
             "truncated": sum("truncated" in limit for limit in limits),
         }
         return TrainingRows(
