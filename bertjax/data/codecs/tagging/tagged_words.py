@@ -207,10 +207,11 @@ class TaggedCodec(TrainingCodec[Sentence]):
             return Ragged(tokens, lengths)
 
         names = {field: Numbering() for field in _SCHEMES}
-        columns = {"label_weights": at_words(1, np.float32)}
+        columns: dict[str, Ragged] = {}
         for field, scheme in _SCHEMES.items():
             tags = [tag for example in examples for tag in in_scheme(example.tags, scheme)]
             columns[field] = at_words([names[field][tag] for tag in tags], np.int32)
+        columns["label_weights"] = at_words(1, np.float32)
         counts = {
             "long_sentences": sum(len(rows) > 1 for rows in first_pieces),
             "truncated": sum("truncated" in limit for limit in limits),
