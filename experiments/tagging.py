@@ -20,7 +20,7 @@ from bertjax.data.codecs.tagging.column_files import Columns
 from bertjax.data.codecs.tagging.sentences import Sentence
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
-from bertjax.data.codecs.tagging.tagged_words import BIO, SentencesConfig, TaggedCodec
+from bertjax.data.codecs.tagging.tagged_words import AUTO, BIO, SentencesConfig, TaggedCodec, Tags
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import VALID
 from bertjax.data.text.tokenizers import Tokenizer
@@ -30,9 +30,9 @@ from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import MIXINGS, BertFeatureTagger, BertForTokenClassification
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.scoring import tags
+from bertjax.scoring.probabilities import softmax
 from bertjax.tasks import bert, completion, fine_tuning
 
-_AUTO = "auto"
 _FROZEN = ("^bert/", {"frozen": True})
 _ENTITY_SCORES = ("precision", "recall", "f1")
 
@@ -65,7 +65,7 @@ class DataConfig(fine_tuning.DataConfig):
       packing: whether several sentences share a row of `seq_len` tokens in training.
     """
 
-    scheme: Annotated[str, one_of(_AUTO, *SCHEMES, PLAIN)]
+    scheme: Annotated[str, one_of(AUTO, *SCHEMES, PLAIN)]
     rows: Flat[SentencesConfig]
     files: Flat[Columns]
     tables: Flat[TableFields]
@@ -101,7 +101,8 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
       UserError: if config keys contradict each other or the model in `init_from`.
     """
     config = completion.bert(config, published, seq_len=128)
-    data, optimizer = dict(config["data"]), dict(config["optimizer"])
+    data = dict(config["data"])
+    optimizer = dict(config["optimizer"])
     if published and not data.get("source"):
         data["labels"] = data.get("labels") or published.labels
     if config["model"].get("feature_layers"):  # weight decay would change it even without gradients
@@ -127,10 +128,11 @@ def _with_tags(config: Mapping[str, Any], scheme: str, labels: Sequence[str]) ->
       scheme: the scheme of the tags in the files; "auto" if there are no files.
       labels: the tags; empty to keep those of the config.
     """
-    data, checkpoint = dict(config["data"]), dict(config["checkpoint"])
+    data = dict(config["data"])
+    checkpoint = dict(config["checkpoint"])
     data["labels"] = labels or data["labels"]
-    if data["scheme"] == _AUTO:
-        data["scheme"] = tag_schemes.recognize([data["labels"]]) if scheme == _AUTO else scheme
+    if data["scheme"] == AUTO:
+        data["scheme"] = tag_schemes.recognize([data["labels"]]) if scheme == AUTO else scheme
     if checkpoint["best_metric"] is None:
         checkpoint["best_metric"] = "valid/accuracy" if data["scheme"] == PLAIN else "valid/f1"
     return {**config, "checkpoint": checkpoint, "data": data}
@@ -139,56 +141,42 @@ def _with_tags(config: Mapping[str, Any], scheme: str, labels: Sequence[str]) ->
 class Data(fine_tuning.FineTuningData[Config, Sentence]):
     """See `bertjax.contract.Data`."""
 
-    @property
-    def _has_files(self) -> bool:
-        return bool(self._config.data.source or self._config.data.valid_source)
-
     @functools.cached_property
-    def _scheme(self) -> str:
-        """The scheme of the tags in the files; "auto" if there are no files to detect it from."""
-        stated = self._config.data.scheme
-        if not self._has_files:
-            return stated
-        scheme = tagged_words.detected_scheme(self.read.facts) if stated == _AUTO else stated
-        tagged_words.check_scheme(self.read.facts, scheme)
-        return scheme
-
-    @property
-    def _target(self) -> str:
-        """The scheme that tags are learned in."""
-        return PLAIN if self._scheme == PLAIN else BIO
+    def _tags(self) -> Tags:
+        """The tags of the sentences. There must be sentences."""
+        return Tags(self.read.facts, self._config.data.scheme)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """See `FineTuningData.labels`; the tags of the config, or else of the training sentences."""
-        labels = self._config.data.labels
-        if labels or not self._config.data.source:
-            return labels
-        known = self._published.labels if self._published else ()
-        return tagged_words.label_names(self.read.facts, self._target, known)
+        """The tags of the config, or else of the training sentences."""
+        data = self._config.data
+        if data.labels or not data.source:
+            return data.labels
+        return self._tags.labels(self._published.labels if self._published else ())
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`. Raises UserError for tags or weights that do not fit the scheme or the tags to learn."""
+        """Raises UserError for tags or weights that do not fit the scheme or the tags to learn."""
+        data = self._config.data
+        scheme = data.scheme
         self._config.check_weights(self.labels)
-        if self._has_files:
-            tagged_words.check_tags(self.read.facts, self._target, self.labels)
-            tagged_words.check_held_out(self.read.facts, self._target, self.labels)
-        return super().complete(_with_tags(config, self._scheme, self.labels))
+        if data.source or data.valid_source:
+            self._tags.check(self.labels)
+            scheme = self._tags.scheme
+        return super().complete(_with_tags(config, scheme, self.labels))
 
     @property
     def class_counts(self) -> Mapping[str, Mapping[str, int]]:
-        """See `FineTuningData.class_counts`; the words of each tag."""
-        tables = self.read.facts[self._target]
+        """The words of each tag."""
+        tables = self._tags.tables
         return {split: {tag: count for tag, (count, _) in table.items()} for split, table in tables.items()}
 
     def fields(self) -> Fields:
-        """Returns the fields of the training rows, with "labels" and "label_weights"."""
-        rows = self.prepared
-        return tagged_words.with_labels(rows.train, rows.names, rows.facts, self._target, self.labels)
+        """Returns the fields of the training rows; "labels" are indices in `labels`."""
+        return self._tags.learned(self.prepared.train, self.prepared.names, self.labels)
 
     def baselines(self) -> Mapping[str, float]:
-        """The accuracy of tagging every word with the most frequent validation tag."""
-        counts = [count for count, _ in self.read.facts[self._target][VALID].values()]
+        """Returns the accuracy of tagging every word with the most frequent validation tag."""
+        counts = self.class_counts[VALID].values()
         return {"valid/majority_accuracy": max(counts) / sum(counts)}
 
 
@@ -201,102 +189,110 @@ class Task(fine_tuning.FineTuningTask[Config]):
     of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `FineTuningTask`."""
-        self._head, self._rows = config.model, config.data
+        """See `FineTuningTask`. Raises UserError unless there are two or more tags."""
         self.labels = config.data.labels
         tagged_words.check_labels(self.labels)
         super().__init__(config, vocabulary)
 
     def with_head(self, encoder: HeadConfig, config: Config) -> nn.Module:
-        """See `FineTuningTask.with_head`."""
-        head, num_labels = config.model, len(self.labels)
+        head = config.model
+        num_labels = len(self.labels)
         if not head.feature_layers:
             return BertForTokenClassification(encoder, num_labels, head.classifier_dropout, head.lstm_size)
         of_layers = head.feature_layers, head.mixing, head.lstm_layers, head.lstm_size
         return BertFeatureTagger(encoder, num_labels, *of_layers, head.classifier_dropout)
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
-        """The classifier or tagger, unless the published one has the same tags and features."""
+        """Returns the classifier or tagger, unless the published one has the same tags and features."""
         is_same = published.labels == self.labels and published.experiment in ("tagging", "features")
-        if self._head.feature_layers:
-            ours = {key: getattr(self._head, key) for key in ("mixing", "lstm_layers", "lstm_size")}
-            ours["feature_layers"] = list(self._head.feature_layers)  # as in config.json
-            is_same &= ours.items() <= published.config.get("model", {}).items()
-        return () if is_same else ("tagger" if self._head.feature_layers else "classifier",)
+        head = self._config.model
+        if head.feature_layers:
+            features = {key: getattr(head, key) for key in ("mixing", "lstm_layers", "lstm_size")}
+            features["feature_layers"] = list(head.feature_layers)  # as in config.json
+            is_same &= features.items() <= published.config.get("model", {}).items()
+        return () if is_same else ("tagger" if head.feature_layers else "classifier",)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The sum of the weights of the words, each counted in the row that owns it."""
+        """Returns the sum of the weights of the words, each counted in the row that owns it."""
         return {self.term: jnp.maximum(jnp.sum(self._word_weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The cross-entropy of each word's tag; see `TrainingTask.loss`."""
-        logits, labels = self.apply(params, batch, rng), batch["labels"]
+        """Returns the cross-entropy of each word's tag."""
+        logits = self.apply(params, batch, rng)
+        labels = batch["labels"]
         metrics = fine_tuning.metrics(batch, is_best(logits, labels), batch["label_weights"])
         return {self.term: jnp.sum(cross_entropy(logits, labels) * self._word_weights(batch))}, metrics
 
     def _word_weights(self, batch: Batch) -> jax.Array:
-        """The weight of each token in the loss; 0 for all but the first pieces of the words that a row owns."""
+        """Returns the weight of each token in the loss; 0 for all but the first pieces of the words that a row owns."""
         return self._config.weighted(batch["label_weights"], batch["labels"])
 
     def score_names(self) -> Sequence[str]:
-        """The accuracy and mean loss of words; for entity tags also precision, recall and F1 over all types."""
-        return (*(() if self._rows.scheme == PLAIN else _ENTITY_SCORES), "accuracy", "loss")
+        """Returns the accuracy and mean loss of words; for entity tags also precision, recall and F1 of all types."""
+        return (*(() if self._is_plain else _ENTITY_SCORES), "accuracy", "loss")
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._config.data.scheme == PLAIN
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`; for entity tags also F1 by type. `class_weights` do not apply.
+        """Returns also F1 by type for entity tags. `class_weights` do not apply.
 
         The loss excludes words with tags not in `labels`.
         """
         number = {label: i for i, label in enumerate(self.labels)}
-        predictions, references, losses = [], [], []
+        predictions: list[list[str]] = []
+        references: list[Sequence[str]] = []
+        losses: list[float] = []
         for example, outputs in results:
             logits = _word_logits(example, outputs)
-            predictions.append([self.labels[i] for i in logits.argmax(axis=-1)])
+            predictions.append(self._best(logits))
             references.append(self._tags(example))
             targets = [(word, number[tag]) for word, tag in enumerate(references[-1]) if tag in number]
             losses += [np.logaddexp.reduce(logits[word]) - logits[word, label] for word, label in targets]
-        entities = {} if self._rows.scheme == PLAIN else tags.score(predictions, references)
+        entities = {} if self._is_plain else tags.score(predictions, references)
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
 
     def _tags(self, example: Example) -> Sequence[str]:
         """Returns the correct tags of the words, in the scheme that is learned."""
-        scheme = PLAIN if self._rows.scheme == PLAIN else BIO
-        return tagged_words.in_scheme(self._codec.gold(example.source.example), scheme)
+        tags_as_written = self._codec.gold(example.source.example)
+        return tagged_words.in_scheme(tags_as_written, PLAIN if self._is_plain else BIO)
+
+    def _best(self, logits: Float[np.ndarray, "words C"]) -> list[str]:
+        return [self.labels[i] for i in logits.argmax(axis=-1)]
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The logits of each token, [B, S, C]."""
+        """Returns the logits of each token, [B, S, C]."""
         return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The words, the most probable tag of each, and the characters of the text where each starts and ends.
+        """Returns the words, the most probable tag of each, and the characters of the text where each starts and ends.
 
         For entity tags also the entities; the probability of one is the mean of the probabilities of its words' tags.
         """
-        words, *_, text = example.source.example
-        text = text or " ".join(words)
+        sentence = example.source.example
+        text = self._codec.text(sentence)
+        starts, ends = map(list, zip(*sentences.offsets_of(sentence.words, text), strict=True))
         logits = _word_logits(example, outputs)
-        found = [self.labels[i] for i in logits.argmax(axis=-1)]
-        starts = sentences.starts_of(words, text)
-        ends = [start + len(word) for start, word in zip(starts, words, strict=True)]
-        record = {"words": list(words), "tags": found, "start": starts, "end": ends}
-        if self._rows.scheme == PLAIN or not tag_schemes.are_chunk_tags(self.labels):
+        predicted = self._best(logits)
+        record = {"words": list(sentence.words), "tags": predicted, "start": starts, "end": ends}
+        if self._is_plain or not tag_schemes.are_chunk_tags(self.labels):
             return record
-        probabilities = np.exp(logits.max(axis=-1) - np.logaddexp.reduce(logits, axis=-1))
+        probabilities = softmax(logits).max(axis=-1)
         entities = []
-        for kind, first, last in tag_schemes.spans(found):
-            start, end = starts[first], ends[last]
+        for kind, first, last in tag_schemes.spans(predicted):
+            start = starts[first]
+            end = ends[last]
             probability = round(float(probabilities[first : last + 1].mean()), 6)
             entity = {"type": kind, "text": text[start:end], "start": start, "end": end, "probability": probability}
             entities.append(entity)
         return {**record, "entities": entities}
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("words", "tags", "start", "end", "entities")
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`."""
         return {**self.record(example, outputs), "kind": "tags", "reference": list(self._tags(example))}
 
     def export(self, params: Params, folder: Path) -> None:
@@ -305,17 +301,15 @@ class Task(fine_tuning.FineTuningTask[Config]):
         Raises:
           UserError: if the tagger reads features or has a BiLSTM, which that class does not support.
         """
-        if self._head.feature_layers:
-            raise UserError(
-                "--mode=export",
-                got="a tagger on the features of a frozen BERT",
-                expected="a tagger that transformers supports: model.feature_layers=() and model.lstm_size=0",
-                fix="predict with the run instead, --mode=predict --workdir=...",
-            )
+        if self._config.model.feature_layers:
+            got = "a tagger on the features of a frozen BERT"
+            expected = "a tagger that transformers supports: model.feature_layers=() and model.lstm_size=0"
+            fix = "predict with the run instead, --mode=predict --workdir=..."
+            raise UserError("--mode=export", got=got, expected=expected, fix=fix)
         super().export(params, folder)
 
 
 def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:
-    """The logits of each word, each from the row that owns it, in the order of the sentence."""
+    """Returns the logits of each word, each from the row that owns it, in the order of the sentence."""
     owned = zip(outputs, example.source.kept, strict=True)
     return np.concatenate([output["logits"][positions] for output, positions in owned]).astype(np.float64)

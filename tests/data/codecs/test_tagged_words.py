@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import strategies as st
 
 from bertjax.data.codecs.tagging import sentences
 from bertjax.data.codecs.tagging.column_files import Columns
-from bertjax.data.codecs.tagging.tagged_words import read_sentences, sentence_rows
+from bertjax.data.codecs.tagging.tagged_words import SentencesConfig, TaggedCodec, Tags, read_sentences, sentence_rows
 from bertjax.data.readers.lines import BadRows
+from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
@@ -167,3 +169,35 @@ def test_each_word_is_found_at_its_position(words, seq_len):
 def test_a_seq_len_without_room_is_an_error():
     with pytest.raises(UserError, match=r"config key data.seq_len: got 2; expected at least 3: .* Fix: use 128"):
         sentence_rows(["a"], TOKENIZER, 2)
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "orders"),
+    [
+        ("I-Y O I-X I-X", "auto", {"labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "as_written": ["I-X", "I-Y", "O"]}),
+        ("I-Y O I-X I-X", "plain", {"labels": ["O", "B-X", "I-X", "B-Y", "I-Y"], "as_written": ["I-X", "I-Y", "O"]}),
+        ("NOUN VERB ADJ NOUN", "auto", {"labels": ["ADJ", "NOUN", "VERB"]}),
+    ],
+)
+def test_rows_of_version_1_have_indices_in_the_sorted_tags(tags, scheme, orders):
+    config = SentencesConfig(source="a", valid_source="b", valid_fraction=0.1, on_bad_row="stop")
+    codec = TaggedCodec(config, ENTITIES, TOKENIZER, 16)
+    example = sentences.Sentence(("ba", "c", "ab", "a"), tuple(tags.split()), "a:1")
+    assert codec.restored(json.loads(json.dumps(example))) == example
+    survey = codec.survey()
+    survey.add("train", [example])
+    learned = Tags(survey.facts(), scheme)
+    labels = learned.labels(())[::-1]
+    fields, _, names, _ = codec.training([example])
+    expected = learned.learned(fields, names, labels)
+    places = [1, 3, 4, 6]
+    written = tags.split() if scheme == "plain" or "as_written" not in orders else ["B-Y", "O", "B-X", "I-X"]
+    assert [labels[number] for number in expected["labels"].values[places]] == written
+    earlier = {name: field for name, field in fields.items() if name not in names}
+    for name, order in orders.items():
+        numbers = np.zeros(8, np.int32)
+        numbers[places] = [order.index(["", *names[name]][number]) for number in fields[name].values[places]]
+        earlier[name] = Ragged(numbers, fields[name].lengths)
+    of_earlier = learned.learned(earlier, {}, labels)
+    assert of_earlier.keys() == expected.keys() == {"input_ids", "token_type_ids", "labels", "label_weights"}
+    np.testing.assert_array_equal(of_earlier["labels"].values, expected["labels"].values)

@@ -96,17 +96,17 @@ def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, s
     text = decode(line)
     cells = [cell.strip(" ") for cell in text.split("\t")] if layout.tabs else re.split(" +", text.strip(" "))
     count = len(cells)
-    indices = columns.word_column, columns.tag_column
-    named = f"word_column {indices[0]} and tag_column {indices[1]}"
-    separated = "a tab (the file has some)" if layout.tabs else "blanks (the file has no tab)"
+    indices = (columns.word_column, columns.tag_column)
+    settings = "word_column {} and tag_column {}".format(*indices)
     if not all(-count <= index < count for index in indices) or len({index % count for index in indices}) < 2:
         got = f"a row of {count} column{'s' if count > 1 else ''}, {' | '.join(cells)!r:.100}"
+        separators = "a tab (the file has some)" if layout.tabs else "blanks (the file has no tab)"
         fix = "correct the row, set config.data.word_column and config.data.tag_column to other columns"
-        raise RowError(line.where, got, f"columns separated by {separated}, including {named}", fix)
+        raise RowError(line.where, got, f"columns separated by {separators}, including {settings}", fix)
     word, tag = (cells[index] for index in indices)
     if not (word and tag):
         got = f"an empty {'tag' if word else 'word'} in {' | '.join(cells)!r:.100}"
-        raise RowError(line.where, got, f"a word and a tag, {named}")
+        raise RowError(line.where, got, f"a word and a tag, {settings}")
     return word, tag
 
 
@@ -114,22 +114,17 @@ def _check_words(sentence: Sentence, columns: Columns, layout: _Format) -> None:
     """Raises UserError if the words are the ids 1, 2, 3, ... Outside CoNLL-U a single "1" may be a word."""
     count = len(sentence.words)
     if (layout.conllu or count > 1) and sentence.words == tuple(map(str, range(1, count + 1))):
-        raise UserError(
-            sentence.where,
-            got=f"the ids 1, 2, ... of the words, in column {columns.word_column}"
-            + (" of a file in CoNLL-U" if layout.conllu else ""),
-            expected="words in the column config.data.word_column (counted from 0)",
-            fix="use --config=configs/tagging.py:conllu for CoNLL-U files, or set --config.data.word_column=1 and "
-            "--config.data.tag_column=3, or other columns",
-        )
+        of_file = " of a file in CoNLL-U" if layout.conllu else ""
+        got = f"the ids 1, 2, ... of the words, in column {columns.word_column}{of_file}"
+        expected = "words in the column config.data.word_column (counted from 0)"
+        fix = "use --config=configs/tagging.py:conllu for CoNLL-U files, or set --config.data.word_column=1 and "
+        fix += "--config.data.tag_column=3, or other columns"
+        raise UserError(sentence.where, got=got, expected=expected, fix=fix)
 
 
 def check_is_text(line: str, where: str) -> None:
     """Raises UserError if a line of input for prediction is a row of CoNLL-U; `where` is its position."""
     if _CONLLU_ROW.fullmatch(line):
-        raise UserError(
-            where,
-            got="a row of a CoNLL-U file",
-            expected="one sentence per line, with words separated by spaces",
-            fix="write the words of each sentence (the second column) on one line",
-        )
+        expected = "one sentence per line, with words separated by spaces"
+        fix = "write the words of each sentence (the second column) on one line"
+        raise UserError(where, got="a row of a CoNLL-U file", expected=expected, fix=fix)

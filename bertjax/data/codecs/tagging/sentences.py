@@ -15,7 +15,12 @@ class Sentence(NamedTuple):
     words: tuple[str, ...]
     tags: tuple[str, ...]  # empty if they are unknown
     where: str  # the position of the first word for messages, such as "file:line"
-    text: str = ""  # the text that has the words; "" for the words with a space between them
+
+
+class TextSentence(Sentence):
+    """A sentence to predict on, with the text that it is read from. It is not stored."""
+
+    text: str
 
 
 def check_length(count: int, where: str, expected: str, fix: str) -> None:
@@ -33,18 +38,20 @@ def words_of(text: str, *, split_punctuation: bool) -> list[str]:
     return (separate_punctuation(text) if split_punctuation else text).split()
 
 
-def starts_of(words: Sequence[str], text: str) -> list[int]:
-    """Returns the index in `text` of the first character of each word.
+def offsets_of(words: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Returns the characters of `text` where each word starts and ends; the end is exclusive.
 
-    >>> starts_of(["a", "ba"], " a ba")
-    [1, 3]
+    >>> offsets_of(["a", "ba"], " a ba")
+    [(1, 2), (3, 5)]
 
     Args:
       words: words that the text has in this order, with nothing but white space between them.
       text: the text.
     """
-    starts, end = [], 0
+    offsets: list[tuple[int, int]] = []
+    end = 0
     for word in words:
-        starts.append(text.index(word, end))
-        end = starts[-1] + len(word)
-    return starts
+        start = text.index(word, end)
+        end = start + len(word)
+        offsets.append((start, end))
+    return offsets

@@ -106,16 +106,16 @@ def spans(tags: Sequence[str]) -> list[Span]:
     Raises:
       UserError: if a tag is not a chunk tag.
     """
-    found: list[Span] = []
+    entities: list[Span] = []
     previous = _OUTSIDE
     for i, tag in enumerate(tags):
         letter, kind = _parse(tag)
         if letter in "IEL" and previous in (("B", kind), ("I", kind)):
-            found[-1] = (kind, found[-1][1], i)
+            entities[-1] = (kind, entities[-1][1], i)
         elif letter != "O":
-            found.append((kind, i, i))
+            entities.append((kind, i, i))
         previous = letter, kind
-    return found
+    return entities
 
 
 def _parse(tag: str) -> tuple[str, str]:
@@ -124,12 +124,10 @@ def _parse(tag: str) -> tuple[str, str]:
         return _OUTSIDE
     match = _CHUNK_TAG.fullmatch(tag)
     if match is None:
-        raise UserError(
-            f"tag {tag!r}",
-            got="a tag that is not an entity tag",
-            expected="O, or B, I, E, S, L or U with a hyphen and a type, such as B-PER",
-            fix="convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy",
-        )
+        got = "a tag that is not an entity tag"
+        expected = "O, or B, I, E, S, L or U with a hyphen and a type, such as B-PER"
+        fix = "convert the tags to BIO; plain tags, such as parts of speech, are scored by accuracy"
+        raise UserError(f"tag {tag!r}", got=got, expected=expected, fix=fix)
     return match[1], match[2] or "_"
 
 

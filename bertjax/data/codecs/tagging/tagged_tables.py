@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertjax.config import Constrained
-from bertjax.data.codecs.tagging.sentences import Sentence, check_length, starts_of, words_of
+from bertjax.data.codecs.tagging.sentences import Sentence, check_length, offsets_of, words_of
 from bertjax.data.readers import columnar, tables
 from bertjax.data.readers.kinds import TABLES, find_files, suffix_of
 from bertjax.data.readers.lines import BadRows, RowError, check_text
@@ -112,27 +112,30 @@ def read(source: str | Path, key: str, fields: TableFields, bad_rows: BadRows) -
     Raises:
       UserError: if a row is bad, a sentence is too long, or the columns are ambiguous.
     """
-    table, of_rows = _Table(fields), BadRows(bad_rows.on_bad_row)
+    table = _Table(fields)
+    of_rows = BadRows("skip")  # a sentence with the error of a row raises it
     rows = tables.read_rows(str(source), key, fields.header, fields.separator, of_rows)
-    yield from bad_rows.sift(map(table.sentence, _groups(table.cells(of_rows.marked(rows)))))
+    cells = of_rows.marked(of_rows.sift(map(table.cells, rows)))
+    yield from bad_rows.sift(map(table.sentence, _groups(cells)))
     if table.divided:
         _log.info("%s: words divided where a span begins or ends: %d", source, table.divided)
 
 
-def _groups(found: Iterator[_Cells | RowError]) -> Iterator[list[_Cells | RowError]]:
+def _groups(rows: Iterator[_Cells | RowError]) -> Iterator[list[_Cells | RowError]]:
     """Yields the rows of each sentence. A bad row between words belongs to the sentences before and after it."""
     group: list[_Cells | RowError] = []
-    has_words, number = False, ""
-    for cells in found:
+    has_words = False
+    number = ""
+    for row in rows:
         begins = not has_words
-        if isinstance(cells, _Cells):
-            has_words = cells.has_word
-            begins = not has_words or cells.number not in ("", number)
-            number = cells.number or ""
+        if isinstance(row, _Cells):
+            has_words = row.has_word
+            begins = not has_words or row.number not in ("", number)
+            number = row.number or ""
         if begins and group:
             yield group
             group = group[-1:] if has_words and isinstance(group[-1], RowError) else []
-        group.append(cells)
+        group.append(row)
         fix = "correct config.data.sentence_field"
         check_length(len(group), group[0].where, "numbers of sentences that change", fix)
     if group:
@@ -151,21 +154,13 @@ class _Table:
         self._fields = fields
         self._names_of: dict[tuple[str, ...], Mapping[str, str]] = {}  # of rows with these columns
 
-    def cells(self, rows: Iterator[Row | RowError]) -> Iterator[_Cells | RowError]:
-        """Yields the values of each row, or its error."""
-        for row in rows:
-            if isinstance(row, RowError):
-                yield row
-                continue
-            try:
-                names = self._names(row)
-                values = [value_of(row, name, f"data.{key}") if name else None for key, name in names.items()]
-            except RowError as error:
-                yield error
-                continue
-            text, tags, number = values
-            number = str("" if number is None else number).strip() if names["sentence_field"] else None
-            yield _Cells(text, tags, number, (names["text_field"], names["tags_field"]), row.where)
+    def cells(self, row: Row) -> _Cells:
+        """Returns the values of a row."""
+        names = self._names(row)
+        values = [value_of(row, name, f"data.{key}") if name else None for key, name in names.items()]
+        text, tags, number = values
+        number = str("" if number is None else number).strip() if names["sentence_field"] else None
+        return _Cells(text, tags, number, (names["text_field"], names["tags_field"]), row.where)
 
     def _names(self, row: Row) -> Mapping[str, str]:
         """Returns the column for each key. The rows of a table in JSON may have different columns."""
@@ -204,14 +199,15 @@ class _Table:
             raise RowError(where, "an empty text", "a text", "add the text or delete the row")
         borders = sorted({border for start, end, _ in spans for border in (start, end)})
         parts: list[tuple[int, int]] = []
-        for word, start in zip(words, starts_of(words, text), strict=True):
-            end = start + len(word)
+        for start, end in offsets_of(words, text):
             cuts = borders[bisect_right(borders, start) : bisect_left(borders, end)]
             self.divided += bool(cuts)
             parts += itertools.pairwise((start, *cuts, end))
-        starts, tags = [start for start, _ in parts], ["O"] * len(parts)
+        starts = [start for start, _ in parts]
+        tags = ["O"] * len(parts)
         for start, end, kind in spans:
-            first, stop = bisect_left(starts, start), bisect_left(starts, end)
+            first = bisect_left(starts, start)
+            stop = bisect_left(starts, end)
             if first == stop:
                 raise RowError(where, f"a span of white space, {start} to {end}", "spans with words")
             tags[first:stop] = [f"B-{kind}"] + [f"I-{kind}"] * (stop - first - 1)
@@ -228,12 +224,12 @@ def _column(row: Row, key: str) -> str:
       RowError: if there is no such column, or several.
     """
     content, usual = _COLUMNS[key]
-    found = [name for name in usual if name in row.values]
-    if len(found) > 1 or (not found and key != "sentence_field"):
+    names = [name for name in usual if name in row.values]
+    if len(names) > 1 or (not names and key != "sentence_field"):
         expected = f"config.data.{key}, or exactly one of the columns {', '.join(map(repr, usual))}"
         fix = f"set --config.data.{key} to the column of {content}"
         raise RowError(row.where, f"the columns {', '.join(map(repr, row.values))}", expected, fix)
-    return found[0] if found else ""
+    return names[0] if names else ""
 
 
 def _good(cells: _Cells | RowError) -> _Cells:

@@ -9,7 +9,6 @@ import itertools
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,13 +19,13 @@ from bertjax.data.codecs import codec
 from bertjax.data.codecs.codec import Encoded, Survey, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
 from bertjax.data.codecs.tagging import column_files, tag_schemes, tagged_tables
 from bertjax.data.codecs.tagging.column_files import Columns
-from bertjax.data.codecs.tagging.sentences import Sentence, words_of
+from bertjax.data.codecs.tagging.sentences import Sentence, TextSentence, words_of
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text
 from bertjax.data.readers.tables import Row
-from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of
+from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of, ragged
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import TRAIN, VALID, SplitConfig
 from bertjax.data.text.tokenizers import Tokenizer
@@ -34,7 +33,10 @@ from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+AUTO = "auto"  # the scheme is detected from the tags
 BIO = "BIO"
+# The fields of a row's tags, each with their scheme.
+_SCHEMES = {"labels": BIO, "as_written": PLAIN}
 # The validation split depends only on the numbers of sentences, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 _USUAL = TableFields()
@@ -63,11 +65,12 @@ class TagSurvey(Survey[Sentence]):
           detected_from: the splits from which the scheme is detected.
         """
         self._tables: dict[str, dict[str, dict[str, Any]]] = {kind: {TRAIN: {}, VALID: {}} for kind in (PLAIN, BIO)}
-        self._count, self._detector = {TRAIN: 0, VALID: 0}, tag_schemes.Detector()
+        self._counts = {TRAIN: 0, VALID: 0}
+        self._detector = tag_schemes.Detector()
         self._detected_from = detected_from
 
     def add(self, split: str, examples: Sequence[Sentence]) -> None:
-        self._count[split] += len(examples)
+        self._counts[split] += len(examples)
         for sentence in examples:
             if split in self._detected_from:
                 self._detector.add(sentence.tags)
@@ -84,8 +87,8 @@ class TagSurvey(Survey[Sentence]):
         - "scheme": the detected scheme.
         - "detected_from": the tags from which it was detected, sorted.
         """
-        scheme, tags = self._detector.scheme, sorted(self._detector.tags)
-        return {**self._tables, "sentences": self._count, "scheme": scheme, "detected_from": tags}
+        detected = {"scheme": self._detector.scheme, "detected_from": sorted(self._detector.tags)}
+        return {**self._tables, "sentences": self._counts, **detected}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,19 +125,29 @@ class TaggedCodec(TrainingCodec[Sentence]):
         return [digests, settings, dataclasses.asdict(self.files), self.tokenizer.key, self.seq_len, *fields]
 
     def splits(self) -> Iterator[tuple[str, Sentence]]:
-        return splits.read_splits(self.config, partial(_read, self.config, self.files, self.tables), _SPLIT_SEED)
+        return splits.read_splits(self.config, self._read, _SPLIT_SEED)
+
+    def _read(self, source: str, key: str) -> Iterator[Sentence]:
+        bad_rows = BadRows(self.config.on_bad_row)
+        count = 0
+        for sentence in read_sentences(source, key, self.files, bad_rows, self.tables):
+            count += 1
+            yield sentence
+        _log.info("read %s: %d sentences%s", source, count, bad_rows.skipped("sentences with bad rows"))
 
     @property
     def columns(self) -> codec.Columns:
-        tables = self.tables
-        return codec.Columns("data.text_field", [tables.text_field], tables.header, tables.separator)
+        fields = self.tables
+        return codec.Columns("data.text_field", [fields.text_field], fields.header, fields.separator)
 
     def parse(self, texts: Sequence[str], where: str) -> Sentence:
         check_texts(texts, where, (1,))
         (text,) = texts
         column_files.check_is_text(text, where)
         words = words_of(text, split_punctuation=self.tables.split_punctuation)
-        return Sentence(tuple(words), (), where, text)
+        sentence = TextSentence(tuple(words), (), where)
+        sentence.text = text
+        return sentence
 
     def parse_object(self, value: Any, where: str) -> Sentence:
         """Returns the sentence in a text or a list of words. Raises RowError for others."""
@@ -159,7 +172,7 @@ class TaggedCodec(TrainingCodec[Sentence]):
         return TagSurvey((TRAIN,) if self.config.source and self.config.valid_source else (TRAIN, VALID))
 
     def text(self, example: Sentence) -> str:
-        return " ".join(example.words)
+        return example.text if isinstance(example, TextSentence) else " ".join(example.words)
 
     def gold(self, example: Sentence) -> tuple[str, ...]:
         """Returns the tags as written."""
@@ -173,7 +186,7 @@ class TaggedCodec(TrainingCodec[Sentence]):
         windows = [sentence_rows(example.words, self.tokenizer, self.seq_len) for example in examples]
         fields = fields_of({name: row[name] for name in _INPUTS} for rows, _ in windows for row in rows)
         sizes = np.array([len(rows) for rows, _ in windows], np.int32)
-        truncated = [is_cut for _, is_cut in windows]
+        truncated = [is_truncated for _, is_truncated in windows]
         limits = limits_of(of_seq_len(self.seq_len), truncated=truncated, split=sizes > 1)
         return Encoded(fields, sizes, limits, [[row["unit_starts"] for row in rows] for rows, _ in windows])
 
@@ -183,36 +196,33 @@ class TaggedCodec(TrainingCodec[Sentence]):
         "labels" and "as_written" [S] int32 stand for the tags in BIO and as written, at the first piece of each word
         that the row owns; other pieces have no name. "label_weights" [S] float32 are 1 at these pieces, else 0.
         """
-        fields, sizes, limits, kept = self.encode(examples)
-        starts = list(itertools.chain.from_iterable(kept))
+        fields, _, limits, first_pieces = self.encode(examples)
         lengths = cast(Ragged, fields["input_ids"]).lengths
-        offsets = np.cumsum(lengths) - lengths
-        positions = np.concatenate([start + offset for start, offset in zip(starts, offsets, strict=True)])
-        names: dict[str, list[str]] = {}
+        starts = ragged(list(itertools.chain.from_iterable(first_pieces)))
+        positions = starts.values + np.repeat(np.cumsum(lengths) - lengths, starts.lengths)
+
+        def at_words(values: Any, dtype: type) -> Ragged:
+            tokens = np.zeros(lengths.sum(), dtype)
+            tokens[positions] = values
+            return Ragged(tokens, lengths)
+
+        names = {field: Numbering() for field in _SCHEMES}
         columns: dict[str, Ragged] = {}
-        for name, scheme in (("labels", BIO), ("as_written", PLAIN)):
-            number = Numbering()
-            labels = np.zeros(lengths.sum(), np.int32)
-            labels[positions] = [number[tag] for example in examples for tag in in_scheme(example.tags, scheme)]
-            columns[name] = Ragged(labels, lengths)
-            names[name] = list(number)
-        weights = np.zeros(lengths.sum(), np.float32)
-        weights[positions] = 1
-        assert sizes is not None
-        counts = {"long_sentences": int(np.sum(sizes > 1)), "truncated": sum("truncated" in limit for limit in limits)}
-        return TrainingRows({**fields, **columns, "label_weights": Ragged(weights, lengths)}, counts, names)
+        for field, scheme in _SCHEMES.items():
+            tags = [tag for example in examples for tag in in_scheme(example.tags, scheme)]
+            columns[field] = at_words([names[field][tag] for tag in tags], np.int32)
+        columns["label_weights"] = at_words(1, np.float32)
+        counts = {
+            "long_sentences": sum(len(rows) > 1 for rows in first_pieces),
+            "truncated": sum("truncated" in limit for limit in limits),
+        }
+        return TrainingRows(
+            {**fields, **columns}, counts, {field: list(numbering) for field, numbering in names.items()}
+        )
 
     def restored(self, values: Any) -> Sentence:
-        words, tags, *others = values
-        return Sentence(tuple(words), tuple(tags), *others)
-
-
-def _read(config: SentencesConfig, columns: Columns, fields: TableFields, source: str, key: str) -> Iterator[Sentence]:
-    bad_rows, count = BadRows(config.on_bad_row), 0
-    for sentence in read_sentences(source, key, columns, bad_rows, fields):
-        count += 1
-        yield sentence
-    _log.info("read %s: %d sentences%s", source, count, bad_rows.skipped("sentences with bad rows"))
+        words, tags, where = values
+        return Sentence(tuple(words), tuple(tags), where)
 
 
 def read_sentences(
@@ -230,22 +240,18 @@ def read_sentences(
       UserError: if a row is bad, a sentence is too long, a file has no sentences, or the columns are wrong.
     """
     for file in tagged_tables.files_of(source, key):
-        if is_table := tagged_tables.is_table(file):
-            found = tagged_tables.read(file, key, fields, bad_rows)
+        if tagged_tables.is_table(file):
+            sentences = tagged_tables.read(file, key, fields, bad_rows)
+            expected = "at least one sentence"
         else:
-            found = column_files.read(Path(file), columns, bad_rows)
-        is_empty = True
-        for sentence in found:
-            is_empty = False
-            yield sentence
-        if is_empty:
-            words = "a word and its tag on each line, and a blank line after each sentence"
-            raise UserError(
-                str(file),
-                got=f"no sentences{bad_rows.skipped('sentences with bad rows')}",
-                expected="at least one sentence" if is_table else words,
-                fix=f"remove the file from {key}, or restore it",
-            )
+            sentences = column_files.read(Path(file), columns, bad_rows)
+            expected = "a word and its tag on each line, and a blank line after each sentence"
+        first = next(sentences, None)
+        if first is None:
+            got = f"no sentences{bad_rows.skipped('sentences with bad rows')}"
+            raise UserError(str(file), got=got, expected=expected, fix=f"remove the file from {key}, or restore it")
+        yield first
+        yield from sentences
 
 
 def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[dict[str, np.ndarray]], bool]:
@@ -263,9 +269,8 @@ def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> t
       UserError: if `seq_len` has no room for a word.
     """
     if seq_len < 3:
-        raise UserError(
-            "config key data.seq_len", got=seq_len, expected="at least 3: [CLS], a piece, [SEP]", fix="use 128"
-        )
+        expected = "at least 3: [CLS], a piece, [SEP]"
+        raise UserError("config key data.seq_len", got=seq_len, expected=expected, fix="use 128")
     pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_parts(words)]
     return unit_rows([pieces], tokenizer, seq_len)
 
@@ -275,130 +280,129 @@ def in_scheme(tags: Sequence[str], target: str) -> Sequence[str]:
     return tag_schemes.to_bio(tags) if target == BIO and tag_schemes.are_chunk_tags(tags) else tags
 
 
-def tag_names(facts: Mapping[str, Any], target: str) -> list[str]:
-    """Returns the sorted tags of the training sentences; for `BIO`, "O" and both B and I of each type.
-
-    Args:
-      facts: the facts of `TagSurvey`.
-      target: `BIO`, or `PLAIN` for the tags as written.
-    """
-    names = sorted(facts[target][TRAIN])
-    if target == PLAIN:
-        return names
-    types = sorted({tag[2:] for tag in names if tag != "O"})
-    return ["O", *(f"{letter}-{kind}" for kind in types for letter in "BI")]
-
-
-def label_names(facts: Mapping[str, Any], target: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the `tag_names`, in the order of `known` if both have the same tags.
-
-    Raises:
-      UserError: if there are fewer than two tags.
-    """
-    names = tag_names(facts, target)
-    if len(names) < 2:
-        raise UserError(
-            "tags of the training sentences",
-            got=f"{names[0]!r} at every word of {facts['sentences'][TRAIN]} sentences",
-            expected="two or more tags",
-            fix="check config.data.tag_column, or data.tags_field of tables, or add sentences with other tags",
-        )
-    return known if set(known) == set(names) else tuple(names)
-
-
-def with_labels(
-    fields: Fields, names: Mapping[str, Sequence[str]], facts: Mapping[str, Any], target: str, labels: Sequence[str]
-) -> Fields:
-    """Returns prepared fields whose "labels" are indices in `labels`, which has all tags that occur.
-
-    Args:
-      fields: the fields of `TaggedCodec`.
-      names: the tags that they stand for; see `PreparedRows.names`.
-      facts: the facts of `TagSurvey`.
-      target: `BIO`, or `PLAIN` for the tags as written.
-      labels: the tags to predict, in order.
-    """
-    if names:
-        name = "labels" if target == BIO else "as_written"
-        order = ["", *names[name]]
-    else:  # rows of earlier versions: indices in the sorted tags, and in plain files no tags in BIO
-        name = "as_written" if target == PLAIN and "as_written" in fields else "labels"
-        order = tag_names(facts, PLAIN if facts["scheme"] == PLAIN else target)
-    index = {label: number for number, label in enumerate(labels)}
-    indices = np.array([index.get(tag, 0) for tag in order], np.int32)
-    numbers, weights = cast(Ragged, fields[name]), cast(Ragged, fields["label_weights"])
-    others = {key: field for key, field in fields.items() if key not in ("labels", "as_written")}
-    return {**others, "labels": numbers._replace(values=indices[numbers.values] * (weights.values != 0))}
-
-
 def check_labels(labels: Sequence[str]) -> None:
     """Raises UserError unless there are at least two different tags."""
     if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise UserError(
-            "config key data.labels",
-            got=f"{', '.join(labels) or 'no tags'}",
-            expected="two or more different tags, from data.source, data.labels or a tagger in init_from",
-            fix="set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\"",
-        )
+        expected = "two or more different tags, from data.source, data.labels or a tagger in init_from"
+        fix = "set --config.data.source=FILE, or --config.data.labels=\"('O', 'B-PER', 'I-PER')\""
+        raise UserError("config key data.labels", got=", ".join(labels) or "no tags", expected=expected, fix=fix)
+
+
+class Tags:
+    """The tags of the sentences that are read.
+
+    Attributes:
+      scheme: the scheme of the tags in the files.
+      target: the scheme in which they are learned: `BIO`, or `PLAIN` for the tags as written.
+      tables: for each split and tag in `target`, the number of words and the first sentence with the tag.
+    """
+
+    def __init__(self, facts: Mapping[str, Any], scheme: str) -> None:
+        """Initializes the tags.
+
+        Args:
+          facts: the facts of `TagSurvey`.
+          scheme: the scheme of the tags in the files, or `AUTO`.
+        Raises:
+          UserError: if a tag is not in the scheme, or tags look like entity tags of an unknown scheme.
+        """
+        self.scheme = detected_scheme(facts) if scheme == AUTO else scheme
+        self.target = PLAIN if self.scheme == PLAIN else BIO
+        self.tables: Mapping[str, Mapping[str, Sequence[Any]]] = facts[self.target]
+        self._facts = facts
+        if self.scheme != PLAIN:
+            _check_scheme(facts[PLAIN], self.scheme)
+
+    def _names(self, scheme: str) -> list[str]:
+        """Returns the sorted tags of the training sentences; for `BIO`, "O" and both B and I of each type."""
+        names = sorted(self._facts[scheme][TRAIN])
+        if scheme == PLAIN:
+            return names
+        types = sorted({tag[2:] for tag in names if tag != "O"})
+        return ["O", *(f"{letter}-{kind}" for kind in types for letter in "BI")]
+
+    def labels(self, published: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the tags to learn, in the order of `published` if both have the same tags.
+
+        Raises:
+          UserError: if there are fewer than two tags.
+        """
+        names = self._names(self.target)
+        if len(names) < 2:
+            got = f"{names[0]!r} at every word of {self._facts['sentences'][TRAIN]} sentences"
+            fix = "check config.data.tag_column, or data.tags_field of tables, or add sentences with other tags"
+            raise UserError("tags of the training sentences", got=got, expected="two or more tags", fix=fix)
+        return published if set(published) == set(names) else tuple(names)
+
+    def check(self, labels: Sequence[str]) -> None:
+        """Logs a warning for validation tags that are not in `labels`.
+
+        Raises:
+          UserError: if a training tag is not in `labels`, or no validation tag but "O" is.
+        """
+        for tag, (_, where) in self.tables[TRAIN].items():
+            if tag not in labels:
+                expected = "one of " + ", ".join(labels)
+                fix = "remove data.labels to use the tags of the training sentences, or correct the tag"
+                raise _bad_tag(where, f"tag {tag!r}, which is not in data.labels", expected, fix)
+        valid = self.tables[VALID]
+        unknown = {tag: count for tag, (count, _) in sorted(valid.items()) if tag not in labels}
+        if unknown and not valid.keys() & set(labels) - {"O"}:
+            _, first = next(iter(valid.values()))
+            got = f"the tags {', '.join(sorted(valid)):.200}"
+            expected = "tags of the model: " + ", ".join(labels)
+            fix = "check the file and config.data.tag_column, or data.tags_field of tables, or use the model's tags"
+            raise UserError(f"{first} and the sentences that follow", got=got, expected=expected, fix=fix)
+        if unknown:
+            counts = ", ".join(f"{tag} at {count} words" for tag, count in unknown.items())
+            _log.warning("validation tags that the model cannot predict: %s", counts)
+
+    def learned(self, fields: Fields, names: Mapping[str, Sequence[str]], labels: Sequence[str]) -> Fields:
+        """Returns prepared fields whose "labels" are indices in `labels`, which has all tags that occur.
+
+        Args:
+          fields: the fields of `TaggedCodec`.
+          names: the tags that they stand for; see `PreparedRows.names`.
+          labels: the tags to predict, in order.
+        """
+        field = "labels" if self.target == BIO or "as_written" not in fields else "as_written"
+        # Rows of version 1 have no names, but indices in the sorted tags; plain ones have "labels" as written only.
+        scheme = PLAIN if self._facts["scheme"] == PLAIN else _SCHEMES[field]
+        numbered = ["", *names[field]] if names else self._names(scheme)
+        index = {label: number for number, label in enumerate(labels)}
+        indices = np.array([index.get(tag, 0) for tag in numbered], np.int32)
+        weights = cast(Ragged, fields["label_weights"])
+        numbers = cast(Ragged, fields[field])
+        learned = numbers._replace(values=indices[numbers.values] * (weights.values != 0))
+        return {**{name: fields[name] for name in _INPUTS}, "label_weights": weights, "labels": learned}
 
 
 def detected_scheme(facts: Mapping[str, Any]) -> str:
     """Returns the detected scheme. Raises UserError if tags look like entity tags in an unknown form."""
-    found: str = facts["scheme"]
+    scheme: str = facts["scheme"]
     names = facts["detected_from"]
-    strange = [tag for tag in names if not tag_schemes.are_chunk_tags([tag])]
-    if found == PLAIN and any(map(_LIKE_ENTITY.match, names)):
-        got = f"entity tags in an unknown form: {', '.join(strange[:5])}"
+    if scheme == PLAIN and any(map(_LIKE_ENTITY.match, names)):
+        unknown = [tag for tag in names if not tag_schemes.are_chunk_tags([tag])]
+        got = f"entity tags in an unknown form: {', '.join(unknown[:5])}"
         fix = "correct data.tag_column or data.tags_field, convert the tags to BIO, or set --config.data.scheme=plain"
-        if not strange:
+        if not unknown:
             got = "tags in BILOU, in rows that an earlier version prepared as plain tags"
             fix = "delete the folder of prepared rows, and run the same command again"
         expected = "O, and B, I, E, S, L and U with a hyphen and a type, such as B-PER; or no tags like B-, b- and B_"
         raise UserError("config key data.scheme=auto", got=got, expected=expected, fix=fix)
-    _log.info("detected tag scheme %s from the tags %s", found, ", ".join(names))
-    return found
+    _log.info("detected tag scheme %s from the tags %s", scheme, ", ".join(names))
+    return scheme
 
 
-def check_scheme(facts: Mapping[str, Any], scheme: str) -> None:
+def _check_scheme(tables: Mapping[str, Mapping[str, Sequence[Any]]], scheme: str) -> None:
     """Raises UserError if a sentence has an entity tag that the scheme does not have."""
-    if scheme == PLAIN:
-        return
     letters = list(SCHEMES[scheme])
-    for table in facts[PLAIN].values():
-        for tag, (_, where) in table.items():
-            if tag != "O" and tag.partition("-")[0] not in letters:
-                raise UserError(
-                    f"{where}, the sentence that begins there",
-                    got=f"tag {tag!r}",
-                    expected=f"tags of scheme {scheme}: O and " + ", ".join(f"{letter}-TYPE" for letter in letters),
-                    fix="use the same scheme in all files, and set --config.data.scheme to it",
-                )
+    for tag, (_, where) in itertools.chain.from_iterable(table.items() for table in tables.values()):
+        if tag != "O" and tag.partition("-")[0] not in letters:
+            expected = f"tags of scheme {scheme}: O and " + ", ".join(f"{letter}-TYPE" for letter in letters)
+            fix = "use the same scheme in all files, and set --config.data.scheme to it"
+            raise _bad_tag(where, f"tag {tag!r}", expected, fix)
 
 
-def check_tags(facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> None:
-    """Raises UserError if a training sentence has a tag that is not in `labels`."""
-    for tag, (_, where) in facts[target][TRAIN].items():
-        if tag not in labels:
-            raise UserError(
-                f"{where}, the sentence that begins there",
-                got=f"tag {tag!r}, which is not in data.labels",
-                expected="one of " + ", ".join(labels),
-                fix="remove data.labels to use the tags of the training sentences, or correct the tag",
-            )
-
-
-def check_held_out(facts: Mapping[str, Any], target: str, labels: Sequence[str]) -> None:
-    """Logs a warning for validation tags that are not in `labels`. Raises UserError if only O is in `labels`."""
-    tags = facts[target][VALID]
-    unknown = {tag: count for tag, (count, _) in sorted(tags.items()) if tag not in labels}
-    if unknown and not tags.keys() & set(labels) - {"O"}:
-        _, first = next(iter(tags.values()))
-        raise UserError(
-            f"{first} and the sentences that follow",
-            got=f"the tags {', '.join(sorted(tags)):.200}",
-            expected="tags of the model: " + ", ".join(labels),
-            fix="check the file and config.data.tag_column, or data.tags_field of tables, or use the model's tags",
-        )
-    if unknown:
-        counts = ", ".join(f"{tag} at {count} words" for tag, count in unknown.items())
-        _log.warning("validation tags that the model cannot predict: %s", counts)
+def _bad_tag(where: str, got: str, expected: str, fix: str) -> UserError:
+    return UserError(f"{where}, the sentence that begins there", got=got, expected=expected, fix=fix)
