@@ -52,7 +52,7 @@ LAYERS = {
     "bertjax/data/translation/": "BASE DATA SHARED data.translation",
     "bertjax/data/summarization/": "BASE DATA SHARED data.summarization",
     "bertjax/data/summarization/presumm_files.py": "BASE DATA SHARED interop.formats",
-    "bertjax/contract.py": "errors",
+    "bertjax/contract.py": "errors interop.published",  # `Published` only for types
     "bertjax/distributed.py": "config errors",
     "bertjax/config.py": "errors",
     "bertjax/errors.py": "",
