@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -20,12 +20,18 @@ from jaxtyping import Int64
 
 from bertjax.errors import UserError
 
+if TYPE_CHECKING:
+    from bertjax.interop.published import Published
+
 RowIndices = Int64[np.ndarray, " rows"]  # which rows of a global batch
 Params = Any  # a nested dict of float32 arrays
 Batch = Mapping[str, Any]  # NumPy arrays from `Data`, JAX arrays in `TrainingTask`
 Sums = dict[str, jax.Array]  # {term: float32 scalar}
 Metrics = dict[str, tuple[jax.Array, jax.Array]]  # {name: (sum, count)}, float32 scalars
-Record = Mapping[str, Any]  # of a prediction, JSON-serializable except for NumPy arrays
+Record = Mapping[str, Any]  # names and values that JSON can hold, or NumPy arrays, such as a prediction
+TakeRecord = Callable[[Record], None]
+ConfigTree = Mapping[str, Any]  # a config or a subtree of it, as in config.json
+FlatConfig = Mapping[str, Any]  # config values by dotted key
 Output = Mapping[str, np.ndarray]  # the outputs of `PredictionTask.infer` for one row
 
 
@@ -55,7 +61,7 @@ class Example(NamedTuple):
     rows: Sequence[Mapping[str, np.ndarray]]
     source: Any
     limited: Mapping[str, str] = MappingProxyType({})
-    columns: Mapping[str, Any] = MappingProxyType({})
+    columns: Record = MappingProxyType({})
 
 
 class Attended(NamedTuple):
@@ -75,6 +81,14 @@ class Attended(NamedTuple):
 Infer = Callable[[Iterable[Example]], Iterator[tuple[Example, Sequence[Output]]]]
 
 
+@runtime_checkable
+class Vocabulary(Protocol):
+    """What a run's folder stores of its data: a tokenizer, or the pair of them of a translation model."""
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary into a run's folder, from which `Experiment.open_vocabulary` reads it."""
+
+
 class PredictionTask(abc.ABC):
     """A task that predicts. Methods that are not abstract are optional.
 
@@ -90,8 +104,8 @@ class PredictionTask(abc.ABC):
         because each combination of lengths is a program.
     """
 
-    line: Callable[[Mapping[str, Any]], str] | None = None
-    open_folder: Callable[[Path], AbstractContextManager[Callable[[Mapping[str, Any]], object]]] | None = None
+    line: Callable[[Record], str] | None = None
+    open_folder: Callable[[Path], AbstractContextManager[TakeRecord]] | None = None
     export: Callable[[Params, Path], None] | None = None
     exact = False
 
@@ -102,7 +116,7 @@ class PredictionTask(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Vocabulary:
         """The tokenizer with its vocabulary. A translation model has a pair of them, for source and target."""
 
     @abc.abstractmethod
@@ -113,8 +127,8 @@ class PredictionTask(abc.ABC):
         """Warns if rows or batches show a mistake; called with the first ones. Default: does nothing."""
         del rows
 
-    def warm_start(self, params: Params, published: Any) -> Params:
-        """Returns parameters initialized from the weights in `init_from`, a `Published`; called only if it is set."""
+    def warm_start(self, params: Params, published: "Published") -> Params:
+        """Returns parameters initialized from the weights in `init_from`; called only if it is set."""
         del published
         return params
 
@@ -144,10 +158,10 @@ class PredictionTask(abc.ABC):
         return None
 
     def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
-        """Yields an example for each Python object, for `bertjax.load`. Default: the task reads only lines.
+        """Yields an example for each Python value, for `bertjax.load`. Default: the task reads only lines.
 
         Raises:
-          UserError: for a bad object, naming its number, unless `data.on_bad_row=skip`.
+          UserError: for a bad value, naming its number, unless `data.on_bad_row=skip`.
         """
         got, expected = "Python objects", "a file, because the task has no `examples_in`"
         raise UserError("inputs", got=got, expected=expected, fix="use --mode=predict --input=FILE")
@@ -165,8 +179,8 @@ class PredictionTask(abc.ABC):
         """Returns outputs for a padded batch of rows; the first axis of each is the batch."""
 
     @abc.abstractmethod
-    def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Returns the record of an example, JSON-serializable except for NumPy arrays.
+    def record(self, example: Example, outputs: Sequence[Output]) -> Record:
+        """Returns the record of an example.
 
         Args:
           example: an example.
@@ -177,7 +191,7 @@ class PredictionTask(abc.ABC):
     def record_fields(self) -> Sequence[str]:
         """Returns the names in records, in order, for the columns of CSV and TSV files.
 
-        "a.b" is name "b" of the object "a". An object without such names is one column of JSON. A record may lack some
+        "a.b" is name "b" of the mapping "a". A mapping without such names is one column of JSON. A record may lack some
         of the names.
         """
 
@@ -220,14 +234,6 @@ class MiningTask(ScoringTask):
         """Yields training rows from the examples of the `Data` and the outputs of their rows, which are read once."""
 
 
-@runtime_checkable
-class Vocabulary(Protocol):
-    """What a run's folder stores of its data: a tokenizer, or the pair of them of a translation model."""
-
-    def save(self, folder: Path) -> None:
-        """Writes the vocabulary into a run's folder, from which `Experiment.open_vocabulary` reads it."""
-
-
 class Data(abc.ABC):
     """The training, validation and test data of a run, as NumPy arrays, independent of model and mesh.
 
@@ -254,7 +260,7 @@ class Data(abc.ABC):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary that the rows are encoded with."""
 
-    def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(self, config: ConfigTree) -> ConfigTree:
         """Returns the config with the values that rows determine: classes, tag scheme, lengths in updates.
 
         May read rows.
@@ -262,7 +268,7 @@ class Data(abc.ABC):
         Raises:
           UserError: for rows that are bad or contradict the config.
         """
-        return dict(config)
+        return config
 
     @abc.abstractmethod
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
@@ -282,7 +288,7 @@ class Data(abc.ABC):
         """Yields test examples for `TrainingTask.score`; none without a test split."""
         return iter(())
 
-    def report(self) -> Mapping[str, Any]:
+    def report(self) -> Record:
         """Counts collected while the data were prepared, for the run's page; empty if there are none."""
         return {}
 
@@ -325,7 +331,7 @@ class TrainingTask(PredictionTask):
         """Returns the metrics of a split, from all of its examples and the outputs of their rows."""
         return {}
 
-    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+    def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Record]:
         """Yields records for the run's page. Values may be arrays and `Attended`.
 
         Each "kind" is one that `bertjax.reporting.samples` lists.
@@ -377,18 +383,19 @@ class Experiment(Protocol):
     Config: type
     Task: type[PredictionTask]
 
-    def resolve(self, config: Mapping[str, Any], published: Any) -> dict[str, Any]:
+    def resolve(self, config: ConfigTree, published: "Published | None") -> ConfigTree:
         """Fills in what `init_from` determines; reads no rows. Values that depend on rows stay None.
 
         Args:
           config: the whole config.
-          published: the weights in `init_from`, a `Published`; None without them.
+          published: the weights in `init_from`; None without them.
         """
 
-    def open_vocabulary(self, config: Any, published: Any) -> Vocabulary:
-        """Returns the vocabulary of a trained run or of published weights, from a `Config` and a `Published`."""
+    def open_vocabulary(self, config: Any, published: "Published") -> Vocabulary:
+        """Returns the vocabulary of a trained run or of published weights, from a `Config`."""
 
 
+@runtime_checkable
 class Evaluable(Experiment, Protocol):
     """An experiment whose task is a `ScoringTask` or a `TrainingTask`.
 
@@ -409,5 +416,5 @@ class Trainable(Evaluable, Protocol):
 
     FREE_AFTER_TRAINING: tuple[str, ...]
 
-    def example_config(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], Vocabulary]:
+    def example_config(self, config: ConfigTree) -> tuple[ConfigTree, Vocabulary]:
         """Returns an example of a complete config and a vocabulary, for plans and checks that read no data."""

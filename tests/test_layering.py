@@ -53,7 +53,7 @@ LAYERS = {
     "bertjax/data/codecs/translation/": "BASE DATA SHARED data.codecs.codec data.codecs.translation",
     "bertjax/data/codecs/summarization/": "BASE DATA SHARED data.codecs.codec data.codecs.summarization",
     "bertjax/data/codecs/summarization/presumm_files.py": "BASE DATA SHARED interop.formats",
-    "bertjax/contract.py": "errors",
+    "bertjax/contract.py": "errors interop.published",  # `Published` only for types
     "bertjax/distributed.py": "config errors",
     "bertjax/config.py": "errors",
     "bertjax/errors.py": "",

@@ -1,14 +1,13 @@
 """The modes of `launch.py`, one module each."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from flax import traverse_util
 
 from bertjax import distributed
-from bertjax.contract import Experiment
+from bertjax.contract import ConfigTree, Experiment, Record
 from bertjax.errors import UserError
 from bertjax.modes import streams
 from bertjax.modes.request import Outcome, Request, command, config_of
@@ -20,7 +19,7 @@ _AGREED = ("mode", "workdir", "checkpoint", "input", "output", "columns")  # fla
 
 
 @distributed.ending_together()
-def run(request: Request, given: dict[str, Any] | None, find: Callable[[str], Experiment]) -> Outcome:
+def run(request: Request, given: ConfigTree | None, find: Callable[[str], Experiment]) -> Outcome:
     """Runs the mode that a command line requests.
 
     Args:
@@ -89,7 +88,7 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     if request.mode == "plan":
         from bertjax.modes.plan import plan
 
-        record: Mapping[str, Any] = plan(resolved, request.topology, request.plan_search, request.plot)
+        record = plan(resolved, request.topology, request.plan_search, request.plot)
         _write(request.output, record)
         return Outcome.DONE if record["fits"] else Outcome.FAILED
     if request.mode == "evaluate":
@@ -110,9 +109,7 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     return Outcome.DONE
 
 
-def _write(
-    output: str, record: Mapping[str, Any], table: Callable[[Mapping[str, Any]], str] = streams.json_line
-) -> None:
+def _write(output: str, record: Record, table: Callable[[Record], str] = streams.json_line) -> None:
     """Writes a record as a line of JSON; to a terminal, as `table` formats it."""
     line = streams.json_line(record)
     if output == "-" and sys.stdout.isatty():

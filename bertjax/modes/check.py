@@ -13,12 +13,11 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, RowIndices, TrainingTask
+from bertjax.contract import Batch, Data, Record, RowIndices, TrainingTask
 from bertjax.interop.published import Published
 from bertjax.modes.prepare import prepare
 from bertjax.modes.stages import Resolved
@@ -42,7 +41,7 @@ _FEW = 30  # updates that are too few for a verdict
 Values = Mapping[str, float]
 
 
-def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
+def check(resolved: Resolved, workdir: Path) -> Record:
     """Prepares the data in `workdir` and returns the record of `overfit_one_batch`."""
     data, complete = prepare(resolved, workdir)
     return overfit_one_batch(complete.task, data, complete.settings, resolved.published)
@@ -50,7 +49,7 @@ def check(resolved: Resolved, workdir: Path) -> dict[str, Any]:
 
 def overfit_one_batch(
     task: TrainingTask, data: Data, config: TrainingConfig, published: Published | None = None
-) -> dict[str, Any]:
+) -> Record:
     """Trains repeatedly on the first batch, until the model overfits it, or for 1,000 updates or a minute.
 
     Dropout is off. The learning rate is that of the config, constant after at most 10 updates of warm-up. Training

@@ -5,9 +5,8 @@ import json
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-from bertjax.contract import Data, MiningTask
+from bertjax.contract import Data, MiningTask, Record
 from bertjax.modes import predictions, stages
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
@@ -26,7 +25,7 @@ def evaluate(
     checkpoint: str,
     sources: Mapping[str, str],
     overridden: Collection[str],
-) -> dict[str, Any]:
+) -> Record:
     """Returns the metrics of a run, or of the weights in `init_from`; and "protocol", if the task has one.
 
     Without `sources`, a run is scored on its own validation and test splits. With `sources`, all of their rows are
@@ -48,7 +47,7 @@ def evaluate(
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
     config = stages.without_limits(resolved.config, overridden)
-    record: dict[str, Any] = {}
+    record: dict[str, float | Record] = {}
     fingerprints: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for split, of_split in stages.splits_to_score(config, sources, reads_training=run is None):
@@ -63,7 +62,7 @@ def evaluate(
     return record
 
 
-def _protocol(of_task: Mapping[str, Any], weights: Path, fingerprints: Mapping[str, str]) -> dict[str, Any]:
+def _protocol(of_task: Record, weights: Path, fingerprints: Mapping[str, str]) -> Record:
     """Everything that metrics of published weights depend on."""
     paths = {"init_from": weights, "reranker": of_task.get("reranker")}
     digests = {
@@ -119,7 +118,7 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
     return {name: sum(record[name] for record in records) / len(records) for name in averaged}
 
 
-def table(record: Mapping[str, Any]) -> str:
+def table(record: Record) -> str:
     """Returns a table of the metrics of a record, with a column for each split and intervals in brackets.
 
     >>> print(table({"valid/f1": 0.75, "valid/f1_low": 0.71, "valid/f1_high": 0.79, "test/f1": 0.8}), end="")

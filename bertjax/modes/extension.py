@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flax import traverse_util
 
+from bertjax.contract import ConfigTree
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import latest_step
@@ -17,7 +17,7 @@ _BEFORE_DECAY = _LENGTHS | {"optimizer.decay_fraction"}
 BY_PROGRESS = {"masking.final_rate": "--config.masking.final_rate=0.0", "data.stages": "--config.data.stages='()'"}
 
 
-def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
+def free_keys(workdir: Path, config: ConfigTree) -> frozenset[str]:
     """Returns the dotted keys that may differ from those of the run in the folder because `num_steps` grows.
 
     Args:
@@ -55,7 +55,7 @@ def free_keys(workdir: Path, config: Mapping[str, Any]) -> frozenset[str]:
     return _BEFORE_DECAY if is_before_decay else _LENGTHS  # another kind of schedule is another config
 
 
-def _check_progress(workdir: Path, config: Mapping[str, Any], num_steps: int) -> None:
+def _check_progress(workdir: Path, config: ConfigTree, num_steps: int) -> None:
     values = traverse_util.flatten_dict(config, sep=".")
     used = [key for key in BY_PROGRESS if values.get(key)]
     if used:
@@ -67,7 +67,7 @@ def _check_progress(workdir: Path, config: Mapping[str, Any], num_steps: int) ->
         )
 
 
-def _has_hours(config: Mapping[str, Any]) -> bool:
+def _has_hours(config: ConfigTree) -> bool:
     """Whether the length of a run is a time."""
     budget = config.get("budget")
     return isinstance(budget, Mapping) and bool(budget.get("hours"))

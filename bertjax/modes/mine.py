@@ -12,7 +12,7 @@ from bertjax.training.inference import Inference, Predictor, reported
 
 
 def mine(resolved: Resolved, output: str) -> None:
-    """Writes training rows with hard negatives, a JSON object a line.
+    """Writes training rows with hard negatives as JSON lines.
 
     Args:
       resolved: the experiment.

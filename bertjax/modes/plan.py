@@ -1,11 +1,9 @@
 """`--mode=plan`."""
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from bertjax.contract import TrainingTask
+from bertjax.contract import ConfigTree, Record, TrainingTask
 from bertjax.modes.stages import Resolved
 from bertjax.modes.tools import tool
 from bertjax.planning import planner
@@ -13,7 +11,7 @@ from bertjax.planning.flops import stage_of
 from bertjax.training.config import TrainingConfig
 
 
-def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> dict[str, Any]:
+def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> Record:
     """Returns the memory and time that training on TPUs or GPUs would take; see `planner.run`.
 
     Args:
@@ -22,8 +20,8 @@ def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> dict[
     """
     draw = tool("plan figure")(Path(plot)) if plot else None  # raises UserError before the long work
 
-    def build(config: Mapping[str, Any]) -> tuple[TrainingTask, TrainingConfig]:
-        planned = resolved._replace(config=dict(config))
+    def build(config: ConfigTree) -> tuple[TrainingTask, TrainingConfig]:
+        planned = resolved._replace(config=config)
         complete = planned.example()
         is_by_rows = "num_epochs" in config or stage_of(complete.task, 0, 1) is None
         if config["num_steps"] is None and config["data"]["source"] and is_by_rows:

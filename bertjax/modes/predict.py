@@ -5,10 +5,19 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertjax import distributed, files
-from bertjax.contract import Attended, AttendingTask, BadInput, Example, OfficialFormat, PredictionTask
+from bertjax.contract import (
+    Attended,
+    AttendingTask,
+    BadInput,
+    Example,
+    OfficialFormat,
+    PredictionTask,
+    Record,
+    TakeRecord,
+)
 from bertjax.errors import UserError
 from bertjax.model import Model
 from bertjax.modes import predictions, record_tables, streams
@@ -68,7 +77,9 @@ def predict(model: Model, request: Request, fingerprint: Callable[[str], str], c
 
 
 @contextlib.contextmanager
-def _open_folder(open_folder: Callable[[Path], Any], folder: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+def _open_folder(
+    open_folder: Callable[[Path], contextlib.AbstractContextManager[TakeRecord]], folder: Path
+) -> Iterator[TakeRecord]:
     """Yields a function that takes each record and writes it in the first process.
 
     Raises:
@@ -130,7 +141,7 @@ def _draw(draw: Draw, model: Model, number: int, example: Example) -> None:
 class _Lines(NamedTuple):
     """How records are written as lines."""
 
-    line: Callable[[Mapping[str, Any]], str]
+    line: Callable[[Record], str]
     header: str = ""
     is_record: bool = True  # whether a line has the names of its record
 
@@ -146,7 +157,7 @@ def _lines(task: PredictionTask, form: str, columns: Sequence[str]) -> _Lines:
         return _Lines(writer, writer.header)
     if text and form != "jsonl":
 
-        def line(record: Mapping[str, Any]) -> str:
+        def line(record: Record) -> str:
             """Returns exactly one line; that of a bad input is empty."""
             return "\n" if "error" in record else text(record).replace("\n", " ") + "\n"
 

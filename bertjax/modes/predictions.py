@@ -4,18 +4,19 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from bertjax import distributed, files
+from bertjax.contract import ConfigTree
 from bertjax.modes import streams
 from bertjax.runs import checkpoints
 
 _OF_MODEL = (".json", ".model", ".txt")  # suffixes of the files that describe a run's parameters
 
 
-def fingerprint(config: Mapping[str, Any], weights: str, source: str) -> str:
+def fingerprint(config: ConfigTree, weights: str, source: str) -> str:
     """Returns a digest of everything that predictions depend on; "" if the input cannot be read a second time.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.contract import BadInput, Example, PredictionTask
+from bertjax.contract import BadInput, Example, PredictionTask, Record
 from bertjax.data.readers import tables
 from bertjax.data.readers.kinds import suffix_of
 from bertjax.data.readers.lines import RowError, check_text
@@ -35,7 +35,7 @@ class Writer:
         self._form, self._columns = form, (*copied, *task.record_fields(), *_ALWAYS)
         self.header = self._line(self._columns)
 
-    def __call__(self, record: Mapping[str, Any]) -> str:
+    def __call__(self, record: Record) -> str:
         """Returns the row of a record. Raises UserError if it has a name without a column."""
         values: dict[str, Any] = {}
         for name, value in record.items():
@@ -93,7 +93,7 @@ def with_columns(
 
     Args:
       examples: the examples, with all columns.
-      columns: the columns; "a.b" for key "b" of the object in column "a".
+      columns: the columns; "a.b" for key "b" of the values in column "a".
       source: the input, for messages.
       on_bad_row: what to do with bad rows; see `BadRows`.
     Raises:

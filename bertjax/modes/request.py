@@ -2,10 +2,10 @@
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from bertjax.contract import ConfigTree, FlatConfig, Record
 from bertjax.errors import UserError
 from bertjax.runs import run_folder
 
@@ -62,8 +62,8 @@ class Request:
     plot_heads: Sequence[int] | None = None
     report: bool = False
     program: Path = Path("launch.py")
-    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    started: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    overrides: FlatConfig = dataclasses.field(default_factory=dict)
+    started: Record = dataclasses.field(default_factory=dict)
     topology: str = ""
     plan_search: bool = False
     profile: str = ""
@@ -74,7 +74,7 @@ class Request:
         return Path(self.workdir) if self.workdir else None
 
     @property
-    def sources(self) -> dict[str, Any]:
+    def sources(self) -> dict[str, str]:
         """The files of the splits that the command line names, by key of `data`."""
         named = {key.removeprefix("data."): path for key, path in self.overrides.items() if key.startswith("data.")}
         return {key: path for key, path in named.items() if key in SOURCES}
@@ -86,7 +86,7 @@ def command(program: Path, arguments: Iterable[str]) -> list[str]:
     return [*start, *arguments]
 
 
-def config_of(request: Request, given: dict[str, Any] | None) -> dict[str, Any]:
+def config_of(request: Request, given: ConfigTree | None) -> ConfigTree:
     """Returns `given` or the config of the run in `workdir`. Raises UserError for missing or contradictory flags."""
     is_new = request.mode in _NEW or not request.workdir
     if is_new == (given is None):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertjax import distributed
-from bertjax.contract import Attended, Data, TrainingTask
+from bertjax.contract import Attended, Data, Record, TrainingTask
 from bertjax.files import completed, read_records
 from bertjax.training import inference
 from bertjax.training.config import InferenceConfig
@@ -47,7 +47,7 @@ def _write(workdir: Path, lines: list[str]) -> None:
         partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def _fitting(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _fitting(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records. Attention weights are omitted if they exceed the limit in all."""
     room = _WEIGHTS
     for record in records:
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _bytes(values: np.ndarray, low: float, high: float) -> dict[str, Any]:
+def _bytes(values: np.ndarray, low: float, high: float) -> Record:
     shades = np.round(255 * (np.nan_to_num(values) - low) / max(high - low, 1e-12)).astype(np.uint8)
     data = base64.b64encode(shades.tobytes()).decode()
     return {"shape": list(values.shape), "low": low, "high": high, "data": data}

@@ -17,13 +17,25 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 from flax import traverse_util
 
 from bertjax.config import build, build_part, check_keys, dotted
-from bertjax.contract import Data, Experiment, MiningTask, ScoringTask, TrainingTask, Vocabulary
+from bertjax.contract import (
+    ConfigTree,
+    Data,
+    Evaluable,
+    Experiment,
+    FlatConfig,
+    MiningTask,
+    Record,
+    ScoringTask,
+    Trainable,
+    TrainingTask,
+    Vocabulary,
+)
 from bertjax.errors import UserError, did_you_mean
 from bertjax.files import completed
 from bertjax.interop.published import Published, open_weights
@@ -49,8 +61,7 @@ _RECORD = "init_from.json"
 # The vocabulary keys of `data`, and the subfolder of the run for each if the run has two vocabularies.
 _SIDES = {"vocab_file": "source", "target_vocab_file": "target"}
 
-Config = Mapping[str, Any]
-Find = Callable[[str], Any]
+Find = Callable[[str], Experiment]
 
 
 class Complete(NamedTuple):
@@ -63,7 +74,7 @@ class Complete(NamedTuple):
       meter: returns what the first updates of a run with a budget cost, by name; None without a budget.
     """
 
-    config: dict[str, Any]
+    config: ConfigTree
     settings: Any
     task: Any
     meter: Callable[[int], dict[str, float]] | None = None
@@ -80,30 +91,26 @@ class Resolved(NamedTuple):
       record: what `save_record` writes to the run's folder; None if `init_from` was not read.
     """
 
-    module: Any
-    config: dict[str, Any]
+    module: Experiment
+    config: ConfigTree
     run: Path | None = None
     published: Published | None = None
-    record: Mapping[str, Any] | None = None
-
-    @property
-    def trains(self) -> bool:
-        """Whether the experiment trains."""
-        return issubclass(self.module.Task, TrainingTask)
+    record: Record | None = None
 
     def data(self, folder: Path) -> Data:
         """The data, with the vocabulary in a folder; see `Evaluable`. A vocabulary that is gone is that of the run."""
-        config, published = self.config, self.published
+        assert isinstance(self.module, Evaluable)
+        config = self.config
+        published = self.published
         if self.run:
             config = _with_copies(config, self.run)
             if published is None and config.get("init_from"):
                 published = open_weights(self.run)  # its folder has everything but the weights
-        data: Data = self.module.Data(build_part(self.module.Config, config), folder, published)
-        return data
+        return self.module.Data(build_part(self.module.Config, config), folder, published)  # type: ignore[call-arg]
 
-    def build(self, config: Config, vocabulary: Vocabulary, settings: type) -> Complete:
+    def build(self, config: ConfigTree, vocabulary: Vocabulary, settings: type) -> Complete:
         """Builds the task from a complete config."""
-        task = self.module.Task(build_part(self.module.Config, config), vocabulary)
+        task = self.module.Task(build_part(self.module.Config, config), vocabulary)  # type: ignore[call-arg]
         return Complete(dict(config), build_part(settings, config), task)
 
     def complete(self, data: Data) -> Complete:
@@ -115,27 +122,29 @@ class Resolved(NamedTuple):
         return self._within_budget(data.complete, data.vocabulary, data)
 
     def to_score(self, data: Data) -> Complete:
-        """Completes the config by data to score, and builds the task."""
-        settings = EvaluationConfig if self.trains else InferenceConfig
+        """Completes the config by data to score, and builds the task: a `ScoringTask` or a `TrainingTask`."""
+        settings = EvaluationConfig if trains(self.module) else InferenceConfig
         return self.build(data.complete(self.config), data.vocabulary, settings)
 
     def to_predict(self) -> Complete:
         """The task of a trained run or of published weights."""
         source = self.published or open_weights(self.run or Path())
-        config = build_part(self.module.Config, self.config)
-        return self.build(self.config, self.module.open_vocabulary(config, source), InferenceConfig)
+        vocabulary = self.module.open_vocabulary(build_part(self.module.Config, self.config), source)
+        return self.build(self.config, vocabulary, InferenceConfig)
 
     def example(self) -> Complete:
         """The task of an example of complete values, for plans, and to check a config without rows or devices."""
-        _, vocabulary = self.module.example_config(self.config)
-        complete = self._within_budget(lambda given: self.module.example_config(given)[0], vocabulary, None)
+        module = self.module
+        assert trains(module)
+        _, vocabulary = module.example_config(self.config)
+        complete = self._within_budget(lambda given: module.example_config(given)[0], vocabulary, None)
         values = traverse_util.flatten_dict(self.config, sep=".")
         if all(values[key] is not None for key in _LENGTHS):
             complete.settings.check_final()
         return complete
 
     def _within_budget(
-        self, fill: Callable[[Config], dict[str, Any]], vocabulary: Vocabulary, data: Data | None
+        self, fill: Callable[[ConfigTree], ConfigTree], vocabulary: Vocabulary, data: Data | None
     ) -> Complete:
         """Completes the config by a function, with the number of updates of its budget, and builds the task.
 
@@ -167,6 +176,7 @@ class Resolved(NamedTuple):
 
     def open_keys(self) -> frozenset[str]:
         """The dotted keys whose values depend on rows."""
+        assert trains(self.module)
         example, _ = self.module.example_config(self.config)
         ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, example))
         is_open = {key for key, value in ours.items() if value != whole[key]}
@@ -178,7 +188,12 @@ class Resolved(NamedTuple):
         run_folder.check_config(workdir, self.config, self.open_keys() | free)
 
 
-def resolve(request: Request, given: dict[str, Any] | None, find: Find, published: Published | None = None) -> Resolved:
+def trains(module: Experiment) -> TypeGuard[Trainable]:
+    """Returns whether an experiment trains."""
+    return issubclass(module.Task, TrainingTask)
+
+
+def resolve(request: Request, given: ConfigTree | None, find: Find, published: Published | None = None) -> Resolved:
     """Resolves the config of a request: the first four stages.
 
     Args:
@@ -191,16 +206,15 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
     """
     config = dict(published.config) if published and given is None else config_of(request, given)
     module = find(config.get("experiment", ""))
-    trains = issubclass(module.Task, TrainingTask)
-    if not trains:
+    if not trains(module):
         _check_mode(request.mode, module)
     # `module.resolve` reads keys without checking that they exist.
-    check_keys((TrainingConfig if trains else InferenceConfig, module.Config), config)
+    check_keys((TrainingConfig if trains(module) else InferenceConfig, module.Config), config)
     run, record = _run_of(request), None
     if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         config = _of_run(request, config, module)
     else:
-        config = without_length(config, request.overrides) if trains else config
+        config = without_length(config, request.overrides) if trains(module) else config
         if run and is_lost(config):
             config = _restored(run, config, request.overrides)
         else:
@@ -214,18 +228,18 @@ def resolve(request: Request, given: dict[str, Any] | None, find: Find, publishe
     return Resolved(module, _for_plan(config) if request.mode == "plan" else config, run, published, record)
 
 
-def of_config(module: Any, config: dict[str, Any]) -> Resolved:
+def of_config(module: Experiment, config: ConfigTree) -> Resolved:
     """Resolves the config of a new run by its experiment alone, without a command line."""
     published = open_weights(Path(config["init_from"])) if config["init_from"] else None
     return Resolved(module, module.resolve(config, published), published=published)
 
 
-def rehearse(request: Request, given: dict[str, Any], find: Find) -> dict[str, Any]:
+def rehearse(request: Request, given: ConfigTree, find: Find) -> ConfigTree:
     """Returns the complete config of `Resolved.example`."""
     return resolve(request, given, find).example().config
 
 
-def check_folder(request: Request, given: dict[str, Any], find: Find) -> None:
+def check_folder(request: Request, given: ConfigTree, find: Find) -> None:
     """Raises UserError, as `run` would, for an invalid config or a folder that holds a run of another config."""
     resolve(request, given, find).check_folder(Path(request.workdir))
 
@@ -253,17 +267,17 @@ def _run_of(request: Request) -> Path | None:
     return run if run and run_folder.has_begun(run) and has_checkpoint(run) else None
 
 
-def _of_run(request: Request, config: dict[str, Any], module: Any) -> dict[str, Any]:
+def _of_run(request: Request, config: ConfigTree, module: Experiment) -> ConfigTree:
     """The config of a trained run for a use of it."""
     named = request.sources if request.mode == "evaluate" else ()
     values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
-    if values and issubclass(module.Task, TrainingTask):
+    if values and trains(module):
         config = override(config, values, module.FREE_AFTER_TRAINING)
         build_part(InferenceConfig, config)  # `fit_to_devices` reads the mesh
     return config if request.mode == "plan" else fit_to_devices(config)
 
 
-def override(config: Config, overrides: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
+def override(config: ConfigTree, overrides: FlatConfig, free: Sequence[str]) -> ConfigTree:
     """Returns a run's config with the values that the command line sets.
 
     Args:
@@ -273,7 +287,7 @@ def override(config: Config, overrides: Mapping[str, Any], free: Sequence[str]) 
     Raises:
       UserError: for a key that may not differ.
     """
-    result: dict[str, Any] = copy.deepcopy(dict(config))
+    result = copy.deepcopy(dict(config))
     known, allowed = list(dotted(config)), (*_ALWAYS, *free)
     for key, written in overrides.items():
         if not _is_below(key, allowed):
@@ -290,7 +304,7 @@ def override(config: Config, overrides: Mapping[str, Any], free: Sequence[str]) 
     return result
 
 
-def fit_to_devices(config: Config) -> dict[str, Any]:
+def fit_to_devices(config: ConfigTree) -> ConfigTree:
     """Adapts a run's config to the current devices, which may differ from those of training.
 
     If the mesh does not fit, all devices go on the data axis. The batch size is rounded up to a multiple of the devices
@@ -310,15 +324,13 @@ def fit_to_devices(config: Config) -> dict[str, Any]:
 # Stage 3: init_from
 
 
-def _by_experiment(
-    request: Request, module: Any, config: dict[str, Any], published: Published | None
-) -> dict[str, Any]:
+def _by_experiment(request: Request, module: Experiment, config: ConfigTree, published: Published | None) -> ConfigTree:
     """Resolves the config of a new run by `Experiment.resolve`, with the settings of the weights in `init_from`.
 
     Settings of a run of the same experiment apply to evaluation and prediction, those of a published folder also to
     training.
     """
-    if published and issubclass(module.Task, TrainingTask):
+    if published and trains(module):
         stated = published.settings
         if published.is_run:
             is_same = published.experiment == config["experiment"] and request.mode in ("evaluate", "predict")
@@ -329,13 +341,12 @@ def _by_experiment(
         if added := config["data"].get("add_tokens"):
             expected, fix = "no value, because only training adds tokens", "omit it, or train a run with it"
             raise UserError("config key data.add_tokens", got=added, expected=expected, fix=fix)
-    resolved: dict[str, Any] = module.resolve(config, published)
-    return resolved
+    return module.resolve(config, published)
 
 
 def with_settings(
-    folder: Path, stated: Mapping[str, Any], config: Config, overridden: Collection[str], free: Sequence[str]
-) -> dict[str, Any]:
+    folder: Path, stated: FlatConfig, config: ConfigTree, overridden: Collection[str], free: Sequence[str]
+) -> ConfigTree:
     """Returns a config with the settings of the folder in its `init_from`, and logs every difference.
 
     Args:
@@ -346,7 +357,7 @@ def with_settings(
         they describe the files to read.
       free: the experiment's keys that may differ after training.
     """
-    result: dict[str, Any] = copy.deepcopy(dict(config))
+    result = copy.deepcopy(dict(config))
     before, values = json.loads(json.dumps(dict(stated))), _flat(json.loads(json.dumps(config)))
     for key in (key for key in values if key in before and before[key] != values[key] and _is_below(key, free)):
         if key in overridden or (key.startswith("data.") and values[key] is not None):
@@ -365,23 +376,23 @@ def is_gone(path: Path) -> bool:
     return not any(place.is_file() for place in places)
 
 
-def is_lost(config: Config) -> bool:
+def is_lost(config: ConfigTree) -> bool:
     """Whether a config names weights in `init_from` that are gone."""
     return bool(config.get("init_from")) and is_gone(Path(config["init_from"]))
 
 
-def _record(given: Config, resolved: Config, overridden: Collection[str]) -> dict[str, Any]:
+def _record(given: ConfigTree, resolved: ConfigTree, overridden: Collection[str]) -> Record:
     """What `save_record` writes: the config before and after `init_from`, and the keys that the command line sets."""
     return {"given": _flat(given), "resolved": _flat(resolved), "overridden": sorted(overridden)}
 
 
-def save_record(workdir: Path, record: Mapping[str, Any]) -> None:
+def save_record(workdir: Path, record: Record) -> None:
     """Writes into a run's folder what `init_from` determined, so that the run can resume after that folder is gone."""
     with completed(workdir / _RECORD) as partial:
         partial.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _restored(workdir: Path, given: Config, overridden: Collection[str]) -> dict[str, Any]:
+def _restored(workdir: Path, given: ConfigTree, overridden: Collection[str]) -> ConfigTree:
     """Resolves a config without the folder in its `init_from`.
 
     Args:
@@ -409,11 +420,10 @@ def _restored(workdir: Path, given: Config, overridden: Collection[str]) -> dict
     for key, value in now.items():
         if key in newly_set or key not in before or before[key] != value:
             result[key] = value
-    config: dict[str, Any] = traverse_util.unflatten_dict(result, sep=".")
-    return config
+    return traverse_util.unflatten_dict(result, sep=".")
 
 
-def _with_copies(config: dict[str, Any], workdir: Path) -> dict[str, Any]:
+def _with_copies(config: ConfigTree, workdir: Path) -> ConfigTree:
     """The config for the data of a run. The run's folder replaces `init_from` and vocabularies that are gone."""
     data = dict(config["data"])
     for key, side in _SIDES.items():
@@ -423,7 +433,7 @@ def _with_copies(config: dict[str, Any], workdir: Path) -> dict[str, Any]:
     return {**config, "data": data, **({"init_from": str(workdir)} if is_lost(config) else {})}
 
 
-def _for_plan(config: Config) -> dict[str, Any]:
+def _for_plan(config: ConfigTree) -> ConfigTree:
     """The config with the values that would be set from data or another run, as far as a plan needs them.
 
     Vocabulary sizes of the model default to `data.vocab_size`. An `init_from` that is not set yet is ignored.
@@ -438,7 +448,7 @@ def _for_plan(config: Config) -> dict[str, Any]:
 # Stage 4: budget
 
 
-def without_length(config: dict[str, Any], overridden: Mapping[str, Any]) -> dict[str, Any]:
+def without_length(config: ConfigTree, overridden: FlatConfig) -> ConfigTree:
     """The config without `num_steps` if it has a budget, which then determines the length.
 
     Raises:
@@ -458,12 +468,12 @@ def without_length(config: dict[str, Any], overridden: Mapping[str, Any]) -> dic
     return {**config, "num_steps": None}
 
 
-def with_length(config: Config, done: int) -> dict[str, Any]:
+def with_length(config: ConfigTree, done: int) -> ConfigTree:
     """Returns the config of a run with `budget.hours` that has ended after a number of updates."""
     return {**config, "num_steps": done}
 
 
-def _check_hours(config: Config) -> None:
+def _check_hours(config: ConfigTree) -> None:
     """Raises UserError if the config needs the number of updates, which is not known."""
     optimizer, values = config["optimizer"], traverse_util.flatten_dict(config, sep=".")
     for key in (key for key in extension.BY_PROGRESS if values.get(key)):
@@ -482,8 +492,8 @@ def _check_hours(config: Config) -> None:
 
 
 def splits_to_score(
-    config: Config, sources: Mapping[str, str], *, reads_training: bool
-) -> Iterator[tuple[str, dict[str, Any]]]:
+    config: ConfigTree, sources: Mapping[str, str], *, reads_training: bool
+) -> Iterator[tuple[str, ConfigTree]]:
     """Yields each split to evaluate, "valid" or "test", with a config whose validation split it is.
 
     Args:
@@ -499,38 +509,37 @@ def splits_to_score(
         yield split, {**config, "data": {**data, **own}}
 
 
-def with_prepared_dir(config: Config, folder: Path) -> dict[str, Any]:
+def with_prepared_dir(config: ConfigTree, folder: Path) -> ConfigTree:
     """Returns a config whose prepared rows are in a folder."""
     return {**config, "data": {**config["data"], "prepared_dir": str(folder)}}
 
 
-def without_sources(config: Config) -> dict[str, Any]:
+def without_sources(config: ConfigTree) -> ConfigTree:
     """Returns a config without any source of rows."""
     return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
 
 
-def to_mine(config: Config) -> dict[str, Any]:
+def to_mine(config: ConfigTree) -> ConfigTree:
     """Returns a config without sources to evaluate."""
     return {**config, "data": _without(config["data"], SOURCES)}
 
 
-def without_limits(config: Config, overridden: Collection[str]) -> dict[str, Any]:
+def without_limits(config: ConfigTree, overridden: Collection[str]) -> ConfigTree:
     """Returns a config that scores all rows, except where `overridden` names a limit."""
-    result: dict[str, Any] = copy.deepcopy(dict(config))
+    result = copy.deepcopy(dict(config))
     for subtree, prefix, key in ((result, "", "num_scored"), (result["data"], "data.", "valid_rows")):
         if key in subtree and prefix + key not in overridden:
             subtree[key] = 0  # no limit
     return result
 
 
-def _without(data: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
+def _without(data: ConfigTree, sources: Collection[str]) -> ConfigTree:
     """The subtree `data` with these sources emptied."""
     return {**data, **{key: "" for key in sources if key in data}}
 
 
-def _flat(config: Config) -> dict[str, Any]:
-    values: dict[str, Any] = traverse_util.flatten_dict(config, sep=".")
-    return values
+def _flat(config: ConfigTree) -> FlatConfig:
+    return traverse_util.flatten_dict(config, sep=".")
 
 
 def place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

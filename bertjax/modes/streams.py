@@ -7,13 +7,14 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 import numpy as np
 
+from bertjax.contract import Record
 from bertjax.errors import UserError
 from bertjax.files import alone, standard_output
 
@@ -66,7 +67,7 @@ def _open_input(name: str) -> Iterator[Iterable[bytes]]:
         ) from error
 
 
-def json_line(record: Mapping[str, Any]) -> str:
+def json_line(record: Record) -> str:
     """Returns a record as a line of JSON; see `json_text`."""
     return json_text(record) + "\n"
 

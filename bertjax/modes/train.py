@@ -2,12 +2,10 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bertjax import distributed
-from bertjax.contract import Data, TrainingTask
+from bertjax.contract import ConfigTree, Data, TrainingTask
 from bertjax.modes import extension, report, stages
 from bertjax.modes.prepare import checked_data, prepare_data
 from bertjax.modes.request import Outcome, Request
@@ -61,12 +59,12 @@ def train(resolved: Resolved, request: Request) -> Outcome:
     return Outcome.DONE
 
 
-def _save_config(workdir: Path, config: Mapping[str, Any]) -> None:
+def _save_config(workdir: Path, config: ConfigTree) -> None:
     """Writes `config.json`. Raises UserError if the run in the folder has another config that this does not extend."""
     run_folder.save_config(workdir, config, extension.free_keys(workdir, config))
 
 
-def _advise(workdir: Path, config: Mapping[str, Any], settings: TrainingConfig) -> None:
+def _advise(workdir: Path, config: ConfigTree, settings: TrainingConfig) -> None:
     """Logs that a longer run may score better, if the main metric still improved in the last epoch."""
     kept = settings.checkpoint
     if "num_epochs" in config and (values := metric_log.last_improvement(workdir, kept.best_metric, kept.best_mode)):
