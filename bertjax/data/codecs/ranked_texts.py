@@ -6,38 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.codecs.codec import (
-    Encoded,
-    TableCodec,
-    TrainingRows,
-    check_texts,
-    encoded_texts,
-    limits_of,
-    of_seq_len,
-)
-from bertjax.data.codecs.related_texts import QueriesConfig, RelatedTexts, read_scores, read_texts
+from bertjax.data.codecs.codec import Encoded, TrainingRows, encoded_texts, limits_of, of_seq_len
+from bertjax.data.codecs.related_texts import QueriesCodec, RelatedTexts
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, key_of
 
 
 @dataclasses.dataclass(frozen=True)
-class RankedTextsCodec(TableCodec[RelatedTexts]):
+class RankedTextsCodec(QueriesCodec):
     """Queries with texts to rank: one row for each text with its query. Inputs to predict on are pairs.
 
     Only texts are truncated, so that all rows of a query have the whole query.
 
     Attributes:
-      config: the rows to read.
       compares: whether the objective compares the texts of a row. Each row then needs a negative, as it does if rows
         have no scores.
       is_probability: whether scores must be from 0 to 1.
     """
 
     kind = "RankedTextsRecipe"
-    example = RelatedTexts
-    column_key = "data.text_columns"
+    num_inputs = 2
     has_tabs = True
-    config: QueriesConfig
     compares: bool
     is_probability: bool
 
@@ -47,7 +36,7 @@ class RankedTextsCodec(TableCodec[RelatedTexts]):
     def labeled(self, row: Row) -> RelatedTexts:
         """Returns the texts of a row with the scores that it states, or 1 for the positive and 0 for negatives."""
         column = self.config.score_column
-        texts = read_texts(row, self.config)
+        texts = self.read_texts(row)
         self._check_room(texts[0], row.where)
         if len(texts) < 3 and (self.compares or not column):
             raise RowError(row.where, "a row without negatives", "one negative or more", "add one or delete the row")
@@ -55,39 +44,31 @@ class RankedTextsCodec(TableCodec[RelatedTexts]):
             if texts[1] in texts[2:]:
                 raise RowError(row.where, "a negative that is equal to the positive", "other texts", "delete it")
             return RelatedTexts(texts, [1.0, *[0.0] * (len(texts) - 2)], None)
-        scores = read_scores(row, column, "teacher", len(texts) - 1)
+        scores = self.read_teacher(row, len(texts) - 1)
         if self.is_probability and not all(0 <= score <= 1 for score in scores):
             raise RowError(row.where, f"{scores} in column {column!r}", "numbers from 0 to 1, with objective=binary")
         return RelatedTexts(texts, scores, None)
 
-    @property
-    def column_names(self) -> Sequence[str]:
-        return self.config.text_columns[:2]
-
     def parse(self, texts: Sequence[str], where: str) -> RelatedTexts:
-        check_texts(texts, where, (2,))
-        self._check_room(texts[0], where)
-        return RelatedTexts(texts, (), None)
+        example = super().parse(texts, where)
+        self._check_room(example.texts[0], where)
+        return example
 
     def _check_room(self, query: str, where: str) -> None:
         """Raises RowError if a query leaves no room for a text."""
         (ids,) = self.tokenizer.encode_batch([query])
-        if (room := self._room(ids)) < 1:
-            most = len(ids) + room - 1
+        most = self._room(()) - 1
+        if len(ids) > most:
             expected = f"at most {most}, so that data.seq_len={self.config.seq_len} has room for a text"
-            raise RowError(
-                where, f"a query of {len(ids)} tokens", expected, "raise --config.data.seq_len, or shorten it"
-            )
+            fix = "raise --config.data.seq_len, or shorten it"
+            raise RowError(where, f"a query of {len(ids)} tokens", expected, fix)
 
     def _room(self, query: Sequence[int]) -> int:
         """Returns the number of tokens of a text that a row with the query has room for."""
         return self.config.seq_len - self.tokenizer.template.num_special(2) - len(query)
 
-    def text(self, example: RelatedTexts) -> str:
-        return "\t".join(example.texts)
-
-    def gold(self, example: RelatedTexts) -> Sequence[float]:
-        return example.scores
+    def gold(self, example: RelatedTexts) -> Sequence[float] | None:
+        return example.scores or None
 
     def encode(self, examples: Sequence[RelatedTexts]) -> Encoded:
         """Returns the rows of all texts; `kept` is the number of truncated texts of each example."""

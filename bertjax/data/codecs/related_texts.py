@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -56,9 +56,10 @@ class RelatedTextsConfig(QueriesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least, what = (1, "one column with data.label_column") if self.label_column else (2, "two or more columns")
-        ok = len(self.text_columns) >= least if least > 1 else len(self.text_columns) == 1
-        self.check(ok, "text_columns", what, fix="name them, as in \"('query', 'positive')\"")
+        count = len(self.text_columns)
+        expected = "one column with data.label_column" if self.label_column else "two or more columns"
+        ok = count == 1 if self.label_column else count > 1
+        self.check(ok, "text_columns", expected, fix="name them, as in \"('query', 'positive')\"")
         self.check(not (self.label_column and self.score_column), "score_column", "'' with data.label_column")
 
 
@@ -71,8 +72,60 @@ class RelatedTexts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RelatedTextsCodec(TableCodec[RelatedTexts]):
-    """Related texts: one row for each text. Inputs to predict on are single texts.
+class QueriesCodec(TableCodec[RelatedTexts]):
+    """Queries with related texts. Inputs to predict on have the texts of the first columns.
+
+    Attributes:
+      num_inputs: the number of texts of an input.
+    """
+
+    example = RelatedTexts
+    column_key = "data.text_columns"
+    num_inputs: ClassVar[int]
+    config: QueriesConfig
+
+    def read_texts(self, row: Row) -> list[str]:
+        """Returns the texts of a row. Raises RowError if a column is missing, or a text is empty."""
+        texts: list[str] = []
+        for column in self.config.text_columns:
+            value = value_of(row, column, "data.text_columns")
+            is_list = isinstance(value, list) and len(texts) >= 2
+            for text in value if is_list else [value]:
+                if not isinstance(text, str) or not text.strip():
+                    got = f"{'an empty text' if isinstance(text, str) else type(text).__name__} in column {column!r}"
+                    raise RowError(row.where, got, "a text; for negatives also a list of texts")
+                check_text(text, row.where)
+                texts.append(text)
+        return texts
+
+    def read_scores(self, row: Row, count: int, expected: str) -> list[float]:
+        """Returns `count` scores of a row. Raises RowError for another number than `expected`, or a bad score."""
+        column = self.config.score_column
+        value = value_of(row, column, "data.score_column")
+        values = value if isinstance(value, list) else [value]
+        if len(values) != count:
+            raise RowError(row.where, f"{len(values)} scores in column {column!r}", expected)
+        return [number_of(Row({column: score}, row.where), column, "data.score_column") for score in values]
+
+    def read_teacher(self, row: Row, count: int) -> list[float]:
+        """Returns the scores of the `count` documents of a row, as `read_scores` does."""
+        return self.read_scores(row, count, f"{count}, of the positive and of each negative, in a list")
+
+    @property
+    def column_names(self) -> Sequence[str]:
+        return self.config.text_columns[: self.num_inputs]
+
+    def parse(self, texts: Sequence[str], where: str) -> RelatedTexts:
+        check_texts(texts, where, (self.num_inputs,))
+        return RelatedTexts(texts, (), None)
+
+    def text(self, example: RelatedTexts) -> str:
+        return "\t".join(example.texts)
+
+
+@dataclasses.dataclass(frozen=True)
+class RelatedTextsCodec(QueriesCodec):
+    """Related texts: one row for each text. Inputs to predict on are single texts, after the prompt of queries.
 
     Attributes:
       config: the rows to read.
@@ -80,57 +133,48 @@ class RelatedTextsCodec(TableCodec[RelatedTexts]):
     """
 
     kind = "RelatedTextsRecipe"
-    example = RelatedTexts
-    column_key = "data.text_columns"
+    num_inputs = 1
     config: RelatedTextsConfig
     scores: str
 
     def with_prompt(self, prompt: str) -> "RelatedTextsCodec":
-        """Returns the codec of single texts after a prompt."""
+        """Returns the codec with another prompt of queries."""
         return dataclasses.replace(self, config=dataclasses.replace(self.config, query_prompt=prompt))
 
     def key(self) -> Any:
         return [key_of(self.config), self.scores, self.tokenizer.key]
 
     def labeled(self, row: Row) -> RelatedTexts:
-        texts = read_texts(row, self.config)
+        texts = self.read_texts(row)
         if len(texts) - 2 > self.config.num_negatives:
             fix = f"raise --config.data.num_negatives to {len(texts) - 2}, or delete some"
             expected = f"at most {self.config.num_negatives}, data.num_negatives"
             raise RowError(row.where, f"{len(texts) - 2} negatives", expected, fix)
-        label = None
-        if column := self.config.label_column:
-            value = value_of(row, column, "data.label_column")
-            label = str(value).strip()
-            if value is None or not label:
-                raise RowError(row.where, f"an empty label in column {column!r}", "a class")
-        return RelatedTexts(texts, read_scores(row, self.config.score_column, self.scores, len(texts) - 1), label)
+        label = self._class(row) if self.config.label_column else None
+        if self.scores == "teacher":
+            return RelatedTexts(texts, self.read_teacher(row, len(texts) - 1), label)
+        return RelatedTexts(texts, self.read_scores(row, 1, "one score") if self.scores else (), label)
 
-    @property
-    def column_names(self) -> Sequence[str]:
-        return self.config.text_columns[:1]
-
-    def parse(self, texts: Sequence[str], where: str) -> RelatedTexts:
-        check_texts(texts, where, (1,))
-        return RelatedTexts(texts, (), None)
+    def _class(self, row: Row) -> str:
+        column = self.config.label_column
+        value = value_of(row, column, "data.label_column")
+        if value is None or not str(value).strip():
+            raise RowError(row.where, f"an empty label in column {column!r}", "a class")
+        return str(value).strip()
 
     def survey(self) -> Survey[RelatedTexts]:
         return _Survey()
 
-    def text(self, example: RelatedTexts) -> str:
-        return "\t".join(example.texts)
-
     def gold(self, example: RelatedTexts) -> Any:
-        """Returns the scores, the class, or the positive."""
-        return example.scores or example.label or example.texts[1]
+        """Returns the scores, the class, or the positive; None for a text to predict on."""
+        return example.scores or example.label or next(iter(example.texts[1:]), None)
 
     def encode(self, examples: Sequence[RelatedTexts]) -> Encoded:
-        pieces = [self.tokenizer.encode_batch(self._prompted(example)) for example in examples]
+        pieces = [self.tokenizer.encode_batch(self._prompted(*example.texts)) for example in examples]
         rows = [[(ids,) for ids in texts] for texts in pieces]
         return encoded_texts(rows, self.tokenizer, self.config.seq_len)
 
-    def _prompted(self, example: RelatedTexts) -> list[str]:
-        query, *documents = example.texts
+    def _prompted(self, query: str, *documents: str) -> list[str]:
         return [self.config.query_prompt + query, *(self.config.document_prompt + text for text in documents)]
 
     def training(self, examples: Sequence[RelatedTexts]) -> TrainingRows:
@@ -152,46 +196,6 @@ class RelatedTextsCodec(TableCodec[RelatedTexts]):
         return TrainingRows({**fields, **scalars}, {"texts": len(place), "truncated": sum(truncated)})
 
 
-def read_texts(row: Row, config: QueriesConfig) -> list[str]:
-    """Returns the texts of a row: the query, its positive, and its negatives.
-
-    Raises:
-      RowError: if a column is missing, or a text is empty.
-    """
-    texts: list[str] = []
-    for column in config.text_columns:
-        value = value_of(row, column, "data.text_columns")
-        is_list = isinstance(value, list) and len(texts) >= 2
-        for text in value if is_list else [value]:
-            if not isinstance(text, str) or not text.strip():
-                got = "an empty text" if isinstance(text, str) else type(text).__name__
-                raise RowError(row.where, f"{got} in column {column!r}", "a text; for negatives also a list of texts")
-            check_text(text, row.where)
-            texts.append(text)
-    return texts
-
-
-def read_scores(row: Row, column: str, needs: str, documents: int) -> Sequence[float]:
-    """Returns the scores of a row.
-
-    Args:
-      row: the row.
-      column: the column of the scores.
-      needs: see `RelatedTextsCodec.scores`.
-      documents: the number of the positive and the negatives.
-    Raises:
-      RowError: if the column is missing, a value is not a finite number, or there are more or fewer scores.
-    """
-    if not needs:
-        return ()
-    value = value_of(row, column, "data.score_column")
-    values, count = value if isinstance(value, list) else [value], 1 if needs == "pair" else documents
-    if len(values) != count:
-        expected = "one score" if needs == "pair" else f"{count}, of the positive and of each negative, in a list"
-        raise RowError(row.where, f"{len(values)} scores in column {column!r}", expected)
-    return [number_of(Row({column: each}, row.where), column, "data.score_column") for each in values]
-
-
 def _number(name: str) -> int:
     """A number of 64 bits that identifies a text. Among a billion texts, two share one with a probability of 3 %."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
@@ -201,7 +205,8 @@ class _Survey(Survey[RelatedTexts]):
     """Counts the training rows by their number of texts, and checks that each class has two texts."""
 
     def __init__(self) -> None:
-        self._texts, self._classes = Counter[int](), Counter[str]()
+        self._texts = Counter[int]()
+        self._classes = Counter[str]()
 
     def add(self, split: str, examples: Sequence[RelatedTexts]) -> None:
         if split == TRAIN:
@@ -212,7 +217,10 @@ class _Survey(Survey[RelatedTexts]):
         """Raises UserError if no class has two texts."""
         alone = sorted(name for name, count in self._classes.items() if count < 2)
         if self._classes and len(alone) == len(self._classes):
-            got, expected = f"{len(alone)} classes of one text each", "classes with two or more texts"
-            fix = "check config.data.label_column"
-            raise UserError("labels of the training rows", got=got, expected=expected, fix=fix)
+            raise UserError(
+                "labels of the training rows",
+                got=f"{len(alone)} classes of one text each",
+                expected="classes with two or more texts",
+                fix="check config.data.label_column",
+            )
         return {"texts": {str(count): number for count, number in sorted(self._texts.items())}, "alone": alone}

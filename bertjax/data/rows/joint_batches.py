@@ -35,7 +35,7 @@ class Examples:
         """Initializes the examples.
 
         Args:
-          fields: the fields of all texts; see `RelatedTextsRecipe.encode`.
+          fields: the fields of all texts; see `RelatedTextsCodec.training`.
           num_texts: T. With 2, an example of one text gets another one of its class; see `texts_of`.
         """
         own = ("place", "number", "score")
