@@ -29,7 +29,7 @@ from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from bertjax.models.dot_product import Tokens
-from bertjax.models.embedding_losses import OBJECTIVES, LossConfig, Objective, Texts, total
+from bertjax.models.embedding_losses import CORRELATIONS, OBJECTIVES, RANKS, LossConfig, Objective, Texts, total
 from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, places_of_vectors, pool_texts
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
@@ -38,9 +38,11 @@ from bertjax.tasks import bert, completion, fine_tuning, inputs, samples, search
 
 _log = logging.getLogger(__name__)
 
-_CORRELATIONS, _RANKS = ("spearman", "pearson"), ("accuracy@1", "mrr@10", "ndcg@10")
 _RANKED = 10  # documents of the metrics
-_SEARCHED, _SHOWN, _SHOWN_DOCUMENTS = 500, 8, 5  # on the run's page: rows, examples, and documents of each
+# On the run's page: the rows that are searched, the examples, and the documents of each.
+_SEARCHED = 500
+_SHOWN = 8
+_SHOWN_DOCUMENTS = 5
 _COLUMNS = ("text_columns", "num_negatives", "score_column", "label_column", "header", "separator")
 FREE_AFTER_TRAINING = ("retrieval", *(f"data.{key}" for key in _COLUMNS))
 
@@ -79,7 +81,7 @@ class Config(fine_tuning.FineTuningConfig):
 
     Attributes:
       init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
-      objective: "ranking", "cosine", "cosent", "triplet" or "margin"; see `bertjax.models.embedding_losses`.
+      objective: the loss; see `bertjax.models.embedding_losses`.
       scale: what similarities are multiplied by in "ranking" and "cosent": one over the temperature.
       learn_scale: whether the scale is a parameter, which starts at `scale` (Radford et al. 2021, CLIP).
       symmetric: whether "ranking" also ranks the queries of each positive.
@@ -118,13 +120,14 @@ class Config(fine_tuning.FineTuningConfig):
         expected = "a column" if objective.scores else "''"
         has_scores = bool(rows.score_column) == bool(objective.scores)
         rows.check(has_scores, "score_column", f"{expected} with objective={self.objective}")
-        fix = "use objective=ranking, or columns of texts that are related"
+        of_classes = " or ".join(name for name, other in OBJECTIVES.items() if other.allows_classes)
         has_texts = objective.allows_classes or not rows.label_column
-        self.check(has_texts, "objective", "ranking with classes", fix=fix)
+        fix = f"use objective={of_classes}, or columns of texts that are related"
+        self.check(has_texts, "objective", f"{of_classes} with classes", fix=fix)
         has_negatives = len(rows.text_columns) > 2 or not objective.needs_negatives
         rows.check(has_negatives, "text_columns", f"a third column, of negatives, with objective={self.objective}")
-        width = self.size
-        self.check(all(size < width for size in self.sizes), "sizes", f"numbers below {width}, the size of vectors")
+        are_parts = all(size < self.size for size in self.sizes)
+        self.check(are_parts, "sizes", f"numbers below {self.size}, the size of vectors")
 
     def codec(self, tokenizer: Tokenizer) -> RelatedTextsCodec:
         return RelatedTextsCodec(self.data.rows, tokenizer, self.definition.scores)
@@ -151,17 +154,21 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     Raises:
       UserError: if config keys contradict each other or `init_from`, or its vectors leave out their prompts.
     """
-    known = (published.sentences if published else None) or Sentences(normalizes=True)
-    length = published.max_length if published else None
-    config = completion.bert(config, published, seq_len=length or 128)
-    config = completion.sentences(config, known, config["model"]["hidden_size"])
-    stated = {"query_prompt": known.prompt("query"), "document_prompt": known.prompt("document", "passage", "corpus")}
-    data = {key: value if config["data"][key] is None else config["data"][key] for key, value in stated.items()}
-    if any(data.values()) and not known.includes_prompt:
-        got, expected = "prompts with include_prompt=False", "vectors that include the tokens of their prompts"
-        fix = "set --config.data.query_prompt='' and --config.data.document_prompt=''"
-        raise UserError(f"config key init_from={config['init_from']}", got=got, expected=expected, fix=fix)
-    return {**config, "data": {**config["data"], **data}}
+    sentences = (published and published.sentences) or Sentences(normalizes=True)
+    config = completion.bert(config, published, seq_len=(published and published.max_length) or 128)
+    config = completion.sentences(config, sentences, config["model"]["hidden_size"])
+    data = config["data"]
+    query, document = sentences.prompt("query"), sentences.prompt("document", "passage", "corpus")
+    defaults = {"query_prompt": query, "document_prompt": document}
+    prompts = {key: default if data[key] is None else data[key] for key, default in defaults.items()}
+    if any(prompts.values()) and not sentences.includes_prompt:
+        raise UserError(
+            f"config key init_from={config['init_from']}",
+            got="prompts with include_prompt=False",
+            expected="vectors that include the tokens of their prompts",
+            fix="set --config.data.query_prompt='' and --config.data.document_prompt=''",
+        )
+    return {**config, "data": {**data, **prompts}}
 
 
 open_vocabulary = bert.open_vocabulary
@@ -169,7 +176,8 @@ open_vocabulary = bert.open_vocabulary
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
     """See `Trainable.example_config`; rows of `data.seq_len` have two texts each."""
-    data, num_texts = config["data"], 2 + config["data"]["num_negatives"] * (len(config["data"]["text_columns"]) > 2)
+    data = config["data"]
+    num_texts = 2 + data["num_negatives"] * (len(data["text_columns"]) > 2)
     rows = -(-config["batch_size"] * num_texts // 2)
     return fine_tuning.example_config({**config, "data": {**data, "row_counts": (rows,)}})
 
@@ -188,27 +196,27 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
 
     @functools.cached_property
     def train(self) -> JointBatches:  # type: ignore[override]
-        """See `PreparedData.train`."""
         config = self._config
-        counts = config.data.row_counts or self._row_counts()
-        return JointBatches(self._examples, self._row_length, counts, config.batch_size, config.seed)
+        return JointBatches(self._examples, self._row_length, self._row_counts, config.batch_size, config.seed)
 
     @property
     def _row_length(self) -> int:
         return _row_length(self.row_lengths, self._config.data.seq_len)
 
+    @functools.cached_property
     def _row_counts(self) -> tuple[int, ...]:
         config = self._config
+        if config.data.row_counts or not self._trains:
+            return config.data.row_counts or ()
         multiple = config.data.row_multiple * config.accumulation_steps
         return row_counts(self._examples, self._row_length, config.batch_size, multiple, config.seed)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; also fills in `data.row_counts`. Raises UserError for a bad `retrieval.source`."""
+        """Fills in also `data.row_counts`. Raises UserError for a bad `retrieval.source`."""
         config = super().complete(config)
         if self._collection:
             _log.info("searching in %s: %s", self._config.retrieval.source, self._collection.sizes)
-        counts = self._config.data.row_counts or (self._row_counts() if self._trains else ())
-        return {**config, "data": {**config["data"], "row_counts": counts}}
+        return {**config, "data": {**config["data"], "row_counts": self._row_counts}}
 
     def _count_rows(self) -> int:
         return len(self._examples.lengths)
@@ -227,19 +235,15 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         return beir.Folder(config.source, "retrieval.source", config.qrels, "stop").read() if config.source else None
 
     def baselines(self) -> Mapping[str, float]:
-        """The expected accuracy of a random document; see `_rankings`."""
-        if self._config.definition.scores == "pair":
+        """Returns the expected accuracy of a random document; see `_rankings`."""
+        if self._config.definition.metrics == CORRELATIONS:
             return {}
         rows = [example.source.example for example in self.valid]
+        classes, relevant = _relevance(rows)
+        documents = {text for row in rows for text in _documents(row.texts)}
         itself = int(bool(self._config.data.label_column))  # a text is not among its own documents
-        relevant: dict[str, set[str]] = {}  # by query, or by class
-        for row in rows:
-            relevant.setdefault(row.label or row.texts[0], set()).add(row.texts[1 - itself])
-        documents = {text for row in rows for text in row.texts[1 - itself :]}
-        each = [
-            len(relevant[key]) - itself for key in {row.texts[0]: row.label or row.texts[0] for row in rows}.values()
-        ]
-        return {"valid/chance_accuracy@1": float(np.mean(each)) / max(len(documents) - itself, 1)}
+        counts = [len(relevant[name]) - itself for name in classes.values()]
+        return {"valid/chance_accuracy@1": float(np.mean(counts)) / max(len(documents) - itself, 1)}
 
 
 def _row_length(lengths: Sequence[int] | None, seq_len: int) -> int:
@@ -260,14 +264,14 @@ class Embedder(nn.Module):
     @nn.compact
     def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float[Array, "B E F"]:
         """Returns the vectors; meaningless ones where a row has fewer texts."""
-        own = inputs.segment_ids[:, None] == 1 + jnp.arange(inputs.instance_positions.shape[1])[:, None]
+        is_of_text = inputs.segment_ids[:, None] == 1 + jnp.arange(inputs.instance_positions.shape[1])[:, None]
         positions = Tokens.of(inputs.segment_ids, inputs.position_ids).positions
-        places = places_of_vectors(own, positions, self.pooling)
+        places = places_of_vectors(is_of_text, positions, self.pooling)
         output = Bert(self.config, name="bert")(
             inputs, deterministic=deterministic, return_attention=False, output_positions=places
         )
         if places is None:
-            vectors = pool_texts(output.hidden, own, positions, self.pooling)
+            vectors = pool_texts(output.hidden, is_of_text, positions, self.pooling)
         else:
             vectors = output.hidden.astype(jnp.float32)
         return SentenceDense(self.dense, name="dense")(vectors) if self.dense else vectors
@@ -285,55 +289,56 @@ class Task(fine_tuning.FineTuningTask[Config]):
     _codec: RelatedTextsCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
+        """See `Experiment`. Texts to predict on have no prompt; those of validation do."""
         super().__init__(config, vocabulary)
         self.term = config.objective
         self._codec = self._codec.with_prompt("")
-        margins = config.false_negative_margin, config.triplet_margin
-        self._loss = LossConfig(config.symmetric, *margins)
+        self._loss = LossConfig(config.symmetric, config.false_negative_margin, config.triplet_margin)
 
     def with_head(self, encoder: HeadConfig, config: Config) -> Embedder:
-        """See `FineTuningTask.with_head`."""
         return Embedder(encoder, config.sentence_pooling, config.dense)
 
     def init(self, rng: jax.Array) -> Params:
-        """See `PredictionTask.init`."""
-        learned = {"log_scale": jnp.log(jnp.float32(self._config.scale))} if self._config.learn_scale else {}
-        return {**super().init(rng), **learned}
+        params = super().init(rng)
+        log_scale = jnp.log(jnp.float32(self._config.scale))
+        return {**params, "log_scale": log_scale} if self._config.learn_scale else params
 
     def warm_start(self, params: Params, published: Published) -> Params:
-        """See `PredictionTask.warm_start`; the scale starts at `scale`."""
+        """Returns the weights in `init_from`; the scale starts at `scale`."""
         return {**params, **super().warm_start({key: params[key] for key in params if key != "log_scale"}, published)}
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs` and `JointBatches.training`."""
-        config, data = self._config, self._config.data
+        """Returns the shapes of `JointBatches.training`."""
+        data = self._config.data
         length = _row_length(data.row_lengths, data.seq_len)
-        size, texts = config.batch_size, config.num_texts
-        whole = {"places": (size, texts), "numbers": (size, texts), "scores": (size, texts - 1), "weights": (size,)}
-        kinds = {"scores": np.float32, "weights": np.float32}
+        shape = (self._config.batch_size, self._config.num_texts)
+        of_examples = {
+            "places": jax.ShapeDtypeStruct(shape, np.int32),
+            "numbers": jax.ShapeDtypeStruct(shape, np.int32),
+            "scores": jax.ShapeDtypeStruct((shape[0], shape[1] - 1), np.float32),
+            "weights": jax.ShapeDtypeStruct(shape[:1], np.float32),
+        }
         return [
             {name: jax.ShapeDtypeStruct((rows, length), np.int32) for name in (*bert.INPUTS, "position_ids")}
-            | {"cls_positions": jax.ShapeDtypeStruct((rows, max_examples(length)), np.int32)}
-            | {name: jax.ShapeDtypeStruct(shape, kinds.get(name, np.int32)) for name, shape in whole.items()}
+            | {"cls_positions": jax.ShapeDtypeStruct((rows, max_examples(length)), np.int32), **of_examples}
             for rows in data.row_counts or ()
         ]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """1, because the loss is that of the whole batch."""
+        """Returns 1, because the loss is that of the whole batch."""
         return {self.term: jnp.ones(())}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """The loss of the whole batch, whose texts are encoded in slices; see `TrainingTask.loss`."""
+        """Returns the loss of the whole batch, whose texts are encoded in slices."""
 
         def encode(rows: Batch, numbers: jax.Array) -> jax.Array:
             with drawing_by_row(numbers):
                 return self.apply(params, rows, rng)
 
         rows = {name: batch[name] for name in (*bert.INPUTS, "position_ids", "cls_positions")}
-        found = in_slices(encode, rows, self._config.accumulation_steps)
+        outputs = in_slices(encode, rows, self._config.accumulation_steps)
         places = batch["places"]
-        vectors = found.reshape(-1, found.shape[-1])[jnp.maximum(places, 0)]
+        vectors = outputs.reshape(-1, outputs.shape[-1])[jnp.maximum(places, 0)]
         scores = batch["scores"] if self._config.definition.scores else jnp.zeros((len(places), 0))
         texts = Texts(places >= 0, batch["numbers"], scores, batch["weights"])
         scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
@@ -342,67 +347,59 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {self.term: loss}, {"tokens": (tokens, jnp.ones(()))}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The vector of each row, [B, F]."""
+        """Returns the vector of each row, [B, F]."""
         x = self.apply(params, batch, None)[:, 0]
         if self._config.normalize:
-            x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+            x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), search.LEAST_NORM)
         return {"features": x}
 
     def score_names(self) -> Sequence[str]:
-        """The correlations of cosines with scores, or else the metrics of `_rankings`; and those of `retrieval`."""
-        of_search = [f"retrieval/{name}" for name in _RANKS] if self._config.retrieval.source else []
-        return (*(_CORRELATIONS if self._is_pair else _RANKS), *of_search)
-
-    @property
-    def _is_pair(self) -> bool:
-        return self._config.definition.scores == "pair"
+        """Returns the metrics of the rows, and those of `retrieval`."""
+        of_search = [f"retrieval/{name}" for name in RANKS] if self._config.retrieval.source else []
+        return (*self._config.definition.metrics, *of_search)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`."""
-        of_search = [result for result in results if isinstance(result[0].source, search.Text)]
-        scores = self._score_rows([result for result in results if isinstance(result[0].source, inputs.Source)])
-        if not of_search:
-            return scores
-        source, vectors = search.vectors(of_search, self._config.size, unit=True)
-        metrics = search.metrics(search.best(source, vectors["query"], vectors["document"]), source)
-        return {**scores, **{f"retrieval/{name}": value for name, value in metrics.items()}}
+        metrics = self._score_rows([result for result in results if isinstance(result[0].source, inputs.Source)])
+        texts = [result for result in results if isinstance(result[0].source, search.Text)]
+        if not texts:
+            return metrics
+        source, vectors = search.vectors(texts, self._config.size, unit=True)
+        of_search = search.metrics(search.best(source, vectors["query"], vectors["document"]), source)
+        return {**metrics, **{f"retrieval/{name}": value for name, value in of_search.items()}}
 
     def _score_rows(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> dict[str, float]:
-        if self._is_pair:
+        names = self._config.definition.metrics
+        if names == CORRELATIONS:
             cosines = np.array([first @ second for _, (first, second) in _unit(results)])
-            return glue.score(
-                _CORRELATIONS, cosines, np.array([example.source.example.scores[0] for example, _ in results])
-            )
+            return glue.score(names, cosines, np.array([example.source.example.scores[0] for example, _ in results]))
         values = [
             value
-            for each in _rankings(results)
-            for value in retrieval.each_query({each.query: list(each.found)}, {each.query: each.relevant})
+            for query, cosines, relevant in _rankings(results)
+            for value in retrieval.each_query({query: list(cosines)}, {query: relevant})
         ]
-        return {name: float(np.mean([value[name] for value in values])) if values else 0.0 for name in _RANKS}
+        return {name: float(np.mean([value[name] for value in values])) if values else 0.0 for name in names}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The text, and its vector."""
         return {"text": example.source.example.texts[0], "features": outputs[0]["features"]}
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("text", "features")
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation texts with the most similar texts of the first rows, or pairs with their scores."""
-        examples = (each for each in data.validation_examples() if isinstance(each.source, inputs.Source))
-        shown = list(itertools.islice(examples, _SEARCHED))
-        every = Example([row for example in shown for row in example.rows], None)
-        ((_, outputs),) = infer([every])  # one example, because `infer` yields only the first few
-        found = iter(outputs)
-        results = [(example, list(itertools.islice(found, len(example.rows)))) for example in shown]
-        yield from itertools.islice(
-            itertools.starmap(self.sample, results) if self._is_pair else map(_shown, _rankings(results)), _SHOWN
-        )
+        of_rows = (example for example in data.validation_examples() if isinstance(example.source, inputs.Source))
+        examples = list(itertools.islice(of_rows, _SEARCHED))
+        # One example, because `infer` yields only the first few.
+        ((_, outputs),) = infer([Example([row for example in examples for row in example.rows], None)])
+        remaining = iter(outputs)
+        results = [(example, list(itertools.islice(remaining, len(example.rows)))) for example in examples]
+        are_pairs = self._config.definition.metrics == CORRELATIONS
+        records = itertools.starmap(self.sample, results) if are_pairs else map(_sample, _rankings(results))
+        yield from itertools.islice(records, _SHOWN)
         yield from samples.bert_positions(params)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`; of a pair."""
+        """Returns the record of a pair."""
         ((row, (first, second)),) = _unit([(example, outputs)])
         values = {"score": round(float(first @ second), 3), "reference": row.scores[0]}
         return {"kind": "label", "text": row.texts[0], "second": row.texts[1], **values}
@@ -413,13 +410,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
         self.save({"bert": params["bert"]}, folder, self.architecture)
         sentences = Sentences(config.sentence_pooling, config.dense, config.normalize)
         prompts = {"query": data.query_prompt, "document": data.document_prompt}
-        sizes, maps = (self._model_config.hidden_size, self._seq_len), params.get("dense", {})
+        sizes = (self._model_config.hidden_size, self._seq_len)
+        maps = params.get("dense", {})
         sentence_transformers.save(folder, sentences, maps, sizes, prompts, Path(config.init_from))
 
 
 class _Ranking(NamedTuple):
     query: str
-    found: Mapping[str, float]  # the cosines of the most similar documents, in descending order
+    cosines: Mapping[str, float]  # of the most similar documents, in descending order
     relevant: Mapping[str, int]
 
 
@@ -427,39 +425,51 @@ def _unit(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[tuple
     """Yields the rows of examples with the vectors of their texts, scaled to length 1."""
     for example, outputs in results:
         vectors = np.stack([output["features"] for output in outputs]).astype(np.float32)
-        yield example.source.example, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        yield example.source.example, vectors / np.maximum(norms, search.LEAST_NORM)
+
+
+def _documents(sequence: Any) -> Any:
+    """Returns the entries of the documents among those of the texts of a row. A text of a class is also a document."""
+    return sequence[1:] if len(sequence) > 1 else sequence
+
+
+def _relevance(rows: Sequence[RelatedTexts]) -> tuple[Mapping[str, str], Mapping[str, Mapping[str, int]]]:
+    """Returns the class of each query, and the relevant documents of each class. Equal texts are one.
+
+    Without classes, a query is its own class, and its positives are relevant.
+    """
+    relevant: dict[str, dict[str, int]] = {}
+    for texts, _, label in rows:
+        relevant.setdefault(label or texts[0], {})[_documents(texts)[0]] = 1
+    return {texts[0]: label or texts[0] for texts, _, label in rows}, relevant
 
 
 def _rankings(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[_Ranking]:
-    """Ranks the documents of all rows for each query. Equal texts are one.
-
-    Relevant are the positives of a query. If rows have classes, each text is a query, and the relevant documents are
-    the other texts of its class.
-    """
-    queries: dict[str, np.ndarray] = {}
-    documents: dict[str, np.ndarray] = {}
-    relevant: dict[str, dict[str, int]] = {}  # by query, or by class
-    classes: dict[str, str] = {}
-    for row, vectors in _unit(results):
-        query, *others = row.texts
-        queries[query] = vectors[0]
-        if row.label is not None:
-            others, vectors, classes[query] = [query], vectors[[0, 0]], row.label
-        documents.update(zip(others, vectors[1:], strict=True))
-        relevant.setdefault(classes.get(query, query), {})[others[0]] = 1
+    """Ranks the documents of all rows for each query. If rows have classes, a text is not its own document."""
+    rows = list(_unit(results))
+    classes, relevant = _relevance([row for row, _ in rows])
+    queries = {row.texts[0]: vectors[0] for row, vectors in rows}
+    documents = {
+        text: vector
+        for row, vectors in rows
+        for text, vector in zip(_documents(row.texts), _documents(vectors), strict=True)
+    }
     names = list(documents)
+    has_classes = rows[0][0].label is not None
     scores, places = retrieval.search(np.stack(list(queries.values())), np.stack(list(documents.values())), _RANKED + 1)
     for query, of_query, best in zip(queries, scores.tolist(), places.tolist(), strict=True):
-        itself = query if query in classes else None
+        itself = query if has_classes else None
         pairs = [(names[place], score) for place, score in zip(best, of_query, strict=True) if names[place] != itself]
-        right = relevant[classes.get(query, query)]
-        yield _Ranking(query, dict(pairs[:_RANKED]), {name: 1 for name in right if name != itself})
+        right = {name: 1 for name in relevant[classes[query]] if name != itself}
+        yield _Ranking(query, dict(pairs[:_RANKED]), right)
 
 
-def _shown(ranking: _Ranking) -> Mapping[str, Any]:
-    """A ranking for the run's page."""
-    found = [
+def _sample(ranking: _Ranking) -> Mapping[str, Any]:
+    """Returns the record of a ranking for the run's page."""
+    documents = [
         {"text": text, "score": round(score, 3), "right": text in ranking.relevant}
-        for text, score in itertools.islice(ranking.found.items(), _SHOWN_DOCUMENTS)
+        for text, score in itertools.islice(ranking.cosines.items(), _SHOWN_DOCUMENTS)
     ]
-    return {"kind": "retrieval", "text": ranking.query, "found": found, "reference": next(iter(ranking.relevant), "")}
+    reference = next(iter(ranking.relevant), "")
+    return {"kind": "retrieval", "text": ranking.query, "found": documents, "reference": reference}

@@ -26,14 +26,11 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import is_best, mask_logits
-from bertjax.models.ranking_losses import OBJECTIVES, Objective
+from bertjax.models.ranking_losses import CORRELATIONS, OBJECTIVES, PRECISION, RANKS, Objective
 from bertjax.scoring import glue
 from bertjax.scoring.probabilities import sigmoid
 from bertjax.tasks import bert, completion, fine_tuning, pretrained
 
-_RANKS = ("accuracy@1", "mrr@10", "ndcg@10")
-_CORRELATIONS = ("pearson", "spearman")
-_PRECISION = ("average_precision",)
 _LENGTH = 512  # the maximum tokens of a row by default
 _COLUMNS = ("text_columns", "score_column", "header", "separator")
 FREE_AFTER_TRAINING = ("activation", *(f"data.{key}" for key in (*_COLUMNS, "num_negatives", "seq_len")))
@@ -61,7 +58,7 @@ class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      objective: "listwise", "binary", "regression" or "distillation"; see `bertjax.models.ranking_losses`.
+      objective: the loss; see `bertjax.models.ranking_losses`.
       activation: what maps logits to scores: "identity" or "sigmoid". Default: in prediction, that of a `CrossEncoder`
         in `init_from`; otherwise "sigmoid" with objective=binary and "identity" with others.
     """
@@ -91,17 +88,23 @@ class Config(fine_tuning.FineTuningConfig):
         return OBJECTIVES[self.objective]
 
     @property
+    def metrics(self) -> Sequence[str]:
+        """The validation metrics."""
+        return self.definition.metrics if self.data.score_column else RANKS
+
+    @property
     def ranks(self) -> bool:
         """Whether the first text of each row is the relevant one."""
-        return self.definition.compares or not self.data.score_column
+        return self.metrics == RANKS
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, the length and the activation."""
-    length = (sentence_transformers.read_length(published.path) if published else None) or _LENGTH
-    config = completion.bert(config, published, seq_len=min(length, _LENGTH) if config["data"]["source"] else length)
+    length = (published and sentence_transformers.read_length(published.path)) or _LENGTH
+    trains = bool(config["data"]["source"])
+    config = completion.bert(config, published, seq_len=min(length, _LENGTH) if trains else length)
     activation = "sigmoid" if OBJECTIVES[config["objective"]].is_probability else "identity"
-    if published and not config["data"]["source"] and published.num_classes == 1:
+    if published and not trains and published.num_classes == 1:
         # What `CrossEncoder` applies to one logit if the folder does not state it.
         activation = sentence_transformers.read_activation(published.path, published.config) or "sigmoid"
     return {**config, "activation": config["activation"] or activation}
@@ -123,24 +126,24 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
     @functools.cached_property
     def _num_negatives(self) -> int:
         most = int(np.max(self.fields()["choice"]))
-        given = self._config.data.num_negatives
-        expected, fix = f"{most} or more, the negatives of a training row", "raise or omit it"
-        self._config.data.check(given is None or given >= most, "num_negatives", expected, fix=fix)
-        return most if given is None else given
+        data = self._config.data
+        limit = most if data.num_negatives is None else data.num_negatives
+        expected = f"{most} or more, the negatives of a training row"
+        data.check(limit >= most, "num_negatives", expected, fix="raise or omit it")
+        return limit
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; also fills in `data.num_negatives`."""
+        """Fills in also `data.num_negatives`."""
         config = super().complete(config)
         return {**config, "data": {**config["data"], "num_negatives": self._num_negatives}} if self._trains else config
 
     @functools.cached_property
     def rows(self) -> ChoiceRows:
-        """See `FineTuningData.rows`."""
         return ChoiceRows(self.fields(), 1 + self._num_negatives)
 
     def baselines(self) -> Mapping[str, float]:
-        """The expected accuracy of a random order."""
-        chances = [1 / len(each.rows) for each in self.valid]
+        """Returns the expected accuracy of a random order."""
+        chances = [1 / len(example.rows) for example in self.valid]
         return {"valid/chance_accuracy@1": float(np.mean(chances))} if self._config.ranks else {}
 
 
@@ -150,109 +153,99 @@ class Task(fine_tuning.FineTuningTask[Config]):
     architecture = "BertForSequenceClassification"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `FineTuningTask`."""
+        """See `Experiment`."""
         self.term = config.objective
         super().__init__(config, vocabulary)
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
-        """See `FineTuningTask.with_head`."""
         return BertForSequenceClassification(encoder, 1, config.model.classifier_dropout, config.model.lstm_size)
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
-        """The classifier, unless it has one output."""
+        """Returns the classifier, unless it has one output."""
         return () if pretrained.has_classes(published, ()) else ("classifier",)
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`; many, because thousands of texts are worth the time to compile them."""
+        """Returns many lengths, because thousands of texts are worth the time to compile them."""
         return bucket_lengths(self._seq_len, (*range(16, 512, 16), *range(512, self._seq_len, 128)))
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs`."""
-        config, kinds = self._config, {"labels": np.int32}
-        shape = config.batch_size, 1 + (config.data.num_negatives or 0)
-        lengths = bucket_lengths(self._seq_len, config.data.row_lengths)
-        specs = bert.batch_specs([(*shape, length) for length in lengths], {}, kinds)
+        shape = (self._config.batch_size, 1 + (self._config.data.num_negatives or 0))
+        lengths = bucket_lengths(self._seq_len, self._config.data.row_lengths)
+        specs = bert.batch_specs([(*shape, length) for length in lengths], {}, {"labels": np.int32})
         return [{**spec, "scores": jax.ShapeDtypeStruct(shape, np.float32)} for spec in specs]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The number of queries, if the loss compares their texts, or of texts."""
+        """Returns the number of queries if the loss compares their texts, otherwise that of texts."""
         if self._config.definition.compares:
             return super().denominators(batch)
         return {self.term: jnp.maximum(jnp.sum(_present(batch), dtype=jnp.float32), 1.0)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """See `TrainingTask.loss` and `ranking_losses`."""
-        present, targets = _present(batch), batch["scores"]
-        known = mask_logits(targets, present)
+        present = _present(batch)
+        scores = mask_logits(batch["scores"], present)
         rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in bert.INPUTS}
         logits = self.apply(params, rows, rng).reshape(present.shape)
-        best = jnp.argmax(known, axis=1)  # the positive, or the text with the highest score
+        best = jnp.argmax(scores, axis=1)  # the positive, or the text with the highest score
         right = is_best(mask_logits(logits, present), best) if self._config.ranks else None
-        if self.term == "listwise" and self._config.data.score_column:
-            targets = jax.nn.softmax(known)
+        is_distribution = self._config.definition.is_distribution and self._config.data.score_column
+        targets = jax.nn.softmax(scores) if is_distribution else batch["scores"]
         losses = self._config.definition.loss(logits, targets, present)
         return {self.term: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
 
     def score_names(self) -> Sequence[str]:
-        """The ranks of positives; of rows with scores, their correlations or, with binary ones, the precision."""
-        if self._config.ranks:
-            return _RANKS
-        return _PRECISION if self._config.definition.is_probability else _CORRELATIONS
+        return self._config.metrics
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `score_names`. A positive is compared with the negatives of its row; equal scores count against it."""
+        """Compares a positive with the negatives of its row; equal scores count against it."""
         logits = [np.array([output["logits"] for output in outputs], np.float64) for _, outputs in results]
         if self._config.ranks:
-            ranks = np.array([1 + np.sum(~(each[1:] < each[0])) for each in logits])
+            ranks = np.array([1 + np.sum(~(row[1:] < row[0])) for row in logits])
             values = (ranks == 1), (ranks <= 10) / ranks, (ranks <= 10) / np.log2(1 + ranks)
-            return {name: float(np.mean(each)) for name, each in zip(_RANKS, values, strict=True)}
+            return {name: float(np.mean(of_rows)) for name, of_rows in zip(RANKS, values, strict=True)}
         scores = np.concatenate([example.source.example.scores for example, _ in results])
-        if self._config.definition.is_probability:
+        if self._config.metrics == PRECISION:
             return {"average_precision": _average_precision(np.concatenate(logits), scores >= 0.5)}
-        return glue.score(_CORRELATIONS, self._activated(np.concatenate(logits)), scores)
+        return glue.score(CORRELATIONS, self._activated(np.concatenate(logits)), scores)
 
     def _activated(self, logits: np.ndarray) -> np.ndarray:
         return logits if self._config.activation == "identity" else sigmoid(logits)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The logit of each row, [B]."""
+        """Returns the logit of each row, [B]."""
         return {"logits": self.apply(params, batch, None)[:, 0]}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The score, with seven significant digits."""
+        """Returns the score, with seven significant digits."""
         score = self._activated(np.asarray(outputs[0]["logits"], np.float64))
         return {"score": float(f"{score:.7g}")}
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("score",)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`."""
         (query, *texts), scores, _ = example.source.example
         if not self._config.ranks:
-            shown = {"kind": "label", "text": query, "second": texts[0], "reference": scores[0]}
-            return {**shown, **self.record(example, outputs)}
+            record = {"kind": "label", "text": query, "second": texts[0], "reference": scores[0]}
+            return {**record, **self.record(example, outputs)}
         logits = np.array([output["logits"] for output in outputs], np.float64)
-        found = dict(zip(texts, np.exp(logits - np.logaddexp.reduce(logits)).tolist(), strict=False))
-        shown = {"kind": "label", "text": query, "second": "", "reference": texts[0]}
-        return {**shown, "label": max(found, key=found.__getitem__), "probabilities": found}
+        probabilities = dict(zip(texts, np.exp(logits - np.logaddexp.reduce(logits)).tolist(), strict=True))
+        record = {"kind": "label", "text": query, "second": "", "reference": texts[0]}
+        return {**record, "label": max(probabilities, key=probabilities.__getitem__), "probabilities": probabilities}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `CrossEncoder` of sentence-transformers opens."""
-        stated = sentence_transformers.cross_encoder(self._config.activation)
-        self.save(params, folder, self.architecture, more=stated, max_length=self._seq_len)
+        activation = sentence_transformers.cross_encoder(self._config.activation)
+        self.save(params, folder, self.architecture, more=activation, max_length=self._seq_len)
 
 
 def _present(batch: Batch) -> jax.Array:
-    """Which texts the rows of a batch have, [B, C]."""
+    """Returns whether the rows of a batch have each text, [B, C]."""
     return jnp.any(batch["segment_ids"] != 0, axis=-1)
 
 
 def _average_precision(scores: Float64[np.ndarray, " n"], relevant: Bool[np.ndarray, " n"]) -> float:
-    """The mean precision among the texts that score at least as high as each relevant one; 0.0 without any."""
-    found = np.sort(scores[relevant])
-    if not len(found):
-        return 0.0
-    before, before_all = np.searchsorted(found, found), np.searchsorted(np.sort(scores), found)
-    return float(np.mean((len(found) - before) / (len(scores) - before_all)))
+    """Returns the mean precision among the texts that score at least as high as each relevant one; 0.0 without any."""
+    thresholds = np.sort(scores[relevant])
+    num_relevant = len(thresholds) - np.searchsorted(thresholds, thresholds)
+    num_texts = len(scores) - np.searchsorted(np.sort(scores), thresholds)
+    return float(np.mean(num_relevant / num_texts)) if len(thresholds) else 0.0

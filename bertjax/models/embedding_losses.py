@@ -104,6 +104,10 @@ def margin(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) -> 
     return _mean_of_negatives(jnp.square(errors), texts)
 
 
+CORRELATIONS = ("spearman", "pearson")
+RANKS = ("accuracy@1", "mrr@10", "ndcg@10")
+
+
 class Objective(NamedTuple):
     """A loss, and the rows that it is computed on.
 
@@ -113,18 +117,20 @@ class Objective(NamedTuple):
         of each document.
       needs_negatives: whether rows have negatives.
       allows_classes: whether rows may have a class in place of a positive.
+      metrics: the validation metrics, `RANKS` of positives or `CORRELATIONS` of cosines with the scores of pairs.
     """
 
     loss: Loss
     scores: str = ""
     needs_negatives: bool = False
     allows_classes: bool = False
+    metrics: Sequence[str] = RANKS
 
 
 OBJECTIVES = {
     "ranking": Objective(ranking, allows_classes=True),
-    "cosine": Objective(cosine, "pair"),
-    "cosent": Objective(cosent, "pair"),
+    "cosine": Objective(cosine, "pair", metrics=CORRELATIONS),
+    "cosent": Objective(cosent, "pair", metrics=CORRELATIONS),
     "triplet": Objective(triplet, needs_negatives=True),
     "margin": Objective(margin, "teacher", needs_negatives=True),
 }

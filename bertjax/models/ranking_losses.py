@@ -4,7 +4,7 @@ Shapes: B queries, C texts of a query: its positive, then its negatives. Each lo
 and whether a query has each text, [B, C], and returns the loss of each query, [B].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -49,6 +49,11 @@ def distillation(logits: Scores, targets: Scores, present: Present) -> Float[Arr
     return _sum(jnp.square(errors), present) / jnp.maximum(jnp.sum(present[:, 1:], axis=1), 1)
 
 
+RANKS = ("accuracy@1", "mrr@10", "ndcg@10")
+CORRELATIONS = ("pearson", "spearman")
+PRECISION = ("average_precision",)
+
+
 class Objective(NamedTuple):
     """A loss, and the rows that it is computed on.
 
@@ -57,18 +62,23 @@ class Objective(NamedTuple):
       compares: whether it compares the texts of a row, which then needs a negative.
       needs_scores: whether rows must state the scores of their texts.
       is_probability: whether scores are from 0 to 1, and those of predictions are sigmoids of logits.
+      is_distribution: whether targets are the softmax of the scores of a row, if rows state scores.
+      metrics: the validation metrics if rows state scores: `RANKS` of positives, `CORRELATIONS` with the scores, or
+        `PRECISION` of the texts whose score is 0.5 or more. Rows without scores have `RANKS`.
     """
 
     loss: Callable[[Scores, Scores, Present], Float[Array, " B"]]
     compares: bool = False
     needs_scores: bool = False
     is_probability: bool = False
+    is_distribution: bool = False
+    metrics: Sequence[str] = RANKS
 
 
 OBJECTIVES = {
-    "listwise": Objective(listwise, compares=True),
-    "binary": Objective(binary, is_probability=True),
-    "regression": Objective(regression, needs_scores=True),
+    "listwise": Objective(listwise, compares=True, is_distribution=True),
+    "binary": Objective(binary, is_probability=True, metrics=PRECISION),
+    "regression": Objective(regression, needs_scores=True, metrics=CORRELATIONS),
     "distillation": Objective(distillation, compares=True, needs_scores=True),
 }
 
