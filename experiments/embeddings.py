@@ -11,8 +11,6 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
-from jaxtyping import Array, Float
 
 from bertjax import contract
 from bertjax.config import Constrained, Flat, Size, above, each, one_of
@@ -27,10 +25,10 @@ from bertjax.errors import UserError
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
-from bertjax.models.bert import Bert, BertInputs, HeadConfig
-from bertjax.models.dot_product import Tokens
+from bertjax.models.bert import HeadConfig
+from bertjax.models.embedder import Embedder
 from bertjax.models.embedding_losses import CORRELATIONS, OBJECTIVES, RANKS, LossConfig, Objective, Texts, total
-from bertjax.models.heads import DenseConfig, Pooling, SentenceDense, places_of_vectors, pool_texts
+from bertjax.models.heads import DenseConfig, Pooling
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
 from bertjax.scoring import glue, retrieval
@@ -249,32 +247,6 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
 def _row_length(lengths: Sequence[int] | None, seq_len: int) -> int:
     """The tokens of a packed row: at least those of the longest text."""
     return (lengths or (seq_len,))[-1]
-
-
-class Embedder(nn.Module):
-    """A vector for each text of each row.
-
-    Parameters: `bert`, without a pooler; and, if there are maps, `dense`, see `SentenceDense`.
-    """
-
-    config: HeadConfig
-    pooling: str
-    dense: tuple[DenseConfig, ...]
-
-    @nn.compact
-    def __call__(self, inputs: BertInputs, *, deterministic: bool) -> Float[Array, "B E F"]:
-        """Returns the vectors; meaningless ones where a row has fewer texts."""
-        is_of_text = inputs.segment_ids[:, None] == 1 + jnp.arange(inputs.instance_positions.shape[1])[:, None]
-        positions = Tokens.of(inputs.segment_ids, inputs.position_ids).positions
-        places = places_of_vectors(is_of_text, positions, self.pooling)
-        output = Bert(self.config, name="bert")(
-            inputs, deterministic=deterministic, return_attention=False, output_positions=places
-        )
-        if places is None:
-            vectors = pool_texts(output.hidden, is_of_text, positions, self.pooling)
-        else:
-            vectors = output.hidden.astype(jnp.float32)
-        return SentenceDense(self.dense, name="dense")(vectors) if self.dense else vectors
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
