@@ -24,10 +24,10 @@ from benchmarks import common, torch_summarization
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.configs.bertsum_ext import get_config
 from bertjax.contract import Batch
-from bertjax.data.codecs.summarization.article_rows import with_labels
 from bertjax.data.codecs.summarization.limits import LimitedArticle, limit
 from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
-from bertjax.data.prepared import TRAIN
+from bertjax.data.rows import stored
+from bertjax.data.splits import TRAIN
 from bertjax.experiments import bertsum_ext
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
@@ -98,13 +98,14 @@ def training_articles(data: Any) -> list[LimitedArticle]:
     """Returns the training articles within the limits, with labels."""
     codec = data.codec
     articles = (article for split, article in codec.splits() if split == TRAIN)
-    parts = (limit(article, codec.targets(article), codec.labels.limits, drops=True) for article in articles)
-    return [part for part in parts if isinstance(part, LimitedArticle)]
+    limited = (limit(article, codec.labeled(article), codec.labels.limits, drops=True) for article in articles)
+    return [article for article in limited if isinstance(article, LimitedArticle)]
 
 
 def encoded(articles: Sequence[LimitedArticle], codec: ArticleCodec) -> list[Batch]:
     """Returns the rows of all articles, with labels."""
-    return [with_labels(row, article.labels) for article in articles for row in codec.rows_of(article).rows]
+    fields = codec.with_targets(articles).fields
+    return list(stored.split(fields, len(fields["first_sentences"])))
 
 
 def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
@@ -129,7 +130,7 @@ def count_rows(batch: Batch) -> int:
 def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticle], rounds: int) -> list[str]:
     """Returns a table row: summaries of the articles."""
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
-    rows = [row for article in articles for row in opened.data.codec.rows_of(article).rows]
+    rows = encoded(articles, opened.data.codec)
     task, settings = opened.task, opened.settings
     params = Trainer(task, settings, jax.devices()[:1], opened.published).fresh().params
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
@@ -142,7 +143,7 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
         ours()
 
     def score(tokens: int) -> None:
-        for batch in torch_summarization.batches([row.inputs for row in rows], tokens):
+        for batch in torch_summarization.batches(rows, tokens):
             theirs.score(batch)
 
     timed = {tokens: _seconds(functools.partial(score, tokens))[0] for tokens in _PREDICTED_TOKENS}

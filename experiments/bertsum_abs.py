@@ -12,11 +12,13 @@ import numpy as np
 from bertjax.config import at_least
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.codecs.summarization import summary_rows
+from bertjax.data.codecs.summarization.articles import Article
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import AbstractiveCodec
 from bertjax.data.codecs.summarization.summary_rows import SummaryRows
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
+from bertjax.data.splits import VALID
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
@@ -28,7 +30,6 @@ from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
 from bertjax.tasks.summarization import SummarizationConfig, SummarizationData, SummarizationTask
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
-_INPUTS = ("input_ids", "token_type_ids")
 # Defaults of keys that neither the config nor `init_from` sets.
 _DEFAULTS = {
     "model.decoder_layers": 6,
@@ -61,10 +62,6 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     decoding: DecodingConfig
     num_scored: int
 
-    def codec(self, tokenizer: Tokenizer) -> AbstractiveCodec:
-        data = self.data
-        return AbstractiveCodec(data.articles, data.labels, data.rows, tokenizer, _INPUTS, self.target_len)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(self.num_scored == 0 or self.num_scored >= 2, "num_scored", "at least 2, or 0 for all")
@@ -73,15 +70,17 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
         fix = "set --config.data.long_articles=cut, and raise --config.data.seq_len to keep more of an article"
         self.data.check(is_cut, "long_articles", expected, fix=fix)
 
+    def codec(self, tokenizer: Tokenizer) -> AbstractiveCodec:
+        return AbstractiveCodec(self.data.articles, self.data.labels, self.data.rows, tokenizer, self.target_len)
+
+    def rules(self, article: LimitedArticle) -> SelectionConfig:
+        """Returns the selection rules of the baselines."""
+        return SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
+
 
 resolve = functools.partial(summarization.resolve, defaults=_DEFAULTS)
 open_vocabulary = bert.open_vocabulary
 example_config = functools.partial(bert.example_config, more=summary_rows.TARGET_TOKENS)
-
-
-def _rules(article: LimitedArticle) -> SelectionConfig:
-    """The selection rules of the baselines."""
-    return SelectionConfig(num_sentences=3, word_budget=0, threshold=None, block_ngrams=0, order="document")
 
 
 class Data(SummarizationData[Config]):
@@ -89,27 +88,21 @@ class Data(SummarizationData[Config]):
 
     more = summary_rows.TARGET_TOKENS
 
-    def rules(self, article: LimitedArticle) -> SelectionConfig:
-        """See `SummarizationData.rules`."""
-        return _rules(article)
-
-    def examples(self, split: str) -> Iterator[Example]:
-        """Yields an example for each article, numbered if sampling needs it."""
-        return seq2seq.numbered(super().examples(split), self._config.decoding)
-
     def padded(self, fields: Fields) -> SummaryRows:
-        """See `SummarizationData.padded`."""
         return SummaryRows(fields, self._config.target_len)
 
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
-        """See `PreparedData.valid_batches`."""
-        return self.bucketed(self.padded(self.codec.fields(self.scored["valid"])))
+        limited = list(map(self.codec.limited, self.scored[VALID]))
+        return self.bucketed(self.padded(self.codec.with_targets(limited).fields))
 
     @property
-    def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
+    def summarized(self) -> Mapping[str, Sequence[Article]]:
         """The first `num_scored` validation articles, and all test articles."""
-        return {**self.scored, "valid": self.scored["valid"][: self._config.num_scored or None]}
+        return {**self.scored, VALID: self.scored[VALID][: self._config.num_scored or None]}
+
+    def examples(self, split: str) -> Iterator[Example]:
+        return seq2seq.numbered(super().examples(split), self._config.decoding)
 
 
 class Task(Seq2SeqTask, SummarizationTask[Config]):
@@ -124,13 +117,15 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         start, end, _ = summary_rows.target_ids(vocabulary)
         self._ids = TargetIds(start, end, vocabulary.pad_id, vocabulary.unk_id)
 
-    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
-        return seq2seq.numbered(examples, self._decoding)
-
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `SummarizationTask.warm_start` and `Config.copy_embeddings`."""
-        found, is_new = super().warm_start(params, published), "decoder_layers" not in published.fields
-        return copy_embeddings(found) if is_new and self._config.copy_embeddings else found
+        params = super().warm_start(params, published)
+        is_new = "decoder_layers" not in published.fields
+        return copy_embeddings(params) if is_new and self._config.copy_embeddings else params
+
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Yields the examples, numbered if sampling needs it."""
+        return seq2seq.numbered(examples, self._decoding)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """See `TrainingTask.batch_specs`."""
@@ -144,14 +139,14 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         ]
 
     def score_names(self) -> Sequence[str]:
-        """The names of `summaries.metric_names`, and those of the loss on reference summaries."""
+        """Returns the names of `summaries.metric_names`, and those of the loss on reference summaries."""
         return (*summaries.metric_names(self._config.rouge), *seq2seq.METRICS)
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summaries.metrics`."""
+        """Returns the metrics of the summaries; see `summaries.metrics`."""
         texts = [self._sentences(outputs) for _, outputs in results]
         articles = [example.source.kept.article for example, _ in results]
-        return summaries.metrics(texts, articles, _rules, self._config.rouge)
+        return summaries.metrics(texts, articles, self._config.rules, self._config.rouge)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The summary of each row: ids [B, 1, T], lengths and scores [B, 1]."""
@@ -168,17 +163,16 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         "complete" is false if the summary was truncated at its maximum length.
         """
         article = example.source.example
-        each = [
+        ranked = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
             for rank in range(self._decoding.n_best)
         ]
-        record = {"id": article.id, **each[0], "complete": self.is_complete(outputs[0], 0)}
-        if len(each) > 1:
-            record["n_best"] = each
+        record = {"id": article.id, **ranked[0], "complete": self.is_complete(outputs[0], 0)}
+        if len(ranked) > 1:
+            record["n_best"] = ranked
         return summaries.with_reference(record, article)
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         several = ("n_best",) if self._decoding.n_best > 1 else ()
         return ("id", "summary", "score", "complete", *several, *summaries.REFERENCE_FIELDS)
 

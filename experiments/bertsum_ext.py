@@ -1,7 +1,6 @@
 """Extractive summarization: selects sentences of an article (Liu 2019; Liu and Lapata 2019, section 3)."""
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -17,8 +16,6 @@ from bertjax.data.codecs.summarization import article_rows
 from bertjax.data.codecs.summarization.article_rows import sentence_lengths
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import ExtractiveCodec
-from bertjax.data.rows.buckets import Rows
-from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
@@ -30,7 +27,6 @@ from bertjax.tasks import bert, completion, fine_tuning, summaries, summarizatio
 from bertjax.tasks.fine_tuning import EpochsConfig
 from bertjax.tasks.summarization import SummarizationConfig, SummarizationData, SummarizationTask
 
-_log = logging.getLogger(__name__)
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
 
 _OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
@@ -68,11 +64,9 @@ class Config(EpochsConfig, SummarizationConfig):
     match_reference: Annotated[str, one_of(*selection.MATCHES)]
 
     def codec(self, tokenizer: Tokenizer) -> ExtractiveCodec:
-        data = self.data
-        return ExtractiveCodec(data.articles, data.labels, data.rows, tokenizer, article_rows.INPUTS)
+        return ExtractiveCodec(self.data.articles, self.data.labels, self.data.rows, tokenizer)
 
     def rules(self, article: LimitedArticle) -> SelectionConfig:
-        """The selection rules for a summary that is compared with the reference."""
         return selection.rules_for_reference(self.selection, article.article.summary or (), self.match_reference)
 
 
@@ -96,10 +90,6 @@ open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_conf
 class Data(SummarizationData[Config]):
     """See `bertjax.contract.Data`."""
 
-    def rules(self, article: LimitedArticle) -> SelectionConfig:
-        """See `SummarizationData.rules`."""
-        return self._config.rules(article)
-
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `SummarizationData.complete`; fills in the lengths in updates."""
         config = super().complete(config)
@@ -109,24 +99,18 @@ class Data(SummarizationData[Config]):
         """The updates of an epoch times `batch_size`: batches of short rows hold more than `batch_size` rows."""
         return self._config.batch_size * self.train.steps_per_epoch
 
-    def padded(self, fields: Fields) -> Rows:
-        """See `SummarizationData.padded`."""
-        return Rows(fields)
-
 
 class Task(SummarizationTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """See `bertjax.contract.TrainingTask`. Predictions read sentences of more than `selection.min_words` words."""
 
     _codec: ExtractiveCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `Experiment`."""
         super().__init__(config, vocabulary, BertSumConfig, BertSum)
-        self._selection = config.selection
-        self._rules = config.rules
-        # Predictions read sentences of as many words as `selection` allows.
         limits = dataclasses.replace(config.data.limits, min_words=config.selection.min_words)
-        self._codec = dataclasses.replace(self._codec, labels=dataclasses.replace(self._codec.labels, limits=limits))
+        labels = dataclasses.replace(config.data.labels, limits=limits)
+        self._codec = dataclasses.replace(self._codec, labels=labels)
 
     def init(self, rng: jax.Array) -> Params:
         """See `TrainingTask.init`."""
@@ -170,15 +154,18 @@ class Task(SummarizationTask[Config]):
         return logits
 
     def score_names(self) -> Sequence[str]:
-        """The names of `summaries.metric_names`, and the loss."""
+        """Returns the names of `summaries.metric_names`, and the loss."""
         return (*summaries.metric_names(self._config.rouge), "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """See `summaries.metrics`. The loss is the mean over articles of the sum over sentences."""
-        pairs = [(example.source.kept.article, _merged(example, outputs)) for example, outputs in results]
-        selected = [summaries.summary(a, _probabilities(logits), self._rules(a)) for a, logits in pairs]
-        metrics = summaries.metrics(selected, [article for article, _ in pairs], self._rules, self._config.rouge)
-        return {**metrics, "loss": float(np.mean([_loss(logits, article.labels) for article, logits in pairs]))}
+        """Returns the metrics of the summaries. The loss is the mean over articles of the sum over sentences."""
+        rules = self._config.rules
+        articles = [example.source.kept.article for example, _ in results]
+        logits = [_merged(*result) for result in results]
+        pairs = list(zip(articles, logits, strict=True))
+        selected = [summaries.summary(a, _probabilities(of_a), rules(a)) for a, of_a in pairs]
+        metrics = summaries.metrics(selected, articles, rules, self._config.rouge)
+        return {**metrics, "loss": float(np.mean([_loss(of_a, a.labels) for a, of_a in pairs]))}
 
     def predict_lengths(self) -> Sequence[int]:
         """See `PredictionTask.predict_lengths`; of tokens, and of sentences."""
@@ -192,46 +179,46 @@ class Task(SummarizationTask[Config]):
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary, the score of each sentence (null outside the limits), and the sentences skipped with reasons."""
-        article, logits = example.source.kept.article, _merged(example, outputs)
-        selected = summaries.select(article, _probabilities(logits), self._selection)
-        scores: list[float | None] = [None] * len(article.article.sentences)
-        for number, score in zip(article.numbers, _probabilities(logits).tolist(), strict=True):
+        article = example.source.example
+        limited = example.source.kept.article
+        probabilities = _probabilities(_merged(example, outputs))
+        selected = summaries.select(limited, probabilities, self._config.selection)
+        scores: list[float | None] = [None] * len(article.sentences)
+        for number, score in zip(limited.numbers, probabilities.tolist(), strict=True):
             scores[number] = None if score == -np.inf else round(score, 6)
-        positions = [article.numbers[i] for i in selected.chosen]
+        positions = [limited.numbers[i] for i in selected.chosen]
         record = {
-            "id": article.article.id,
-            "summary": [article.article.sentences[i] for i in positions],
+            "id": article.id,
+            "summary": [article.sentences[i] for i in positions],
             "positions": positions,
-            "sentences": list(article.article.sentences),
+            "sentences": list(article.sentences),
             "scores": scores,
             "refused": [
                 {
-                    "position": article.numbers[each.sentence],
-                    "reason": each.reason,
-                    "blocked_by": None if each.blocked_by is None else article.numbers[each.blocked_by],
-                    "ngram": " ".join(each.ngram),
+                    "position": limited.numbers[refusal.sentence],
+                    "reason": refusal.reason,
+                    "blocked_by": None if refusal.blocked_by is None else limited.numbers[refusal.blocked_by],
+                    "ngram": " ".join(refusal.ngram),
                 }
-                for each in selected.refused
+                for refusal in selected.refused
             ],
         }
-        return summaries.with_reference(record, article.article)
+        return summaries.with_reference(record, article)
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
-        own = ("id", "summary", "positions", "sentences", "scores", "refused")
-        return (*own, *summaries.REFERENCE_FIELDS)
+        return ("id", "summary", "positions", "sentences", "scores", "refused", *summaries.REFERENCE_FIELDS)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """See `BertTask.sample`; adds the oracle's choice."""
-        article = example.source.kept.article
-        oracle = [article.numbers[i] for i in np.flatnonzero(article.labels)]
+        limited = example.source.kept.article
+        oracle = [limited.numbers[i] for i in np.flatnonzero(limited.labels)]
         return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:
     """The logit of each sentence within the limits; -inf if no row contains it."""
-    article, rows = example.source.kept
-    return article_rows.merge_scores(rows, [output["logits"] for output in outputs], len(article.sentences))
+    limited, parts = example.source.kept
+    return article_rows.merge_scores(parts, [output["logits"] for output in outputs], len(limited.sentences))
 
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:
@@ -241,5 +228,6 @@ def _probabilities(logits: np.ndarray) -> np.ndarray:
 
 def _loss(logits: np.ndarray, labels: Sequence[int]) -> float:
     """The summed loss of the sentences that have a logit."""
-    known = logits != -np.inf
-    return float(np.sum(np.logaddexp(0, logits[known]) - logits[known] * np.array(labels)[known]))
+    has_logit = logits != -np.inf
+    logits = logits[has_logit]
+    return float(np.sum(np.logaddexp(0, logits) - logits * np.array(labels)[has_logit]))

@@ -30,7 +30,7 @@ class SelectionConfig(Constrained, prefix="selection"):
         are skipped; shorter sentences with lower scores may still be chosen.
       threshold: minimum score; None for no minimum.
       block_ngrams: skip a sentence that shares this many consecutive words with a chosen one; 0 for no blocking. Words
-        are compared in lower case, as in PreSumm (`summarization.select` lowercases them). PreSumm: 3. In Chinese,
+        are compared in lower case, as in PreSumm (`summaries.select` lowercases them). PreSumm: 3. In Chinese,
         where each letter counts as a word, 3 blocks many sentences; use 5 or 6.
       order: order of the chosen sentences, "score" (PreSumm) or "document".
       min_words: in prediction, only sentences with more words than this are read and can be chosen. Training and

@@ -1,4 +1,4 @@
-"""Base classes of summarization with a BERT encoder: config, data and task."""
+"""Base classes of summarization: config, articles, vocabulary and tasks."""
 
 import abc
 import dataclasses
@@ -22,6 +22,7 @@ from bertjax.data.rows.buckets import (
     BucketedBatches,
     BucketsConfig,
     Padded,
+    Rows,
     bucket_lengths,
     budget_sizes,
     check_seq_len,
@@ -82,13 +83,17 @@ class SummarizationConfig(WarmStartConfig):
     positions: Annotated[str, one_of("tile", "repeat_last")]
     rouge: RougeConfig
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seq_len(self.data.seq_len, self.model.max_positions)
+
     @abc.abstractmethod
     def codec(self, tokenizer: Tokenizer) -> ArticleCodec:
         """Returns the kind of the rows."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_seq_len(self.data.seq_len, self.model.max_positions)
+    @abc.abstractmethod
+    def rules(self, article: LimitedArticle) -> SelectionConfig:
+        """Returns the selection rules for a summary that is compared with the reference."""
 
 
 C = TypeVar("C", bound=SummarizationConfig)
@@ -125,12 +130,10 @@ class SummarizationData(PreparedData[C, Article]):
 
     @property
     def fingerprint(self) -> str:
-        """See `Data.fingerprint`."""
         return self._text.fingerprint
 
     @property
     def has_vocabulary(self) -> bool:
-        """See `PreparedData.has_vocabulary`."""
         return bool(self._config.data.vocab_file) or self._text.is_finished()
 
     def write_vocabulary(self) -> None:
@@ -145,17 +148,13 @@ class SummarizationData(PreparedData[C, Article]):
             return article_text.named_vocabulary(self._config.data.vocabulary)
         return load_tokenizer(self._folder, self._config.data.lowercase)
 
-    @abc.abstractmethod
-    def rules(self, article: LimitedArticle) -> SelectionConfig:
-        """The selection rules of the baselines for an article."""
-
     @functools.cached_property
     def codec(self) -> ArticleCodec:
         return self._config.codec(self.vocabulary)
 
-    @abc.abstractmethod
     def padded(self, fields: Fields) -> Padded:
         """Returns the rows with the fields of the codec."""
+        return Rows(fields)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """See `Data.complete`. Reads the validation and test articles, so that bad ones raise UserError early."""
@@ -163,52 +162,50 @@ class SummarizationData(PreparedData[C, Article]):
         return super().complete(config)
 
     @functools.cached_property
-    def scored(self) -> Mapping[str, tuple[LimitedArticle, ...]]:
+    def scored(self) -> Mapping[str, Sequence[Article]]:
         """The validation and test articles, by split."""
         splits = article_text.splits(self._config.data.articles)[1:]
-        return {split: tuple(map(self.codec.limited, self.read.held_out(split))) for split in splits}
+        return {split: tuple(self.read.held_out(split)) for split in splits}
 
     @property
-    def summarized(self) -> Mapping[str, Sequence[LimitedArticle]]:
+    def summarized(self) -> Mapping[str, Sequence[Article]]:
         """The articles of `scored` that are summarized for metrics."""
         return self.scored
 
     @functools.cached_property
     def rows(self) -> Padded:
-        """See `PreparedData.rows`."""
         return self.padded(self.prepared.train)
 
     @functools.cached_property
     def train(self) -> BucketedBatches:
-        """See `PreparedData.train`."""
         return self.bucketed(self.rows)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Yields an example for each article."""
-        return inputs.encoded(self.codec, (part.article for part in self.summarized.get(split, ())))
+        return inputs.encoded(self.codec, self.summarized.get(split, ()))
 
     def baselines(self) -> Mapping[str, float]:
-        """Metrics of the first sentences and of the oracle; see `summaries.baselines`."""
-        return summaries.baselines(self.summarized, self.rules, self._config.rouge)
+        """Returns metrics of the first sentences and of the oracle; see `summaries.baselines`."""
+        limited = {split: list(map(self.codec.limited, articles)) for split, articles in self.summarized.items()}
+        return summaries.baselines(limited, self._config.rules, self._config.rouge)
 
 
 class SummarizationTask(BertTask[C], TrainingTask):
-    """A task that summarizes articles with a BERT encoder."""
+    """A task that summarizes articles with a BERT encoder. `Source.kept` of an example is an `ArticleParts`."""
 
     def __init__(
-        self, config: C, tokenizer: Tokenizer, head: type[Any], model: Callable[[HeadConfig, Any], nn.Module]
+        self, config: C, vocabulary: Tokenizer, head: type[Any], model: Callable[[HeadConfig, Any], nn.Module]
     ) -> None:
         """Initializes the task; see `Experiment`.
 
         Args:
           config: the settings.
-          tokenizer: the tokenizer, with the vocabulary.
+          vocabulary: the tokenizer.
           head: the dataclass of the head.
           model: builds the whole model from the configurations of BERT and of the head.
         """
         self._head = part(head, config.model)
-        encoder = config.model.encoder(tokenizer.vocab)
-        super().__init__(config, tokenizer, encoder, model(encoder, self._head), config.data.seq_len)
+        encoder = config.model.encoder(vocabulary.vocab)
+        super().__init__(config, vocabulary, encoder, model(encoder, self._head), config.data.seq_len)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         """See `PredictionTask.warm_start`. `config.positions` selects how positions without weights are initialized."""

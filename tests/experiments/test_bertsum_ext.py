@@ -107,11 +107,11 @@ def results_of(data, logit):
     """Returns each validation example with outputs in which a sentence's logit is a function of its label."""
     results = []
     for example in data.validation_examples():
-        article, rows = example.source.kept
+        article, parts = example.source.kept
         outputs = []
-        for row in rows:
+        for covers, _ in parts:
             logits = np.full(40, 99.0, np.float32)  # values after the sentences have no meaning
-            logits[: len(row.shows)] = [logit(article.labels[i]) for i in row.shows]
+            logits[: len(covers)] = [logit(article.labels[i]) for i in covers]
             outputs.append({"logits": logits})
         results.append((example, outputs))
     return results
@@ -204,7 +204,7 @@ def test_lengths_of_scored_summaries(tmp_path, overrides, words):
     article = next(data.validation_examples()).source.kept.article
     scores = np.where(article.labels, 0.9, 0.4)
 
-    rules = task._rules(article)
+    rules = task._config.rules(article)
 
     def length(summary):
         return sum(len(sentence.split()) for sentence in summary)
@@ -279,7 +279,7 @@ def test_a_word_budget_below_every_sentence_is_warned_about(tmp_path, caplog):
     for budget in (7, 6):
         progress._logged.clear()
         caplog.clear()
-        rules = dataclasses.replace(task._rules(article), word_budget=budget)
+        rules = dataclasses.replace(task._config.rules(article), word_budget=budget)
         chosen = summaries.select(article, np.zeros(len(article.numbers)), rules).chosen
         told = [message for message in caplog.messages if "selection.word_budget" in message]
         assert (len(chosen), len(told)) == ((1, 0) if budget == 7 else (0, 1))

@@ -367,7 +367,7 @@ def test_an_article_without_a_summary_is_summarized(home, tmp_path, row):
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     task = make(home, "extracts", **{"data.article_field": "a", "data.gold_field": "gold"})
     (example,) = task.examples_of(str(tmp_path / "in.jsonl"))
-    assert example.source.article.article.sentences == ("A cat.",)
+    assert example.source.example.sentences == ("A cat.",)
 
 
 def test_all_articles_are_bad(home, tmp_path, caplog):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -10,10 +10,10 @@ from jaxtyping import Float
 
 from bertjax.config import Constrained, one_of
 from bertjax.data.rows.buckets import bucket_lengths
+from bertjax.data.rows.stored import Ragged
 from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import Tokenizer
 
-INPUTS = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")  # of training
 _SHORTEST = 2  # the minimum tokens of a sentence: a piece and a special token
 _ROOMS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
 
@@ -60,14 +60,11 @@ class ArticleRow(NamedTuple):
     """
 
     inputs: dict[str, np.ndarray]
-    shows: range  # the sentences in the row
-    owns: range  # the sentences whose scores come from this row; no other row of the article owns them
+    part: Part  # the sentences in the row, and those that it owns
     is_cut: bool = False  # whether some tokens of the article, or of a sentence in the row, are in no row
 
 
-def rows(
-    sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig, inputs: Sequence[str] = INPUTS
-) -> list[ArticleRow]:
+def rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig) -> list[ArticleRow]:
     """Returns the rows of an article, at least one. A sentence that normalizes to nothing is [UNK].
 
     If the article is cut, its last sentence may be truncated; see `ArticleRowsConfig.long_articles`.
@@ -76,28 +73,23 @@ def rows(
       sentences: the sentences of the article.
       tokenizer: the tokenizer.
       config: the conversion settings.
-      inputs: the fields of `ArticleRow.inputs` to keep.
     """
-    found = _rows(sentences, tokenizer, config)
-    return [row._replace(inputs={name: row.inputs[name] for name in inputs}) for row in found]
-
-
-def _rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig) -> list[ArticleRow]:
-    limit, specials = config.seq_len, tokenizer.template.num_special(1)
-    whole = [ids or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
-    pieces = [ids[: limit - specials] for ids in whole]
+    limit = config.seq_len
+    specials = tokenizer.template.num_special(1)
+    encoded = [ids or [tokenizer.unk_id] for ids in encode(sentences, tokenizer, config.words)]
+    pieces = [ids[: limit - specials] for ids in encoded]
     sizes = [len(ids) + specials for ids in pieces]
     if config.long_articles == "windows":
-        is_cut = [len(ids) > limit - specials for ids in whole]
+        is_cut = [len(ids) > limit - specials for ids in encoded]
         return [
             _row(pieces, part, tokenizer, config)._replace(is_cut=any(is_cut[part.covers.start : part.covers.stop]))
             for part in cover(sizes, limit, config.window_overlap)
         ]
     firsts = np.cumsum(sizes) - sizes
     last = limit - 1 - specials * (config.long_articles == "cut")  # "cut" leaves room for [CLS], a piece and [SEP]
-    kept = int(np.searchsorted(firsts, last, side="right"))
-    row = _row(pieces, Part(range(kept), range(kept)), tokenizer, config)
-    return [row._replace(is_cut=sum(len(ids) + specials for ids in whole) > limit)]
+    count = int(np.searchsorted(firsts, last, side="right"))
+    row = _row(pieces, Part(range(count), range(count)), tokenizer, config)
+    return [row._replace(is_cut=sum(len(ids) + specials for ids in encoded) > limit)]
 
 
 def sentence_lengths(seq_len: int) -> tuple[int, ...]:
@@ -109,38 +101,36 @@ def sentence_lengths(seq_len: int) -> tuple[int, ...]:
     return bucket_lengths(-(-seq_len // _SHORTEST), _ROOMS)
 
 
-def with_labels(row: ArticleRow, labels: Sequence[int]) -> dict[str, np.ndarray]:
-    """Returns the inputs of a row with the labels of its sentences.
+def sentence_labels(starts: Ragged, rows: Iterable[tuple[Part, Sequence[int]]]) -> dict[str, Ragged]:
+    """Returns labels and label_weights of rows: the label and 1 at the [CLS] of each owned sentence, else 0; float32.
 
     Args:
-      row: the row of an article.
-      labels: for each sentence of the article, 1 if it belongs to the summary, else 0.
-    Returns:
-      `row.inputs`; labels and label_weights [S] float32: the label and 1 at the [CLS] of each owned sentence, else 0.
+      starts: the sentence_starts of the rows.
+      rows: for each row, its sentences and the labels of all sentences of its article, 1 for those of the summary.
     """
-    first, last = row.owns.start - row.shows.start, row.owns.stop - row.shows.start
-    positions = np.flatnonzero(row.inputs["sentence_starts"])[first:last]
-    targets, weights = np.zeros((2, len(row.inputs["input_ids"])), np.float32)
-    targets[positions] = labels[row.owns.start : row.owns.stop]
-    weights[positions] = 1
-    return {**row.inputs, "labels": targets, "label_weights": weights}
+    of_sentences = [
+        (labels[number], 1) if number in part.owns else (0, 0) for part, labels in rows for number in part.covers
+    ]
+    of_tokens = np.zeros((2, len(starts.values)), np.float32)
+    of_tokens[:, starts.values == 1] = np.transpose(of_sentences)
+    targets, weights = of_tokens
+    return {"labels": starts._replace(values=targets), "label_weights": starts._replace(values=weights)}
 
 
 def merge_scores(
-    found: Sequence[ArticleRow], scores: Sequence[Float[np.ndarray, " _"]], count: int
+    parts: Sequence[Part], scores: Sequence[Float[np.ndarray, " _"]], count: int
 ) -> Float[np.ndarray, " {count}"]:
     """Returns the scores of an article's sentences, each from the row that owns it; -inf if no row contains it.
 
     Args:
-      found: the rows of the article.
+      parts: the sentences of each row of the article.
       scores: for each row, the scores of its sentences, optionally followed by padding.
       count: the number of sentences of the article.
     """
-    whole = np.full(count, -np.inf)
-    for row, values in zip(found, scores, strict=True):
-        shift = row.shows.start
-        whole[row.owns.start : row.owns.stop] = values[row.owns.start - shift : row.owns.stop - shift]
-    return whole
+    merged = np.full(count, -np.inf)
+    for (covers, owns), values in zip(parts, scores, strict=True):
+        merged[owns.start : owns.stop] = values[owns.start - covers.start : owns.stop - covers.start]
+    return merged
 
 
 def encode(sentences: Sequence[str], tokenizer: Tokenizer, words: str) -> list[list[int]]:
@@ -152,16 +142,21 @@ def encode(sentences: Sequence[str], tokenizer: Tokenizer, words: str) -> list[l
 
 def _row(pieces: Sequence[list[int]], part: Part, tokenizer: Tokenizer, config: ArticleRowsConfig) -> ArticleRow:
     template = tokenizer.template
-    shown = [template.row([sentence])[0] for sentence in pieces[part.covers.start : part.covers.stop]]
-    ids = list(itertools.chain.from_iterable(shown))
+    sentences = [template.row([sentence])[0] for sentence in pieces[part.covers.start : part.covers.stop]]
+    ids = list(itertools.chain.from_iterable(sentences))
     if len(ids) > config.seq_len:
         ids[config.seq_len - len(template.end) :] = template.end
-    input_ids, sizes = np.array(ids, np.int32), np.array(list(map(len, shown)))
+    input_ids = np.array(ids, np.int32)
+    sizes = np.array(list(map(len, sentences)))
     starts = np.zeros_like(input_ids)
     starts[np.cumsum(sizes) - sizes] = 1
     types = (np.cumsum(starts) - 1) % 2 if config.interval_segments else np.zeros_like(starts)
-    inputs = {"input_ids": input_ids, "token_type_ids": types.astype(np.int32), "sentence_starts": starts}
-    inputs["first_sentences"] = np.array(part.covers.start, np.int32)
-    room = next(length for length in sentence_lengths(config.seq_len) if length >= len(shown))
-    inputs["cls_positions"] = np.pad(np.flatnonzero(starts), (0, room - len(shown))).astype(np.int32)
-    return ArticleRow(inputs, part.covers, part.owns)
+    room = next(length for length in sentence_lengths(config.seq_len) if length >= len(sentences))
+    inputs = {
+        "input_ids": input_ids,
+        "token_type_ids": types.astype(np.int32),
+        "sentence_starts": starts,
+        "first_sentences": np.array(part.covers.start, np.int32),
+        "cls_positions": np.pad(np.flatnonzero(starts), (0, room - len(sentences))).astype(np.int32),
+    }
+    return ArticleRow(inputs, part)

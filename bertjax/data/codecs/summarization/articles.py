@@ -185,21 +185,23 @@ def parse(texts: Iterable[str], config: ArticlesConfig, bad_rows: BadRows) -> It
     return _parsed(bodies, config, bad_rows)
 
 
-def parse_each(texts: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
+def parse_each(texts: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows, first: int = 1) -> Iterator[Article]:
     """Yields the article in each text.
 
     Args:
       texts: the texts, each with any number of lines; or lists of lines.
       config: the format of the articles; `layout` is ignored.
       bad_rows: how to treat bad articles, which include objects that are not str.
+      first: the number of the first text.
     Raises:
       UserError: if an article is bad, with its number; or if there are no texts.
     """
-    return _parsed((text.split("\n") if isinstance(text, str) else text for text in texts), config, bad_rows)
+    bodies = (text.split("\n") if isinstance(text, str) else text for text in texts)
+    return _parsed(bodies, config, bad_rows, first)
 
 
-def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
-    stored = bad_rows.sift(itertools.starmap(_of_lines, enumerate(bodies, start=1)))
+def _parsed(bodies: Iterable[Any], config: ArticlesConfig, bad_rows: BadRows, first: int = 1) -> Iterator[Article]:
+    stored = bad_rows.sift(itertools.starmap(_of_lines, enumerate(bodies, start=first)))
     return _to_summarize(stored, "input", config, bad_rows)
 
 

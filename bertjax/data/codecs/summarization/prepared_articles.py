@@ -1,4 +1,4 @@
-"""The codecs of articles with their summaries."""
+"""The codecs of articles with their summaries: rows of sentences to select, or of a summary to generate."""
 
 import abc
 import dataclasses
@@ -7,20 +7,21 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from bertjax import words
 from bertjax.data.codecs.codec import Encoded, Input, Survey, TrainingCodec, TrainingRows, limits_of, of_seq_len
 from bertjax.data.codecs.summarization import article_rows, article_text, articles, summary_rows
-from bertjax.data.codecs.summarization.article_rows import ArticleRow, ArticleRowsConfig
+from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.codecs.summarization.article_text import LabelsConfig
 from bertjax.data.codecs.summarization.articles import Article, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import ArticleLimits, LimitedArticle, limit
 from bertjax.data.codecs.summarization.oracle import oracle
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.rows.stored import Fields, Row, fields_of
+from bertjax.data.rows.stored import Fields, Ragged, fields_of, ragged
+from bertjax.data.rows.windows import Part
 from bertjax.data.splits import TRAIN
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
@@ -32,60 +33,60 @@ OF_OTHER_LETTERS = "--config.data.oracle.letters=unicode --config.rouge.flavor=u
 _LOOKED_AT = 1000  # the number of articles from which the share of ASCII letters is estimated
 
 
-class ArticleRows(NamedTuple):
-    """The part of an article within the limits, and its rows."""
+class ArticleParts(NamedTuple):
+    """An article and the sentences of each of its rows."""
 
     article: LimitedArticle
-    rows: Sequence[ArticleRow]
+    parts: tuple[Part, ...]  # for each row, the sentences in it, and those whose scores come from it
 
 
 @dataclasses.dataclass(frozen=True)
 class ArticleCodec(TrainingCodec[Article]):
-    """Articles with their summaries: one row for each article, or several for a long one.
+    """Articles: one row for each window of an article.
 
-    An article out of limits is left out of training. In validation and prediction it is cut.
+    An article out of `data.limits` is left out of training, and cut for validation and prediction.
 
     Attributes:
+      inputs: the row fields that the model reads; see `ArticleRow`.
+      prediction_inputs: further row fields that it reads in validation and prediction.
       gold_suffices: whether the sentences that annotators selected are the summary of an article without one.
-      predicted_inputs: fields of `ArticleRow` that only predictions read.
-      articles: the articles to read. Those of training have summaries.
+      articles: the articles to read. Those of training and validation have summaries.
       labels: the limits on articles, and the oracle.
       rows: the conversion of articles to rows.
       tokenizer: the tokenizer.
-      inputs: the fields of `ArticleRow` that the model reads.
     """
 
+    inputs: ClassVar[tuple[str, ...]]
+    prediction_inputs: ClassVar[tuple[str, ...]] = ()
     gold_suffices: ClassVar[bool] = False
-    predicted_inputs: ClassVar[tuple[str, ...]] = ()
     articles: ArticlesConfig
     labels: LabelsConfig
     rows: ArticleRowsConfig
     tokenizer: Tokenizer
-    inputs: tuple[str, ...]
 
     def key(self) -> Any:
-        """Raises UserError for missing sources."""
+        """Returns the description. Raises UserError for missing sources."""
         configs = [dataclasses.asdict(config) for config in (self.labels, self.rows)]
         splitter = metadata.version("nltk")  # NLTK splits sentences and stems words
         return [article_text.fingerprints(self.articles), configs, self.tokenizer.key, self.inputs, splitter]
 
     def splits(self) -> Iterator[tuple[str, Article]]:
-        """Yields the training articles last, so that errors in the few others are found early."""
+        """Yields the articles. Training articles are last, so that errors in the few others are found early."""
         first, *others = article_text.splits(self.articles)
         for split in (*others, first) if self.articles.source else others:
             for article in article_text.of_split(self.articles, split, gold_suffices=self.gold_suffices).articles():
                 yield split, article
 
     def lines(self, lines: Iterable[str], bad_rows: BadRows) -> Iterator[Input]:
-        """Returns one article of all lines, or one per line; see `ArticleFormat.layout`."""
+        """Returns one article of all lines, or one for each line; see `ArticleFormat.layout`."""
         return map(_input, articles.parse(lines, self.articles, bad_rows))
 
     def objects(self, values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Input]:
-        """Returns one article per text, whose lines are those of a text file."""
-        return map(_input, articles.parse_each(values, self.articles, bad_rows))
+        """Returns one article for each text, whose lines are those of a text file."""
+        return map(_input, articles.parse_each(values, self.articles, bad_rows, first))
 
     def file(self, path: str, bad_rows: BadRows) -> Iterator[Input]:
-        """Returns the articles of files or a folder; see `article_formats.read`."""
+        """Returns the articles of files, a folder or a TFDS dataset; see `article_formats.read`."""
         return map(_input, articles.read(path, "--input", self.articles, bad_rows))
 
     def survey(self) -> Survey[Article]:
@@ -94,12 +95,8 @@ class ArticleCodec(TrainingCodec[Article]):
     def text(self, example: Article) -> str:
         return "\n".join(example.sentences)
 
-    def gold(self, example: Article) -> tuple[str, ...] | None:
-        """Returns the sentences of the summary."""
-        return example.summary
-
     def scored(self, example: Article) -> Article:
-        """If the source selects no sentences, the article gets those of the oracle as `gold`."""
+        """Returns the article with `gold`, for the metrics of the oracle."""
         return example._replace(gold=self.chosen(example))
 
     def chosen(self, article: Article) -> tuple[int, ...]:
@@ -108,61 +105,51 @@ class ArticleCodec(TrainingCodec[Article]):
             return article.gold
         return oracle(article.sentences, article.summary or (), self.labels.oracle)
 
-    def limited(self, article: Article) -> LimitedArticle:
-        """Returns the part of an article within the limits, with the sentences in `gold` as labels."""
-        part = limit(article, article.gold or (), self.labels.limits, drops=False)
-        assert isinstance(part, LimitedArticle)
-        return part
+    def limited(self, example: Article) -> LimitedArticle:
+        """Returns the part of an article that is validated or predicted."""
+        article = limit(example, example.gold or (), self.labels.limits, drops=False)
+        assert isinstance(article, LimitedArticle)
+        return article
 
     def encode(self, examples: Sequence[Article]) -> Encoded:
-        """Returns the rows of the parts within the limits; `kept` is an `ArticleRows`."""
-        kept = [self.rows_of(self.limited(example)) for example in examples]
-        fields = fields_of(row.inputs for _, rows in kept for row in rows)
-        sizes = np.array([len(rows) for _, rows in kept], np.int32)
-        cut = limits_of("data.limits allow", truncated=[article.is_cut for article, _ in kept])
-        truncated = [any(row.is_cut for row in rows) for _, rows in kept]
-        of_rows = limits_of(of_seq_len(self.rows.seq_len), truncated=truncated, split=sizes > 1)
-        return Encoded(fields, sizes, [{**one, **other} for one, other in zip(cut, of_rows, strict=True)], kept)
+        return self.encode_limited(list(map(self.limited, examples)))
 
-    def rows_of(self, article: LimitedArticle) -> ArticleRows:
-        """Returns an article within the limits with its rows."""
-        inputs = (*self.inputs, *self.predicted_inputs)
-        return ArticleRows(article, article_rows.rows(article.sentences, self.tokenizer, self.rows, inputs))
+    def encode_limited(self, limited: Sequence[LimitedArticle]) -> Encoded:
+        """Returns the rows of articles within the limits; `kept` is the `ArticleParts` of each."""
+        rows = [article_rows.rows(article.sentences, self.tokenizer, self.rows) for article in limited]
+        names = (*self.inputs, *self.prediction_inputs)
+        fields = fields_of({name: row.inputs[name] for name in names} for row in itertools.chain.from_iterable(rows))
+        sizes = np.array(list(map(len, rows)), np.int32)
+        of_articles = limits_of("data.limits allow", truncated=[article.is_cut for article in limited])
+        is_cut = [any(row.is_cut for row in of_article) for of_article in rows]
+        of_rows = limits_of(of_seq_len(self.rows.seq_len), truncated=is_cut, split=sizes > 1)
+        limits = [{**of_article, **of_row} for of_article, of_row in zip(of_articles, of_rows, strict=True)]
+        parts = [tuple(row.part for row in of_article) for of_article in rows]
+        return Encoded(fields, sizes, limits, list(map(ArticleParts, limited, parts)))
 
     def training(self, examples: Sequence[Article]) -> TrainingRows:
-        parts = [limit(example, self.targets(example), self.labels.limits, drops=True) for example in examples]
-        encoded = [self.rows_of(part) for part in parts if isinstance(part, LimitedArticle)]
-        truncated = sum(article.is_cut or any(row.is_cut for row in rows) for article, rows in encoded)
-        counts = {"articles_truncated": truncated, **self.counts([article for article, _ in encoded])}
-        left_out = Counter(part for part in parts if isinstance(part, str))
-        return TrainingRows(self._fields(encoded), counts, left_out=left_out)
+        """Returns the rows of the articles within the limits, with their targets."""
+        outcomes = [limit(example, self.labeled(example), self.labels.limits, drops=True) for example in examples]
+        limited = [outcome for outcome in outcomes if isinstance(outcome, LimitedArticle)]
+        left_out = Counter(outcome for outcome in outcomes if isinstance(outcome, str))
+        rows = self.with_targets(limited) if limited else TrainingRows({}, {})
+        return rows._replace(left_out=left_out)
 
-    def fields(self, articles: Iterable[LimitedArticle]) -> Fields:
-        """Returns the fields of the rows of articles, with their targets."""
-        return self._fields(map(self.rows_of, articles))
-
-    def _fields(self, encoded: Iterable[ArticleRows]) -> Fields:
-        return fields_of(
-            {
-                name: array
-                for name, array in self.with_targets(article, row).items()
-                if name not in self.predicted_inputs
-            }
-            for article, rows in encoded
-            for row in rows
-        )
-
-    def counts(self, articles: Iterable[LimitedArticle]) -> Mapping[str, int]:
-        """Returns counts of training articles for the report."""
-        return {}
+    def with_targets(self, limited: Sequence[LimitedArticle]) -> TrainingRows:
+        """Returns the rows of at least one article within the limits, with their targets."""
+        encoded = self.encode_limited(limited)
+        targets, counts = self.targets(encoded)
+        truncated = sum("truncated" in limits for limits in encoded.limits)
+        fields = {**{name: encoded.fields[name] for name in self.inputs}, **targets}
+        return TrainingRows(fields, {"articles_truncated": truncated, **counts})
 
     @abc.abstractmethod
-    def targets(self, article: Article) -> Sequence[int]:
+    def labeled(self, example: Article) -> Sequence[int]:
         """Returns the numbers of the sentences that have label 1 in training."""
 
     @abc.abstractmethod
-    def with_targets(self, article: LimitedArticle, row: ArticleRow) -> Row:
-        """Returns a row of an article with its targets."""
+    def targets(self, encoded: Encoded) -> tuple[Fields, Mapping[str, int]]:
+        """Returns the fields that are learned from the rows of articles, and counts for the report."""
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if the limits drop all training articles."""
@@ -176,29 +163,31 @@ class ArticleCodec(TrainingCodec[Article]):
 
     def restored(self, values: Any) -> Article:
         id_, sentences, summary, gold, where, *more = values
-        summary, gold = (None if each is None else tuple(each) for each in (summary, gold))
-        references = map(tuple, more[0] if more else ())  # rows of earlier versions have none
-        return Article(id_, tuple(sentences), summary, gold, where, tuple(references))
+        references = more[0] if more else ()  # articles of earlier versions have none
+        return Article(id_, tuple(sentences), _tuple(summary), _tuple(gold), where, tuple(map(tuple, references)))
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtractiveCodec(ArticleCodec):
-    """Articles whose rows have the labels of sentences; see `article_rows.with_labels`."""
+    """Articles with the labels of their sentences; see `article_rows.sentence_labels`."""
 
     kind = "ExtractiveRows"
-    predicted_inputs = ("cls_positions",)
-
+    inputs = ("input_ids", "token_type_ids", "sentence_starts", "first_sentences")
+    prediction_inputs = ("cls_positions",)
     gold_suffices = True
 
-    def targets(self, article: Article) -> Sequence[int]:
-        return self.chosen(article)
+    def gold(self, example: Article) -> tuple[int, ...] | None:
+        """Returns the numbers of the selected sentences."""
+        return example.gold
 
-    def counts(self, articles: Iterable[LimitedArticle]) -> Mapping[str, int]:
-        """Returns the counts; "articles_without_labels" counts articles without a sentence with label 1."""
-        return {"articles_without_labels": sum(not any(article.labels) for article in articles)}
+    def labeled(self, example: Article) -> Sequence[int]:
+        return self.chosen(example)
 
-    def with_targets(self, article: LimitedArticle, row: ArticleRow) -> Row:
-        return article_rows.with_labels(row, article.labels)
+    def targets(self, encoded: Encoded) -> tuple[Fields, Mapping[str, int]]:
+        """Returns the labels. "articles_without_labels" counts articles without a sentence with label 1."""
+        rows = [(part, article.labels) for article, parts in encoded.kept for part in parts]
+        fields = article_rows.sentence_labels(cast(Ragged, encoded.fields["sentence_starts"]), rows)
+        return fields, {"articles_without_labels": sum(not any(article.labels) for article, _ in encoded.kept)}
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if no article has a sentence with label 1.
@@ -229,40 +218,37 @@ class ExtractiveCodec(ArticleCodec):
 
 @dataclasses.dataclass(frozen=True)
 class AbstractiveCodec(ArticleCodec):
-    """Articles whose rows have the tokens of the summary; see `summary_rows.target`.
+    """Articles with the tokens of their summaries; see `summary_rows.target`. Each article has one row.
 
     Attributes:
       target_len: the maximum number of tokens of a summary.
     """
 
     kind = "AbstractiveRows"
+    inputs = ("input_ids", "token_type_ids")
     target_len: int
 
     def key(self) -> Any:
         return [super().key(), self.target_len]
 
-    def targets(self, article: Article) -> Sequence[int]:
-        """Returns none: there are none, because only summaries are learned."""
+    def gold(self, example: Article) -> tuple[str, ...] | None:
+        """Returns the sentences of the summary."""
+        return example.summary
+
+    def labeled(self, example: Article) -> Sequence[int]:
+        """Returns no sentences, because only summaries are learned."""
         return ()
 
-    def with_targets(self, article: LimitedArticle, row: ArticleRow) -> Row:
-        """Returns the row; "labels" are int32 of the summary's length."""
-        ids, _ = self._target(article)
-        return {**row.inputs, "labels": ids}
-
-    def counts(self, articles: Iterable[LimitedArticle]) -> Mapping[str, int]:
-        """Returns the counts; "summaries_truncated" counts summaries that are longer than a limit."""
-        return {"summaries_truncated": sum(self._target(each)[1] for each in articles)}
-
-    def _target(self, article: LimitedArticle) -> tuple[np.ndarray, bool]:
-        """Returns the tokens of the summary, and whether it was truncated."""
-        ids = summary_rows.target(article.summary or (), self.tokenizer, self.rows.words)
-        kept = np.append(ids[:-1][: self.target_len - 1], ids[-1:])
-        return kept, len(kept) < len(ids) or article.summary != article.article.summary
-
-
-def _input(article: Article) -> Input:
-    return Input(article, article.columns or {})
+    def targets(self, encoded: Encoded) -> tuple[Fields, Mapping[str, int]]:
+        """Returns `labels`, int32 of the summary's length. "summaries_truncated" counts those longer than a limit."""
+        limited = [article for article, _ in encoded.kept]
+        targets = [summary_rows.target(article.summary or (), self.tokenizer, self.rows.words) for article in limited]
+        labels = [np.append(ids[:-1][: self.target_len - 1], ids[-1:]) for ids in targets]
+        is_cut = [
+            len(ids) > self.target_len or article.summary != article.article.summary
+            for ids, article in zip(targets, limited, strict=True)
+        ]
+        return {"labels": ragged(labels)}, {"summaries_truncated": sum(is_cut)}
 
 
 class ArticleSurvey(Survey[Article]):
@@ -287,7 +273,7 @@ class ArticleSurvey(Survey[Article]):
                 self._seen.append(article)
 
     def facts(self) -> dict[str, Any]:
-        """Logs a warning if articles lack the field `gold_field`."""
+        """Returns the share. Logs a warning if articles lack the field `gold_field`."""
         for split, count in (+self._without).items() if self._gold_field else ():
             _log.warning("%s: %d articles have no field %r; the oracle labels them", split, count, self._gold_field)
         return {"ascii_share": ascii_share(self._seen)}
@@ -295,5 +281,13 @@ class ArticleSurvey(Survey[Article]):
 
 def ascii_share(articles: Iterable[Article]) -> float:
     """Returns the share of ASCII letters in the first summaries. With "ascii", the oracle and ROUGE use only these."""
-    found = itertools.islice(articles, _LOOKED_AT)
-    return words.ascii_share(sentence for article in found for sentence in article.summary or ())
+    first = itertools.islice(articles, _LOOKED_AT)
+    return words.ascii_share(sentence for article in first for sentence in article.summary or ())
+
+
+def _input(article: Article) -> Input:
+    return Input(article, article.columns or {})
+
+
+def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)

@@ -5,19 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.codecs.summarization.article_rows import (
-    INPUTS,
-    ArticleRowsConfig,
-    merge_scores,
-    rows,
-    with_labels,
-)
+from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig, merge_scores, rows, sentence_labels
+from bertjax.data.rows.stored import ragged
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.experiments.commands import settings_of
 
-PREDICTED = (*INPUTS, "cls_positions")
 TOKENIZER = WordPiece([*SPECIALS, "a", "b", "c", "##c", ".", "Us", "us", "!"], lowercase=True)
 PAD, UNK, CLS, SEP, MASK, A, B, C, MORE, STOP, CASED, US, MARK = range(13)
 
@@ -31,20 +25,20 @@ def ids(row):
 
 
 def test_a_row():
-    (row,) = rows(["a b.", "C", "bc US!"], TOKENIZER, config(seq_len=14), PREDICTED)
+    (row,) = rows(["a b.", "C", "bc US!"], TOKENIZER, config(seq_len=14))
     assert ids(row) == [CLS, A, B, STOP, SEP, CLS, C, SEP, CLS, B, MORE, US, MARK, SEP]
     assert row.inputs["token_type_ids"].tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert row.inputs["sentence_starts"].tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]
     assert row.inputs["first_sentences"].tolist() == 0
     assert row.inputs["cls_positions"].tolist() == [0, 5, 8, 0, 0, 0, 0]
-    assert (row.shows, row.owns) == (range(3), range(3))
+    assert row.part == (range(3), range(3))
     assert {name: array.dtype for name, array in row.inputs.items()} == dict.fromkeys(row.inputs, np.int32)
 
 
 def test_sentences_of_two_tokens():
     """Some tokenizers add one special token to a text."""
     tokenizer = TOKENIZER.with_template(Template((CLS,), (), (), second_type=0))
-    (row,) = rows(["a"] * 7, tokenizer, config(seq_len=14), PREDICTED)
+    (row,) = rows(["a"] * 7, tokenizer, config(seq_len=14))
     assert ids(row) == [CLS, A] * 7
     assert row.inputs["cls_positions"].tolist() == [0, 2, 4, 6, 8, 10, 12]
 
@@ -76,18 +70,18 @@ def test_long_articles_are_cut():
     sentences = ["a a a", "b", "c c", "a"]
     (row,) = rows(sentences, TOKENIZER, config(seq_len=11, long_articles="cut"))
     assert ids(row) == [CLS, A, A, A, SEP, CLS, B, SEP, CLS, C, SEP]
-    assert row.shows == row.owns == range(3)
+    assert row.part == (range(3), range(3))
     (row,) = rows(sentences, TOKENIZER, config(seq_len=10, long_articles="cut"))
     assert ids(row) == [CLS, A, A, A, SEP, CLS, B, SEP]
     # PreSumm's code only requires room for the sentence's [CLS].
     for seq_len, shown in ((11, 3), (10, 3), (9, 3), (8, 2), (6, 2), (5, 1)):
         (row,) = rows(sentences, TOKENIZER, config(seq_len=seq_len, long_articles="cut_presumm", window_overlap=0))
         assert ids(row) == [*[CLS, A, A, A, SEP, CLS, B, SEP, CLS, C, C][: seq_len - 1], SEP]
-        assert row.shows == range(shown)
+        assert row.part.covers == range(shown)
         assert np.flatnonzero(row.inputs["sentence_starts"]).tolist() == [0, 5, 8][:shown]
     (row,) = rows(["a " * 30, "b"], TOKENIZER, config(long_articles="cut"))
-    assert ids(row) == [CLS, *[A] * 10, SEP] and row.shows == range(1)
-    assert merge_scores([row], [np.array([0.5, 0.7])], 2).tolist() == [0.5, -np.inf]
+    assert ids(row) == [CLS, *[A] * 10, SEP] and row.part.covers == range(1)
+    assert merge_scores([row.part], [np.array([0.5, 0.7])], 2).tolist() == [0.5, -np.inf]
 
 
 def test_windows_and_their_labels():
@@ -95,17 +89,18 @@ def test_windows_and_their_labels():
     first, second = rows(sentences, TOKENIZER, config(seq_len=14, window_overlap=8))
     assert ids(first) == [CLS, A, SEP, CLS, B, SEP, CLS, C, SEP, CLS, A, B, SEP]
     assert ids(second) == [CLS, C, SEP, CLS, A, B, SEP, CLS, B, C, SEP, CLS, C, SEP]
-    assert (first.shows, first.owns, second.shows, second.owns) == (range(4), range(3), range(2, 6), range(3, 6))
+    parts = [first.part, second.part]
+    assert parts == [(range(4), range(3)), (range(2, 6), range(3, 6))]
     assert (first.inputs["first_sentences"], second.inputs["first_sentences"]) == (0, 2)
     assert second.inputs["token_type_ids"].tolist() == [0] * 3 + [1] * 4 + [0] * 4 + [1] * 3
-    labeled = [with_labels(row, (1, 0, 1, 1, 0, 1)) for row in (first, second)]
-    assert np.flatnonzero(labeled[0]["labels"]).tolist() == [0, 6]
-    assert np.flatnonzero(labeled[0]["label_weights"]).tolist() == [0, 3, 6]
-    assert np.flatnonzero(labeled[1]["labels"]).tolist() == [3, 11]
-    assert np.flatnonzero(labeled[1]["label_weights"]).tolist() == [3, 7, 11]
-    assert labeled[0]["labels"].dtype == labeled[0]["label_weights"].dtype == np.float32
+    starts = ragged([first.inputs["sentence_starts"], second.inputs["sentence_starts"]])
+    labels, weights = sentence_labels(starts, [(part, (1, 0, 1, 1, 0, 1)) for part in parts]).values()
+    assert np.flatnonzero(labels.values).tolist() == [0, 6, 13 + 3, 13 + 11]
+    assert np.flatnonzero(weights.values).tolist() == [0, 3, 6, 13 + 3, 13 + 7, 13 + 11]
+    assert labels.values.dtype == weights.values.dtype == np.float32
+    assert labels.lengths.tolist() == weights.lengths.tolist() == [13, 14]
     scores = [np.array([0.0, 1, 2, 99, 99, 99]), np.array([99.0, 3, 4, 5, 99])]
-    assert merge_scores([first, second], scores, 6).tolist() == [0, 1, 2, 3, 4, 5]
+    assert merge_scores(parts, scores, 6).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 articles = st.lists(st.integers(0, 15).map(lambda count: "a " * count), min_size=1, max_size=30)
@@ -114,20 +109,23 @@ articles = st.lists(st.integers(0, 15).map(lambda count: "a " * count), min_size
 @given(articles, st.integers(8, 30), st.data())
 def test_every_sentence_is_scored_once_in_a_row_that_shows_it(sentences, seq_len, data):
     found = rows(sentences, TOKENIZER, config(seq_len=seq_len, window_overlap=data.draw(st.integers(0, seq_len - 1))))
-    assert [i for row in found for i in row.owns] == list(range(len(sentences)))
+    parts = [row.part for row in found]
+    assert [number for _, owns in parts for number in owns] == list(range(len(sentences)))
     labels, outputs, weights = list(range(len(sentences))), [], 0
     for row in found:
-        inputs = with_labels(row, labels)
+        covers, owns = row.part
+        inputs = row.inputs
         starts = np.flatnonzero(inputs["sentence_starts"])
         assert len(inputs["input_ids"]) <= seq_len
-        assert set(row.owns) <= set(row.shows) and len(starts) == len(row.shows)
+        assert set(owns) <= set(covers) and len(starts) == len(covers)
         assert (inputs["input_ids"][starts] == CLS).all() and inputs["input_ids"][-1] == SEP
         assert np.bincount(inputs["input_ids"], minlength=4)[[CLS, SEP]].tolist() == [len(starts)] * 2
-        weights += inputs["label_weights"].sum()
-        outputs.append(np.concatenate([np.arange(row.shows.start, row.shows.stop), [-1.0] * 5]))
-        assert inputs["labels"].sum() == sum(row.owns)
+        targets = sentence_labels(ragged([inputs["sentence_starts"]]), [(row.part, labels)])
+        weights += targets["label_weights"].values.sum()
+        outputs.append(np.concatenate([np.arange(covers.start, covers.stop), [-1.0] * 5]))
+        assert targets["labels"].values.sum() == sum(owns)
     assert weights == len(sentences)
-    assert merge_scores(found, outputs, len(sentences)).tolist() == labels
+    assert merge_scores(parts, outputs, len(sentences)).tolist() == labels
 
 
 @pytest.mark.parametrize("overlap", [12, -1])

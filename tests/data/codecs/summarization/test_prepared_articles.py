@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.codecs.summarization import article_rows, summary_rows
-from bertjax.data.codecs.summarization.article_rows import INPUTS, ArticleRowsConfig
+from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.codecs.summarization.article_text import LabelsConfig
 from bertjax.data.codecs.summarization.articles import Article, Articles
 from bertjax.data.codecs.summarization.limits import ArticleLimits, limit
@@ -28,16 +28,16 @@ TOKENIZER = WordPiece([*SPECIALS, *summary_rows.TARGET_TOKENS, *WORDS], lowercas
 
 def extractive(config, labels=LABELS, seq_len=12):
     rows = ArticleRowsConfig(seq_len, "windows", 4, True, "bert")
-    return ExtractiveCodec(config, labels, rows, TOKENIZER, INPUTS)
+    return ExtractiveCodec(config, labels, rows, TOKENIZER)
 
 
 def abstractive(config, labels=LABELS, target_len=6):
     rows = ArticleRowsConfig(12, "cut", 4, True, "bert")
-    return AbstractiveCodec(config, labels, rows, TOKENIZER, INPUTS[:2], target_len)
+    return AbstractiveCodec(config, labels, rows, TOKENIZER, target_len)
 
 
-def prepare(recipe, home, **config):
-    rows = PreparedRows(recipe, home, PreparationConfig(**config))
+def prepare(codec, home, **config):
+    rows = PreparedRows(codec, home, PreparationConfig(**config))
     rows.run()
     return rows
 
@@ -81,10 +81,19 @@ def same(fields, rows):
 
 
 def test_extractive_rows_have_the_labels_of_the_oracle(tmp_path, sources):
-    recipe = extractive(sources)
-    rows, train = prepare(recipe, tmp_path / "kept"), list(limited(sources, "train"))
-    encoded = [(each, article_rows.rows(each.sentences, TOKENIZER, recipe.rows)) for each in train]
-    same(rows.train, (article_rows.with_labels(row, each.labels) for each, found in encoded for row in found))
+    codec = extractive(sources)
+    rows, train = prepare(codec, tmp_path / "kept"), list(limited(sources, "train"))
+    expected = []
+    for each in train:
+        for row in article_rows.rows(each.sentences, TOKENIZER, codec.rows):
+            starts = np.flatnonzero(row.inputs["sentence_starts"])
+            labels, weights = np.zeros((2, len(row.inputs["input_ids"])), np.float32)
+            for position, number in zip(starts, row.part.covers, strict=True):
+                labels[position] = number in row.part.owns and each.labels[number]
+                weights[position] = number in row.part.owns
+            inputs = {name: row.inputs[name] for name in codec.inputs}
+            expected.append({**inputs, "labels": labels, "label_weights": weights})
+    same(rows.train, expected)
     assert len(rows.train["first_sentences"]) > len(train) > 20
     report = rows.report
     assert report["rows"] == {"train": len(train), "valid": 40, "test": 40}
@@ -99,34 +108,34 @@ def test_abstractive_rows_have_targets_of_different_lengths(tmp_path, sources):
         (row,) = article_rows.rows(each.sentences, TOKENIZER, rows_config := abstractive(sources).rows)
         *target, end = summary_rows.target(each.summary, TOKENIZER, rows_config.words).tolist()
         labels = np.array([*target[:5], end], np.int32)
-        expected.append({**{name: row.inputs[name] for name in INPUTS[:2]}, "labels": labels})
+        expected.append({**{name: row.inputs[name] for name in AbstractiveCodec.inputs}, "labels": labels})
         cut += np.array([row.is_cut, len(target) > 5])
     same(rows.train, expected)
     assert [rows.report[f"{name}_truncated"] for name in ("articles", "summaries")] == cut.tolist() and cut.min() > 0
     assert len(set(rows.train["labels"].lengths.tolist())) > 1
 
 
-@pytest.mark.parametrize("recipe", [extractive, abstractive])
-def test_evaluation_articles_have_labels_and_none_is_dropped(tmp_path, sources, recipe):
-    recipe = recipe(sources)
-    rows, alone = prepare(recipe, tmp_path / "kept"), ValidRows(dataclasses.replace(recipe, articles=sources))
+@pytest.mark.parametrize("codec", [extractive, abstractive])
+def test_evaluation_articles_have_labels_and_none_is_dropped(tmp_path, sources, codec):
+    codec = codec(sources)
+    rows, alone = prepare(codec, tmp_path / "kept"), ValidRows(dataclasses.replace(codec, articles=sources))
     for split in ("valid", "test"):
         expected = list(limited(sources, split))
         assert len(expected) == 40 and any(any(each.labels) for each in expected)
         for found in (rows, alone):
-            restored = list(map(recipe.limited, found.held_out(split)))
+            restored = list(map(codec.limited, found.held_out(split)))
             assert [each._replace(article=each.article._replace(gold=None)) for each in restored] == expected
 
 
 def test_other_settings_are_prepared_separately(tmp_path, sources):
     other_limits = dataclasses.replace(LABELS, limits=dataclasses.replace(LABELS.limits, max_words=7))
     other_oracle = dataclasses.replace(LABELS, oracle=dataclasses.replace(LABELS.oracle, num_sentences=1))
-    recipes = [
+    codecs = [
         *(extractive(sources), extractive(sources, other_limits), extractive(sources, other_oracle)),
         *(extractive(sources, seq_len=13), extractive(dataclasses.replace(sources, splitter="punkt"))),
         *(abstractive(sources), abstractive(sources, target_len=7)),
     ]
-    assert len({PreparedRows(recipe, tmp_path, PreparationConfig()).folder for recipe in recipes}) == 7
+    assert len({PreparedRows(codec, tmp_path, PreparationConfig()).folder for codec in codecs}) == 7
 
 
 def test_limits_that_drop_all_articles_are_an_error(tmp_path):
@@ -139,15 +148,15 @@ def test_limits_that_drop_all_articles_are_an_error(tmp_path):
     assert not rows.is_finished and not any(path.is_dir() for path in (tmp_path / "kept").iterdir())
 
 
-def labels_of(recipe, article):
-    return limit(article, recipe.targets(article), LABELS.limits, drops=True).labels
+def labels_of(codec, article):
+    return limit(article, codec.labeled(article), LABELS.limits, drops=True).labels
 
 
 def test_selected_sentences_of_the_source_replace_the_oracle(tmp_path):
-    recipe = extractive(articles(tmp_path))
+    codec = extractive(articles(tmp_path))
     named = Article("0", tuple(SENTENCES), tuple(SENTENCES[1:2]), (2, 3), "a:1")
-    assert labels_of(recipe, named) == (0, 0, 1) and recipe.scored(named) == named
-    assert labels_of(recipe, named._replace(gold=None)) == (0, 1, 0)
+    assert labels_of(codec, named) == (0, 0, 1) and codec.scored(named) == named
+    assert labels_of(codec, named._replace(gold=None)) == (0, 1, 0)
 
 
 def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
