@@ -2,19 +2,18 @@
 
 import datetime
 import json
-from types import SimpleNamespace
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bertjax.contract import Example
-from bertjax.data.readers.lines import RowError
+from bertjax.contract import BadInput, Example
+from bertjax.data.readers import tables
+from bertjax.data.readers.lines import BadRows, RowError, of_row
 from bertjax.errors import UserError
 from bertjax.modes.predict import predict
 from bertjax.modes.record_tables import parse_columns
 from bertjax.modes.request import Request
-from bertjax.tasks import inputs
 from bertjax.training import inference
 
 
@@ -30,12 +29,21 @@ class Task:
         return (Example([{}], line) for line in lines)
 
     def examples_of(self, path):
-        def make(row):
-            if not any(map(str.isalpha, row.values["text"])):
-                raise RowError(row.where, "no letters", "letters")
-            return Example([{}], row.values["text"])
+        bad_rows = BadRows(self.on_bad_row)
+        rows = tables.read_input(path, "data.text", ["text"], True, "", bad_rows)
 
-        return inputs.of_rows(path, "data.text", ["text"], make, SimpleNamespace(on_bad_row=self.on_bad_row))
+        def made(row):
+            with of_row(row.values):
+                if not any(map(str.isalpha, row.values["text"])):
+                    raise RowError(row.where, "no letters", "letters")
+                return Example([{}], row.values["text"], columns=row.values)
+
+        def examples():
+            for example in bad_rows.marked(bad_rows.sift(map(made, rows))):
+                is_bad = isinstance(example, RowError)
+                yield Example([], BadInput(example.reason), columns=example.columns) if is_bad else example
+
+        return rows and examples()
 
     def record(self, example, outputs):
         share = {"long": len(example.source) / 10, "short": None}

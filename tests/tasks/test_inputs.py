@@ -158,7 +158,7 @@ def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
 def test_a_tab_in_a_choice_is_part_of_it(home, monkeypatch):
     monkeypatch.setitem(TASKS, "choices", ("multiple_choice", {}))
     (found,) = make(home, "choices").examples_in([("a cat", "the\tdog", "a dog")])
-    assert list(found.source.choices.values()) == ["the\tdog", "a dog"]
+    assert list(found.source.example.choices.values()) == ["the\tdog", "a dog"]
 
 
 def test_white_space_around_a_text_is_kept(home, tmp_path):
