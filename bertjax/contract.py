@@ -89,7 +89,55 @@ class Vocabulary(Protocol):
         """Writes the vocabulary into a run's folder, from which `Experiment.open_vocabulary` reads it."""
 
 
-class PredictionTask(abc.ABC):
+class View(abc.ABC):
+    """A function of a model: what predictions and evaluations compute for rows.
+
+    Attributes:
+      exact: whether the outputs of a row have the same bits in any order of any rows, on one kind and number of devices
+        with one number of cores. A few rows then take as long as a batch. It suits rows whose arrays have one length,
+        because each combination of lengths is a program.
+    """
+
+    exact = False
+
+    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
+        """Warns if rows or batches show a mistake; called with the first ones. Default: does nothing."""
+        del rows
+
+    @abc.abstractmethod
+    def predict_lengths(self) -> Sequence[int]:
+        """The lengths that rows are padded to, ascending. Each is one compiled program."""
+
+    def width(self) -> int:
+        """Beams or samples per row. Batches for `infer` have fewer rows if this is larger."""
+        return 1
+
+    @abc.abstractmethod
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """Returns outputs for a padded batch of rows; the first axis of each is the batch."""
+
+
+class Evaluation(NamedTuple):
+    """Rows, a view of the model, and metrics; see `bertjax.evaluations`.
+
+    Attributes:
+      name: its name; "" for the validation split of a run.
+      view: what is computed for the rows.
+      examples: yields the rows. The first call reads and checks them.
+      score: returns the metrics, from all examples and the outputs of their rows.
+      metrics: the names of the metrics, without details.
+      every: the evaluations of the run from one of these to the next; there is always one in the last.
+    """
+
+    name: str
+    view: View
+    examples: Callable[[], Iterator[Example]]
+    score: Callable[[Sequence[tuple[Example, Sequence[Output]]]], Mapping[str, float]]
+    metrics: Sequence[str]
+    every: int = 1
+
+
+class PredictionTask(View):
     """A task that predicts. Methods that are not abstract are optional.
 
     Attributes:
@@ -99,15 +147,11 @@ class PredictionTask(abc.ABC):
         None for tasks that write lines.
       export: writes the parameters as a folder that other libraries, such as transformers, can open. None for tasks
         that cannot be exported.
-      exact: whether the outputs of a row have the same bits in any order of any rows, on one kind and number of devices
-        with one number of cores. A few rows then take as long as a batch. It suits rows whose arrays have one length,
-        because each combination of lengths is a program.
     """
 
     line: Callable[[Record], str] | None = None
     open_folder: Callable[[Path], AbstractContextManager[TakeRecord]] | None = None
     export: Callable[[Params, Path], None] | None = None
-    exact = False
 
     @property
     @abc.abstractmethod
@@ -122,10 +166,6 @@ class PredictionTask(abc.ABC):
     @abc.abstractmethod
     def init(self, rng: jax.Array) -> Params:
         """Returns random initial parameters. A pure function that reads no file, so `jax.eval_shape` and `jit` work."""
-
-    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """Warns if rows or batches show a mistake; called with the first ones. Default: does nothing."""
-        del rows
 
     def warm_start(self, params: Params, published: "Published") -> Params:
         """Returns parameters initialized from the weights in `init_from`; called only if it is set."""
@@ -165,18 +205,6 @@ class PredictionTask(abc.ABC):
         """
         got, expected = "Python objects", "a file, because the task has no `examples_in`"
         raise UserError("inputs", got=got, expected=expected, fix="use --mode=predict --input=FILE")
-
-    @abc.abstractmethod
-    def predict_lengths(self) -> Sequence[int]:
-        """The lengths that rows are padded to, ascending. Each is one compiled program."""
-
-    def width(self) -> int:
-        """Beams or samples per row. Batches for `infer` have fewer rows if this is larger."""
-        return 1
-
-    @abc.abstractmethod
-    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Returns outputs for a padded batch of rows; the first axis of each is the batch."""
 
     @abc.abstractmethod
     def record(self, example: Example, outputs: Sequence[Output]) -> Record:
@@ -277,7 +305,7 @@ class Data(abc.ABC):
         Indices are below `batch_size`. A batch of short rows may hold m * `batch_size` rows; each index then selects m.
 
         The "train" split is infinite. The "valid" split yields each row once and fills the last batch with rows of
-        weight 0; it is empty if `TrainingTask.score` computes all validation metrics.
+        weight 0; it is empty if `TrainingTask.score` computes all metrics of the split.
         """
 
     def validation_examples(self) -> Iterator[Example]:

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax import evaluations
 from bertjax.config import constraints, keys, readers
 from bertjax.errors import UserError, did_you_mean
 from bertjax.experiments import find
@@ -47,8 +48,10 @@ def of_file(name: str) -> list[Key]:
 
 def of_config(config: Mapping[str, Any]) -> list[Key]:
     """Returns the keys of a config, in its order. Raises UserError for an unknown experiment."""
-    training = TrainingConfig if "optimizer" in config else InferenceConfig
-    return list(_keys(config, [find(config["experiment"]).Config, training], ""))
+    own = find(config["experiment"]).Config
+    trains = "optimizer" in config
+    classes = [own, TrainingConfig, evaluations.reader(config)] if trains else [own, InferenceConfig]
+    return list(_keys(config, classes, ""))
 
 
 def text(of_configs: Mapping[str, Sequence[Key]], pattern: str) -> str:

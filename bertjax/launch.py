@@ -178,6 +178,7 @@ def _load(arguments: Sequence[str]) -> dict[str, Any]:
     """Returns the config of command-line arguments."""
     own, argv = flags.FlagValues(), _with_packaged_config(["", *arguments])
     config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
+    _add_evaluations(own["config"], argv)
     with _flag_errors(argv):
         own(argv)
         return dict(json.loads(config.value.to_json()))
@@ -192,6 +193,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
         argv = [re.sub(r"^--?config\.(?=[^=]+=)", "--run_config=", argument) for argument in argv]
     try:
         argv = _with_packaged_config(argv)
+        _add_evaluations(flags.FLAGS["config"], argv)
         with _flag_errors(argv):
             rest = flags.FLAGS(argv)
             if _CONFIG.value is not None:
@@ -203,6 +205,28 @@ def _parse_flags(argv: list[str]) -> list[str]:
     except UserError as error:
         sys.exit(f"error: {error}")
     return rest
+
+
+class _ConfigParser(flags.ArgumentParser):
+    """Parses a config file, and adds the keys of the evaluations in `--config.evaluations` for other arguments."""
+
+    def __init__(self, parser: Any, argv: Sequence[str]) -> None:
+        self.of_file = parser
+        self._names = re.findall(r"\0--?config\.evaluations[=\0]([^\0]*)", "\0".join(argv))[-1:]
+
+    def parse(self, argument: str) -> Any:
+        config = self.of_file.parse(argument)
+        for name in self._names:
+            from bertjax import evaluations
+
+            added = evaluations.with_keys({"evaluations": name})
+            config.update({key: values for key, values in added.items() if key not in config})
+        return config
+
+
+def _add_evaluations(flag: Any, argv: Sequence[str]) -> None:
+    """Makes the flag of a config file add the keys of evaluations."""
+    flag.parser = _ConfigParser(getattr(flag.parser, "of_file", flag.parser), argv)
 
 
 def _print(information: str) -> NoReturn:
@@ -272,7 +296,11 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
     """Returns the error for the first --config.SUBTREE.KEY whose subtree is not in the config file."""
     keys = re.findall(r"^--?(?:no)?config\.([^=\s]+\.[^=\s]+)", "\n".join(argv), re.MULTILINE)
-    known = list(dotted(_load([argument for argument in argv if re.match(r"--?config=", argument)]))) if keys else []
+    known = (
+        list(dotted(_load([argument for argument in argv if re.match(r"--?config(\.evaluations)?=", argument)])))
+        if keys
+        else []
+    )
     subtrees = {name.rpartition(".")[0] for name in known}
     return next((unknown_key(key, known) for key in keys if key.rpartition(".")[0] not in subtrees), None)
 

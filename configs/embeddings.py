@@ -49,7 +49,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.sentence_pooling = placeholder(str)  # default: init_from's, or "mean"
     config.dense = placeholder(tuple)  # maps of the vectors; default: those of a sentence-transformers folder
     config.normalize = placeholder(bool)  # default: init_from's, or True
-    config.retrieval = {"source": "", "qrels": "test"}  # a folder in BEIR's form to search at each evaluation
+    config.retrieval = {"source": "", "qrels": "test", "every": 1}  # a folder in BEIR's form to search
     is_pair = config.objective == "cosent"
     config.checkpoint.best_metric = "valid/spearman" if is_pair else "valid/ndcg@10"
     config.data = parts.table(size)

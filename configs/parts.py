@@ -45,6 +45,7 @@ def training(experiment: str) -> ConfigDict:
     config.rng = "threefry2x32"
     config.accumulation_steps = 1
     config.evaluate_patience = 0
+    config.evaluations = ""
     config.budget = {"tokens": 0.0, "flops": 0.0, "hours": 0.0}
     config.parallel = "jit"
     config.mesh = mesh()

@@ -1,9 +1,7 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import jax
@@ -14,18 +12,15 @@ from bertjax import contract
 from bertjax.config import build_part, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.codecs.codec import Columns
-from bertjax.data.codecs.minimal_pairs import MinimalPairsConfig, Pair, SentenceCodec, check_source, read
 from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertForMaskedLM, BertForPreTraining, BertInputs, PreTrainingOutput
-from bertjax.scoring.minimal_pairs import METRICS
+from bertjax.models.bert import BertForPreTraining, BertInputs, PreTrainingOutput
 from bertjax.tasks import bert, inputs, minimal_pairs, pretraining, samples
-from bertjax.tasks.minimal_pairs import OBJECTIVES
+from bertjax.tasks.minimal_pairs import OBJECTIVES, LanguageModel
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
 
-FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "minimal_pairs")
-_NO_PAIRS = MinimalPairsConfig()
+FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
 _TOP = 5
 
 
@@ -35,11 +30,9 @@ class Config(PretrainingConfig):
 
     Attributes:
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
-      minimal_pairs: see `MinimalPairsConfig`.
     """
 
     objective: Annotated[str, one_of(*OBJECTIVES)]
-    minimal_pairs: MinimalPairsConfig = _NO_PAIRS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,32 +73,6 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer
 class Data(PretrainingData[Config]):
     """See `bertjax.contract.Data`. The prepared text is in `data.prepared_dir`, by default in the folder."""
 
-    def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
-        super().__init__(config, folder, published)
-        if config.minimal_pairs.source:
-            check_source(config.minimal_pairs.source, "minimal_pairs.source")
-
-    def prepare(self) -> None:
-        """Tokenizes the text; see `Preparation.run`. Checks the minimal pairs."""
-        super().prepare()
-        self.validation_examples()
-
-    def validation_examples(self) -> Iterator[Example]:
-        """The minimal pairs; see `Data.validation_examples`."""
-        return minimal_pairs.examples(self._pairs, self._sentences) if self._config.minimal_pairs.source else iter(())
-
-    @property
-    def _sentences(self) -> SentenceCodec:
-        config = self._config
-        method = config.minimal_pairs.method
-        return minimal_pairs.codec(self._corpus.tokenizer, config.model, config.objective, method)
-
-    @functools.cached_property
-    def _pairs(self) -> Sequence[Pair]:
-        pairs, on_bad_row = self._config.minimal_pairs, self._config.data.on_bad_row
-        return read(pairs.source, "minimal_pairs.source", self._sentences, pairs.per_paradigm, on_bad_row)
-
 
 class Task(PretrainingTask[Config]):
     """See `bertjax.contract.TrainingTask`."""
@@ -114,9 +81,12 @@ class Task(PretrainingTask[Config]):
         """See `Experiment`."""
         model, predicts_next = config.model.encoder(vocabulary.vocab), config.data.next_sentence
         super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next))
-        # In float32, whatever the training's dtype. The kernels of cuDNN are for bfloat16 alone.
-        self._scorer = BertForMaskedLM(dataclasses.replace(model, dtype="float32", attention_backend="auto"))
         self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """See `LanguageModelTask`."""
+        return LanguageModel(self._model_config, self._config.objective)
 
     def init(self, rng: jax.Array) -> Params:
         """See `TrainingTask.init`."""
@@ -139,25 +109,8 @@ class Task(PretrainingTask[Config]):
         sums, metrics = scored(terms)
         return sums, {"tokens": num_tokens(batch), **metrics}
 
-    def score_names(self) -> Sequence[str]:
-        """With minimal pairs, the metrics of `loss` and theirs; see `TrainingTask.score_names`."""
-        if not self._config.minimal_pairs.source:
-            return ()
-        terms = [self._config.objective, *(["next_sentence"] if self._batch_config.valid.pairs.next_sentence else [])]
-        return (*(f"{term}_{kind}" for term in terms for kind in ("loss", "accuracy")), *METRICS)
-
-    def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        """The accuracies on minimal pairs, of all and of each phenomenon; see `scoring.minimal_pairs.accuracies`."""
-        scores = minimal_pairs.score(results)
-        return {name: value for name, value in scores.items() if name.count("/") < 3}  # without those of paradigms
-
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].
-
-        For rows of minimal pairs, `minimal_pairs.infer`.
-        """
-        if "masked_labels" in batch:
-            return minimal_pairs.infer(self._scorer, params, batch)
+        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
         output = self._apply(params, batch, None)
         # A published table may have more rows than its vocabulary has tokens, and a vocabulary ids without tokens.
         has_token = np.array([token != "" for token in self._tokenizer.vocab])

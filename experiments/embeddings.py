@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,11 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Constrained, Flat, Size, above, each, one_of
+from bertjax.config import Flat, Size, above, each, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.codecs.related_texts import RelatedTexts, RelatedTextsCodec, RelatedTextsConfig
-from bertjax.data.readers import beir
-from bertjax.data.readers.beir import Collection
 from bertjax.data.rows.buckets import max_examples
 from bertjax.data.rows.joint_batches import Examples, JointBatches, row_counts
 from bertjax.data.text.tokenizers import Tokenizer
@@ -27,14 +24,12 @@ from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
 from bertjax.models.bert import HeadConfig
 from bertjax.models.embedder import Embedder
-from bertjax.models.embedding_losses import CORRELATIONS, OBJECTIVES, RANKS, LossConfig, Objective, Texts, total
+from bertjax.models.embedding_losses import CORRELATIONS, OBJECTIVES, LossConfig, Objective, Texts, total
 from bertjax.models.heads import DenseConfig, Pooling
 from bertjax.models.layers import drawing_by_row
 from bertjax.models.slices import in_slices
 from bertjax.scoring import glue, retrieval
-from bertjax.tasks import bert, completion, fine_tuning, inputs, samples, search
-
-_log = logging.getLogger(__name__)
+from bertjax.tasks import bert, completion, fine_tuning, samples, search
 
 _RANKED = 10  # documents of the metrics
 # On the run's page: the rows that are searched, the examples, and the documents of each.
@@ -42,20 +37,7 @@ _SEARCHED = 500
 _SHOWN = 8
 _SHOWN_DOCUMENTS = 5
 _COLUMNS = ("text_columns", "num_negatives", "score_column", "label_column", "header", "separator")
-FREE_AFTER_TRAINING = ("retrieval", *(f"data.{key}" for key in _COLUMNS))
-
-
-@dataclasses.dataclass(frozen=True)
-class RetrievalConfig(Constrained, prefix="retrieval"):
-    """A test collection that is searched at each evaluation; see configs/retrieval.py.
-
-    Attributes:
-      source: a folder in BEIR's form; "" for none.
-      qrels: the judgments: "test" for `qrels/test.tsv`.
-    """
-
-    source: str = ""
-    qrels: str = "test"
+FREE_AFTER_TRAINING = tuple(f"data.{key}" for key in _COLUMNS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +75,6 @@ class Config(fine_tuning.FineTuningConfig):
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
       accumulation_steps: the number of slices of a batch. One slice at a time is in memory.
-      retrieval: a collection whose metrics are "valid/retrieval/...", such as "valid/retrieval/ndcg@10".
     """
 
     model: bert.ModelConfig
@@ -109,7 +90,6 @@ class Config(fine_tuning.FineTuningConfig):
     dense: tuple[DenseConfig, ...]
     normalize: bool
     accumulation_steps: Size
-    retrieval: RetrievalConfig = RetrievalConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,27 +190,12 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         return row_counts(self._examples, self._row_length, config.batch_size, multiple, config.seed)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Fills in also `data.row_counts`. Raises UserError for a bad `retrieval.source`."""
+        """Fills in also `data.row_counts`."""
         config = super().complete(config)
-        if self._collection:
-            _log.info("searching in %s: %s", self._config.retrieval.source, self._collection.sizes)
         return {**config, "data": {**config["data"], "row_counts": self._row_counts}}
 
     def _count_rows(self) -> int:
         return len(self._examples.lengths)
-
-    def validation_examples(self) -> Iterator[Example]:
-        """Yields the examples of the rows, and then those of the texts of `retrieval.source`."""
-        yield from super().validation_examples()
-        if self._collection:
-            query = self._config.codec(self.vocabulary)
-            document = query.with_prompt(self._config.data.document_prompt)
-            yield from search.examples(self._collection, query, document, lambda text: RelatedTexts((text,), (), None))
-
-    @functools.cached_property
-    def _collection(self) -> Collection | None:
-        config = self._config.retrieval
-        return beir.Folder(config.source, "retrieval.source", config.qrels, "stop").read() if config.source else None
 
     def baselines(self) -> Mapping[str, float]:
         """Returns the expected accuracy of a random document; see `_rankings`."""
@@ -325,21 +290,18 @@ class Task(fine_tuning.FineTuningTask[Config]):
             x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), search.LEAST_NORM)
         return {"features": x}
 
+    def text_vectors(self) -> search.TextVectors:
+        """Returns how a search encodes texts: as validation does, with prompts."""
+        query = self._config.codec(self._tokenizer)
+        document = query.with_prompt(self._config.data.document_prompt)
+        return search.TextVectors(
+            self, query, document, lambda text: RelatedTexts((text,), (), None), self._config.size
+        )
+
     def score_names(self) -> Sequence[str]:
-        """Returns the metrics of the rows, and those of `retrieval`."""
-        of_search = [f"retrieval/{name}" for name in RANKS] if self._config.retrieval.source else []
-        return (*self._config.definition.metrics, *of_search)
+        return self._config.definition.metrics
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
-        metrics = self._score_rows([result for result in results if isinstance(result[0].source, inputs.Source)])
-        texts = [result for result in results if isinstance(result[0].source, search.Text)]
-        if not texts:
-            return metrics
-        source, vectors = search.vectors(texts, self._config.size, unit=True)
-        of_search = search.metrics(search.best(source, vectors["query"], vectors["document"]), source)
-        return {**metrics, **{f"retrieval/{name}": value for name, value in of_search.items()}}
-
-    def _score_rows(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> dict[str, float]:
         names = self._config.definition.metrics
         if names == CORRELATIONS:
             cosines = np.array([first @ second for _, (first, second) in _unit(results)])
@@ -359,8 +321,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation texts with the most similar texts of the first rows, or pairs with their scores."""
-        of_rows = (example for example in data.validation_examples() if isinstance(example.source, inputs.Source))
-        examples = list(itertools.islice(of_rows, _SEARCHED))
+        examples = list(itertools.islice(data.validation_examples(), _SEARCHED))
         # One example, because `infer` yields only the first few.
         ((_, outputs),) = infer([Example([row for example in examples for row in example.rows], None)])
         remaining = iter(outputs)

@@ -76,7 +76,7 @@ def tree_of(name: str, size: str) -> dict[str, Any]:
 def make(tree: Mapping[str, Any]) -> tuple[Any, TrainingConfig]:
     """The task of a config, made without data, and its settings."""
     module = importlib.import_module(f"bertjax.experiments.{tree['experiment']}")
-    check_keys((TrainingConfig, module.Config), tree)
+    check_keys(stages.readers(module, tree), tree)
     resolved = stages.of_config(module, dict(tree))
     resolved.data(Path("unused"))
     complete = resolved.example()

@@ -16,16 +16,18 @@ ROOT = Path(__file__).parents[1]
 # name. Task packages of `data` do not import each other.
 LAYERS = {
     "launch.py": "launch",
-    "bertjax/launch.py": "BASE distributed experiments.find keys modes sweeps training usage",
+    "bertjax/launch.py": "BASE distributed evaluations experiments.find keys modes sweeps training usage",
     "configs/": "configs errors",
     "experiments/": "BASE contract tasks models data decoding scoring interop",
     "experiments/retrieval.py": "BASE contract tasks models data decoding scoring interop experiments.features "
     "loading model",
     "bertjax/fitting.py": "BASE experiments.find loading model modes training",
-    "bertjax/keys.py": "BASE experiments.find training.config",
+    "bertjax/keys.py": "BASE evaluations experiments.find training.config",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE configs contract data.readers experiments interop.published training",
-    "bertjax/modes/": "BASE contract data.readers distributed interop.published model modes planning runs training",
+    "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.registered models scoring tasks",
+    "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published model modes planning runs "
+    "training",
     "bertjax/sweeps/": "BASE sweeps modes distributed runs training.preemption reporting.runs reporting.titles "
     "scoring.paired data.text data.readers data.codecs.summarization.article_formats",
     "bertjax/planning/": "BASE planning contract training",

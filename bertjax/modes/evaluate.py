@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from bertjax.contract import Data, MiningTask, Record
+from bertjax.contract import Data, MiningTask, Record, TrainingTask
 from bertjax.modes import predictions, stages
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
@@ -111,7 +111,9 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
     _, settings, task, _ = resolved.to_score(data)
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
-    records = [inference.Inference(task, settings, run, name, resolved.published).evaluate(data) for name in names]
+    evaluations = resolved.evaluations(task) if isinstance(task, TrainingTask) else []
+    used = (inference.Inference(task, settings, run, name, resolved.published) for name in names)
+    records = [each.evaluate(data, evaluations) for each in used]
     if len(records) == 1:
         return records[0]
     averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]

@@ -1,11 +1,12 @@
 """`--mode=prepare`, and what other modes share with it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from bertjax import distributed
-from bertjax.contract import Data
+from bertjax.contract import Data, Evaluation
 from bertjax.modes.stages import Complete, Resolved
 from bertjax.runs import run_folder
 from bertjax.training import loop
@@ -21,6 +22,7 @@ def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     prepare_data(data, workdir, is_of_run=False)
     complete = complete or resolved.complete(data)
     complete.settings.check_final()
+    check_rows(resolved.evaluations(complete.task))
     rows = np.arange(resolved.config["batch_size"])
     for first in (*(data.batches(split, 0, rows) for split in ("train", "valid")), data.test_examples()):
         next(iter(first), None)
@@ -44,8 +46,14 @@ def checked_data(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | No
         task = complete
     else:
         complete, task = None, resolved.example()
-    loop.check(task.task, task.settings, task.config)
+    loop.check(task.task, task.settings, task.config, resolved.evaluations(task.task))
     return data, complete
+
+
+def check_rows(evaluations: Iterable[Evaluation]) -> None:
+    """Reads and checks the rows of evaluations. Raises UserError for bad ones."""
+    for evaluation in evaluations:
+        next(evaluation.examples(), None)
 
 
 def prepare_data(data: Data, workdir: Path, *, is_of_run: bool) -> None:

@@ -22,11 +22,13 @@ from typing import Any, NamedTuple, TypeGuard
 import jax
 from flax import traverse_util
 
+from bertjax import evaluations
 from bertjax.config import build, build_part, check_keys, dotted
 from bertjax.contract import (
     ConfigTree,
     Data,
     Evaluable,
+    Evaluation,
     Experiment,
     FlatConfig,
     MiningTask,
@@ -52,7 +54,7 @@ _TRAINING_SOURCES = ("source", "target")
 # Keys that never change the result of training; each experiment adds its FREE_AFTER_TRAINING.
 _ALWAYS = (
     *("mesh", "model.attention_backend", "model.dtype"),
-    *("data.on_bad_row", "data.workers", "data.prepared_dir", "data.beam"),
+    *("data.on_bad_row", "data.workers", "data.prepared_dir", "data.beam", "evaluations"),
 )
 # Keys of `model` that a plan sets from `data.vocab_size`.
 _VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
@@ -174,6 +176,10 @@ class Resolved(NamedTuple):
 
         return complete._replace(meter=used)
 
+    def evaluations(self, task: TrainingTask) -> list[Evaluation]:
+        """The evaluations that the config adds to that of the validation split; see `evaluations.of_config`."""
+        return evaluations.of_config(self.config, task)
+
     def open_keys(self) -> frozenset[str]:
         """The dotted keys whose values depend on rows."""
         assert trains(self.module)
@@ -184,13 +190,27 @@ class Resolved(NamedTuple):
 
     def check_folder(self, workdir: Path) -> None:
         """Raises UserError if the folder holds a run that this config can neither resume nor extend."""
-        free = extension.free_keys(workdir, self.config)
+        free = self.free_keys(workdir)
         run_folder.check_config(workdir, self.config, self.open_keys() | free)
+
+    def free_keys(self, workdir: Path) -> frozenset[str]:
+        """The keys that may differ from those of the run in a folder: of evaluations, and of a longer run."""
+        before = run_folder.load_config(workdir) if run_folder.has_begun(workdir) else {}
+        added = (*evaluations.names(self.config), *evaluations.names(before))
+        keys = {key for key in (*dotted(self.config), *dotted(before)) if _is_below(key, added)}
+        return extension.free_keys(workdir, self.config) | keys
 
 
 def trains(module: Experiment) -> TypeGuard[Trainable]:
     """Returns whether an experiment trains."""
     return issubclass(module.Task, TrainingTask)
+
+
+def readers(module: Experiment, config: ConfigTree) -> tuple[type, ...]:
+    """Returns the dataclasses that read the keys of a config."""
+    if not trains(module):
+        return InferenceConfig, module.Config
+    return TrainingConfig, module.Config, evaluations.reader(config)
 
 
 def resolve(request: Request, given: ConfigTree | None, find: Find, published: Published | None = None) -> Resolved:
@@ -208,8 +228,10 @@ def resolve(request: Request, given: ConfigTree | None, find: Find, published: P
     module = find(config.get("experiment", ""))
     if not trains(module):
         _check_mode(request.mode, module)
+    if trains(module):
+        config = evaluations.with_keys(config)
     # `module.resolve` reads keys without checking that they exist.
-    check_keys((TrainingConfig if trains(module) else InferenceConfig, module.Config), config)
+    check_keys(readers(module, config), config)
     run, record = _run_of(request), None
     if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
         config = _of_run(request, config, module)
@@ -272,8 +294,9 @@ def _of_run(request: Request, config: ConfigTree, module: Experiment) -> ConfigT
     named = request.sources if request.mode == "evaluate" else ()
     values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
     if values and trains(module):
-        config = override(config, values, module.FREE_AFTER_TRAINING)
-        build_part(InferenceConfig, config)  # `fit_to_devices` reads the mesh
+        added = evaluations.names({**config, "evaluations": values.get("evaluations", config.get("evaluations", ""))})
+        config = override(config, values, (*module.FREE_AFTER_TRAINING, *added))
+        check_keys(readers(module, config), config)
     return config if request.mode == "plan" else fit_to_devices(config)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bertjax import distributed
 from bertjax.contract import ConfigTree, Data, TrainingTask
-from bertjax.modes import extension, report, stages
-from bertjax.modes.prepare import checked_data, prepare_data
+from bertjax.modes import report, stages
+from bertjax.modes.prepare import check_rows, checked_data, prepare_data
 from bertjax.modes.request import Outcome, Request
 from bertjax.modes.stages import Resolved
 from bertjax.runs import run_folder
@@ -35,22 +35,24 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         prepare_data(data, workdir, is_of_run=True)
         config, settings, task, meter = complete or resolved.complete(data)
         settings.check_final()
+        evaluations = resolved.evaluations(task)
+        check_rows(evaluations)
         if meter and settings.num_steps:  # the batches may depend on it
             data = resolved._replace(config=config).data(workdir / "data")
         size = loop.num_parameters(task)
-        distributed.on_first_process(lambda: _save_config(workdir, config))
+        distributed.on_first_process(lambda: _save_config(resolved, workdir, config))
         if record := resolved.record:
             distributed.on_first_process(lambda: stages.save_record(workdir, record))
         environment = {**request.started, "parameters": size}
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, environment))
         distributed.on_first_process(lambda: data.vocabulary.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
-        if loop.train(task, data, settings, workdir, profile, meter, resolved.published):
+        if loop.train(task, data, settings, workdir, profile, meter, resolved.published, evaluations):
             return Outcome.STOPPED
         done = distributed.of_first_process(latest_step(workdir))
         if settings.budget.hours:
             settings = dataclasses.replace(settings, num_steps=done)
-            distributed.on_first_process(lambda: _save_config(workdir, stages.with_length(config, done)))
+            distributed.on_first_process(lambda: _save_config(resolved, workdir, stages.with_length(config, done)))
         _test(task, data, settings, done, workdir)
         distributed.on_first_process(lambda: _advise(workdir, config, settings))
         if request.report:
@@ -59,9 +61,9 @@ def train(resolved: Resolved, request: Request) -> Outcome:
     return Outcome.DONE
 
 
-def _save_config(workdir: Path, config: ConfigTree) -> None:
+def _save_config(resolved: Resolved, workdir: Path, config: ConfigTree) -> None:
     """Writes `config.json`. Raises UserError if the run in the folder has another config that this does not extend."""
-    run_folder.save_config(workdir, config, extension.free_keys(workdir, config))
+    run_folder.save_config(workdir, config, resolved._replace(config=config).free_keys(workdir))
 
 
 def _advise(workdir: Path, config: ConfigTree, settings: TrainingConfig) -> None:

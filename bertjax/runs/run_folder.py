@@ -39,7 +39,7 @@ _MAY_CHANGE = (
     "data.prepared_dir",
     "data.beam",
     "selection.min_words",
-    "minimal_pairs",
+    *("evaluations", "retrieval", "minimal_pairs"),
 )
 # Keys added later whose defaults are not off, or which configs may leave unset, with the values of runs without them.
 _ADDED_LATER = {

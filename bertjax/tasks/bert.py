@@ -198,6 +198,16 @@ class BertTask(PredictionTask, Generic[C]):
         return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
 
     @property
+    def encoder(self) -> HeadConfig:
+        """The config of the encoder."""
+        return self._model_config
+
+    @property
+    def max_length(self) -> int:
+        """The maximum number of tokens of a row to predict on."""
+        return self._seq_len
+
+    @property
     def _special(self) -> dict[str, int]:
         """The ids of special tokens that config.json of an export states."""
         ids = self._tokenizer

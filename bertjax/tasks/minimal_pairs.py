@@ -6,7 +6,7 @@ are not counted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,34 @@ from bertjax.data.codecs.minimal_pairs import Pair, SentenceCodec
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertConfig, BertInputs
+from bertjax.models.bert import BertConfig, BertInputs, HeadConfig
 from bertjax.models.losses import cross_entropy
 from bertjax.scoring.minimal_pairs import ScoredPair, accuracies
 
 OBJECTIVES = ("masked_lm", "causal_lm")
+
+
+class LanguageModel(NamedTuple):
+    """The encoder and the objective of a language model: "masked_lm" or "causal_lm"."""
+
+    encoder: HeadConfig
+    objective: str
+
+
+@runtime_checkable
+class LanguageModelTask(Protocol):
+    """A task whose parameters are those of a `BertForMaskedLM`."""
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """The language model."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+
+    def predict_lengths(self) -> Sequence[int]:
+        """See `View.predict_lengths`."""
 
 
 def check_objective(objective: str | None, published: Published) -> str:

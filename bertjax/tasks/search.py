@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.contract import Example, Output
+from bertjax.contract import Example, Output, View
 from bertjax.data.codecs.codec import Codec
 from bertjax.data.readers.beir import Collection
 from bertjax.errors import UserError
@@ -24,6 +24,31 @@ class Text(NamedTuple):
     of: Any
     kind: str
     number: int
+
+
+class TextVectors(NamedTuple):
+    """How a search encodes texts.
+
+    Attributes:
+      view: returns the "features" of rows, a vector of each.
+      query, document: the codecs of queries and documents, with one row for each text.
+      of_text: returns what the codecs encode, from a text.
+      size: the size of a vector.
+    """
+
+    view: View
+    query: Codec[Any]
+    document: Codec[Any]
+    of_text: Callable[[str], Any]
+    size: int
+
+
+@runtime_checkable
+class VectorTask(Protocol):
+    """A task that is trained for the vectors of texts."""
+
+    def text_vectors(self) -> TextVectors:
+        """Returns how a search encodes texts."""
 
 
 def examples(source: Any, query: Codec[Any], document: Codec[Any], of_text: Callable[[str], Any]) -> Iterator[Example]:

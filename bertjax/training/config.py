@@ -90,6 +90,8 @@ class TrainingConfig(EvaluationConfig):
         `checkpoint.best_metric`; 0 to make all updates. The learning rate still decays over `num_steps`.
       parallel: "jit", or "pmap" for comparison.
       budget: what the run may use, instead of `num_steps` or `num_epochs`.
+      evaluations: names of evaluations other than that of the validation split, separated by commas: "retrieval",
+        "minimal_pairs" or those of installed packages. The keys of each are below its name, as `retrieval.source`.
     """
 
     seed: Seed
@@ -102,6 +104,7 @@ class TrainingConfig(EvaluationConfig):
     checkpoint: CheckpointConfig
     budget: BudgetConfig = BudgetConfig()
     evaluate_patience: Annotated[int, at_least(0)] = 0
+    evaluations: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,6 +20,7 @@ from bertjax.contract import (
     BadInput,
     Batch,
     Data,
+    Evaluation,
     Example,
     Metrics,
     Output,
@@ -27,6 +28,7 @@ from bertjax.contract import (
     PredictionTask,
     ScoringTask,
     TrainingTask,
+    View,
 )
 from bertjax.errors import UserError
 from bertjax.progress import log_once, track
@@ -55,27 +57,27 @@ def checkpoint_name(workdir: Path, which: str) -> str:
 
 
 class Predictor:
-    """Runs `PredictionTask.infer` on rows of any length. Rows are padded to few shapes, each compiled once.
+    """Runs `View.infer` on rows of any length. Rows are padded to few shapes, each compiled once.
 
     Attributes:
       mesh: the devices that rows are split over.
     """
 
-    def __init__(self, task: PredictionTask, mesh: Mesh, *, exact: bool | None = None) -> None:
-        """Makes a predictor for a task on a mesh.
+    def __init__(self, view: View, mesh: Mesh, *, exact: bool | None = None) -> None:
+        """Makes a predictor for a view of a model on a mesh.
 
         Args:
-          task: the task.
+          view: the view, such as a task.
           mesh: the mesh.
-          exact: see `PredictionTask.exact`, which is the default. The lengths of a row's arrays alone then decide its
+          exact: see `View.exact`, which is the default. The lengths of a row's arrays alone then decide its
             program: their padding, and the number of rows of the batch, which is filled up.
         """
-        self._infer, self._watch = jax.jit(task.infer), task.watch
-        self._exact = task.exact if exact is None else exact
-        self._lengths = task.predict_lengths()
+        self._infer, self._watch = jax.jit(view.infer), view.watch
+        self._exact = view.exact if exact is None else exact
+        self._lengths = view.predict_lengths()
         self.mesh = mesh
         places = _EXACT_PLACES.get(mesh.devices.flat[0].platform, _BATCH_PLACES) if self._exact else _BATCH_PLACES
-        self._places = places // max(1, task.width() // _WIDTH)
+        self._places = places // max(1, view.width() // _WIDTH)
         self._window = self._places * _EXACT_BATCHES if self._exact else _WINDOW_TOKENS
 
     def __call__(
@@ -180,31 +182,44 @@ def reported(examples: Iterable[Example], what: str) -> Iterator[Example]:
         log_once(f"{number:,} of {count:,} {what} are {done}: they have more than {limit}", level)
 
 
-class Evaluation:
-    """Computes the validation metrics of parameters. Compiled once."""
+class Validation:
+    """Computes the validation metrics of parameters: those of the validation split and of further evaluations."""
 
-    def __init__(self, task: TrainingTask, predictor: Predictor, batch_size: int, accumulation: int) -> None:
-        """Makes an evaluation.
+    def __init__(
+        self, task: TrainingTask, mesh: Mesh, config: EvaluationConfig, evaluations: Sequence[Evaluation] = ()
+    ) -> None:
+        """Compiles nothing yet.
 
         Args:
           task: the task.
-          predictor: the predictor for examples of `Data.validation_examples`.
-          batch_size: rows of a global batch.
-          accumulation: number of micro-batches of a batch.
+          mesh: the devices.
+          config: the settings.
+          evaluations: the further evaluations.
         """
-        self._task, self._predictor = task, predictor
-        self._mesh = predictor.mesh
-        self._batch_size = batch_size
+        self._task, self._mesh, self._batch_size = task, mesh, config.batch_size
+        self._evaluations = evaluations
+        self._predictors = {each.name: Predictor(each.view, mesh) for each in evaluations}
+        self._predictor = Predictor(task, mesh)
 
         def metrics(params: Params, batch: Batch) -> Metrics:
-            return accumulate(lambda rows, _: task.loss(params, rows, None)[1], batch, jnp.arange(accumulation))
+            micro_batches = jnp.arange(config.accumulation_steps)
+            return accumulate(lambda rows, _: task.loss(params, rows, None)[1], batch, micro_batches)
 
         self._metrics = jax.jit(metrics)
 
-    def __call__(self, params: Params, data: Data, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns the validation metrics as "valid/NAME", or None if `stop` returned True before the end."""
+    def __call__(
+        self, params: Params, data: Data, stop: Callable[[], bool], number: int | None = None
+    ) -> dict[str, float] | None:
+        """Returns the validation metrics as "valid/NAME", or None if `stop` returned True before the end.
+
+        Args:
+          params: the parameters.
+          data: the data.
+          stop: whether to stop.
+          number: how many evaluations of the run there are with this one; see `Evaluation.every`. None to make all.
+        """
         rows = sharding.local_rows(self._mesh, self._batch_size)
-        total, results = None, []
+        total = None
         for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
             if stop():
                 return None
@@ -212,17 +227,23 @@ class Evaluation:
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
-        examples = reported(data.validation_examples(), "validation examples")
-        for result in track(self._predictor(params, examples), "evaluating", "example"):
-            if stop():
-                return None
-            results.append(result)
-        assert total or results, "the validation split must not be empty"
-        scores = self._task.score(results) if results else {}
-        metrics = means(total or {}, "valid") | {f"valid/{name}": value for name, value in scores.items()}
-        missing = [name for name in self._task.score_names() if f"valid/{name}" not in metrics]
-        assert not missing, f"missing metrics: {missing}"
-        return metrics
+        scores = dict(means(total or {}, "valid"))
+        split = Evaluation("", self._task, data.validation_examples, self._task.score, self._task.score_names())
+        further = [each for each in self._evaluations if number is None or number % each.every == 0]
+        for evaluation in (split, *further):
+            predictor = self._predictors.get(evaluation.name, self._predictor)
+            named = f"examples of {evaluation.name}" if evaluation.name else "validation examples"
+            results = []
+            for result in track(predictor(params, reported(evaluation.examples(), named)), "evaluating", "example"):
+                if stop():
+                    return None
+                results.append(result)
+            found = evaluation.score(results) if results else {}
+            scores |= {f"valid/{name}": value for name, value in found.items()}
+            missing = [name for name in evaluation.metrics if f"valid/{name}" not in scores]
+            assert not missing, f"missing metrics: {missing}"
+        assert scores, "the validation split must not be empty"
+        return scores
 
 
 def _check_all_loaded(has_none: Params, task: PredictionTask, published: Any) -> None:
@@ -288,16 +309,15 @@ class Inference:
             params = restore_params(workdir, checkpoint, sharding.with_shardings(shapes, shardings))
         self.params = task.inference_params(params)
 
-    def evaluate(self, data: Data) -> dict[str, float]:
-        """Returns the metrics of the validation and test splits, and the baselines."""
+    def evaluate(self, data: Data, evaluations: Sequence[Evaluation] = ()) -> dict[str, float]:
+        """Returns the metrics of the validation and test splits and of further evaluations, and the baselines."""
         config = self._config
         if isinstance(self.task, ScoringTask):
             results = self._predictor(self.params, reported(data.validation_examples(), "validation examples"))
             found = self.task.score(track(results, "evaluating", "example"))
             return {f"valid/{name}": value for name, value in found.items()}
         assert isinstance(self.task, TrainingTask) and isinstance(config, EvaluationConfig), "the task only predicts"
-        evaluation = Evaluation(self.task, self._predictor, config.batch_size, config.accumulation_steps)
-        scores = evaluation(self.params, data, lambda: False)
+        scores = Validation(self.task, self.mesh, config, evaluations)(self.params, data, lambda: False)
         assert scores is not None
         return {**scores, **data.baselines(), **self.test(data)}
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax import distributed
-from bertjax.contract import Batch, Data, RowIndices, StagedTask, TrainingTask
+from bertjax.contract import Batch, Data, Evaluation, RowIndices, StagedTask, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
 from bertjax.runs.checkpoints import Checkpoints
@@ -22,7 +22,7 @@ from bertjax.training import health, sharding
 from bertjax.training import step as steps
 from bertjax.training.compilation import Compilations, Recompilations, size_of
 from bertjax.training.config import TrainingConfig
-from bertjax.training.inference import Evaluation, Predictor
+from bertjax.training.inference import Validation
 from bertjax.training.metric_log import MetricLog, Window
 from bertjax.training.optimizers import make_schedule
 from bertjax.training.preemption import Preemption
@@ -44,6 +44,7 @@ def train(
     profile: range = range(0),
     meter: Callable[[int], dict[str, float]] | None = None,
     published: Any = None,
+    evaluations: Sequence[Evaluation] = (),
 ) -> bool:
     """Trains from the last checkpoint in `workdir`, or from the beginning, until the last step, SIGTERM or Ctrl-C.
 
@@ -58,6 +59,7 @@ def train(
       profile: the numbers of the updates to trace.
       meter: returns what the first updates of a run with a budget cost, by name, to log it.
       published: the weights in `init_from`, a `Published`; None to start from random parameters.
+      evaluations: the evaluations other than that of the validation split.
     Returns:
       whether it was stopped, possibly after the last update.
     """
@@ -67,7 +69,7 @@ def train(
         Checkpoints(workdir, config.checkpoint) as checkpoints,
         Ledger(workdir, distributed.is_first_process(), lambda: compiled.seconds) as ledger,
     ):
-        trainer = Trainer(task, config, jax.devices(), published)
+        trainer = Trainer(task, config, jax.devices(), published, evaluations)
         restored = trainer.restore_or_init(checkpoints)
         begun = int(restored.step)
         ledger.begin(begun, checkpoints.trained_seconds(begun))
@@ -119,7 +121,8 @@ class _Run:
         is_last, scores = self._is_last(begun), {}
         is_due = begun % self._config.evaluate_every == 0 or is_last
         if is_due and not self._log.has_scores(begun, "valid/"):
-            scores = self._evaluate(state.params, self._data, self._preempted)
+            number = None if is_last else begun // self._config.evaluate_every
+            scores = self._evaluate(state.params, self._data, self._preempted, number)
             self._log.write_scores(begun, scores)
             if not scores:  # a signal interrupted the evaluation, which must be complete before the next update
                 _log.info(_STOPPED, begun)
@@ -167,7 +170,8 @@ class _Run:
             if saves or stopping:
                 self._save(done, state.params, state.opt_state, scheduled=saves, trained_seconds=trained)
             if evaluates and not stopping:
-                scores = self._evaluate(state.params, self._data, self._preempted)
+                number = None if is_last else done // self._config.evaluate_every
+                scores = self._evaluate(state.params, self._data, self._preempted, number)
                 self._log.write_scores(done, scores)
                 stopping = self._preempted()
                 is_last = is_last or self._stops_early(done)
@@ -205,16 +209,19 @@ class _Run:
             )
 
 
-def check(task: TrainingTask, config: TrainingConfig, values: Mapping[str, Any]) -> None:
+def check(
+    task: TrainingTask, config: TrainingConfig, values: Mapping[str, Any], evaluations: Sequence[Evaluation]
+) -> None:
     """Raises UserError if the task, its settings or the devices do not fit together. Reads no data.
 
     Args:
       task: the task.
       config: the settings.
       values: the whole config.
+      evaluations: the evaluations other than that of the validation split.
     """
     sharding.check_split(values, jax.device_count())
-    Trainer(task, config, jax.devices())
+    Trainer(task, config, jax.devices(), evaluations=evaluations)
 
 
 def num_parameters(task: TrainingTask) -> int:
@@ -249,7 +256,12 @@ class Trainer:
     """
 
     def __init__(
-        self, task: TrainingTask, config: TrainingConfig, devices: Sequence[jax.Device], published: Any = None
+        self,
+        task: TrainingTask,
+        config: TrainingConfig,
+        devices: Sequence[jax.Device],
+        published: Any = None,
+        evaluations: Sequence[Evaluation] = (),
     ) -> None:
         """Compiles nothing yet. Raises UserError if the task, its settings and the devices do not fit together.
 
@@ -258,11 +270,12 @@ class Trainer:
           config: the settings.
           devices: the devices.
           published: the weights in `init_from`, a `Published`; None to start from random parameters.
+          evaluations: the evaluations other than that of the validation split.
         """
         self._task, self._config, self._published = task, config, published
         self._mesh, optimizer, self._init, shapes, self._shardings = steps.assemble(task, config, devices)
         self._rows = sharding.local_rows(self._mesh, config.batch_size)
-        _check_best_metric(task, config, shapes.params)
+        _check_best_metric(task, config, shapes.params, evaluations)
         if config.parallel == "pmap":
             self._step = steps.pmap_step(task, optimizer, self._mesh, config)
             # pmap returns a state on its own mesh. A state on another mesh would be compiled for once more.
@@ -272,7 +285,7 @@ class Trainer:
             self._step = steps.jit_step(task, optimizer, self._mesh, self._shardings, config)
         self._numbers = steps.make_numbers(config)
         self._abstract_state = sharding.with_shardings(shapes, self._shardings)
-        self._evaluate = Evaluation(task, Predictor(task, self._mesh), config.batch_size, config.accumulation_steps)
+        self._evaluate = Validation(task, self._mesh, config, evaluations)
         self._last: tuple[Any, steps.StepReport, int] | None = None
         self.length: float = math.inf if config.num_steps is None else config.num_steps
         self._recompilations = Recompilations(task.batch_specs())
@@ -366,9 +379,9 @@ class Trainer:
         """Returns the number of spikes and recompilations since the last call, and logs a warning for each kind."""
         return self._loss_spikes.take() | self._gradient_spikes.take() | self._recompilations.take()
 
-    def evaluate(self, params: Any, data: Data, stop: Preemption) -> dict[str, float]:
-        """Returns the validation metrics; empty if `stop` interrupts the evaluation."""
-        return self._evaluate(params, data, stop) or {}
+    def evaluate(self, params: Any, data: Data, stop: Preemption, number: int | None) -> dict[str, float]:
+        """Returns the validation metrics, see `Validation`; empty if `stop` interrupts the evaluation."""
+        return self._evaluate(params, data, stop, number) or {}
 
 
 def _step_to_resume(checkpoints: Checkpoints) -> int | None:
@@ -381,11 +394,23 @@ def _step_to_resume(checkpoints: Checkpoints) -> int | None:
     return step
 
 
-def _check_best_metric(task: TrainingTask, config: TrainingConfig, params: Any) -> None:
-    """Raises UserError if the task does not have the best metric, or if the best checkpoint had the highest loss."""
+def _check_best_metric(
+    task: TrainingTask, config: TrainingConfig, params: Any, evaluations: Sequence[Evaluation]
+) -> None:
+    """Raises UserError unless each evaluation of the run has the best metric, in the right direction."""
     best, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])
-    names = ["valid/" + name for name in task.score_names() or metrics if name != "tokens"]
+    names = [f"valid/{name}" for name in task.score_names() or metrics if name != "tokens"]
+    for evaluation in evaluations:
+        own = [f"valid/{name}" for name in evaluation.metrics]
+        if best in own and evaluation.every > 1:
+            raise UserError(
+                "config key checkpoint.best_metric",
+                got=f"{best}, which only one of {evaluation.every} evaluations has",
+                expected="a metric of every evaluation",
+                fix=f"set --config.{evaluation.name}.every=1",
+            )
+        names += own
     if best and best not in names:
         raise UserError(
             "config key checkpoint.best_metric",

@@ -187,7 +187,7 @@ def test_signals_stop_an_evaluation(text, number):
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     with Preemption() as preempted:
         os.kill(os.getpid(), number)
-        assert trainer.evaluate(random_params(task.init), data, preempted) == {}
+        assert trainer.evaluate(random_params(task.init), data, preempted, None) == {}
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.config import Constrained, Count, one_of
 from bertjax.data.codecs.codec import NO_LIMITS, Codec, Columns, Encoded, check_texts
 from bertjax.data.readers import tables
 from bertjax.data.readers.kinds import TABLES, kind_of
@@ -31,21 +30,6 @@ _COLUMNS = (
     ("sentence_good", "sentence_bad", "linguistics_term", "UID"),
 )
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
-
-
-@dataclasses.dataclass(frozen=True)
-class MinimalPairsConfig(Constrained, prefix="minimal_pairs"):
-    """Minimal pairs that are scored at each evaluation during pretraining.
-
-    Attributes:
-      source: files of minimal pairs, such as BLiMP's; "" for none. See configs/minimal_pairs.py.
-      per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
-      method: how a masked language model scores a sentence; see configs/minimal_pairs.py.
-    """
-
-    source: str = ""
-    per_paradigm: Count = 50
-    method: Annotated[str, one_of(*METHODS)] = "original"
 
 
 Words = list[list[int]]  # the tokens of each word of a sentence

@@ -1,0 +1,116 @@
+"""Evaluations that a run makes in addition to that of its validation split."""
+
+import json
+
+import pytest
+
+from bertjax import evaluations
+from bertjax.errors import UserError
+from bertjax.training import loop
+from tests import tiny
+from tests.experiments.commands import done, lines_of
+
+SEARCH = {"evaluations": "retrieval", "retrieval__every": 2}
+# An evaluation of an installed package: the mean of the features of two rows.
+MODULE = """
+import dataclasses
+import numpy as np
+from bertjax.config import Constrained
+from bertjax.contract import Evaluation, Example
+from bertjax.evaluations import retrieval
+
+@dataclasses.dataclass(frozen=True)
+class Config(Constrained, prefix="mine"):
+    length: int = 4
+
+def evaluation(config, task, on_bad_row):
+    view = retrieval._MeanVectors(task)
+    row = dict.fromkeys(("input_ids", "token_type_ids", "segment_ids"), np.ones(config.length, np.int32))
+    def examples():
+        return iter([Example([row], None), Example([row], None)])
+    def score(results):
+        return {"mine/mean": float(np.mean([outputs[0]["features"] for _, outputs in results]))}
+    return Evaluation("mine", view, examples, score, ("mine/mean",))
+"""
+
+
+def of_steps(run, metric):
+    return [record["step"] for record in lines_of(run / "metrics.jsonl") if metric in record]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluations")
+    collection = tiny.write_collection(folder / "beir", ["the cat runs", "dogs see horses", "a big cat"])
+    values = {**SEARCH, "retrieval__source": collection, "evaluate_every": 2}
+    done(*tiny.arguments(tiny.write_text(folder / "t.txt"), folder / "run", **values))
+    return folder / "run"
+
+
+def test_an_evaluation_is_added_to_any_task_with_its_own_interval(run):
+    assert of_steps(run, "valid/masked_lm_loss") == [2, 4, 6]
+    assert of_steps(run, "valid/retrieval/ndcg@10") == [4, 6]
+    config = json.loads((run / "config.json").read_text())
+    assert config["retrieval"] == {"source": str(run.parent / "beir"), "qrels": "test", "every": 2}
+
+
+def test_a_trained_run_is_evaluated_with_another_evaluation(run, tmp_path):
+    collection = tiny.write_collection(tmp_path / "beir", ["the cat", "cat the"])
+    flags = [f"--config.retrieval.source={collection}", "--config.evaluations=retrieval"]
+    scores = json.loads(done("--mode=evaluate", f"--workdir={run}", *flags).stdout)
+    same = json.loads(done("--mode=evaluate", f"--workdir={run}").stdout)
+    assert scores["valid/masked_lm_loss"] == same["valid/masked_lm_loss"]
+    assert same["valid/retrieval/ndcg@10"] == lines_of(run / "metrics.jsonl")[-1]["valid/retrieval/ndcg@10"]
+    assert 0 < scores["valid/retrieval/ndcg@10"] != same["valid/retrieval/ndcg@10"]
+
+
+@pytest.mark.parametrize(
+    ("values", "what", "got", "expected", "fix"),
+    [
+        ({"evaluations": "retrieval"}, "retrieval.source", "no folder", "BEIR", "--config.retrieval.source=FOLDER"),
+        ({"evaluations": "blimp"}, "evaluations", "'blimp'", "one of minimal_pairs, retrieval", "choose one"),
+        (
+            {"retrieval__source": "{beir}", **SEARCH, "checkpoint__best_metric": "valid/retrieval/ndcg@10"},
+            "checkpoint.best_metric",
+            "valid/retrieval/ndcg@10, which only one of 2 evaluations has",
+            "a metric of every evaluation",
+            "set --config.retrieval.every=1",
+        ),
+        ({**SEARCH, "retrieval__sauce": "x"}, "retrieval.sauce", "an unknown key", "--keys", "retrieval.source"),
+    ],
+)
+def test_wrong_evaluations_are_reported_before_training(tmp_path, values, what, got, expected, fix):
+    beir = tiny.write_collection(tmp_path / "beir", ["the cat", "the dog"])
+    values = {key: beir if value == "{beir}" else value for key, value in values.items()}
+    outcome = tiny.run_on_one(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **values))
+    tiny.check_message(outcome.error, what=what, got=got, expected=expected, fix=fix)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_without_the_view_of_an_evaluation(tmp_path):
+    tree = tiny.config(tiny.write_text(tmp_path / "t.txt"))
+    task = tiny.ready(tree, tmp_path / "kept").task
+    for name in ("minimal_pairs", "retrieval"):
+        with pytest.raises(UserError, match=f"evaluations: got {name}, for a task without a "):
+            evaluations.find(name).evaluation(evaluations.find(name).Config(), _of_no_task(task), "stop")
+
+
+def _of_no_task(task):
+    """A view without the model of the task."""
+    return evaluations.minimal_pairs._MaskedLM(task)
+
+
+def test_an_installed_package_adds_evaluations(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_evaluation.py").write_text(MODULE)
+    metadata = tmp_path / "mine-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[bertjax.evaluations]\nmine = mine_evaluation\n")
+    tree = {**tiny.config(tiny.write_text(tmp_path / "t.txt"), evaluate_every=6), "evaluations": "mine"}
+    tree = evaluations.with_keys({**tree, "mine": {"length": 3}})
+    assert tree["mine"] == {"length": 3}
+    assert "every" in tree["minimal_pairs"]  # those of the config file stay
+    task, data, settings, _ = tiny.ready(tree, tmp_path / "kept")
+    loop.train(task, data, settings, tmp_path / "run", evaluations=evaluations.of_config(tree, task))
+    assert of_steps(tmp_path / "run", "valid/mine/mean") == [6]
