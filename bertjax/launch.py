@@ -29,7 +29,7 @@ from ml_collections import config_flags
 
 from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
-from bertjax.experiments import find
+from bertjax.experiments import find, registered
 from bertjax.files import standard_output, with_packaged
 from bertjax.progress import lines_shown
 
@@ -252,9 +252,17 @@ def _keys(pattern: str) -> str:
 
 
 def _with_packaged_config(argv: list[str]) -> list[str]:
-    """Returns the arguments, with the package's copy of a config file where the working directory has none."""
+    """Returns the arguments, with the path of a config file that is named as in this package or by an entry point."""
     file = re.compile(r"(?<=\0)(--?config[=\0])([^:\0]+)")
-    return file.sub(lambda found: found[1] + with_packaged(found[2]), "\0".join(argv)).split("\0")
+    return file.sub(lambda found: found[1] + _config_path(found[2]), "\0".join(argv)).split("\0")
+
+
+def _config_path(written: str) -> str:
+    """Returns the path of a config file, or of the one that an installed package registers under a name."""
+    if not written.isidentifier() or Path(written).exists():
+        return with_packaged(written)
+    entry = registered("bertjax.configs").get(written)
+    return str(importlib.import_module(entry.module).__file__) if entry else written
 
 
 @contextlib.contextmanager

@@ -9,8 +9,7 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-from bertjax.config import choice
-from bertjax.errors import UserError, refuse_other_names
+from bertjax.errors import UserError, did_you_mean, refuse_other_names
 
 refuse_other_names(__name__)
 
@@ -65,7 +64,11 @@ def find(name: str) -> Any:
     if name in built_in():
         module = importlib.import_module(f"{__name__}.{name}")
     else:
-        module = registered(__name__)[choice(name, names(), "experiment")].load()
+        entries = registered(__name__)
+        fix = did_you_mean(name, names(), "install the package that registers it in bertjax.experiments")
+        if name not in entries:
+            raise UserError("config key experiment", got=repr(name), expected=f"one of {', '.join(names())}", fix=fix)
+        module = entries[name].load()
     check(module)
     return module
 

@@ -26,7 +26,7 @@ from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.scoring import glue
 from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
-from bertjax.tasks.objectives import OBJECTIVES, Classification
+from bertjax.tasks.objectives import OBJECTIVES, Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Config(fine_tuning.ClassWeightsConfig):
                 self.check_weights(labels)
 
     @property
-    def definition(self) -> Classification:
+    def definition(self) -> Objective:
         """The definition of `objective`."""
         return OBJECTIVES[self.objective]
 
@@ -264,7 +264,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
         head = config.model
-        return BertForSequenceClassification(encoder, len(self.labels) or 1, head.classifier_dropout, head.lstm_size)
+        num_outputs = config.definition.num_outputs(self.labels)
+        return BertForSequenceClassification(encoder, num_outputs, head.classifier_dropout, head.lstm_size)
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """Returns the classifier, unless the classes match: the same names, or as many classes without names."""
@@ -284,13 +285,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         logits = self.apply(params, batch, rng)
         labels = batch["labels"]
-        losses = self._objective.losses(logits, labels, self._config.class_weights)
-        right = self._objective.is_right(logits, labels, self._config.threshold)
+        losses = self._objective.losses(logits, labels, self._config)
+        right = self._objective.is_right(logits, labels, self._config)
         return {self.term: jnp.sum(losses * self._weights(batch))}, fine_tuning.metrics(batch, right, batch["weights"])
 
     def _weights(self, batch: Batch) -> jax.Array:
         """Returns the weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
-        return self._objective.weights(batch["weights"], batch["labels"], self._config.class_weights)
+        return self._objective.weights(batch["weights"], batch["labels"], self._config)
 
     def score_names(self) -> Sequence[str]:
         return (*(self._objective.metrics if self._config.is_multi_label else self._config.metrics), "loss")
@@ -311,7 +312,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the prediction, and the probabilities of all classes."""
         (output,) = outputs
-        return self._objective.record(output["logits"].astype(np.float64), self.labels, self._config.threshold)
+        return self._objective.record(output["logits"].astype(np.float64), self.labels, self._config)
 
     def record_fields(self) -> Sequence[str]:
         return self._objective.record_fields(self.labels)

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 # name. Task packages of `data` do not import each other.
 LAYERS = {
     "launch.py": "launch",
-    "bertjax/launch.py": "BASE distributed evaluations experiments.find keys modes sweeps training usage",
+    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.registered keys modes sweeps "
+    "training usage",
     "configs/": "configs errors",
     "experiments/": "BASE contract tasks models data decoding scoring interop",
     "experiments/retrieval.py": "BASE contract tasks models data decoding scoring interop experiments.features "

@@ -130,7 +130,7 @@ def test_an_installed_package_adds_a_task(site, bertjax, tmp_path):
         (tmp_path / name).write_text(text)
     (tmp_path / "encoder").mkdir()
     encoder = published.write_sentence_transformers(tmp_path / "encoder", "mean_tokens", True, 16)
-    flags = ["--mode=predict", "--config=mine_config.py", f"--config.init_from={encoder}"]
+    flags = ["--mode=predict", "--config=mine", f"--config.init_from={encoder}"]
     predicted = json.loads(bertjax(*flags, stdin="the cat sees .\n"))
     assert predicted["mine"] and len(predicted["features"][0]) == 16
     code = "import bertjax; print(bertjax.load('encoder', 'mine').predict(['the cat sees .'])[0]['mine'])"

@@ -152,7 +152,13 @@ def save(
     of_family, found = families.find(family), heads_of(params)
     _check_fields(config, architecture, of_family, found)
     is_bare = architecture == "BertModel" and not found  # transformers does without a pooler
-    assert is_bare or found == of_family.heads_of(architecture), f"{architecture} with {found}"
+    if not (is_bare or found == of_family.heads_of(architecture)):
+        raise UserError(
+            "--mode=export",
+            got=f"parameters {', '.join(sorted(params))}, for {architecture}",
+            expected="those of a class of transformers",
+            fix='override `export` of the task: `save({"bert": params["bert"]}, folder, "BertModel")` has the encoder',
+        )
     if of_family.needs_token_types and not config.type_vocab_size:
         config = dataclasses.replace(config, type_vocab_size=1)
         zeros = {"token_type_embeddings": np.zeros((1, config.word_size), np.float32)}

@@ -47,8 +47,8 @@ def free_keys(workdir: Path, config: ConfigTree) -> frozenset[str]:
             "config key num_steps",
             got=f"{config['num_steps']}, in a run of {before['num_steps']} with a schedule over {old.length} updates",
             expected="the schedule that the run was started with",
-            fix=f"set --config.optimizer.schedule_steps={old.length}, after which the rate keeps its last value; or "
-            f"start another run with --config.init_from={workdir}",
+            fix=f"start another run with --config.init_from={workdir}; or set --config.optimizer.schedule_steps="
+            f"{old.length}, after which the rate keeps its last value (0 with schedule=linear)",
         )
     _check_progress(workdir, config, before["num_steps"])
     _check_warmup(before["optimizer"].get("warmup_steps"), config["optimizer"]["warmup_steps"])

@@ -1,10 +1,12 @@
 """The objectives of classification: what the label of a row is, its loss, and how predictions are scored and written.
 
-A new loss is a subclass that overrides `losses`, and an entry of `OBJECTIVES`. A target is a label in arrays.
+A new loss is a subclass of `Objective` with `losses`, and an entry of `OBJECTIVES`. A target is a label in arrays.
+Methods that depend on more keys get the `Config` of the task.
 
 Shapes: C outputs, n rows. The fields of a batch are [B] or, in packed rows, [B, E].
 """
 
+import abc
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +25,10 @@ from bertjax.scoring.probabilities import sigmoid, softmax
 
 _CORRELATIONS = ("pearson", "spearman")
 Logits = Float[np.ndarray, "n C"]
-Weights = Sequence[float]  # of the classes; empty for 1 each
 
 
-class Classification:
-    """One class for each row, with the cross-entropy. A target is the index of the class.
+class Objective(abc.ABC):
+    """One class for each row. A target is the index of the class.
 
     Attributes:
       problem: the key of `huggingface.PROBLEM_TYPES`.
@@ -45,6 +46,10 @@ class Classification:
         """Returns the kind of the rows."""
         return LabeledTextCodec(rows, tokenizer, seq_len, is_numeric=False)
 
+    def num_outputs(self, labels: Sequence[str]) -> int:
+        """Returns C, the outputs of the classifier: one for each class, or one for a number."""
+        return len(labels) or 1
+
     def target_shape(self, num_classes: int) -> tuple[int, ...]:
         """Returns the shape of a target."""
         return ()
@@ -61,30 +66,34 @@ class Classification:
         """Returns the targets of training rows from the field "labels" and the class of each number in it."""
         return indices[numbers]
 
-    def losses(self, logits: Array, targets: Array, class_weights: Weights) -> Array:
+    @abc.abstractmethod
+    def losses(self, logits: Array, targets: Array, config: Any) -> Array:
         """Returns the loss of each row from its logits [..., C]."""
-        return cross_entropy(logits, targets)
 
-    def weights(self, weights: Array, targets: Array, class_weights: Weights) -> Array:
+    def weights(self, weights: Array, targets: Array, config: Any) -> Array:
         """Returns the weight of each row in the loss: its weight in the batch times that of its class."""
-        weights = jnp.asarray(weights)
-        return weights * jnp.asarray(class_weights)[targets] if class_weights else weights
+        weighted: Array = config.weighted(weights, targets)
+        return weighted
 
-    def is_right(self, logits: Array, targets: Array, threshold: float) -> Array | None:
+    def is_right(self, logits: Array, targets: Array, config: Any) -> Array | None:
         """Returns whether each row is predicted right; None for numbers."""
         return is_best(logits, targets)
 
     def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
-        """Returns the metrics of a split and the mean loss from float64 logits and the `Config` of the task."""
-        losses = -np.log(softmax(logits)[np.arange(len(targets)), targets])
-        return {**glue.score(config.metrics, logits.argmax(axis=1), targets), "loss": float(losses.mean())}
+        """Returns the metrics of a split and the mean loss from float64 logits."""
+        loss = self.mean_loss(logits, targets, config)
+        return {**glue.score(config.metrics, logits.argmax(axis=1), targets), "loss": loss}
+
+    def mean_loss(self, logits: Logits, targets: np.ndarray, config: Any) -> float:
+        """Returns the mean loss of a split, without class weights. Default: from `losses`, in float32."""
+        return float(self.losses(jnp.asarray(logits, jnp.float32), jnp.asarray(targets), config).mean())
 
     def baseline(self, targets: np.ndarray) -> dict[str, float]:
         """Returns the accuracy of always predicting the most frequent class, or set of classes."""
         _, counts = np.unique(targets, axis=0, return_counts=True)
         return {"majority_accuracy": float(counts.max() / len(targets))}
 
-    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], threshold: float) -> dict[str, Any]:
+    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], config: Any) -> dict[str, Any]:
         """Returns the record of a prediction."""
         probabilities = softmax(logits)
         return {"label": labels[int(probabilities.argmax())], "probabilities": _by_label(labels, probabilities)}
@@ -94,7 +103,17 @@ class Classification:
         return ("label", *(f"probabilities.{label}" for label in labels))
 
 
-class MultiLabel(Classification):
+class Classification(Objective):
+    """One class for each row, with the cross-entropy."""
+
+    def losses(self, logits: Array, targets: Array, config: Any) -> Array:
+        return cross_entropy(logits, targets)
+
+    def mean_loss(self, logits: Logits, targets: np.ndarray, config: Any) -> float:
+        return float(-np.log(softmax(logits)[np.arange(len(targets)), targets]).mean())
+
+
+class MultiLabel(Objective):
     """Any number of classes for each row, with the mean binary cross-entropy. A target is a flag for each class."""
 
     problem = "multi_label"
@@ -118,32 +137,33 @@ class MultiLabel(Classification):
     def targets(self, numbers: Any, indices: np.ndarray, num_classes: int) -> np.ndarray:
         return indicators(numbers, indices, num_classes)
 
-    def losses(self, logits: Array, targets: Array, class_weights: Weights) -> Array:
+    def losses(self, logits: Array, targets: Array, config: Any) -> Array:
         """Returns the losses; class weights are `pos_weight` of torch's BCEWithLogitsLoss."""
-        return binary_cross_entropy(logits, targets, jnp.asarray(class_weights) if class_weights else None)
+        class_weights = jnp.asarray(config.class_weights) if config.class_weights else None
+        return binary_cross_entropy(logits, targets, class_weights)
 
-    def weights(self, weights: Array, targets: Array, class_weights: Weights) -> Array:
+    def weights(self, weights: Array, targets: Array, config: Any) -> Array:
         return jnp.asarray(weights)
 
-    def is_right(self, logits: Array, targets: Array, threshold: float) -> Array:
-        return jnp.all((jax.nn.sigmoid(logits) >= threshold) == targets, axis=-1)
+    def is_right(self, logits: Array, targets: Array, config: Any) -> Array:
+        return jnp.all((jax.nn.sigmoid(logits) >= config.threshold) == targets, axis=-1)
 
     def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
         """Returns also the F1 of each class."""
         metrics = glue.score_label_sets(sigmoid(logits), targets, config.threshold, config.data.labels)
         return {**metrics, "loss": float(np.mean(np.logaddexp(0, logits) - logits * targets))}
 
-    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], threshold: float) -> dict[str, Any]:
+    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], config: Any) -> dict[str, Any]:
         """Returns all classes whose probability is at least the threshold."""
         probabilities = sigmoid(logits)
-        chosen = self.reference(probabilities >= threshold, labels)
+        chosen = self.reference(probabilities >= config.threshold, labels)
         return {"labels": chosen, "probabilities": _by_label(labels, probabilities)}
 
     def record_fields(self, labels: Sequence[str]) -> tuple[str, ...]:
         return ("labels", *(f"probabilities.{label}" for label in labels))
 
 
-class Regression(Classification):
+class Regression(Objective):
     """One number for each row, with the squared error."""
 
     problem = "regression"
@@ -163,10 +183,10 @@ class Regression(Classification):
     def targets(self, numbers: Any, indices: np.ndarray, num_classes: int) -> np.ndarray:
         return numbers
 
-    def losses(self, logits: Array, targets: Array, class_weights: Weights) -> Array:
+    def losses(self, logits: Array, targets: Array, config: Any) -> Array:
         return squared_error(logits[..., 0], targets)
 
-    def is_right(self, logits: Array, targets: Array, threshold: float) -> None:
+    def is_right(self, logits: Array, targets: Array, config: Any) -> None:
         return None
 
     def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
@@ -177,14 +197,19 @@ class Regression(Classification):
         """Returns the loss of always predicting the mean."""
         return {"mean_loss": float(targets.var())}
 
-    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], threshold: float) -> dict[str, Any]:
+    def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], config: Any) -> dict[str, Any]:
         return {"score": round(float(logits[0]), 6)}
 
     def record_fields(self, labels: Sequence[str]) -> tuple[str, ...]:
         return ("score",)
 
 
-OBJECTIVES = {objective.problem: objective for objective in (Classification(), MultiLabel(), Regression())}
+# By the value of config key `objective`. Several may have one `problem`.
+OBJECTIVES: dict[str, Objective] = {
+    "classification": Classification(),
+    "multi_label": MultiLabel(),
+    "regression": Regression(),
+}
 
 
 def _by_label(labels: Sequence[str], probabilities: Float[np.ndarray, " C"]) -> dict[str, float]:

@@ -238,7 +238,7 @@ def test_options_without_an_equivalent_cannot_be_saved(tmp_path, field, value):
 
 
 def test_params_must_be_those_of_the_architecture(tmp_path, params):
-    with pytest.raises(AssertionError, match=r"BertForMaskedLM with .*next_sentence"):
+    with pytest.raises(UserError, match=r"got parameters .*next_sentence.*, for BertForMaskedLM; .* override `export`"):
         huggingface.save(tmp_path, params, CONFIG, "BertForMaskedLM")
 
 

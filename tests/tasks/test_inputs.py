@@ -294,6 +294,14 @@ def test_records_have_the_fields_that_the_task_states_after_copied_columns(home,
     assert of_good["more.b"] == of_bad["more.b"] == "x" and of_bad["error"] == bad["error"]
 
 
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name not in ("extracts", "summaries")])
+def test_a_dict_is_read_like_a_row_of_a_table(home, tmp_path, name):
+    task = make(home, name, **(COLUMNS[name] or {"data.text_columns": ("a", "b")}))
+    values = {"a": "a cat [MASK] .", "b": "the dog ."}
+    (tmp_path / "in.jsonl").write_text(json.dumps(values))
+    assert same(task.examples_in([values]), task.examples_of(str(tmp_path / "in.jsonl")))
+
+
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("file", ["in.jsonl", "in.csv"])
 def test_a_missing_column_is_reported_with_the_config_key(home, tmp_path, name, file):
@@ -301,7 +309,7 @@ def test_a_missing_column_is_reported_with_the_config_key(home, tmp_path, name, 
     other = ("x", "b") if name == "pairs" else ("x",) if isinstance(value, tuple) else "x"
     task = make(home, name, **{**COLUMNS[name], key: other})
     path = write_table(tmp_path / file, [["a cat .", "the dog ."]])
-    key = {"scores": "data.{source_column,target_column}"}.get(name, key)
+    key = "data.source_column or --config.data.target_column" if name == "scores" else key
     with pytest.raises(UserError) as told:
         list(task.examples_of(path))
     message = str(told.value)

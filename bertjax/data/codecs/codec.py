@@ -126,7 +126,13 @@ class Codec(abc.ABC, Generic[R]):
         raise NotImplementedError("a codec implements this, or `lines`, `objects` and `file`")
 
     def parse_object(self, value: Any, where: str) -> R:
-        """Returns the example of a Python object: a text, or a tuple or list of texts. Raises RowError for others."""
+        """Returns the example of a Python object: a text, a tuple or list of texts, or a dict like a table's row.
+
+        Raises:
+          RowError: for another object.
+        """
+        if isinstance(value, Mapping) and self.columns:
+            return self.parse_row(Row(value, where))
         return self._checked([value] if isinstance(value, str) else value, where)
 
     def parse_row(self, row: Row) -> R:
@@ -188,6 +194,13 @@ class TrainingCodec(Codec[R]):
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
+
+    def __init_subclass__(cls) -> None:
+        """Raises TypeError for a subclass with the kind of another: its rows would be taken for those of the other."""
+        super().__init_subclass__()
+        if hasattr(cls, "kind") and "kind" not in vars(cls):
+            raise TypeError(f"{cls.__name__} needs a `kind` of its own: {cls.kind!r} is that of the class it extends")
+        cls.version = vars(cls).get("version", 1)
 
     @abc.abstractmethod
     def key(self) -> Any:

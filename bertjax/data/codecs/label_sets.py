@@ -73,6 +73,7 @@ class LabelSetCodec(LabeledTextCodec):
     """Texts or pairs of texts with any number of classes: one row for each."""
 
     kind = "LabelSetRows"
+    version = 2  # as LabeledRows
     unread_keys = ()
     config: LabelSetsConfig
 

@@ -188,7 +188,7 @@ def with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Itera
         for column in columns:
             if not {column, column.partition(".")[0]} & row.values.keys():
                 error = _without(row, column, key)
-                fix = f"set --config.{key} to the columns of the text; rename a file of plain lines to .txt"
+                fix = f"set {_flags(key)} to the columns of the text; rename a file of plain lines to .txt"
                 raise UserError(error.where, got=error.got, expected=error.expected, fix=fix)
         yield row
 
@@ -230,8 +230,14 @@ def text_of(row: Row, column: str, key: str) -> str:
 def _without(row: Row, column: str, key: str) -> RowError:
     columns = ", ".join(map(repr, row.values)) or "none"
     got = f"a row without column {column!r}; its columns: {columns}"
-    fix = f"correct --config.{key}, or set --config.data.header to whether the first row has the names of the columns"
+    fix = f"correct {_flags(key)}, or set --config.data.header to whether the first row has the names of the columns"
     return RowError(row.where, got, f"the column of config.{key}", fix)
+
+
+def _flags(key: str) -> str:
+    """Returns the flags of a config key, or of several as in "data.{source_column,target_column}"."""
+    prefix, _, names = key.partition("{")
+    return " or ".join(f"--config.{prefix}{name}" for name in names.rstrip("}").split(","))
 
 
 def find_files(source: str, key: str, also: str = "tfds:NAME[:SPLIT]") -> list[Path]:

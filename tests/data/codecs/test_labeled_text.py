@@ -242,3 +242,15 @@ def test_glue_in_the_published_files(task):
     row = read(**glue.tsv(task))[-1]
     assert (row.second is None) == (task in ("cola", "sst2"))
     assert row.label == {"cola": "1", "mrpc": "0"}.get(task, str(number - 1))
+
+
+def test_a_codec_that_extends_another_needs_a_kind_of_its_own():
+    with pytest.raises(TypeError, match=r"Offsets needs a `kind` of its own: 'LabeledRows' is that of the class"):
+
+        class Offsets(LabeledTextCodec):
+            pass
+
+    class Spans(LabeledTextCodec):
+        kind = "Spans"
+
+    assert Spans.version == 1 < LabeledTextCodec.version

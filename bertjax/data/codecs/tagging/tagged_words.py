@@ -150,7 +150,9 @@ class TaggedCodec(TrainingCodec[Sentence]):
         return sentence
 
     def parse_object(self, value: Any, where: str) -> Sentence:
-        """Returns the sentence in a text or a list of words. Raises RowError for others."""
+        """Returns the sentence in a text, a list of words, or a dict like a table's row. Raises RowError for others."""
+        if isinstance(value, Mapping):
+            return self.parse_row(tables.Row(value, where))
         if isinstance(value, list):
             return Sentence(tagged_tables.words_in(value, where), (), where)
         if not isinstance(value, str):
