@@ -95,7 +95,7 @@ def _config(experiment: str, values: Mapping[str, Any]) -> dict[str, Any]:
       UserError: for an unknown experiment, or one of an installed package that registers no config file.
     """
     from bertjax.experiments import built_in, find, registered
-    from bertjax.modes.stages import place
+    from bertjax.modes.config_values import place
 
     find(experiment)
     if experiment in built_in():

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bertjax.contract import Data, MiningTask, Record, TrainingTask
-from bertjax.modes import predictions, stages
+from bertjax.modes import config_values, predictions
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
 from bertjax.modes.stages import Resolved
@@ -46,11 +46,11 @@ def evaluate(
         return dict(_evaluated(resolved, data, run, checkpoint))
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
-    config = stages.without_limits(resolved.config, overridden)
+    config = config_values.without_limits(resolved.config, overridden)
     record: dict[str, float | Record] = {}
     fingerprints: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for split, of_split in stages.splits_to_score(config, sources, reads_training=run is None):
+        for split, of_split in config_values.splits_to_score(config, sources, reads_training=run is None):
             own = resolved._replace(config=of_split)
             data = _scored(own, run, Path(temporary))
             metrics = _evaluated(own, data, run, checkpoint)
@@ -93,7 +93,7 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     given = resolved.config["data"]
     folder = run or (temporary if given.get("source") else Path(resolved.config["init_from"]))
     if run is None and not given.get("prepared_dir", "-"):
-        resolved = resolved._replace(config=stages.with_prepared_dir(resolved.config, temporary))
+        resolved = resolved._replace(config=config_values.with_prepared_dir(resolved.config, temporary))
     data = resolved.data(folder)
     if not data.is_prepared:
         if resolved.config["data"].get("prepared_dir") == str(temporary):

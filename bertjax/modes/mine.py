@@ -5,7 +5,7 @@ from pathlib import Path
 from bertjax import distributed
 from bertjax.contract import MiningTask
 from bertjax.errors import UserError
-from bertjax.modes import stages, streams
+from bertjax.modes import config_values, streams
 from bertjax.modes.stages import Resolved
 from bertjax.progress import track
 from bertjax.training.inference import Inference, Predictor, reported
@@ -24,7 +24,7 @@ def mine(resolved: Resolved, output: str) -> None:
         fix = "add --config=configs/retrieval.py --config.init_from=FOLDER_OR_RUN, and omit --workdir"
         got = f"the experiment {resolved.config['experiment']}"
         raise UserError("--mode=mine", got=got, expected="configs/retrieval.py", fix=fix)
-    resolved = resolved._replace(config=stages.to_mine(resolved.config))
+    resolved = resolved._replace(config=config_values.to_mine(resolved.config))
     data = resolved.data(Path(resolved.config["init_from"]))
     _, settings, task, _ = resolved.to_score(data)
     assert isinstance(task, MiningTask)

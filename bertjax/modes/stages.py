@@ -1,21 +1,18 @@
-"""The config of a command in five stages: file, run, `init_from`, budget and rows. The task is built after the last.
+"""The config of a command in five stages: file, run, budget, `init_from` and rows. The task is built after the last.
 
-1. file: the config of a file in `configs/`, or config.json of a run.
-2. run: of a trained run, the keys that the command line sets, and the devices here.
-3. init_from: `Experiment.resolve` fills in what the weights in `init_from` determine. A run whose folder in `init_from`
-   is gone has the values that were recorded.
-4. budget: a budget replaces `num_steps` and `num_epochs`.
-5. rows: `Data.complete` fills in classes and lengths; the prepared rows determine the updates within a budget.
+1. file (`from_file`): the config of a file in `configs/`, or config.json of a run.
+2. run (`for_use`): of a trained run, the keys that the command line sets, and the devices here.
+3. budget (`without_length`): of a new run, a budget replaces `num_steps` and `num_epochs`.
+4. init_from (`with_weights`): of a new run, `Experiment.resolve` fills in what the weights in `init_from` determine. A
+   run whose folder in `init_from` is gone has the values that were recorded.
+5. rows (`Resolved.complete`): `Data.complete` fills in classes and lengths; the prepared rows determine the updates
+   within a budget.
 
-Stages 1 to 4 are `resolve`, which reads no rows. Stage 5 is `Resolved.complete`.
+`resolve` is stages 1 to 4, which read no rows.
 """
 
-import ast
-import contextlib
-import copy
-import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -30,7 +27,6 @@ from bertjax.contract import (
     Evaluable,
     Evaluation,
     Experiment,
-    FlatConfig,
     MiningTask,
     Record,
     ScoringTask,
@@ -38,11 +34,12 @@ from bertjax.contract import (
     TrainingTask,
     Vocabulary,
 )
-from bertjax.errors import UserError, did_you_mean
-from bertjax.files import completed
+from bertjax.errors import UserError
 from bertjax.interop.published import Published, open_weights
 from bertjax.modes import extension
-from bertjax.modes.request import SOURCES, Request, config_of
+from bertjax.modes.config_values import is_below, override, with_settings, without_sources
+from bertjax.modes.lost_weights import is_lost, record_of, restored, with_copies
+from bertjax.modes.request import Request, config_of
 from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import has_checkpoint
 from bertjax.training import sharding
@@ -50,18 +47,9 @@ from bertjax.training.config import BudgetConfig, EvaluationConfig, InferenceCon
 
 _log = logging.getLogger(__name__)
 
-_TRAINING_SOURCES = ("source", "target")
-# Keys that never change the result of training; each experiment adds its FREE_AFTER_TRAINING.
-_ALWAYS = (
-    *("mesh", "model.attention_backend", "model.dtype"),
-    *("data.on_bad_row", "data.workers", "data.prepared_dir", "data.beam", "evaluations"),
-)
 # Keys of `model` that a plan sets from `data.vocab_size`.
 _VOCABULARIES = ("vocab_size", "source_vocab_size", "target_vocab_size")
 _LENGTHS = ("num_steps", "evaluate_every", "checkpoint.save_every")
-_RECORD = "init_from.json"
-# The vocabulary keys of `data`, and the subfolder of the run for each if the run has two vocabularies.
-_SIDES = {"vocab_file": "source", "target_vocab_file": "target"}
 
 Find = Callable[[str], Experiment]
 
@@ -90,7 +78,7 @@ class Resolved(NamedTuple):
       config: the config.
       run: the folder of a run with checkpoints and a vocabulary; None for weights in `init_from`.
       published: the weights in `init_from`, or the run if it was already open; None if nothing was opened.
-      record: what `save_record` writes to the run's folder; None if `init_from` was not read.
+      record: what `lost_weights.save_record` writes to the run's folder; None if `init_from` was not read.
     """
 
     module: Experiment
@@ -105,7 +93,7 @@ class Resolved(NamedTuple):
         config = self.config
         published = self.published
         if self.run:
-            config = _with_copies(config, self.run)
+            config = with_copies(config, self.run)
             if published is None and config.get("init_from"):
                 published = open_weights(self.run)  # its folder has everything but the weights
         return self.module.Data(build_part(self.module.Config, config), folder, published)  # type: ignore[call-arg]
@@ -197,7 +185,7 @@ class Resolved(NamedTuple):
         """The keys that may differ from those of the run in a folder: of evaluations, and of a longer run."""
         before = run_folder.load_config(workdir) if run_folder.has_begun(workdir) else {}
         added = (*evaluations.names(self.config), *evaluations.names(before))
-        keys = {key for key in (*dotted(self.config), *dotted(before)) if _is_below(key, added)}
+        keys = {key for key in (*dotted(self.config), *dotted(before)) if is_below(key, added)}
         return extension.free_keys(workdir, self.config) | keys
 
 
@@ -224,30 +212,11 @@ def resolve(request: Request, given: ConfigTree | None, find: Find, published: P
     Raises:
       UserError: for flags or config keys that are missing, invalid or contradictory.
     """
-    config = dict(published.config) if published and given is None else config_of(request, given)
-    module = find(config.get("experiment", ""))
-    if not trains(module):
-        _check_mode(request.mode, module)
-    if trains(module):
-        config = evaluations.with_keys(config)
-    # `module.resolve` reads keys without checking that they exist.
-    check_keys(readers(module, config), config)
-    run, record = _run_of(request), None
-    if given is None:  # a run's config is already resolved, and the folder in init_from may be gone
-        config = _of_run(request, config, module)
-    else:
-        config = without_length(config, request.overrides) if trains(module) else config
-        if run and is_lost(config):
-            config = _restored(run, config, request.overrides)
-        else:
-            if config["init_from"] and not published:
-                published = open_weights(Path(config["init_from"]))
-            resolved = _by_experiment(request, module, config, published)
-            record = _record(config, resolved, request.overrides) if published else None
-            config = resolved
-        if run:
-            config = run_folder.with_recorded(config, run_folder.load_config(run))
-    return Resolved(module, _for_plan(config) if request.mode == "plan" else config, run, published, record)
+    resolved = from_file(request, given, find, published)
+    # The config of a run has the values of stages 3 and 4, and the folder in its init_from may be gone.
+    is_of_run = given is None
+    resolved = for_use(resolved, request) if is_of_run else with_weights(without_length(resolved, request), request)
+    return resolved._replace(config=_for_plan(resolved.config)) if request.mode == "plan" else resolved
 
 
 def of_config(module: Experiment, config: ConfigTree) -> Resolved:
@@ -280,51 +249,38 @@ def _check_mode(mode: str, module: Experiment) -> None:
         raise UserError(f"--mode={mode}", got=got, expected=expected, fix=next(iter(fixes.values())))
 
 
-# Stage 2: run
+def from_file(request: Request, given: ConfigTree | None, find: Find, published: Published | None) -> Resolved:
+    """Stage 1: the config of a file in `configs/` or of a run, with known keys only.
 
-
-def _run_of(request: Request) -> Path | None:
-    """The folder in `workdir` if it holds a run whose weights replace those in `init_from`."""
+    Raises:
+      UserError: for missing flags, an unknown key, or a mode that the experiment does not have.
+    """
+    config = dict(published.config) if published and given is None else config_of(request, given)
+    module = find(config.get("experiment", ""))
+    if trains(module):
+        config = evaluations.with_keys(config)
+    else:
+        _check_mode(request.mode, module)
+    check_keys(readers(module, config), config)  # `module.resolve` reads keys without checking that they exist
     run = None if request.mode == "check" else request.run  # a check starts from `init_from`
-    return run if run and run_folder.has_begun(run) and has_checkpoint(run) else None
+    has_weights = run and run_folder.has_begun(run) and has_checkpoint(run)
+    return Resolved(module, config, run if has_weights else None, published)
 
 
-def _of_run(request: Request, config: ConfigTree, module: Experiment) -> ConfigTree:
-    """The config of a trained run for a use of it."""
-    named = request.sources if request.mode == "evaluate" else ()
-    values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in named}
+def for_use(resolved: Resolved, request: Request) -> Resolved:
+    """Stage 2, of a trained run: the keys that the command line sets, and the devices here.
+
+    Raises:
+      UserError: for a key that may not differ after training.
+    """
+    config, module = resolved.config, resolved.module
+    sources = request.sources if request.mode == "evaluate" else ()
+    values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in sources}
     if values and trains(module):
         added = evaluations.names({**config, "evaluations": values.get("evaluations", config.get("evaluations", ""))})
         config = override(config, values, (*module.FREE_AFTER_TRAINING, *added))
         check_keys(readers(module, config), config)
-    return config if request.mode == "plan" else fit_to_devices(config)
-
-
-def override(config: ConfigTree, overrides: FlatConfig, free: Sequence[str]) -> ConfigTree:
-    """Returns a run's config with the values that the command line sets.
-
-    Args:
-      config: the run's config.
-      overrides: values by dotted key. A str is parsed as on the command line.
-      free: the experiment's keys that may differ after training. A key includes all keys below it.
-    Raises:
-      UserError: for a key that may not differ.
-    """
-    result = copy.deepcopy(dict(config))
-    known, allowed = list(dotted(config)), (*_ALWAYS, *free)
-    for key, written in overrides.items():
-        if not _is_below(key, allowed):
-            raise UserError(
-                f"config key {key}",
-                got=f"{written!r}, for a trained run",
-                expected="a key that may differ after training: " + ", ".join(allowed),
-                fix="omit it, or train a run with it"
-                if key in known
-                else did_you_mean(key, (name for name in known if _is_below(name, allowed)), "correct the name"),
-            )
-        subtree, name = place(result, key)
-        subtree[name] = _parsed(written, subtree.get(name))
-    return result
+    return resolved._replace(config=config if request.mode == "plan" else fit_to_devices(config))
 
 
 def fit_to_devices(config: ConfigTree) -> ConfigTree:
@@ -344,7 +300,46 @@ def fit_to_devices(config: ConfigTree) -> ConfigTree:
     return {**config, "mesh": mesh, "batch_size": -(-config["batch_size"] // multiple) * multiple}
 
 
-# Stage 3: init_from
+def without_length(resolved: Resolved, request: Request) -> Resolved:
+    """Stage 3, of a new run: `num_steps` is None with a budget, which then determines the length.
+
+    Raises:
+      UserError: if the command line sets another length too, or if there are two budgets.
+    """
+    config = resolved.config
+    limit = build(BudgetConfig, config.get("budget", {}), "budget").limit if trains(resolved.module) else None
+    if limit is None:
+        return resolved
+    for key in ("num_steps", "num_epochs"):
+        if request.overrides.get(key) is not None:
+            raise UserError(
+                f"config key budget.{limit[0]}",
+                got=f"a value, and also {key}={request.overrides[key]}",
+                expected="either of them",
+                fix=f"omit --config.{key} or --config.budget.{limit[0]}",
+            )
+    return resolved._replace(config={**config, "num_steps": None})
+
+
+def with_weights(resolved: Resolved, request: Request) -> Resolved:
+    """Stage 4, of a new run: what the weights in `init_from` determine, or what was recorded of weights that are gone.
+
+    Raises:
+      UserError: if the weights do not exist or do not fit the config.
+    """
+    config, run, published = resolved.config, resolved.run, resolved.published
+    record = None
+    if run and is_lost(config):
+        config = restored(run, config, request.overrides)
+    else:
+        if config["init_from"] and not published:
+            published = open_weights(Path(config["init_from"]))
+        complete = _by_experiment(request, resolved.module, config, published)
+        record = record_of(config, complete, request.overrides) if published else None
+        config = complete
+    if run:
+        config = run_folder.with_recorded(config, run_folder.load_config(run))
+    return resolved._replace(config=config, published=published, record=record)
 
 
 def _by_experiment(request: Request, module: Experiment, config: ConfigTree, published: Published | None) -> ConfigTree:
@@ -367,95 +362,6 @@ def _by_experiment(request: Request, module: Experiment, config: ConfigTree, pub
     return module.resolve(config, published)
 
 
-def with_settings(
-    folder: Path, stated: FlatConfig, config: ConfigTree, overridden: Collection[str], free: Sequence[str]
-) -> ConfigTree:
-    """Returns a config with the settings of the folder in its `init_from`, and logs every difference.
-
-    Args:
-      folder: a run's folder or a published one, for messages.
-      stated: its settings, by dotted key.
-      config: the config of a file in `configs/` and the command line.
-      overridden: the keys that the command line sets, which win. Values of `data` also win if they are set, because
-        they describe the files to read.
-      free: the experiment's keys that may differ after training.
-    """
-    result = copy.deepcopy(dict(config))
-    before, values = json.loads(json.dumps(dict(stated))), _flat(json.loads(json.dumps(config)))
-    for key in (key for key in values if key in before and before[key] != values[key] and _is_below(key, free)):
-        if key in overridden or (key.startswith("data.") and values[key] is not None):
-            _log.info("config key %s: %r; %s has %r", key, values[key], folder, before[key])
-        else:
-            _log.info("config key %s: %r, from %s; the config file has %r", key, before[key], folder, values[key])
-            subtree, name = place(result, key)
-            subtree[name] = before[key]
-    return result
-
-
-def is_gone(path: Path) -> bool:
-    """Whether a path of weights or a vocabulary is gone. An empty folder, such as an unmounted disk, is gone too."""
-    # A checkpoint of Google's may be named by its prefix; old folders of sentence-transformers have only subfolders.
-    places = (path, Path(f"{path}.index"), *path.glob("*"), *path.glob("*/config.json"))
-    return not any(place.is_file() for place in places)
-
-
-def is_lost(config: ConfigTree) -> bool:
-    """Whether a config names weights in `init_from` that are gone."""
-    return bool(config.get("init_from")) and is_gone(Path(config["init_from"]))
-
-
-def _record(given: ConfigTree, resolved: ConfigTree, overridden: Collection[str]) -> Record:
-    """What `save_record` writes: the config before and after `init_from`, and the keys that the command line sets."""
-    return {"given": _flat(given), "resolved": _flat(resolved), "overridden": sorted(overridden)}
-
-
-def save_record(workdir: Path, record: Record) -> None:
-    """Writes into a run's folder what `init_from` determined, so that the run can resume after that folder is gone."""
-    with completed(workdir / _RECORD) as partial:
-        partial.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def _restored(workdir: Path, given: ConfigTree, overridden: Collection[str]) -> ConfigTree:
-    """Resolves a config without the folder in its `init_from`.
-
-    Args:
-      workdir: the folder of a run that has begun.
-      given: the config before `init_from` is resolved. A key that differs from the one that the run was started with
-        has the value given here.
-      overridden: the keys that the command line sets.
-    Raises:
-      UserError: if the run's folder does not hold what `init_from` determined.
-    """
-    try:
-        found = json.loads((workdir / _RECORD).read_text())
-        before, result = dict(found["given"]), dict(found["resolved"])
-        known = set(found["overridden"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"config key init_from={given['init_from']}",
-            got=f"no such folder, and no readable {_RECORD} in {workdir}",
-            expected=f"the folder that the run was started from, or the {_RECORD} that the run saved",
-            fix=f"restore the folder, or start another run with --config.init_from={workdir}",
-        ) from error
-    now, newly_set = _flat(given), set(overridden) - known
-    for key in before.keys() - now.keys():
-        result.pop(key, None)
-    for key, value in now.items():
-        if key in newly_set or key not in before or before[key] != value:
-            result[key] = value
-    return traverse_util.unflatten_dict(result, sep=".")
-
-
-def _with_copies(config: ConfigTree, workdir: Path) -> ConfigTree:
-    """The config for the data of a run. The run's folder replaces `init_from` and vocabularies that are gone."""
-    data = dict(config["data"])
-    for key, side in _SIDES.items():
-        if data.get(key) and is_gone(Path(data[key])):
-            data[key] = str(workdir / side if (workdir / side).is_dir() else workdir)
-            data.pop("add_tokens", None)  # the copy has them
-    return {**config, "data": data, **({"init_from": str(workdir)} if is_lost(config) else {})}
-
-
 def _for_plan(config: ConfigTree) -> ConfigTree:
     """The config with the values that would be set from data or another run, as far as a plan needs them.
 
@@ -466,34 +372,6 @@ def _for_plan(config: ConfigTree) -> ConfigTree:
         if key in model and model[key] is None and "vocab_size" in data:
             model[key] = data["vocab_size"]
     return {**config, "model": model, **({"init_from": ""} if config.get("init_from", "") is None else {})}
-
-
-# Stage 4: budget
-
-
-def without_length(config: ConfigTree, overridden: FlatConfig) -> ConfigTree:
-    """The config without `num_steps` if it has a budget, which then determines the length.
-
-    Raises:
-      UserError: if the command line sets another length too, or if there are two budgets.
-    """
-    limit = build(BudgetConfig, config.get("budget", {}), "budget").limit
-    if limit is None:
-        return config
-    for key in ("num_steps", "num_epochs"):
-        if overridden.get(key) is not None:
-            raise UserError(
-                f"config key budget.{limit[0]}",
-                got=f"a value, and also {key}={overridden[key]}",
-                expected="either of them",
-                fix=f"omit --config.{key} or --config.budget.{limit[0]}",
-            )
-    return {**config, "num_steps": None}
-
-
-def with_length(config: ConfigTree, done: int) -> ConfigTree:
-    """Returns the config of a run with `budget.hours` that has ended after a number of updates."""
-    return {**config, "num_steps": done}
 
 
 def _check_hours(config: ConfigTree) -> None:
@@ -509,87 +387,3 @@ def _check_hours(config: ConfigTree) -> None:
             expected="a number of updates",
             fix="set --config.optimizer.warmup_steps=100, or another number",
         )
-
-
-# Configs of evaluations and predictions
-
-
-def splits_to_score(
-    config: ConfigTree, sources: Mapping[str, str], *, reads_training: bool
-) -> Iterator[tuple[str, ConfigTree]]:
-    """Yields each split to evaluate, "valid" or "test", with a config whose validation split it is.
-
-    Args:
-      config: the config.
-      sources: the files of the splits, by key (see `SOURCES`); empty to split the training data as the config says.
-      reads_training: whether to keep the sources of the training data.
-    """
-    emptied = SOURCES if reads_training else (*SOURCES, *_TRAINING_SOURCES)
-    data = _without(config["data"], emptied)
-    named = [split for split in ("valid", "test") if any(key.startswith(split) for key in sources)]
-    for split in named or ["valid"]:
-        own = {key.replace(split, "valid", 1): path for key, path in sources.items() if key.startswith(split)}
-        yield split, {**config, "data": {**data, **own}}
-
-
-def with_prepared_dir(config: ConfigTree, folder: Path) -> ConfigTree:
-    """Returns a config whose prepared rows are in a folder."""
-    return {**config, "data": {**config["data"], "prepared_dir": str(folder)}}
-
-
-def without_sources(config: ConfigTree) -> ConfigTree:
-    """Returns a config without any source of rows."""
-    return {**config, "data": _without(config["data"], (*SOURCES, *_TRAINING_SOURCES))}
-
-
-def to_mine(config: ConfigTree) -> ConfigTree:
-    """Returns a config without sources to evaluate."""
-    return {**config, "data": _without(config["data"], SOURCES)}
-
-
-def without_limits(config: ConfigTree, overridden: Collection[str]) -> ConfigTree:
-    """Returns a config that scores all rows, except where `overridden` names a limit."""
-    result = copy.deepcopy(dict(config))
-    for subtree, prefix, key in ((result, "", "num_scored"), (result["data"], "data.", "valid_rows")):
-        if key in subtree and prefix + key not in overridden:
-            subtree[key] = 0  # no limit
-    return result
-
-
-def _without(data: ConfigTree, sources: Collection[str]) -> ConfigTree:
-    """The subtree `data` with these sources emptied."""
-    return {**data, **{key: "" for key in sources if key in data}}
-
-
-def _flat(config: ConfigTree) -> FlatConfig:
-    return traverse_util.flatten_dict(config, sep=".")
-
-
-def place(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Returns the subtree that contains a dotted key, and the key's name in it. Raises UserError if it is a value."""
-    *path, name = key.split(".")
-    for part in path:
-        config = config.setdefault(part, {})
-        if not isinstance(config, dict):
-            raise UserError(
-                f"config key {key}",
-                got=f"a key below {part}, which is a value",
-                expected="a key that --keys lists",
-                fix="correct the name",
-            )
-    return config, name
-
-
-def _is_below(key: str, prefixes: Sequence[str]) -> bool:
-    return any(f"{key}.".startswith(f"{prefix}.") for prefix in prefixes)
-
-
-def _parsed(written: Any, before: Any) -> Any:
-    """The value of a flag: a string if the key holds one, otherwise a Python literal if it parses."""
-    if not isinstance(written, str) or isinstance(before, str):
-        return written
-    if written.lower() in ("true", "false"):
-        return written.lower() == "true"
-    with contextlib.suppress(ValueError, SyntaxError):
-        return ast.literal_eval(written)
-    return written

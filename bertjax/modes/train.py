@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertjax import distributed
 from bertjax.contract import ConfigTree, Data, TrainingTask
-from bertjax.modes import report, stages
+from bertjax.modes import config_values, lost_weights, report
 from bertjax.modes.prepare import check_rows, checked_data, prepare_data
 from bertjax.modes.request import Outcome, Request
 from bertjax.modes.stages import Resolved
@@ -42,7 +42,7 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         size = loop.num_parameters(task)
         distributed.on_first_process(lambda: _save_config(resolved, workdir, config))
         if record := resolved.record:
-            distributed.on_first_process(lambda: stages.save_record(workdir, record))
+            distributed.on_first_process(lambda: lost_weights.save_record(workdir, record))
         environment = {**request.started, "parameters": size}
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, environment))
         distributed.on_first_process(lambda: data.vocabulary.save(workdir))
@@ -52,7 +52,8 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         done = distributed.of_first_process(latest_step(workdir))
         if settings.budget.hours:
             settings = dataclasses.replace(settings, num_steps=done)
-            distributed.on_first_process(lambda: _save_config(resolved, workdir, stages.with_length(config, done)))
+            ended = config_values.with_length(config, done)
+            distributed.on_first_process(lambda: _save_config(resolved, workdir, ended))
         _test(task, data, settings, done, workdir)
         distributed.on_first_process(lambda: _advise(workdir, config, settings))
         if request.report:

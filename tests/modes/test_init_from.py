@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.modes import stages
+from bertjax.modes import lost_weights
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny
 from tests.experiments import test_translation as translations
@@ -257,24 +257,24 @@ def test_translation_from_a_published_folder(tmp_path):
 def test_restoring_a_config(tmp_path):
     given = {"init_from": "bert", "seed": 0, "model": {"size": None, "other": 1, "gone": 2}, "data": {"labels": []}}
     resolved = {"init_from": "bert", "seed": 0, "model": {"size": 8, "other": 3}, "data": {"labels": ["a"]}}
-    stages.save_record(tmp_path, stages._record(given, resolved, ["seed"]))
-    assert stages._restored(tmp_path, given, ["seed"]) == resolved
-    assert stages._restored(tmp_path, given, []) == resolved
+    lost_weights.save_record(tmp_path, lost_weights.record_of(given, resolved, ["seed"]))
+    assert lost_weights.restored(tmp_path, given, ["seed"]) == resolved
+    assert lost_weights.restored(tmp_path, given, []) == resolved
     now = {**given, "seed": 1, "model": {"size": 9, "other": 1, "new": 0}}
     expected = {**resolved, "seed": 1, "model": {"size": 9, "other": 3, "new": 0}}
-    assert stages._restored(tmp_path, now, []) == expected
-    assert stages._restored(tmp_path, given, ["model.other"])["model"] == {"size": 8, "other": 1}
+    assert lost_weights.restored(tmp_path, now, []) == expected
+    assert lost_weights.restored(tmp_path, given, ["model.other"])["model"] == {"size": 8, "other": 1}
 
 
 def test_what_is_gone(tmp_path):
-    assert stages.is_gone(tmp_path / "none")
+    assert lost_weights.is_gone(tmp_path / "none")
     (tmp_path / "folder" / "data" / "deep").mkdir(parents=True)
     (tmp_path / "folder" / "data" / "deep" / "text").touch()
-    assert stages.is_gone(tmp_path / "folder")
+    assert lost_weights.is_gone(tmp_path / "folder")
     (tmp_path / "folder" / "vocab.txt").touch()
-    assert not stages.is_gone(tmp_path / "folder") and not stages.is_gone(tmp_path / "folder" / "vocab.txt")
+    assert not lost_weights.is_gone(tmp_path / "folder") and not lost_weights.is_gone(tmp_path / "folder" / "vocab.txt")
     (tmp_path / "model.ckpt.index").touch()
-    assert not stages.is_gone(tmp_path / "model.ckpt")
+    assert not lost_weights.is_gone(tmp_path / "model.ckpt")
     (tmp_path / "sentences" / "0_Transformer").mkdir(parents=True)
     (tmp_path / "sentences" / "0_Transformer" / "config.json").touch()
-    assert not stages.is_gone(tmp_path / "sentences")
+    assert not lost_weights.is_gone(tmp_path / "sentences")

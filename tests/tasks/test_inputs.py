@@ -21,7 +21,7 @@ from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.vocabularies import open_vocabularies
-from bertjax.modes import stages
+from bertjax.modes import config_values, stages
 from bertjax.modes.predict import predict
 from bertjax.modes.request import Request
 from bertjax.training import inference
@@ -92,7 +92,7 @@ def resolved(home, name, values):
 
 def make(home, name, tokenizer=None, **values):
     module, config, *_ = resolved(home, name, values)
-    settings = build_part(module.Config, stages.without_sources(config))
+    settings = build_part(module.Config, config_values.without_sources(config))
     if config["experiment"] == "translation":
         return module.Task(settings, open_vocabularies(home / "data"))
     folder = home / ("bert" if name == "features" else "vocabulary")
