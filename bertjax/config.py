@@ -18,6 +18,7 @@ from bertjax.errors import UserError, did_you_mean
 
 T = TypeVar("T")
 _FLAT = object()
+_IN_EVERY_RUN = {"in_every_run": True}
 # The type of a field that is no key itself: `rows: Flat[TableConfig]` reads its keys from the subtree of the dataclass.
 Flat = Annotated[T, _FLAT]
 
@@ -89,6 +90,14 @@ def _bounded(
     if at_most is not None:
         return Constraint(f"{expected} and at most {at_most}", lambda value: allows(value) and value <= at_most)
     return Constraint(expected, allows)
+
+
+def always(default: Any) -> Any:
+    """Returns a field with the default of new runs. The config of every run has the key: without it, it is damaged.
+
+    A plain default, in contrast, is also the value of runs that are older than the key.
+    """
+    return dataclasses.field(default=default, metadata=_IN_EVERY_RUN)
 
 
 Size = Annotated[int, at_least(1)]
@@ -188,11 +197,34 @@ class Composed(Constrained):
         raise AttributeError(f"{type(self).__name__} has no key {key}", name=key, obj=self)
 
 
+def defaults(*classes: type) -> dict[str, Any]:
+    """Returns the config of a new run that these dataclasses read, with the default of every key.
+
+    Of a key without a default, the value is its type.
+    """
+    values: dict[str, Any] = {}
+    for reader in (reader for cls in classes for reader in readers(cls)):
+        hints = typing.get_type_hints(reader)
+        for field in dataclasses.fields(reader):
+            if field.name in flat_parts(reader):
+                continue
+            kinds = [hints[field.name], *typing.get_args(hints[field.name])]
+            subtrees = [kind for kind in kinds if is_dataclass(kind)]
+            has_default = field.default is not dataclasses.MISSING
+            if subtrees and typing.get_origin(kinds[0]) is not tuple:
+                inner = type(field.default) if is_dataclass(field.default) else subtrees[0]
+                values[field.name] = values.get(field.name, {}) | defaults(inner)  # type: ignore[arg-type]
+            elif has_default and field.default is not None:
+                values[field.name] = field.default
+            else:
+                values.setdefault(field.name, next(typing.get_origin(kind) or kind for kind in kinds))
+    return values
+
+
 def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """Makes the dataclass `cls` from a config subtree.
 
-    Defaults of fields are for library users and for runs that are older than a key. The files of `configs/` set every
-    key.
+    A key that the subtree lacks has the default of its field, unless the config of every run has it; see `always`.
 
     Args:
       cls: a dataclass. Its fields are plain values, tuples, mappings or such dataclasses.
@@ -238,7 +270,10 @@ def _checked_fields(
     hints = {key: hint for cls in classes for key, hint in typing.get_type_hints(cls).items()}
     fields = {key: hint for key, hint in hints.items() if key not in parts}
     later = {
-        f.name: f.default for cls in classes for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING
+        f.name: f.default
+        for cls in classes
+        for f in dataclasses.fields(cls)
+        if f.default is not dataclasses.MISSING and not f.metadata
     }
     values = {**later, **values}
     prefix = f"{where}." if where else ""

@@ -24,7 +24,7 @@ FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
 _TOP = 5
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(PretrainingConfig):
     """The config keys that this experiment reads.
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import at_least
+from bertjax.config import always, at_least
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.codecs.summarization import summary_rows
 from bertjax.data.codecs.summarization.articles import Article
@@ -43,7 +43,7 @@ class ModelConfig(bert.ModelConfig, BertSumAbsConfig):
     """The encoder and the decoder."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     """The config keys that this experiment reads.
 
@@ -57,10 +57,10 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
     """
 
     model: ModelConfig
-    copy_embeddings: bool
-    target_len: Annotated[int, at_least(2)]
+    copy_embeddings: bool = always(True)
+    target_len: Annotated[int, at_least(2)] = always(139)
     decoding: DecodingConfig
-    num_scored: int
+    num_scored: int = always(200)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from bertjax.config import one_of
+from bertjax.config import always, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.summarization import article_rows
 from bertjax.data.codecs.summarization.article_rows import sentence_lengths
@@ -47,7 +47,7 @@ class ModelConfig(bert.ModelConfig, BertSumConfig):
     """The encoder and the scorer."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(EpochsConfig, SummarizationConfig):
     """The config keys that this experiment reads.
 
@@ -59,9 +59,9 @@ class Config(EpochsConfig, SummarizationConfig):
     """
 
     model: ModelConfig
-    loss_reduction: Annotated[str, one_of("mean", "sum")]
+    loss_reduction: Annotated[str, one_of("mean", "sum")] = always("mean")
     selection: SelectionConfig
-    match_reference: Annotated[str, one_of(*selection.MATCHES)]
+    match_reference: Annotated[str, one_of(*selection.MATCHES)] = always("")
 
     def codec(self, tokenizer: Tokenizer) -> ExtractiveCodec:
         return ExtractiveCodec(self.data.articles, self.data.labels, self.data.rows, tokenizer)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Flat, above, each, one_of
+from bertjax.config import Flat, above, always, each, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs import labeled_text
 from bertjax.data.codecs.label_sets import LabelSetsConfig, flags_of
@@ -43,12 +43,12 @@ class DataConfig(fine_tuning.DataConfig):
     """
 
     rows: Flat[LabelSetsConfig]
-    labels: tuple[str, ...]
-    seq_len: int
+    labels: tuple[str, ...] = always(())
+    seq_len: int = always(None)
     packing: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.ClassWeightsConfig):
     """The config keys that this experiment reads.
 
@@ -65,8 +65,10 @@ class Config(fine_tuning.ClassWeightsConfig):
 
     model: fine_tuning.ClassifierConfig
     data: DataConfig
-    objective: Annotated[str, one_of(*OBJECTIVES)]
-    metrics: Annotated[tuple[str, ...], each(one_of(*dict.fromkeys((*glue.METRICS, *glue.MULTI_LABEL))))]
+    objective: Annotated[str, one_of(*OBJECTIVES)] = always("classification")
+    metrics: Annotated[tuple[str, ...], each(one_of(*dict.fromkeys((*glue.METRICS, *glue.MULTI_LABEL))))] = always(
+        ("accuracy",)
+    )
     threshold: Annotated[float, above(0, below=1)] = 0.5
 
     def __post_init__(self) -> None:

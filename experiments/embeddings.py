@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Flat, Size, above, each, one_of
+from bertjax.config import Flat, Size, above, always, each, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.codecs.related_texts import RelatedTexts, RelatedTextsCodec, RelatedTextsConfig
 from bertjax.data.rows.buckets import max_examples
@@ -51,11 +51,11 @@ class DataConfig(fine_tuning.DataConfig):
     """
 
     rows: Flat[RelatedTextsConfig]
-    row_multiple: Size
-    row_counts: tuple[int, ...] | None
+    row_multiple: Size = always(8)
+    row_counts: tuple[int, ...] | None = always(None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads.
 
@@ -79,17 +79,17 @@ class Config(fine_tuning.FineTuningConfig):
 
     model: bert.ModelConfig
     data: DataConfig
-    objective: Annotated[str, one_of(*OBJECTIVES)]
-    scale: Annotated[float, above(0)]
-    learn_scale: bool
-    symmetric: bool
-    false_negative_margin: float | None
-    triplet_margin: Annotated[float, above(0)]
-    sizes: Annotated[tuple[int, ...], each(above(0))]
-    sentence_pooling: Pooling
-    dense: tuple[DenseConfig, ...]
-    normalize: bool
-    accumulation_steps: Size
+    objective: Annotated[str, one_of(*OBJECTIVES)] = always("ranking")
+    scale: Annotated[float, above(0)] = always(20.0)
+    learn_scale: bool = always(False)
+    symmetric: bool = always(False)
+    false_negative_margin: float | None = always(None)
+    triplet_margin: Annotated[float, above(0)] = always(5.0)
+    sizes: Annotated[tuple[int, ...], each(above(0))] = always(())
+    sentence_pooling: Pooling = always(None)
+    dense: tuple[DenseConfig, ...] = always(None)
+    normalize: bool = always(None)
+    accumulation_steps: Size = always(1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, choice, one_of
+from bertjax.config import Constrained, always, choice, one_of
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.labeled_text import TextColumns
@@ -43,8 +43,8 @@ class ModelConfig(bert.InferenceModelConfig):
       mixing: "concatenation", or "sum".
     """
 
-    layers: tuple[int, ...]
-    mixing: Annotated[str, one_of("concatenation", "sum")]  # "weighted" would need training
+    layers: tuple[int, ...] = always(())
+    mixing: Annotated[str, one_of("concatenation", "sum")] = always("concatenation")  # "weighted" would need training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +58,12 @@ class DataConfig(VocabularyConfig):
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
-    seq_len: int
-    text_columns: TextColumns
-    on_bad_row: OnBadRow
+    seq_len: int = always(None)
+    text_columns: TextColumns = always(("text",))
+    on_bad_row: OnBadRow = always("stop")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Constrained):
     """The config keys that this experiment reads.
 
@@ -87,16 +87,16 @@ class Config(Constrained):
     """
 
     experiment: str
-    init_from: str
-    pooling: Annotated[str, one_of("piece", "word", "sentence")]
-    word_pooling: Annotated[str, one_of("first", "mean")]
-    sentence_pooling: str
-    dense: tuple[DenseConfig, ...]
-    normalize: bool
-    prompt_name: str | None
-    prompt: str
-    include_prompt: bool
-    dtype_out: Annotated[str, one_of("float16", "float32")]
+    init_from: str = always("")
+    pooling: Annotated[str, one_of("piece", "word", "sentence")] = always("word")
+    word_pooling: Annotated[str, one_of("first", "mean")] = always("first")
+    sentence_pooling: str = always(None)
+    dense: tuple[DenseConfig, ...] = always(None)
+    normalize: bool = always(None)
+    prompt_name: str | None = always(None)
+    prompt: str = always(None)
+    include_prompt: bool = always(None)
+    dtype_out: Annotated[str, one_of("float16", "float32")] = always("float32")
     model: ModelConfig
     data: DataConfig
 

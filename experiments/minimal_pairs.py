@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import jax
 
 from bertjax import contract
-from bertjax.config import Composed, Constrained, Count, Flat, one_of
+from bertjax.config import Composed, Constrained, Count, Flat, always, one_of
 from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.minimal_pairs import METHODS, SentenceCodec, check_source, read
@@ -28,7 +28,7 @@ from bertjax.tasks.minimal_pairs import OBJECTIVES, check_objective
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Constrained):
     """The config keys that this experiment reads.
 
@@ -44,9 +44,9 @@ class Config(Constrained):
     """
 
     experiment: str
-    init_from: str
-    objective: Annotated[str, one_of(*OBJECTIVES)]
-    method: Annotated[str, one_of(*METHODS)]
+    init_from: str = always("")
+    objective: Annotated[str, one_of(*OBJECTIVES)] = always(None)
+    method: Annotated[str, one_of(*METHODS)] = always("original")
     model: bert.InferenceModelConfig
     data: "DataConfig"
 
@@ -69,12 +69,12 @@ class PairSourcesConfig(Constrained, prefix="data"):
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
-    valid_source: str
-    test_source: str
-    pair_columns: tuple[str, ...]
-    per_paradigm: Count
-    text_field: str
-    on_bad_row: OnBadRow
+    valid_source: str = always("")
+    test_source: str = always("")
+    pair_columns: tuple[str, ...] = always(())
+    per_paradigm: Count = always(0)
+    text_field: str = always("text")
+    on_bad_row: OnBadRow = always("stop")
 
     def __post_init__(self) -> None:
         super().__post_init__()

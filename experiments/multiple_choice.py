@@ -40,7 +40,7 @@ class DataConfig(fine_tuning.DataConfig):
     rows: Flat[ChoicesConfig]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads."""
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Count, Flat
+from bertjax.config import Count, Flat, always
 from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.questions import spans
 from bertjax.data.codecs.questions.question_rows import QuestionCodec
@@ -42,7 +42,7 @@ class ModelConfig(bert.ModelConfig):
       lstm_size: width of each direction of a BiLSTM on top of the encoder; 0 for none.
     """
 
-    lstm_size: Count
+    lstm_size: Count = always(0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class DataConfig(fine_tuning.DataConfig):
     spans: Flat[SpanConfig]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads."""
 

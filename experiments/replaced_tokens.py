@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bertjax import contract
-from bertjax.config import Constrained, above, at_least, build_part, one_of
+from bertjax.config import Constrained, above, always, at_least, build_part, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, RowIndices, Sums
 from bertjax.data import random
 from bertjax.data.codecs.codec import Columns
@@ -59,10 +59,10 @@ class GeneratorConfig(Constrained, prefix="generator"):
       temperature: the divisor of the logits that tokens are sampled from.
     """
 
-    width: Annotated[float, at_least(0, at_most=1)]
-    depth: Annotated[float, above(0, at_most=1)]
-    embeddings: Annotated[str, one_of(*_SHARED)]
-    temperature: Annotated[float, above(0)]
+    width: Annotated[float, at_least(0, at_most=1)] = always(0.25)
+    depth: Annotated[float, above(0, at_most=1)] = always(1.0)
+    embeddings: Annotated[str, one_of(*_SHARED)] = always("shared")
+    temperature: Annotated[float, above(0)] = always(1.0)
 
     def of(self, model: HeadConfig) -> HeadConfig:
         """Returns the config of the generator of a discriminator."""
@@ -77,7 +77,7 @@ class GeneratorConfig(Constrained, prefix="generator"):
         return dataclasses.replace(model, num_layers=layers, embedding_size=embedding_size, **sizes)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(PretrainingConfig):
     """The config keys that this experiment reads.
 
@@ -87,7 +87,7 @@ class Config(PretrainingConfig):
     """
 
     generator: GeneratorConfig
-    discriminator_weight: Annotated[float, at_least(0)]
+    discriminator_weight: Annotated[float, at_least(0)] = always(50.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from bertjax.config import Count, Flat, one_of
+from bertjax.config import Count, Flat, always, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.ranked_texts import RankedTextsCodec
 from bertjax.data.codecs.related_texts import QueriesConfig, RelatedTexts
@@ -50,10 +50,10 @@ class DataConfig(fine_tuning.DataConfig):
     """
 
     rows: Flat[QueriesConfig]
-    num_negatives: Count | None
+    num_negatives: Count | None = always(None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads.
 
@@ -65,8 +65,8 @@ class Config(fine_tuning.FineTuningConfig):
 
     model: fine_tuning.ClassifierConfig
     data: DataConfig
-    objective: Annotated[str, one_of(*OBJECTIVES)]
-    activation: Annotated[str, one_of("identity", "sigmoid")]
+    objective: Annotated[str, one_of(*OBJECTIVES)] = always("listwise")
+    activation: Annotated[str, one_of("identity", "sigmoid")] = always(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from bertjax import contract
-from bertjax.config import Composed, Constrained, Count, Flat, Seed, one_of
+from bertjax.config import Composed, Constrained, Count, Flat, Seed, always, one_of
 from bertjax.contract import Batch, Example, MiningTask, Output, RowIndices
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
@@ -51,10 +51,10 @@ class DataConfig(Composed, prefix="data"):
 
     sources: Flat[SourcesConfig]
     vocabulary: Flat[VocabularyConfig]
-    seq_len: int
+    seq_len: int = always(None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Constrained):
     """The config keys that this experiment reads. Defaults are those of `init_from`.
 
@@ -80,17 +80,17 @@ class Config(Constrained):
     """
 
     experiment: str
-    init_from: str
-    sentence_pooling: str
-    dense: tuple[DenseConfig, ...]
-    normalize: bool
-    include_prompt: bool
-    query_prompt: str
-    document_prompt: str
-    similarity: Annotated[str, one_of("cosine", "dot")]
-    reranker: str
-    rerank: Count
-    seed: Seed
+    init_from: str = always("")
+    sentence_pooling: str = always(None)
+    dense: tuple[DenseConfig, ...] = always(None)
+    normalize: bool = always(None)
+    include_prompt: bool = always(None)
+    query_prompt: str = always(None)
+    document_prompt: str = always(None)
+    similarity: Annotated[str, one_of("cosine", "dot")] = always(None)
+    reranker: str = always("")
+    rerank: Count = always(100)
+    seed: Seed = always(0)
     mining: MiningConfig
     model: features.ModelConfig
     data: DataConfig

@@ -13,7 +13,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Float
 
-from bertjax.config import Flat, one_of
+from bertjax.config import Flat, always, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.tagging import sentences, tag_schemes, tagged_words
 from bertjax.data.codecs.tagging.column_files import Columns
@@ -47,9 +47,9 @@ class ModelConfig(fine_tuning.ClassifierConfig):
       lstm_layers: number of BiLSTM layers of `lstm_size` on the vectors of `feature_layers`.
     """
 
-    feature_layers: tuple[int, ...]
-    mixing: Annotated[str, one_of(*MIXINGS)]
-    lstm_layers: int
+    feature_layers: tuple[int, ...] = always(())
+    mixing: Annotated[str, one_of(*MIXINGS)] = always("concatenation")
+    lstm_layers: int = always(0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,16 +65,16 @@ class DataConfig(fine_tuning.DataConfig):
       packing: whether several sentences share a row of `seq_len` tokens in training.
     """
 
-    scheme: Annotated[str, one_of(AUTO, *SCHEMES, PLAIN)]
+    scheme: Annotated[str, one_of(AUTO, *SCHEMES, PLAIN)] = always("auto")
     rows: Flat[SentencesConfig]
     files: Flat[Columns]
     tables: Flat[TableFields]
-    labels: tuple[str, ...]
-    seq_len: int
+    labels: tuple[str, ...] = always(())
+    seq_len: int = always(None)
     packing: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.ClassWeightsConfig):
     """The config keys that this experiment reads."""
 

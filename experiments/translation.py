@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax import contract
-from bertjax.config import Composed, Count, Flat, Size, build_part, each, one_of, part
+from bertjax.config import Composed, Count, Flat, Size, always, build_part, each, one_of, part
 from bertjax.contract import Attended, Batch, Example, Infer, Output, Params
 from bertjax.data.codecs.translation.batches import PairRows, StreamBatches
 from bertjax.data.codecs.translation.dates import DatesConfig
@@ -69,19 +69,19 @@ class DataConfig(Composed, prefix="data"):
 class TransformerKeys(EncoderDecoderConfig):
     """The keys of `model` with `architecture=transformer`; sizes that are not set are those of the vocabularies."""
 
-    source_vocab_size: Size | None  # type: ignore[assignment]
-    target_vocab_size: Size | None  # type: ignore[assignment]
+    source_vocab_size: Size | None = always(None)  # type: ignore[assignment]
+    target_vocab_size: Size | None = always(None)  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecurrentKeys(RecurrentConfig):
     """The keys of `model` with `architecture=recurrent`; sizes that are not set are those of the vocabularies."""
 
-    source_vocab_size: Size | None  # type: ignore[assignment]
-    target_vocab_size: Size | None  # type: ignore[assignment]
+    source_vocab_size: Size | None = always(None)  # type: ignore[assignment]
+    target_vocab_size: Size | None = always(None)  # type: ignore[assignment]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     """The config keys that this experiment reads.
 
@@ -103,13 +103,13 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         that of all pairs within `data.seq_len`.
     """
 
-    architecture: Annotated[str, one_of("transformer", "recurrent")]
+    architecture: Annotated[str, one_of("transformer", "recurrent")] = always(None)
     model: TransformerKeys | RecurrentKeys
     data: DataConfig
-    start_token: Annotated[str, one_of("begin", "pad", "end")]
+    start_token: Annotated[str, one_of("begin", "pad", "end")] = always(None)
     decoding: DecodingConfig
-    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES))]
-    num_scored: Count
+    metrics: Annotated[tuple[str, ...], each(one_of(*scoring.SCORES))] = always(("bleu", "chrf"))
+    num_scored: Count = always(500)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.config import Constrained
+from bertjax.config import Constrained, always
 from bertjax.data.random import Stream, bits, uniform
 from bertjax.errors import UserError
 
@@ -28,9 +28,9 @@ class SplitConfig(Constrained, prefix="data"):
       valid_fraction: the fraction of the rows of `source` that is split off if `valid_source` is empty.
     """
 
-    source: str
-    valid_source: str
-    valid_fraction: float
+    source: str = always("")
+    valid_source: str = always("")
+    valid_fraction: float = always(0.1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

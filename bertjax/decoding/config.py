@@ -7,7 +7,7 @@ from typing import Annotated
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from bertjax.config import Constrained, Count, Size, above, at_least, one_of
+from bertjax.config import Constrained, Count, Size, above, always, at_least, one_of
 from bertjax.errors import UserError
 
 
@@ -52,20 +52,20 @@ class DecodingConfig(Constrained, prefix="decoding"):
       UserError: if a value is out of range, or if two values contradict each other.
     """
 
-    method: Annotated[str, one_of("beam_search", "sampling", "forced")]
-    num_beams: Size
+    method: Annotated[str, one_of("beam_search", "sampling", "forced")] = always("beam_search")
+    num_beams: Size = always(4)
     n_best: Size = 1
-    length_penalty: Annotated[str, one_of("none", "gnmt", "length")]
-    alpha: float
-    count_eos: bool
-    max_length: Size
-    max_ratio: Annotated[float, at_least(0, below=math.inf)]
-    max_extra: int
+    length_penalty: Annotated[str, one_of("none", "gnmt", "length")] = always("gnmt")
+    alpha: float = always(0.6)
+    count_eos: bool = always(True)
+    max_length: Size = always(1024)
+    max_ratio: Annotated[float, at_least(0, below=math.inf)] = always(1.0)
+    max_extra: int = always(50)
     min_ratio: Annotated[float, at_least(0, below=math.inf)] = 0.0
     min_extra: Count = 0
     block_ngrams: Count = 0
     force_eos: bool = False
-    stopping: Annotated[str, one_of("exact", "hf", "hf_early", "presumm")]
+    stopping: Annotated[str, one_of("exact", "hf", "hf_early", "presumm")] = always("exact")
     temperature: Annotated[float, at_least(0, below=math.inf)] = 1.0
     top_k: Count = 0
     top_p: Annotated[float, above(0, at_most=1)] = 1.0

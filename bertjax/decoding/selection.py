@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax import words
-from bertjax.config import Constrained, Count, one_of
+from bertjax.config import Constrained, Count, always, one_of
 from bertjax.errors import UserError
 
 MATCHES = ("", "sentences", "words")
@@ -40,11 +40,11 @@ class SelectionConfig(Constrained, prefix="selection"):
       UserError: if a value is out of range, or if no limit is set.
     """
 
-    num_sentences: Count
-    word_budget: Count
-    threshold: float | None
-    block_ngrams: Count
-    order: Annotated[str, one_of("score", "document")]
+    num_sentences: Count = always(3)
+    word_budget: Count = always(0)
+    threshold: float | None = always(None)
+    block_ngrams: Count = always(3)
+    order: Annotated[str, one_of("score", "document")] = always("document")
     min_words: Count = 0
 
     def __post_init__(self) -> None:

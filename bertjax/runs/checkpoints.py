@@ -28,7 +28,7 @@ from flax import traverse_util
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertjax.config import Constrained, Size, one_of
+from bertjax.config import Constrained, Size, always, one_of
 from bertjax.errors import UserError
 from bertjax.files import read_records
 
@@ -56,12 +56,12 @@ class CheckpointConfig(Constrained, prefix="checkpoint"):
         step, or the mean of the parameters of several checkpoints, such as "last:5" or "best:3".
     """
 
-    save_every: Size
-    keep: Size
-    best_metric: str
-    best_mode: Annotated[str, one_of("min", "max")]
-    keep_best: Size
-    final: str
+    save_every: Size = always(None)
+    keep: Size = always(1)
+    best_metric: str = always("")
+    best_mode: Annotated[str, one_of("min", "max")] = always("max")
+    keep_best: Size = always(1)
+    final: str = always("best")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from bertjax.config import Constrained, Count, Size, one_of
+from bertjax.config import Constrained, Count, Size, always, one_of
 from bertjax.scoring.retrieval import search
 
 
@@ -27,12 +27,12 @@ class MiningConfig(Constrained, prefix="mining"):
       sampling: "top" chooses the most similar documents, "random" draws from all.
     """
 
-    num_negatives: Size
-    up_to: Size
-    skip: Count
-    margin: float | None
-    relative_margin: float | None
-    sampling: Annotated[str, one_of("top", "random")]
+    num_negatives: Size = always(4)
+    up_to: Size = always(100)
+    skip: Count = always(0)
+    margin: float | None = always(None)
+    relative_margin: float | None = always(None)
+    sampling: Annotated[str, one_of("top", "random")] = always("top")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.config import Composed, Count, DropoutRate, Flat, above, at_least
+from bertjax.config import Composed, Count, DropoutRate, Flat, above, always, at_least
 from bertjax.contract import Batch, Example, Metrics, TrainingTask
 from bertjax.data.codecs.codec import TrainingCodec
 from bertjax.data.prepared import PreparationConfig
@@ -55,7 +55,7 @@ _NOT_PACKED = ("lstm_size", "feature_layers")
 _LOGGED_CLASSES = 20  # of each split; rows.json has all
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStartConfig(ExperimentConfig):
     """The config keys of every experiment that trains a BERT from `init_from`.
 
@@ -67,7 +67,7 @@ class WarmStartConfig(ExperimentConfig):
     model: bert.ModelConfig
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochsConfig(WarmStartConfig):
     """The config keys of experiments whose length is set in epochs; see `completion.lengths`.
 
@@ -77,8 +77,8 @@ class EpochsConfig(WarmStartConfig):
         ignored if `optimizer.warmup_steps` is set.
     """
 
-    num_epochs: Annotated[float, above(0, below=math.inf)]
-    warmup_fraction: Annotated[float, at_least(0, at_most=1)]
+    num_epochs: Annotated[float, above(0, below=math.inf)] = always(3.0)
+    warmup_fraction: Annotated[float, at_least(0, at_most=1)] = always(0.1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class DataConfig(Composed, prefix="data"):
         return getattr(self, "packing", False)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuningConfig(EpochsConfig):
     """The config keys of fine-tuning on rows of one or two texts."""
 
@@ -151,8 +151,8 @@ class ClassifierConfig(bert.ModelConfig):
       lstm_size: width of each direction of a BiLSTM on top of the encoder; 0 for none.
     """
 
-    classifier_dropout: DropoutRate
-    lstm_size: Count
+    classifier_dropout: DropoutRate = always(0.1)
+    lstm_size: Count = always(0)
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:

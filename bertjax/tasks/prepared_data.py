@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from bertjax.config import Constrained, Seed, Size
+from bertjax.config import Constrained, Seed, Size, always
 from bertjax.contract import Batch, Data, Example, RowIndices
 from bertjax.data.codecs.codec import TrainingCodec
 from bertjax.data.prepared import PreparedRows, ValidRows
@@ -16,7 +16,7 @@ from bertjax.data.splits import TRAIN, VALID
 from bertjax.interop.published import Published
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(Constrained):
     """The config keys of every experiment that trains.
 
@@ -29,9 +29,9 @@ class ExperimentConfig(Constrained):
     """
 
     experiment: str
-    init_from: str
-    seed: Seed
-    batch_size: Size
+    init_from: str = always("")
+    seed: Seed = always(0)
+    batch_size: Size = always(32)
     data: Any
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array
 
-from bertjax.config import Composed, Flat, Size, build
+from bertjax.config import Composed, Flat, Size, always, build
 from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTask, Sums
 from bertjax.data.codecs.codec import Codec
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
@@ -49,7 +49,7 @@ class DataConfig(Composed, prefix="data"):
     rows: Flat[InstanceRowsConfig]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingConfig(ExperimentConfig):
     """The config keys of every experiment that pretrains.
 
@@ -67,8 +67,8 @@ class PretrainingConfig(ExperimentConfig):
       masking: see `MaskingConfig`.
     """
 
-    learned_positions: int
-    num_steps: Size | None
+    learned_positions: int = always(0)
+    num_steps: Size | None = always(None)
     model: bert.ModelConfig
     data: DataConfig
     masking: MaskingConfig

@@ -15,7 +15,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from bertjax.config import Constrained, at_least, one_of
+from bertjax.config import Constrained, always, at_least, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums, TrainingTask
 from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig, length_limits
@@ -50,8 +50,8 @@ class SmoothingConfig(Constrained):
         "V-2", all but the label and padding, as the Annotated Transformer and PreSumm.
     """
 
-    label_smoothing: Annotated[float, at_least(0, below=1)]
-    smoothing_denominator: Annotated[str, one_of("V", "V-1", "V-2")]
+    label_smoothing: Annotated[float, at_least(0, below=1)] = always(0.1)
+    smoothing_denominator: Annotated[str, one_of("V", "V-1", "V-2")] = always("V-2")
 
 
 def count(flags: Bool[Array, "*n"]) -> Float[Array, ""]:

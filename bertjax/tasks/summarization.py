@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from flax import linen as nn
 
-from bertjax.config import Composed, Flat, one_of, part
+from bertjax.config import Composed, Flat, always, one_of, part
 from bertjax.contract import Example, Params, TrainingTask
 from bertjax.data.codecs.summarization import article_text
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
@@ -67,7 +67,7 @@ class DataConfig(Composed, prefix="data"):
     buckets: Flat[BucketsConfig]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SummarizationConfig(WarmStartConfig):
     """The config keys of all summarization.
 
@@ -80,7 +80,7 @@ class SummarizationConfig(WarmStartConfig):
     """
 
     data: DataConfig
-    positions: Annotated[str, one_of("tile", "repeat_last")]
+    positions: Annotated[str, one_of("tile", "repeat_last")] = always("tile")
     rouge: RougeConfig
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Annotated
 
-from bertjax.config import Constrained, Seed, Size, at_least, one_of
+from bertjax.config import Constrained, Seed, Size, always, at_least, one_of
 from bertjax.errors import UserError
 from bertjax.runs.checkpoints import CheckpointConfig
 from bertjax.training.optimizers import OptimizerConfig
@@ -31,8 +31,8 @@ class EvaluationConfig(InferenceConfig):
       accumulation_steps: number of micro-batches of an update.
     """
 
-    batch_size: Size
-    accumulation_steps: Size
+    batch_size: Size = always(32)
+    accumulation_steps: Size = always(1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +72,7 @@ class BudgetConfig(Constrained, prefix="budget"):
         return next(((name, value) for name, value in vars(self).items() if value), None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig(EvaluationConfig):
     """The settings of training.
 
@@ -94,12 +94,12 @@ class TrainingConfig(EvaluationConfig):
         "minimal_pairs" or those of installed packages. The keys of each are below its name, as `retrieval.source`.
     """
 
-    seed: Seed
-    rng: Annotated[str, one_of("threefry2x32", "rbg")]
-    num_steps: Size | None
-    log_every: Size
-    evaluate_every: Size
-    parallel: Annotated[str, one_of("jit", "pmap")]
+    seed: Seed = always(0)
+    rng: Annotated[str, one_of("threefry2x32", "rbg")] = always("threefry2x32")
+    num_steps: Size | None = always(None)
+    log_every: Size = always(50)
+    evaluate_every: Size = always(None)
+    parallel: Annotated[str, one_of("jit", "pmap")] = always("jit")
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     budget: BudgetConfig = BudgetConfig()

@@ -14,7 +14,7 @@ import optax
 from optax import contrib
 
 from bertjax import meshes
-from bertjax.config import Constrained, Count, Size, above, at_least, one_of
+from bertjax.config import Constrained, Count, Size, above, always, at_least, one_of
 from bertjax.contract import Params
 from bertjax.errors import UserError
 
@@ -64,20 +64,22 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
       muon_ns_steps: Newton-Schulz iterations of an update by Muon.
     """
 
-    name: Annotated[str, one_of("adamw", "lamb", "muon")]
-    learning_rate: Annotated[float, at_least(0)]
-    schedule: Annotated[str, one_of("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant", "trapezoidal")]
-    warmup_steps: Count
-    weight_decay: Annotated[float, at_least(0)]
-    no_decay: str
-    beta1: Annotated[float, at_least(0, below=1)]
-    beta2: Annotated[float, at_least(0, below=1)]
-    eps: Annotated[float, at_least(0, below=math.inf)]
-    bias_correction: bool
-    clip_norm: Annotated[float, at_least(0)]
-    layer_decay: Annotated[float, at_least(0)]
-    frozen_layers: Count
-    groups: tuple[Any, ...]
+    name: Annotated[str, one_of("adamw", "lamb", "muon")] = always("adamw")
+    learning_rate: Annotated[float, at_least(0)] = always(1e-4)
+    schedule: Annotated[str, one_of("linear", "sqrt_decay", "inverse_sqrt", "cosine", "constant", "trapezoidal")] = (
+        always("linear")
+    )
+    warmup_steps: Count = always(10_000)
+    weight_decay: Annotated[float, at_least(0)] = always(0.01)
+    no_decay: str = always("bias|norm")
+    beta1: Annotated[float, at_least(0, below=1)] = always(0.9)
+    beta2: Annotated[float, at_least(0, below=1)] = always(0.999)
+    eps: Annotated[float, at_least(0, below=math.inf)] = always(1e-6)
+    bias_correction: bool = always(False)
+    clip_norm: Annotated[float, at_least(0)] = always(1.0)
+    layer_decay: Annotated[float, at_least(0)] = always(1.0)
+    frozen_layers: Count = always(0)
+    groups: tuple[Any, ...] = always(())
     schedule_steps: int | None = None
     decay_fraction: Annotated[float, above(0, at_most=1)] = 0.2
     muon_beta: Annotated[float, at_least(0, below=1)] = 0.95

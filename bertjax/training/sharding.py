@@ -12,6 +12,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int64
 
+from bertjax.config import always
 from bertjax.errors import UserError
 from bertjax.training.optimizers import path_names
 
@@ -32,9 +33,9 @@ class MeshConfig:
       tensor: devices that attention heads and feed-forward layers are split over.
     """
 
-    data: int
-    fsdp: int
-    tensor: int
+    data: int = always(-1)
+    fsdp: int = always(1)
+    tensor: int = always(1)
 
 
 def mesh_shape(config: MeshConfig, count: int) -> tuple[int, int, int]:

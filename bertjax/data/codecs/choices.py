@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.config import at_least
+from bertjax.config import always, at_least
 from bertjax.data.codecs.codec import Encoded, TableCodec, TrainingRows, encoded_texts
 from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, value_of
@@ -28,12 +28,12 @@ class ChoicesConfig(TableConfig):
         or the model's number of positions if it is smaller.
     """
 
-    context_column: str
-    start_column: str
-    choice_columns: tuple[str, ...]
-    label_column: str
-    num_choices: Annotated[int, at_least(2)]
-    seq_len: int
+    context_column: str = always("sent1")
+    start_column: str = always("sent2")
+    choice_columns: tuple[str, ...] = always(("ending0", "ending1", "ending2", "ending3"))
+    label_column: str = always("label")
+    num_choices: Annotated[int, at_least(2)] = always(4)
+    seq_len: int = always(None)
 
 
 class Question(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from bertjax.config import Constrained, Constraint
+from bertjax.config import Constrained, Constraint, always
 from bertjax.data.readers import beir, tables
 from bertjax.data.readers.beir import Collection
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError
@@ -39,17 +39,17 @@ class SourcesConfig(Constrained, prefix="data"):
       on_bad_row: "stop" at a malformed row, or "skip" and count it.
     """
 
-    source: str
-    valid_source: str
-    test_source: str
-    corpus: str
-    qrels: str
-    text_columns: Annotated[tuple[str, ...], _PAIR]
-    label_column: str
-    text_field: str
-    header: bool
-    separator: str
-    on_bad_row: OnBadRow
+    source: str = always("")
+    valid_source: str = always("")
+    test_source: str = always("")
+    corpus: str = always("")
+    qrels: str = always("test")
+    text_columns: Annotated[tuple[str, ...], _PAIR] = always(("query", "positive"))
+    label_column: str = always("")
+    text_field: str = always("text")
+    header: bool = always(True)
+    separator: str = always("")
+    on_bad_row: OnBadRow = always("stop")
 
 
 class Labeled(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.config import Constraint
+from bertjax.config import Constraint, always
 from bertjax.data.codecs.codec import Encoded, Survey, TableCodec, TrainingRows, check_texts, encoded_texts
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
@@ -39,8 +39,8 @@ class LabeledTextConfig(TableConfig):
       label_column: the column of the label or number; empty if there is none.
     """
 
-    text_columns: TextColumns
-    label_column: str
+    text_columns: TextColumns = always(("sentence",))
+    label_column: str = always("label")
 
     def __post_init__(self) -> None:
         super().__post_init__()

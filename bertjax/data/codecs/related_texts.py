@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertjax.config import Constraint, Count
+from bertjax.config import Constraint, Count, always
 from bertjax.data.codecs.codec import Encoded, Survey, TableCodec, TrainingRows, check_texts, encoded_texts
 from bertjax.data.codecs.labeled_text import number_of
 from bertjax.data.readers.lines import RowError, check_text
@@ -31,9 +31,9 @@ class QueriesConfig(TableConfig):
       seq_len: the maximum number of tokens of a text, including special tokens.
     """
 
-    text_columns: Annotated[tuple[str, ...], _SEVERAL]
-    score_column: str
-    seq_len: int
+    text_columns: Annotated[tuple[str, ...], _SEVERAL] = always(("query", "positive"))
+    score_column: str = always("")
+    seq_len: int = always(None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +49,10 @@ class RelatedTextsConfig(QueriesConfig):
       document_prompt: a text that precedes each positive and negative.
     """
 
-    num_negatives: Count
-    label_column: str
-    query_prompt: str
-    document_prompt: str
+    num_negatives: Count = always(8)
+    label_column: str = always("")
+    query_prompt: str = always(None)
+    document_prompt: str = always(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

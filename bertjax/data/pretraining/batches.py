@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from bertjax.config import Constrained, Count
+from bertjax.config import Constrained, Count, always
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
@@ -43,8 +43,8 @@ class InstanceRowsConfig(Constrained, prefix="data"):
         copies of the earlier ones. Example: `--config.data.stages="((0.5, 32), (0.3, 128))"` with `seq_len` 512.
     """
 
-    packing: bool
-    valid_rows: Count
+    packing: bool = always(False)
+    valid_rows: Count = always(0)
     valid_single_segments: bool = False
     stages: tuple[Any, ...] = ()
 

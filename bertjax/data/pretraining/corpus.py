@@ -28,7 +28,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
-from bertjax.config import Count, above, one_of
+from bertjax.config import Count, above, always, one_of
 from bertjax.data import beam
 from bertjax.data.beam import BeamConfig
 from bertjax.data.parts import Parts
@@ -86,17 +86,17 @@ class CorpusConfig(AddedTokensConfig):
         ModernBERT's, which encodes every character of every language. Ignored with `vocab_file` or `init_from`.
     """
 
-    source: str
-    valid_source: str
-    valid_fraction: Annotated[float, above(0, below=1)]
-    text_field: str
-    on_bad_row: OnBadRow
-    lines: Annotated[str, one_of("sentence", "paragraph")]
-    vocab_file: str
-    vocab_size: int
-    lowercase: bool
-    workers: Count
-    prepared_dir: str
+    source: str = always("documentation")
+    valid_source: str = always("")
+    valid_fraction: Annotated[float, above(0, below=1)] = always(0.02)
+    text_field: str = always("text")
+    on_bad_row: OnBadRow = always("stop")
+    lines: Annotated[str, one_of("sentence", "paragraph")] = always("paragraph")
+    vocab_file: str = always("")
+    vocab_size: int = always(30_522)
+    lowercase: bool = always(None)
+    workers: Count = always(0)
+    prepared_dir: str = always("")
     beam: BeamConfig = _NO_BEAM
     tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
 

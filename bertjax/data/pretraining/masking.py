@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int64, UInt32
 
-from bertjax.config import Constrained, Count, Size, above, at_least, one_of
+from bertjax.config import Constrained, Count, Size, above, always, at_least, one_of
 from bertjax.data import random
 
 # The lengths of spans have a geometric distribution with this parameter, truncated (SpanBERT).
@@ -40,14 +40,14 @@ class MaskingConfig(Constrained, prefix="masking"):
       dupe_factor: the number of different draws in static masking (10).
     """
 
-    rate: Annotated[float, above(0, at_most=1)]
-    max_predictions: Size | None
-    mask_fraction: Annotated[float, at_least(0)]
-    random_fraction: Annotated[float, at_least(0)]
-    keep_fraction: Annotated[float, at_least(0)]
-    whole_word: bool
-    mode: Annotated[str, one_of("dynamic", "static")]
-    dupe_factor: Size
+    rate: Annotated[float, above(0, at_most=1)] = always(0.15)
+    max_predictions: Size | None = always(None)
+    mask_fraction: Annotated[float, at_least(0)] = always(0.8)
+    random_fraction: Annotated[float, at_least(0)] = always(0.1)
+    keep_fraction: Annotated[float, at_least(0)] = always(0.1)
+    whole_word: bool = always(False)
+    mode: Annotated[str, one_of("dynamic", "static")] = always("dynamic")
+    dupe_factor: Size = always(10)
     final_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
     valid_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
     max_span: Count = 0

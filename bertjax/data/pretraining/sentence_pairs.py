@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt32
 
-from bertjax.config import Constrained, at_least
+from bertjax.config import Constrained, always, at_least
 from bertjax.data import random
 from bertjax.data.rows.layout import positions_in_groups
 from bertjax.errors import UserError
@@ -52,11 +52,11 @@ class PairsConfig(Constrained, prefix="data"):
         document (0.5). The second segment of a chunk of one sentence always does.
     """
 
-    seq_len: Annotated[int, at_least(MIN_SEQ_LEN, below=1 << 15)]
-    next_sentence: bool
-    whole_sentences: bool
-    short_seq_prob: Annotated[float, at_least(0, at_most=1)]
-    random_next_prob: Annotated[float, at_least(0, at_most=1)]
+    seq_len: Annotated[int, at_least(MIN_SEQ_LEN, below=1 << 15)] = always(None)
+    next_sentence: bool = always(True)
+    whole_sentences: bool = always(False)
+    short_seq_prob: Annotated[float, at_least(0, at_most=1)] = always(0.1)
+    random_next_prob: Annotated[float, at_least(0, at_most=1)] = always(0.5)
 
     @property
     def num_texts(self) -> int:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertjax.config import always
 from bertjax.data import splits
 from bertjax.data.readers import columnar, json_rows, lines, tmx
 from bertjax.data.readers.kinds import JSON, TABLES, TMX, kind_of, split_name, suffix_of
@@ -35,9 +36,9 @@ class TableConfig(SplitConfig):
       on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
     """
 
-    header: bool
-    separator: str
-    on_bad_row: OnBadRow
+    header: bool = always(True)
+    separator: str = always("")
+    on_bad_row: OnBadRow = always("stop")
 
     def read(self, source: str, key: str, make: Callable[["Row"], T]) -> Iterator[T]:
         """Applies `make` to the rows of a source, and yields the results in order.

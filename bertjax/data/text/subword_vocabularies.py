@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from bertjax.config import Constrained, above, one_of
+from bertjax.config import Constrained, above, always, one_of
 from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, subwords, word_counts, wordpiece_trainer
 from bertjax.data.text.subwords import SPECIALS, Splitter, Subwords
@@ -42,14 +42,14 @@ class SubwordConfig(Constrained, prefix="data"):
         "characters"; 1.0 for all. Other characters are unknown.
     """
 
-    subwords: Annotated[str, one_of("bpe", "wordpiece", "characters")]
-    joint: bool
-    vocab_file: str
-    target_vocab_file: str
-    vocab_size: int
-    lowercase: bool
-    normalization: Annotated[str, one_of("nfc", "nfkc")]
-    character_coverage: Annotated[float, above(0, at_most=1)]
+    subwords: Annotated[str, one_of("bpe", "wordpiece", "characters")] = always("bpe")
+    joint: bool = always(True)
+    vocab_file: str = always("")
+    target_vocab_file: str = always("")
+    vocab_size: int = always(32_000)
+    lowercase: bool = always(False)
+    normalization: Annotated[str, one_of("nfc", "nfkc")] = always("nfc")
+    character_coverage: Annotated[float, above(0, at_most=1)] = always(1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bertjax.config import Constrained, choice
+from bertjax.config import Constrained, always, choice
 from bertjax.data.text import byte_bpe_trainer, conversion, library_tokenizers, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import LibraryTokenizer
 from bertjax.data.text.tokenizers import Tokenizer, WordPiece
@@ -26,8 +26,8 @@ class VocabularyConfig(Constrained, prefix="data"):
       lowercase: whether the vocabulary is uncased.
     """
 
-    vocab_file: str
-    lowercase: bool
+    vocab_file: str = always("")
+    lowercase: bool = always(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertjax.config import always
 from bertjax.data import splits
 from bertjax.data.readers import columnar, kinds, tables
 from bertjax.data.readers.lines import (
@@ -55,7 +56,7 @@ class QuestionsConfig(splits.SplitConfig):
       on_bad_row: "stop" to raise an error at a malformed question, paragraph or article, "skip" to skip and count it.
     """
 
-    on_bad_row: OnBadRow
+    on_bad_row: OnBadRow = always("stop")
 
 
 class Answer(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertjax.config import Constrained, Count, Size
+from bertjax.config import Constrained, Count, Size, always
 from bertjax.data.codecs.questions.questions import Answer, Question
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Pieces, Tokenizer
@@ -46,13 +46,13 @@ class SpanConfig(Constrained, prefix="data"):
       packing: whether several windows share a row of `seq_len` tokens in training.
     """
 
-    seq_len: int
-    doc_stride: Size
-    max_query_length: Count
-    max_answer_length: Size
-    n_best: Size
-    null_answers: bool
-    null_threshold: float
+    seq_len: int = always(None)
+    doc_stride: Size = always(128)
+    max_query_length: Count = always(64)
+    max_answer_length: Size = always(30)
+    n_best: Size = always(20)
+    null_answers: bool = always(False)
+    null_threshold: float = always(0.0)
     packing: bool = False
 
     def check_room(self, template: Template) -> None:

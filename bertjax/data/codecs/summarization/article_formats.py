@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
-from bertjax.config import Constrained, one_of
+from bertjax.config import Constrained, always, one_of
 from bertjax.data.codecs.summarization import presumm_files
 from bertjax.data.readers import kinds, lines, tables
 from bertjax.data.readers.kinds import TABLES, split_name, suffix_of
@@ -43,11 +43,11 @@ class ArticleFormat(Constrained, prefix="data"):
       gold_as: the content of `gold_field`: "numbers" of sentences, from 0, or "labels", 0 or 1 for each sentence.
     """
 
-    layout: Annotated[str, one_of("file", "line")]
-    article_field: str
-    summary_field: str
-    gold_field: str
-    gold_as: Annotated[str, one_of("numbers", "labels")]
+    layout: Annotated[str, one_of("file", "line")] = always("file")
+    article_field: str = always("article")
+    summary_field: str = always("summary")
+    gold_field: str = always("")
+    gold_as: Annotated[str, one_of("numbers", "labels")] = always("numbers")
     summary_as: Annotated[str, one_of("sentences", "references")] = dataclasses.field(default="sentences", kw_only=True)
 
     def __post_init__(self) -> None:

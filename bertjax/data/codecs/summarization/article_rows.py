@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.config import Constrained, one_of
+from bertjax.config import Constrained, always, one_of
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.rows.windows import Part, cover
@@ -38,11 +38,11 @@ class ArticleRowsConfig(Constrained, prefix="data"):
         Default: the setting that `init_from` was trained with.
     """
 
-    seq_len: int
-    long_articles: Annotated[str, one_of("windows", "cut", "cut_presumm")]
-    window_overlap: int
-    interval_segments: bool
-    words: Annotated[str, one_of("bert", "spaces")]
+    seq_len: int = always(None)
+    long_articles: Annotated[str, one_of("windows", "cut", "cut_presumm")] = always("windows")
+    window_overlap: int = always(None)
+    interval_segments: bool = always(None)
+    words: Annotated[str, one_of("bert", "spaces")] = always(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertjax.config import Constrained, one_of
+from bertjax.config import Constrained, always, one_of
 from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import ArticleLimits
 from bertjax.data.codecs.summarization.oracle import OracleConfig
@@ -42,7 +42,7 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
         `words`.
     """
 
-    vocab_size: int
+    vocab_size: int = always(8192)
     tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from bertjax.config import one_of
+from bertjax.config import always, one_of
 from bertjax.data.codecs.summarization import article_formats, docstring_summaries
 from bertjax.data.codecs.summarization.article_formats import ArticleFormat, Stored
 from bertjax.data.readers import documentation
@@ -57,12 +57,12 @@ class ArticlesConfig(ArticleFormat):
       on_bad_row: "stop" to raise an error at a bad article, "skip" to skip and count it.
     """
 
-    source: str
-    valid_source: str
-    test_source: str
-    valid_fraction: float
-    splitter: Annotated[str, one_of(*_SPLITTERS)]
-    on_bad_row: OnBadRow
+    source: str = always("")
+    valid_source: str = always("")
+    test_source: str = always("")
+    valid_fraction: float = always(0.1)
+    splitter: Annotated[str, one_of(*_SPLITTERS)] = always("punkt")
+    on_bad_row: OnBadRow = always("stop")
 
 
 class Article(NamedTuple):

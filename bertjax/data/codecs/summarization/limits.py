@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertjax import words
-from bertjax.config import Constrained
+from bertjax.config import Constrained, always
 from bertjax.data.codecs.summarization.articles import Article
 
 
@@ -24,12 +24,12 @@ class ArticleLimits(Constrained, prefix="data.limits"):
       max_summary_words: only the first words of a summary are used for training, at most this many (500 word pieces).
     """
 
-    min_sentences: int
-    max_sentences: int
-    min_words: int
-    max_words: int
-    min_summary_words: int
-    max_summary_words: int
+    min_sentences: int = always(3)
+    max_sentences: int = always(1000)
+    min_words: int = always(5)
+    max_words: int = always(200)
+    min_summary_words: int = always(5)
+    max_summary_words: int = always(500)
 
     def __post_init__(self) -> None:
         super().__post_init__()

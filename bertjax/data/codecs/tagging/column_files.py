@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.config import Constrained
+from bertjax.config import Constrained, always
 from bertjax.data.codecs.tagging.sentences import Sentence, check_length
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.errors import UserError
@@ -31,8 +31,8 @@ class Columns(Constrained, prefix="data"):
       tag_column: the column of tags: -1 in CoNLL-2003 (entities), 3 in CoNLL-U (universal parts of speech).
     """
 
-    word_column: int
-    tag_column: int
+    word_column: int = always(0)
+    tag_column: int = always(-1)
 
 
 class _Format(NamedTuple):

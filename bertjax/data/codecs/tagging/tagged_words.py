@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bertjax.config import always
 from bertjax.data import splits
 from bertjax.data.codecs import codec
 from bertjax.data.codecs.codec import Encoded, Survey, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
@@ -52,7 +53,7 @@ class SentencesConfig(SplitConfig):
       on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count its sentence.
     """
 
-    on_bad_row: OnBadRow
+    on_bad_row: OnBadRow = always("stop")
 
 
 class TagSurvey(Survey[Sentence]):

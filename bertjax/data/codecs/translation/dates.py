@@ -17,7 +17,7 @@ from babel import localedata
 from babel.dates import DateTimePattern, get_date_format
 from jaxtyping import Int64
 
-from bertjax.config import Constrained, choice
+from bertjax.config import Constrained, always, choice
 from bertjax.data.codecs.translation.parallel_text import Pair
 from bertjax.data.random import Stream, below, bits, uniform
 from bertjax.errors import UserError
@@ -46,8 +46,8 @@ class DatesConfig(Constrained, prefix="data"):
         "<ko> May 9, 2049".
     """
 
-    source_locale: str
-    target_locales: tuple[str, ...]
+    source_locale: str = always("en")
+    target_locales: tuple[str, ...] = always(("ko",))
 
     def __post_init__(self) -> None:
         super().__post_init__()

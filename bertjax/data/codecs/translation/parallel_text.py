@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.config import Constrained
+from bertjax.config import Constrained, always
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.kinds import find_files
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
@@ -54,20 +54,20 @@ class ParallelTextConfig(Constrained, prefix="data"):
       on_bad_row: "stop" to raise an error at a bad pair, "skip" to skip and count it.
     """
 
-    source: str
-    target: str
-    valid_source: str
-    valid_target: str
-    test_source: str
-    test_target: str
-    source_column: str
-    target_column: str
-    header: bool
-    separator: str
-    valid_fraction: float
-    source_prefix: tuple[str, ...]
-    target_prefix: tuple[str, ...]
-    on_bad_row: OnBadRow
+    source: str = always("dates")
+    target: str = always("")
+    valid_source: str = always("")
+    valid_target: str = always("")
+    test_source: str = always("")
+    test_target: str = always("")
+    source_column: str = always("")
+    target_column: str = always("")
+    header: bool = always(True)
+    separator: str = always("")
+    valid_fraction: float = always(0.01)
+    source_prefix: tuple[str, ...] = always(())
+    target_prefix: tuple[str, ...] = always(())
+    on_bad_row: OnBadRow = always("stop")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.config import Constrained, at_least, one_of
+from bertjax.config import Constrained, always, at_least, one_of
 from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.lines import RowError
@@ -55,9 +55,9 @@ class TranslationRowsConfig(Constrained, prefix="data"):
         `join_parts`); "refuse" raises an error.
     """
 
-    seq_len: Annotated[int, at_least(2)]
-    packing: bool
-    on_long_line: Annotated[str, one_of("split", "refuse")]
+    seq_len: Annotated[int, at_least(2)] = always(None)
+    packing: bool = always(False)
+    on_long_line: Annotated[str, one_of("split", "refuse")] = always("split")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertjax.config import Constrained, Count, Size
+from bertjax.config import Constrained, Count, Size, always
 from bertjax.data.codecs.translation.dates import DatePairs, DatesConfig
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.sources import DATES
@@ -29,8 +29,8 @@ class DateCounts(Constrained, prefix="data"):
       num_test: the number of generated test dates; 0 for none. Ignored for pairs in files.
     """
 
-    num_valid: Size
-    num_test: Count
+    num_valid: Size = always(1000)
+    num_test: Count = always(1000)
 
 
 class TranslationText:
