@@ -198,27 +198,28 @@ class Composed(Constrained):
 
 
 def defaults(*classes: type) -> dict[str, Any]:
-    """Returns the config of a new run that these dataclasses read, with the default of every key.
-
-    Of a key without a default, the value is its type.
-    """
+    """Returns the config of a new run that these dataclasses read. A key without a default has its type as value."""
     values: dict[str, Any] = {}
     for reader in (reader for cls in classes for reader in readers(cls)):
         hints = typing.get_type_hints(reader)
         for field in dataclasses.fields(reader):
+            kind = type(field.default) if is_dataclass(field.default) else _kind(hints[field.name])
             if field.name in flat_parts(reader):
                 continue
-            kinds = [hints[field.name], *typing.get_args(hints[field.name])]
-            subtrees = [kind for kind in kinds if is_dataclass(kind)]
-            has_default = field.default is not dataclasses.MISSING
-            if subtrees and typing.get_origin(kinds[0]) is not tuple:
-                inner = type(field.default) if is_dataclass(field.default) else subtrees[0]
-                values[field.name] = values.get(field.name, {}) | defaults(inner)  # type: ignore[arg-type]
-            elif has_default and field.default is not None:
-                values[field.name] = field.default
+            if is_dataclass(kind):
+                values[field.name] = {**values.get(field.name, {}), **defaults(kind)}
+            elif field.default in (dataclasses.MISSING, None):
+                values.setdefault(field.name, kind)
             else:
-                values.setdefault(field.name, next(typing.get_origin(kind) or kind for kind in kinds))
+                values[field.name] = field.default
     return values
+
+
+def _kind(hint: Any) -> Any:
+    """Returns the type of a key without parameters: of dataclasses the first, of several other types `object`."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [kind for kind in typing.get_args(hint) if kind is not types.NoneType] if is_union else [hint]
+    return typing.get_origin(kinds[0]) or kinds[0] if len(kinds) == 1 or is_dataclass(kinds[0]) else object
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:

@@ -27,7 +27,6 @@ other sizes use BERT's recipe and take days on accelerators. In the paper, the a
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 from bertjax.configs.sizes import MODERNBERT_SIZES, SIZES
@@ -35,23 +34,25 @@ from bertjax.configs.sizes import MODERNBERT_SIZES, SIZES
 VARIANTS = ((*SIZES, *MODERNBERT_SIZES), ("modern",), ("lamb",), ("phase2",))
 
 
-def get_config(variant: str = "") -> ConfigDict:
+def get_config(variant: str = "", experiment: str = "bert_pretraining") -> ConfigDict:
     """Returns the config of a variant such as `base`, `large,lamb`, `tiny,modern` or `lamb,phase2`."""
     size, modern, lamb, phase2 = parts.chosen(variant, VARIANTS)
     size = size or ("modernbert_base" if modern and not phase2 else "")
-    config = parts.training("bert_pretraining")
-    config.learned_positions = 0
+    config = parts.config_of(experiment)
     config.num_steps = 900_000
     config.batch_size = 256
     config.log_every = 100
     config.evaluate_every = 10_000
-    config.objective = "masked_lm"
     is_published = size in MODERNBERT_SIZES
-    config.model = parts.modernbert(size) if is_published else parts.model(size, is_modern=bool(modern))
-    config.data = _data()
-    config.data.lowercase = True if size else placeholder(bool)
-    config.masking = _masking()
-    config.minimal_pairs = {"source": "", "per_paradigm": 50, "method": "original", "every": 1}
+    if is_published:
+        parts.set_modernbert(config.model, size)
+    else:
+        parts.set_size(config.model, size, is_modern=bool(modern))
+    config.data.source = "documentation"
+    if size:
+        config.data.lowercase = True
+    if experiment == "bert_pretraining":
+        config.minimal_pairs = parts.evaluation("minimal_pairs")
     config.checkpoint.save_every = 10_000
     config.checkpoint.keep = 3
     config.checkpoint.best_metric = "valid/masked_lm_loss"
@@ -70,49 +71,6 @@ def get_config(variant: str = "") -> ConfigDict:
     if lamb:
         _enlarge_batches(config, second_phase=bool(phase2))
     return config
-
-
-def _data() -> ConfigDict:
-    data = ConfigDict()
-    data.source = "documentation"
-    data.valid_source = ""
-    data.valid_fraction = 0.02
-    data.text_field = "text"
-    data.on_bad_row = "stop"
-    data.lines = "paragraph"
-    data.vocab_file = ""
-    data.add_tokens = ()
-    data.vocab_size = 30_522
-    data.tokenizer = "wordpiece"
-    data.workers = 0
-    data.prepared_dir = ""
-    data.beam = {"runner": "", "options": ()}
-    data.seq_len = placeholder(int)  # default: 128, or all positions of a model with fewer
-    data.stages = ()
-    data.next_sentence = True
-    data.short_seq_prob = 0.1
-    data.random_next_prob = 0.5
-    data.whole_sentences = False
-    data.packing = False
-    data.valid_rows = 0
-    data.valid_single_segments = False
-    return data
-
-
-def _masking() -> ConfigDict:
-    masking = ConfigDict()
-    masking.rate = 0.15
-    masking.final_rate = 0.0
-    masking.valid_rate = 0.0
-    masking.max_predictions = placeholder(int)  # default: as many as the highest rate needs
-    masking.mask_fraction = 0.8
-    masking.random_fraction = 0.1
-    masking.keep_fraction = 0.1
-    masking.whole_word = False
-    masking.max_span = 0
-    masking.mode = "dynamic"
-    masking.dupe_factor = 10
-    return masking
 
 
 def _modernize(config: ConfigDict) -> None:
@@ -143,7 +101,7 @@ def _use_long_rows(config: ConfigDict) -> None:
 
 def _lengthen(config: ConfigDict) -> None:
     """Sets the second phase: a tenth of the updates, at full length."""
-    config.init_from = placeholder(str)  # required: the run of the first phase
+    parts.unset(config, ["init_from"])  # required: the run of the first phase
     config.num_steps = 100_000
     config.data.seq_len = 512
     config.data.stages = ()

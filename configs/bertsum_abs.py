@@ -28,7 +28,6 @@ ROUGE-1, ROUGE-2 and sentence-level ROUGE-L of 41.72, 19.39 and 38.76, and for B
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
@@ -40,14 +39,13 @@ VARIANTS = ((*SIZES, _BASELINE), ("cnndm", "xsum"))
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `tiny`, `xsum` or `baseline,cnndm`."""
     size, dataset = parts.chosen(variant, VARIANTS)
-    config = parts.fine_tuning("bertsum_abs", "medium" if size == _BASELINE else size)
-    del config.model.classifier_dropout, config.model.lstm_size, config.num_epochs, config.warmup_fraction
+    config = parts.summarization("bertsum_abs", "medium" if size == _BASELINE else size)
     config.model.decoder_layers = 6
     config.model.decoder_heads = 8
     config.model.decoder_intermediate = 2048
     if not size:  # default: `init_from`'s values, or these if it has no decoder
         of_decoder = ("decoder_layers", "decoder_heads", "decoder_intermediate")
-        config.model.update({key: placeholder(int) for key in of_decoder})
+        parts.unset(config.model, of_decoder)
     config.model.decoder_dropout = 0.2
     if size == _BASELINE:
         config.model.num_layers = 6
@@ -55,16 +53,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.batch_size = 60
     config.num_steps = 200_000
     config.evaluate_every = 2000
-    config.positions = "tile"
-    config.copy_embeddings = True
-    config.data = parts.articles(size)
     config.data.long_articles = "cut"
-    config.target_len = 139  # 140 with [unused0]
-    config.label_smoothing = 0.1
-    config.smoothing_denominator = "V-2"
-    config.decoding = _decoding(dataset)
-    config.num_scored = 200
-    config.rouge = {"flavor": "rouge-1.5.5", "stem": True, "words": placeholder(object), "references": "average"}
+    _set_decoding(config.decoding, dataset)
     config.optimizer.schedule = "inverse_sqrt"
     config.optimizer.warmup_steps = 10_000
     config.optimizer.learning_rate = 0.2 * 10_000**-0.5
@@ -106,8 +96,8 @@ def _shorten(config: ConfigDict) -> None:
     config.checkpoint.save_every = 200
 
 
-def _decoding(dataset: str) -> ConfigDict:
-    decoding = parts.decoding()
+def _set_decoding(decoding: ConfigDict, dataset: str) -> None:
+    """Sets the beam search of PreSumm."""
     decoding.num_beams = 5
     decoding.alpha = 0.9 if dataset == "xsum" else 0.95
     decoding.max_length = 100 if dataset == "xsum" else 200
@@ -116,4 +106,3 @@ def _decoding(dataset: str) -> ConfigDict:
     decoding.min_extra = 20 if dataset == "xsum" else 50
     decoding.block_ngrams = 3
     decoding.stopping = "presumm"
-    return decoding

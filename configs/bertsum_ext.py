@@ -44,7 +44,6 @@ GPUs and reports on CNN/Daily Mail ROUGE-1, ROUGE-2 and sentence-level ROUGE-L (
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
@@ -56,8 +55,7 @@ VARIANTS = (tuple(SIZES), _SCORERS, ("presumm",))
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `tiny`, `transformer` or `base,transformer,presumm`."""
     size, scorer, presumm = parts.chosen(variant, VARIANTS)
-    config = parts.fine_tuning("bertsum_ext", size)
-    del config.model.classifier_dropout, config.model.lstm_size
+    config = parts.summarization("bertsum_ext", size)
     config.model.scorer = scorer or ("classifier" if size else "")
     config.model.scorer_layers = 2
     config.model.scorer_heads = 8
@@ -66,22 +64,9 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model.sentence_pooling = "cls"  # or "mean"; default without a size: init_from's, or "cls"
     if not size:  # default: `init_from`'s values, or these if it has no scorer
         of_scorer = ("scorer_layers", "scorer_heads", "scorer_intermediate", "rnn_compat", "sentence_pooling")
-        config.model.update({key: placeholder(type(config.model[key])) for key in of_scorer})
+        parts.unset(config.model, of_scorer)
     config.model.scorer_dropout = 0.1
     config.batch_size = 8
-    config.positions = "tile"
-    config.loss_reduction = "mean"
-    config.data = parts.articles(size)
-    config.selection = {
-        "num_sentences": 3,
-        "word_budget": 0,
-        "threshold": placeholder(float),
-        "block_ngrams": 3,
-        "order": "document",
-        "min_words": 0,
-    }
-    config.match_reference = ""
-    config.rouge = {"flavor": "rouge-1.5.5", "stem": True, "words": placeholder(object), "references": "average"}
     config.checkpoint.best_metric = "valid/loss"
     config.checkpoint.best_mode = "min"
     config.checkpoint.keep_best = 3

@@ -64,9 +64,6 @@ def get_config(variant: str = "") -> ConfigDict:
         raise UserError("variant", got=repr(variant), expected=expected, fix=fix)
     config = parts.fine_tuning("classification", size)
     config.objective = "multi_label" if task in _MULTI_LABEL else "regression" if task == "stsb" else "classification"
-    config.data = _data(size)
-    config.class_weights = ()
-    config.threshold = 0.5
     config.metrics = ("micro_f1", "macro_f1") if task in _MULTI_LABEL else _METRICS.get(task, ("accuracy",))
     config.checkpoint.best_metric = f"valid/{config.metrics[-1]}"
     if task in _MULTI_LABEL:
@@ -77,13 +74,3 @@ def get_config(variant: str = "") -> ConfigDict:
         if task == "mnli_mismatched" and not tsv:
             config.data.valid_source = "tfds:glue/mnli:validation_mismatched"
     return config
-
-
-def _data(size: str) -> ConfigDict:
-    data = parts.table(size)
-    data.text_columns = ("sentence",)
-    data.label_column = "label"
-    data.label_separator = ","
-    data.labels = ()  # default: the classes in the training rows
-    data.packing = False
-    return data

@@ -23,7 +23,6 @@ A batch has `batch_size` rows, whose texts are packed. All its documents are com
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
@@ -36,29 +35,14 @@ def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `similarity` or `base,similarity`."""
     size, objective = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("embeddings", size)
-    del config.model.classifier_dropout, config.model.lstm_size
     config.objective = OBJECTIVES[objective or "ranking"]
     config.batch_size = 64
     config.num_epochs = 1.0
-    config.scale = 20.0
-    config.learn_scale = False
-    config.symmetric = False
-    config.false_negative_margin = placeholder(float)
-    config.triplet_margin = 5.0
-    config.sizes = ()
-    config.sentence_pooling = placeholder(str)  # default: init_from's, or "mean"
-    config.dense = placeholder(tuple)  # maps of the vectors; default: those of a sentence-transformers folder
-    config.normalize = placeholder(bool)  # default: init_from's, or True
-    config.retrieval = {"source": "", "qrels": "test", "every": 1}  # a folder in BEIR's form to search
+    config.retrieval = parts.evaluation("retrieval")
     is_pair = config.objective == "cosent"
     config.checkpoint.best_metric = "valid/spearman" if is_pair else "valid/ndcg@10"
-    config.data = parts.table(size)
-    config.data.text_columns = ("sentence1", "sentence2") if is_pair else ("query", "positive")
-    config.data.num_negatives = 8
-    config.data.score_column = "score" if config.objective != "ranking" else ""
-    config.data.label_column = ""
-    config.data.query_prompt = placeholder(str)  # default: init_from's, or ""
-    config.data.document_prompt = placeholder(str)
-    config.data.row_multiple = 8
-    config.data.row_counts = placeholder(tuple)  # default: from the training rows
+    if is_pair:
+        config.data.text_columns = ("sentence1", "sentence2")
+    if config.objective != "ranking":
+        config.data.score_column = "score"
     return config

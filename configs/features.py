@@ -22,7 +22,6 @@ the columns to read (docs/reference/inputs.md).
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 
@@ -33,33 +32,6 @@ VARIANTS = (POOLINGS,)
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant: piece, word or sentence."""
     (pooling,) = parts.chosen(variant, VARIANTS)
-    config = ConfigDict()
-    config.experiment = "features"
-    config.init_from = ""
+    config = parts.inference("features")
     config.pooling = pooling or "word"
-    config.word_pooling = "first"  # the vector of the word's first piece; or "mean" of all its pieces
-    config.sentence_pooling = placeholder(
-        str
-    )  # "mean", "cls", "max", ... or "cls+mean"; default: init_from's, or "mean"
-    config.dense = placeholder(tuple)  # maps of the vectors; default: those of a sentence-transformers folder
-    config.normalize = placeholder(bool)  # whether to scale to length 1; default: init_from's for sentences
-    config.prompt_name = placeholder(str)  # a prompt of a sentence-transformers folder, such as "query"
-    config.prompt = placeholder(str)  # or the text that precedes each text; default: the folder's default prompt
-    config.include_prompt = placeholder(bool)  # whether vectors include the prompt's tokens; default: as in the folder
-    config.dtype_out = "float32"  # or "float16", which halves the size
-    config.mesh = parts.mesh()
-    config.model = _model()
-    config.data = ConfigDict()
-    config.data.seq_len = placeholder(int)  # default: that of sentence-transformers, or all positions of the model
-    config.data.text_columns = ("text",)  # columns of a table; two for pairs
-    config.data.on_bad_row = "stop"
-    config.data.vocab_file = ""
-    config.data.lowercase = placeholder(bool)
     return config
-
-
-def _model() -> ConfigDict:
-    model = parts.inference_model()
-    model.layers = ()  # default: the last four; for sentences the last
-    model.mixing = "concatenation"  # or "sum"
-    return model

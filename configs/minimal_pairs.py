@@ -18,7 +18,6 @@ et al. (2020) report 82.6 % for GPT-2 (345M) and 86.5 % for RoBERTa (large); peo
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 
@@ -28,21 +27,6 @@ VARIANTS = ()
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config, which has no variants."""
     parts.chosen(variant, VARIANTS)
-    config = ConfigDict()
-    config.experiment = "minimal_pairs"
-    config.init_from = ""
-    config.objective = placeholder(str)  # default: that of the run in init_from, or "masked_lm"
-    config.method = "original"  # or "within_word_l2r"
-    config.mesh = parts.mesh()
-    config.model = parts.inference_model()
+    config = parts.inference("minimal_pairs")
     del config.model.dtype  # always float32
-    config.data = ConfigDict()
-    config.data.valid_source = ""
-    config.data.test_source = ""
-    config.data.pair_columns = ()  # default: those of BLiMP
-    config.data.per_paradigm = 0  # all pairs
-    config.data.text_field = "text"  # of a table to predict on
-    config.data.on_bad_row = "stop"
-    config.data.vocab_file = ""
-    config.data.lowercase = placeholder(bool)
     return config

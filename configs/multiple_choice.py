@@ -32,10 +32,10 @@ def get_config(variant: str = "") -> ConfigDict:
     config.batch_size = 16
     config.optimizer.learning_rate = 2e-5
     config.checkpoint.best_metric = "valid/accuracy"
-    data = config.data = parts.table(size)
-    data.context_column = "question.stem" if task == "arc" else "sent1"
-    data.start_column = "" if task == "arc" else "sent2"
-    data.choice_columns = ("question.choices",) if task == "arc" else ("ending0", "ending1", "ending2", "ending3")
-    data.label_column = "answerKey" if task == "arc" else "label"
-    data.num_choices = 5 if task == "arc" else 4
+    if task == "arc":
+        config.data.context_column = "question.stem"
+        config.data.start_column = ""
+        config.data.choice_columns = ("question.choices",)
+        config.data.label_column = "answerKey"
+        config.data.num_choices = 5
     return config

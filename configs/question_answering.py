@@ -40,8 +40,6 @@ def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `squad2` or `base,squad`."""
     size, task = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("question_answering", size)
-    del config.model.classifier_dropout  # BERT has no dropout here
-    config.data = _data(size)
     config.checkpoint.best_metric = "valid/f1"
     if task == "squad2":
         config.batch_size = 48
@@ -49,15 +47,3 @@ def get_config(variant: str = "") -> ConfigDict:
         config.data.null_answers = True
         config.checkpoint.best_metric = "valid/best_f1"
     return config
-
-
-def _data(size: str) -> ConfigDict:
-    data = parts.rows(size)
-    data.packing = False
-    data.doc_stride = 128
-    data.max_query_length = 64
-    data.max_answer_length = 30
-    data.n_best = 20
-    data.null_answers = False
-    data.null_threshold = 0.0
-    return data

@@ -26,15 +26,11 @@ _PUBLISHED = {"base": (256, 766_000, 2e-4, 0.15, 1 / 3), "large": (2048, 400_000
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base` or `tiny,modern`."""
-    config = bert_pretraining.get_config(variant)
-    config.experiment = "replaced_tokens"
-    del config.objective, config.minimal_pairs
+    config = bert_pretraining.get_config(variant, "replaced_tokens")
     config.data.next_sentence = False
     config.masking.rate, config.masking.valid_rate = 0.15, 0.0
     # Those of google-research/electra; the paper always masks.
     config.masking.mask_fraction, config.masking.random_fraction, config.masking.keep_fraction = 0.85, 0.0, 0.15
-    config.generator = {"width": 0.25, "depth": 1.0, "embeddings": "shared", "temperature": 1.0}
-    config.discriminator_weight = 50.0
     config.checkpoint.best_metric = ""
     for size in set(variant.split(",")) & _PUBLISHED.keys():
         rows, updates, rate, masked, width = _PUBLISHED[size]

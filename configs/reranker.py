@@ -22,7 +22,6 @@ The variant, after the colon, is a size, an objective, or both, as in `configs/r
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
@@ -36,14 +35,11 @@ def get_config(variant: str = "") -> ConfigDict:
     size, objective = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("reranker", size)
     config.objective = objective or "listwise"
-    config.activation = placeholder(str)  # default: that of a cross-encoder in init_from, or the objective's
     config.batch_size = 16
     config.num_epochs = 1.0
     config.optimizer.learning_rate = 2e-5
     is_scored = config.objective == "regression"
     config.checkpoint.best_metric = "valid/spearman" if is_scored else "valid/ndcg@10"
-    config.data = parts.table(size)
     config.data.text_columns = ("query", "text") if is_scored else ("query", "positive", "negatives")
-    config.data.num_negatives = placeholder(int)  # default: from the training rows
     config.data.score_column = "score" if config.objective in ("regression", "distillation") else ""
     return config

@@ -20,9 +20,8 @@ and a folder of sentence-transformers determine pooling, prompts, length and nor
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
-from bertjax.configs import features, parts
+from bertjax.configs import parts
 
 VARIANTS = (("labels",),)
 
@@ -30,32 +29,7 @@ VARIANTS = (("labels",),)
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config, or that of labeled texts."""
     (kind,) = parts.chosen(variant, VARIANTS)
-    config = features.get_config("sentence")
-    for key in ("pooling", "word_pooling", "prompt_name", "prompt", "dtype_out"):
-        del config[key]
-    config.experiment = "retrieval"
-    config.query_prompt = placeholder(str)  # default: init_from's
-    config.document_prompt = placeholder(str)  # default: init_from's
-    config.similarity = placeholder(str)  # "cosine" or "dot"; default: init_from's, or "cosine"
-    config.reranker = ""
-    config.rerank = 100
-    config.seed = 0
-    config.mining = ConfigDict()
-    config.mining.num_negatives = 4
-    config.mining.up_to = 100
-    config.mining.skip = 0
-    config.mining.margin = placeholder(float)  # such as 0.05
-    config.mining.relative_margin = placeholder(float)  # such as 0.05: at most 95 % of the positive's similarity
-    config.mining.sampling = "top"  # or "random"
-    data = config.data
-    data.source = ""
-    data.valid_source = ""
-    data.test_source = ""
-    data.corpus = ""
-    data.qrels = "test"
-    data.text_columns = ("query", "positive")
-    data.label_column = "label" if kind else ""
-    data.text_field = "text"
-    data.header = True
-    data.separator = ""
+    config = parts.inference("retrieval")
+    if kind:
+        config.data.label_column = "label"
     return config

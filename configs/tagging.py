@@ -33,7 +33,6 @@ used here.
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
@@ -45,31 +44,15 @@ def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base`, `conllu` or `base,conllu`."""
     size, conllu, features = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("tagging", size)
-    config.model.feature_layers = (-4, -3, -2, -1) if features else ()
-    config.model.mixing = "concatenation"
-    config.model.lstm_layers = 2 if features else 0
     if features:
+        config.model.feature_layers = (-4, -3, -2, -1)
+        config.model.lstm_layers = 2
         config.model.lstm_size = 768
         config.num_epochs = 10.0
         config.optimizer.learning_rate = 1e-3
-    config.checkpoint.best_metric = placeholder(str)  # default: valid/f1, or valid/accuracy for plain tags
-    config.class_weights = ()
-    config.data = _data(size)
+    parts.unset(config.checkpoint, ["best_metric"])  # default: valid/f1, or valid/accuracy for plain tags
+    if size:
+        config.data.lowercase = False
     if conllu:
         config.data.update({"word_column": 1, "tag_column": 3, "scheme": "plain"})
     return config
-
-
-def _data(size: str) -> ConfigDict:
-    data = parts.table(size)
-    data.word_column = 0
-    data.tag_column = -1
-    data.scheme = "auto"
-    data.labels = ()  # default: the classes in the training sentences
-    data.packing = False
-    data.split_punctuation = True
-    data.text_field = ""  # columns of tables; default: usual names, and no tables to predict on
-    data.tags_field = ""
-    data.sentence_field = ""
-    data.lowercase = False if size else placeholder(bool)
-    return data

@@ -25,7 +25,6 @@ In the paper, base has 27.3 BLEU from English to German (newstest2014) after 100
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from bertjax.configs import parts
 
@@ -61,7 +60,7 @@ VARIANTS = ((*_TRANSFORMERS, "rnn"), ("dates",))
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base`, `dates` or `rnn,dates`."""
     model, dates = parts.chosen(variant, VARIANTS)
-    config = parts.training("translation")
+    config = parts.config_of("translation")
     config.num_steps = 100_000
     config.batch_size = 96
     config.log_every = 100
@@ -69,23 +68,16 @@ def get_config(variant: str = "") -> ConfigDict:
     config.architecture = "recurrent" if model == "rnn" else "transformer"
     config.start_token = "begin"
     config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
-    config.model.source_vocab_size = placeholder(int)  # default, here and below: from the vocabularies
-    config.model.target_vocab_size = placeholder(int)
     if not model and not dates:
-        config.architecture = placeholder(str)
-        config.start_token = placeholder(str)
-        config.model.update({key: placeholder(type(config.model[key])) for key in _PUBLISHED})
-    config.data = _data()
-    config.label_smoothing = 0.1
+        parts.unset(config, ("architecture", "start_token"))
+        parts.unset(config.model, _PUBLISHED)
+    config.data.source = "dates"
     config.smoothing_denominator = "V"
-    config.decoding = parts.decoding()  # at most 50 tokens longer than the source, as in the paper
-    config.metrics = ("bleu", "chrf")
-    config.num_scored = 500
     _set_optimizer(config.optimizer, _TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)
     config.checkpoint.save_every = 1000
     config.checkpoint.keep = 5
     config.checkpoint.best_metric = "valid/bleu"
-    config.checkpoint.final = placeholder(str)  # default: the mean of the last five, or of all of a short run
+    parts.unset(config.checkpoint, ["final"])  # default: the mean of the last five, or of all of a short run
     if model in ("", "tiny", "rnn"):
         _shorten(config)
     else:
@@ -101,89 +93,37 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def _transformer(layers: int, hidden: int, heads: int, intermediate: int, dropout: float) -> ConfigDict:
-    model = ConfigDict()
+    from bertjax.experiments.translation import TransformerKeys
+
+    model = parts.keys_of(TransformerKeys)
     model.num_layers = layers
     model.num_decoder_layers = layers
     model.hidden_size = hidden
     model.num_heads = heads
-    model.num_key_value_heads = 0  # that of num_heads
     model.intermediate_size = intermediate
     model.activation = "relu"
-    model.norm = "post"  # "pre" as in the Annotated Transformer
     model.norm_eps = 1e-5  # as in Marian, like the sinusoid layout, so that a run can be exported
-    model.norm_type = "layer"
-    model.norm_biases = True
-    model.qk_norm = False
-    model.gated = False
-    model.biases = True
-    model.unbiased = "none"
-    model.positions = "sinusoidal"
     model.sinusoid_layout = "deinterleaved"
     model.max_positions = 1024
     model.share_embeddings = True
     model.tie_output = True
-    model.scale_embeddings = True
-    model.key_size = 0  # default: width / heads
-    model.logits_bias = False
     model.dropout = dropout
     model.attention_dropout = 0.0
-    model.activation_dropout = 0.0
-    model.attention_backend = "auto"
     model.initializer = "xavier_uniform"
     model.initializer_range = hidden**-0.5  # of embeddings
-    model.depth_scaled_init = False
-    model.dtype = "float32"
-    model.scan_layers = False
-    model.remat = "none"
     return model
 
 
 def _recurrent() -> ConfigDict:
-    model = ConfigDict()
+    from bertjax.experiments.translation import RecurrentKeys
+
+    model = parts.keys_of(RecurrentKeys)
     model.embedding_size = 256
     model.hidden_size = 512
     model.attention = "additive"
     model.dropout = 0.3
     model.initializer_range = 0.1
     return model
-
-
-def _data() -> ConfigDict:
-    data = ConfigDict()
-    data.source = "dates"
-    data.target = ""
-    data.valid_source = ""
-    data.valid_target = ""
-    data.test_source = ""
-    data.test_target = ""
-    data.source_column = ""
-    data.target_column = ""
-    data.header = True
-    data.separator = ""
-    data.valid_fraction = 0.01
-    data.source_prefix = ()
-    data.target_prefix = ()
-    data.on_bad_row = "stop"
-    data.source_locale = "en"
-    data.target_locales = ("ko",)
-    data.num_valid = 1000
-    data.num_test = 1000
-    data.subwords = "bpe"
-    data.vocab_size = 32_000
-    data.joint = True
-    data.normalization = "nfc"
-    data.lowercase = False
-    data.character_coverage = 1.0
-    data.vocab_file = ""
-    data.target_vocab_file = ""
-    data.seq_len = placeholder(int)  # default: 128, or all positions of a model with fewer
-    data.row_lengths = placeholder(tuple)  # default: from the training rows
-    data.packing = False
-    data.on_long_line = "split"
-    data.workers = 0  # default: one per core
-    data.prepared_dir = ""  # default: the run's folder
-    data.beam = {"runner": "", "options": ()}
-    return data
 
 
 def _set_optimizer(optimizer: ConfigDict, hidden_size: int) -> None:

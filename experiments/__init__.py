@@ -65,7 +65,7 @@ def find(name: str) -> Any:
         module = importlib.import_module(f"{__name__}.{name}")
     else:
         entries = registered(__name__)
-        fix = did_you_mean(name, names(), "install the package that registers it in bertjax.experiments")
+        fix = did_you_mean(str(name), names(), "install the package that registers it in bertjax.experiments")
         if name not in entries:
             raise UserError("config key experiment", got=repr(name), expected=f"one of {', '.join(names())}", fix=fix)
         module = entries[name].load()

@@ -18,7 +18,9 @@ LAYERS = {
     "launch.py": "launch",
     "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.registered keys modes sweeps "
     "training usage",
-    "configs/": "configs errors",
+    "configs/": "configs errors config.defaults evaluations.find experiments",
+    "configs/parts.py": "configs errors config.defaults contract evaluations.find experiments.find models.bert "
+    "training.config",
     "experiments/": "BASE contract tasks models data decoding scoring interop",
     "experiments/retrieval.py": "BASE contract tasks models data decoding scoring interop experiments.features "
     "loading model",
