@@ -181,6 +181,15 @@ def test_a_config_file_names_every_key(name, size, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_a_key_that_every_run_has_may_not_be_missing(name):
+    for path in (("seed",), ("optimizer", "learning_rate"), ("data", "on_bad_row")):
+        tree = tree_of(name, SIZES[name][0])
+        del value_at(tree, path[:-1])[path[-1]]
+        with pytest.raises(UserError, match=rf"config key {'.'.join(path)}: got no value; expected a value of type"):
+            make(tree)
+
+
+@pytest.mark.parametrize("name", MODULES)
 def test_every_value_has_a_type(name):
     tree = tree_of(name, SIZES[name][0])
     for path in leaves(tree):
