@@ -65,11 +65,9 @@ class Labeled(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """See `Collection.sizes`."""
         return {split: len(texts) for split, texts in self.texts.items()}
 
     def numbered(self) -> Iterator[tuple[str, int, str]]:
-        """See `Collection.numbered`."""
         return ((split, number, text) for split, texts in self.texts.items() for number, text in enumerate(texts))
 
 

@@ -40,7 +40,6 @@ class LabelSetsConfig(LabeledTextConfig):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """See `flags_of`."""
         return flags_of(self.label_column)
 
     def check_columns(self) -> None:
@@ -97,17 +96,14 @@ class LabelSetSurvey(LabelSurvey):
     """Also counts the rows of each split, which may have several classes or none."""
 
     def __init__(self, known: Sequence[str] = ()) -> None:
-        """See `LabelSurvey`."""
         super().__init__(known)
         self._rows = Counter[str]()
 
     def add(self, split: str, rows: Sequence[LabeledText]) -> None:
-        """See `Survey.add`."""
         super().add(split, rows)
         self._rows[split] += len(rows)
 
     def facts(self) -> dict[str, Any]:
-        """See `Survey.facts`."""
         return {**super().facts(), "rows": dict(self._rows)}
 
 
