@@ -18,14 +18,7 @@ from bertjax.data.codecs.summarization.articles import Article, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
 from bertjax.data.prepared import PreparationConfig
-from bertjax.data.rows.buckets import (
-    BucketedBatches,
-    BucketsConfig,
-    Padded,
-    Rows,
-    budget_sizes,
-    check_seq_len,
-)
+from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows, budget_sizes, check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_tokenizer
