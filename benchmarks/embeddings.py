@@ -151,7 +151,7 @@ def _texts(opened: common.Opened) -> Iterator[tuple[list[Sequence[str]], list[fl
 def _score(opened: common.Opened, encode: Any) -> dict[str, float]:
     """The metrics of the task on the validation rows."""
     examples = opened.data.valid
-    texts = [text for example in examples for text in example.source.example.texts]
+    texts = [text for example in examples for text in example.source.item.texts]
     vectors = iter(np.asarray(encode(texts)))
     results = [(example, [{"features": next(vectors)} for _ in example.rows]) for example in examples]
     return dict(opened.task.score(results))

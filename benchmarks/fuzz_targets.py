@@ -27,7 +27,7 @@ from bertjax.data.codecs.questions import questions
 from bertjax.data.codecs.summarization import articles
 from bertjax.data.codecs.summarization.articles import ArticlesConfig
 from bertjax.data.codecs.tagging import tagged_words
-from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.translation import parallel_text
 from bertjax.data.codecs.translation.parallel_text import ParallelTextConfig
 from bertjax.data.readers import sources
@@ -276,7 +276,7 @@ def _read_choice_objects(folder: Path, skips: bool) -> list[Any]:
 
 def _read_tagged(folder: Path, skips: bool, word: int = 0, tag: int = -1) -> list[Any]:
     bad_rows = BadRows(_on_bad_row(skips))
-    found = tagged_words.read_sentences(_first(folder), "data.source", Columns(word, tag), bad_rows)
+    found = tagged_words.read_sentences(_first(folder), "data.source", ColumnsConfig(word, tag), bad_rows)
     return [sentence[:2] for sentence in found]
 
 

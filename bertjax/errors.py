@@ -30,12 +30,7 @@ _DISK_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, er
 
 # The arguments of `bertjax.load` that take the place of config keys and flags in messages.
 _OF_KEYS = {"init_from": "folder", "experiment": "experiment"}
-_OF_FLAGS = {
-    "checkpoint": "checkpoint",
-    "workdir": "folder",
-    "output": "output",
-    "keys": "the command bertjax --keys",
-}
+_OF_FLAGS = {"checkpoint": "checkpoint", "workdir": "folder", "output": "output", "keys": "the command bertjax --keys"}
 _FLAG = re.compile(
     r"""--config\.(?P<key>\w+(?:\.\w+)*)(?:=(?P<value>\.\.\.|"?\([^)]*\)"?|'[^']*'|[\w/*+-]+(?:\.\w+)*))?"""
     rf"|--(?P<flag>{'|'.join(_OF_FLAGS)})\b|(?<![\w/.-])init_from\b"

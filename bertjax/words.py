@@ -4,8 +4,15 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+if TYPE_CHECKING:
+    from nltk.stem.porter import PorterStemmer
+
+T = TypeVar("T")
+_STEMMED_FROM = 4  # letters
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, and Han with its extensions.
 _UNSPACED = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -50,6 +57,29 @@ def ascii_share(texts: Iterable[str]) -> float:
     """
     letters = list(filter(str.isalpha, "".join(texts)))
     return sum(map(str.isascii, letters)) / len(letters) if letters else 1.0
+
+
+def ngram_counts(words: Sequence[T], n: int) -> Counter[tuple[T, ...]]:
+    """The number of occurrences of each n-gram.
+
+    >>> ngram_counts("abab", 2)
+    Counter({('a', 'b'): 2, ('b', 'a'): 1})
+    """
+    return Counter(zip(*(words[start:] for start in range(n)), strict=False))
+
+
+@functools.lru_cache(maxsize=2**17)
+def porter_stem(word: str) -> str:
+    """NLTK's Porter stem of a word of four letters or more, as in rouge-score; a shorter word itself."""
+    return _porter().stem(word) if len(word) >= _STEMMED_FROM else word
+
+
+@functools.cache
+def _porter() -> "PorterStemmer":
+    # Imported on first use, because NLTK imports SciPy's statistics, which is slow.
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
 
 
 class _Table(dict[int, str]):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.interop.published import Published
-from bertjax.models.bert import BertForPreTraining, BertInputs, PreTrainingOutput
+from bertjax.models.bert import BertForPreTraining
 from bertjax.tasks import bert, inputs, minimal_pairs, pretraining, samples
-from bertjax.tasks.minimal_pairs import OBJECTIVES, LanguageModel
+from bertjax.tasks.minimal_pairs import LANGUAGE_MODELS, LanguageModel
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
 
 FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
@@ -32,7 +32,7 @@ class Config(PretrainingConfig):
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
     """
 
-    objective: Annotated[str, one_of(*OBJECTIVES)]
+    objective: Annotated[str, one_of(*LANGUAGE_MODELS)]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +55,7 @@ class Config(PretrainingConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """See `pretraining.resolve`. Raises UserError for another objective than that of the run in `init_from`."""
+    """Fills in what `init_from` determines. Raises UserError for another objective than that of its run."""
     if published:
         minimal_pairs.check_objective(config["objective"], published)
     return pretraining.resolve(config, published)
@@ -65,34 +65,28 @@ open_vocabulary = bert.open_vocabulary
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`. Raises UserError if the config names no text."""
+    """Raises UserError if the config names no text."""
     build_part(Config, config).data.check_source()
     return bert.example_config(config)
 
 
 class Data(PretrainingData[Config]):
-    """See `bertjax.contract.Data`. The prepared text is in `data.prepared_dir`, by default in the folder."""
+    """Prepared text, in `data.prepared_dir`, by default in the folder."""
 
 
 class Task(PretrainingTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """Predicts masked or next tokens, and the next sentence."""
+
+    predicts_positions = True
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         model, predicts_next = config.model.encoder(vocabulary.vocab), config.data.next_sentence
         super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next))
         self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
 
     @property
     def language_model(self) -> LanguageModel:
-        """See `LanguageModelTask`."""
         return LanguageModel(self._model_config, self._config.objective)
-
-    def init(self, rng: jax.Array) -> Params:
-        """See `TrainingTask.init`."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        rows = BertInputs(ids, ids, ids)
-        return self._model.init(rng, rows, ids, deterministic=True, return_attention=False)["params"]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The numbers of predicted tokens and of pairs; google-research/bert takes the mean over each."""
@@ -101,7 +95,7 @@ class Task(PretrainingTask[Config]):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Cross-entropies of the predicted tokens and of the next sentence; see `TrainingTask.loss`."""
-        output = self._apply(params, batch, rng)
+        output = self.apply(params, batch, rng, batch["masked_positions"])
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
         if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
             labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
@@ -111,7 +105,7 @@ class Task(PretrainingTask[Config]):
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
-        output = self._apply(params, batch, None)
+        output = self.apply(params, batch, None, batch["masked_positions"])
         # A published table may have more rows than its vocabulary has tokens, and a vocabulary ids without tokens.
         has_token = np.array([token != "" for token in self._tokenizer.vocab])
         known = jax.nn.softmax(output.masked_lm_logits)[..., : len(has_token)]
@@ -143,7 +137,6 @@ class Task(PretrainingTask[Config]):
         return {"text": "\t".join(texts), "masks": masks, "is_next_probability": is_next}
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("text", "masks", "is_next_probability")
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
@@ -156,7 +149,6 @@ class Task(PretrainingTask[Config]):
         yield from super().samples(params, data, infer)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`."""
         (row,) = example.rows
         source, labels, is_next = example.source
         record = self.record(Example([row], source), outputs)
@@ -184,14 +176,3 @@ class Task(PretrainingTask[Config]):
                 labels = batch["masked_labels"][i, chosen].tolist()
                 source = inputs.Source(texts, positions), labels, is_next
                 yield Example([{**row, "masked_positions": asked[chosen]}], source)
-
-    def _apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> PreTrainingOutput:
-        output = self._model.apply(
-            {"params": params},
-            BertInputs.of(batch),
-            batch["masked_positions"],
-            deterministic=rng is None,
-            return_attention=False,
-            rngs={} if rng is None else {"dropout": rng},
-        )
-        return cast(PreTrainingOutput, output)

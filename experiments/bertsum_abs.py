@@ -25,17 +25,12 @@ from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop.published import Published
 from bertjax.models.bertsum_abs import BertSumAbs, BertSumAbsConfig, copy_embeddings
 from bertjax.tasks import bert, seq2seq, summaries, summarization
-from bertjax.tasks.bert import batch_specs
 from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
 from bertjax.tasks.summarization import SummarizationConfig, SummarizationData, SummarizationTask
 
 FREE_AFTER_TRAINING = ("decoding", "rouge", *summarization.FREE_AFTER_TRAINING)
 # Defaults of keys that neither the config nor `init_from` sets.
-_DEFAULTS = {
-    "model.decoder_layers": 6,
-    "model.decoder_heads": 8,
-    "model.decoder_intermediate": 2048,
-}
+_DEFAULTS = {"model.decoder_layers": 6, "model.decoder_heads": 8, "model.decoder_intermediate": 2048}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +79,7 @@ example_config = functools.partial(bert.example_config, more=summary_rows.TARGET
 
 
 class Data(SummarizationData[Config]):
-    """See `bertjax.contract.Data`."""
+    """Articles with summaries to generate."""
 
     more = summary_rows.TARGET_TOKENS
 
@@ -106,19 +101,17 @@ class Data(SummarizationData[Config]):
 
 
 class Task(Seq2SeqTask, SummarizationTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """Generates summaries."""
 
-    term = "summary"
+    loss_name = "summary"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         super().__init__(config, vocabulary, BertSumAbsConfig, BertSumAbs)
         self._decoding = config.decoding
         start, end, _ = summary_rows.target_ids(vocabulary)
         self._ids = TargetIds(start, end, vocabulary.pad_id, vocabulary.unk_id)
 
     def warm_start(self, params: Params, published: Published) -> Params:
-        """See `SummarizationTask.warm_start` and `Config.copy_embeddings`."""
         params = super().warm_start(params, published)
         is_new = "decoder_layers" not in published.fields
         return copy_embeddings(params) if is_new and self._config.copy_embeddings else params
@@ -128,15 +121,8 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         return seq2seq.numbered(examples, self._decoding)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs`."""
-        target = self._config.target_len
-        return [
-            {
-                **spec,
-                **{name: jax.ShapeDtypeStruct((size, target), np.int32) for name in ("labels", "target_segment_ids")},
-            }
-            for spec, (size, _) in zip(batch_specs(self.shapes(), {}, {}), self.shapes(), strict=True)
-        ]
+        target = np.dtype((np.int32, self._config.target_len))
+        return bert.batch_specs(self.shapes(), {}, {"labels": target, "target_segment_ids": target})
 
     def score_names(self) -> Sequence[str]:
         """Returns the names of `summaries.metric_names`, and those of the loss on reference summaries."""
@@ -162,7 +148,7 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
 
         "complete" is false if the summary was truncated at its maximum length.
         """
-        article = example.source.example
+        article = example.source.item
         ranked = [
             {"summary": self._sentences(outputs, rank), "score": round(float(outputs[0]["scores"][rank]), 6)}
             for rank in range(self._decoding.n_best)
@@ -177,6 +163,6 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         return ("id", "summary", "score", "complete", *several, *summaries.REFERENCE_FIELDS)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`; adds the article."""
-        sentences = list(example.source.example.sentences)
+        """Returns the record with the article."""
+        sentences = list(example.source.item.sentences)
         return {**self.record(example, outputs), "kind": "summary", "article": sentences}

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
 
 from bertjax.config import always, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
@@ -29,8 +28,7 @@ from bertjax.tasks.summarization import SummarizationConfig, SummarizationData, 
 
 FREE_AFTER_TRAINING = ("selection", "match_reference", "rouge", *summarization.FREE_AFTER_TRAINING)
 
-_OF_TOKENS = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
-_OF_ROWS = {"first_sentences": np.int32}
+_TOKEN_DTYPES = {"sentence_starts": np.int32, "labels": np.float32, "label_weights": np.float32}
 _SHORTEST = 3  # tokens of the shortest sentence besides `min_words`: [CLS], a piece, [SEP]
 # Defaults of keys that neither the config nor `init_from` sets.
 _DEFAULTS = {
@@ -71,7 +69,7 @@ class Config(EpochsConfig, SummarizationConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """See `Experiment.resolve`. Raises UserError if config keys contradict each other or the folder in `init_from`."""
+    """Fills in what `init_from` determines, and defaults. Raises UserError if keys contradict it or each other."""
     return summarization.resolve(config, published, {**_DEFAULTS, "model.sentence_pooling": _pooling(published)})
 
 
@@ -88,10 +86,10 @@ open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_conf
 
 
 class Data(SummarizationData[Config]):
-    """See `bertjax.contract.Data`."""
+    """Articles with labeled sentences."""
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `SummarizationData.complete`; fills in the lengths in updates."""
+        """Fills in also the lengths in updates."""
         config = super().complete(config)
         return completion.lengths(config, self._count_rows) if self._trains else config
 
@@ -101,25 +99,22 @@ class Data(SummarizationData[Config]):
 
 
 class Task(SummarizationTask[Config]):
-    """See `bertjax.contract.TrainingTask`. Predictions read sentences of more than `selection.min_words` words."""
+    """Selects sentences. Predictions read sentences of more than `selection.min_words` words."""
 
     _codec: ExtractiveCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         super().__init__(config, vocabulary, BertSumConfig, BertSum)
         limits = dataclasses.replace(config.data.limits, min_words=config.selection.min_words)
         labels = dataclasses.replace(config.data.labels, limits=limits)
         self._codec = dataclasses.replace(self._codec, labels=labels)
 
     def init(self, rng: jax.Array) -> Params:
-        """See `TrainingTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return self._model.init(rng, BertInputs(ids, ids, ids, cls_positions=ids), ids, deterministic=True)["params"]
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs`."""
-        return bert.batch_specs(self.shapes(), _OF_TOKENS, _OF_ROWS)
+        return bert.batch_specs(self.shapes(), _TOKEN_DTYPES, {"first_sentences": np.int32})
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of sentences, each counted in the row that owns it; 1 if the loss is a sum."""
@@ -134,24 +129,11 @@ class Task(SummarizationTask[Config]):
         positions = first_places(batch["sentence_starts"], count + count % 2)  # cuDNN trains on even lengths only
         names = "sentence_starts", "labels", "label_weights"
         is_sentence, labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in names)
-        logits = self._logits(params, batch, positions, is_sentence, rng)
+        rows = {**batch, "cls_positions": positions}
+        logits = self.apply(params, rows, rng, is_sentence, batch["first_sentences"])
         each = optax.sigmoid_binary_cross_entropy(logits, labels)
         metrics = fine_tuning.metrics(batch, (logits > 0) == (labels > 0), weights)
         return {"sentences": jnp.sum(each * weights)}, metrics
-
-    def _logits(
-        self, params: Params, batch: Batch, positions: Array, is_sentence: Array, rng: jax.Array | None
-    ) -> Float[Array, "B E"]:
-        """The logits of sentences, given the positions of their [CLS], and 1 for each that is no padding [B, E]."""
-        logits: Any = self._model.apply(
-            {"params": params},
-            BertInputs.of(batch)._replace(cls_positions=positions),
-            is_sentence,
-            batch["first_sentences"],
-            deterministic=rng is None,
-            rngs={} if rng is None else {"dropout": rng},
-        )
-        return logits
 
     def score_names(self) -> Sequence[str]:
         """Returns the names of `summaries.metric_names`, and the loss."""
@@ -168,18 +150,18 @@ class Task(SummarizationTask[Config]):
         return {**metrics, "loss": float(np.mean([_loss(of_a, a.labels) for a, of_a in pairs]))}
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`; of tokens, and of sentences."""
+        """Returns the lengths of tokens, and of sentences."""
         return sorted({*super().predict_lengths(), *sentence_lengths(self._seq_len)})
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of the sentences of each row, [B, E]."""
         positions = batch["cls_positions"]
         is_sentence = (positions > 0) | (jnp.arange(positions.shape[1]) == 0)  # the first sentence starts at 0
-        return {"logits": self._logits(params, batch, positions, is_sentence, None)}
+        return {"logits": self.apply(params, batch, None, is_sentence, batch["first_sentences"])}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The summary, the score of each sentence (null outside the limits), and the sentences skipped with reasons."""
-        article = example.source.example
+        article = example.source.item
         limited = example.source.kept.article
         probabilities = _probabilities(_merged(example, outputs))
         selected = summaries.select(limited, probabilities, self._config.selection)
@@ -209,7 +191,7 @@ class Task(SummarizationTask[Config]):
         return ("id", "summary", "positions", "sentences", "scores", "refused", *summaries.REFERENCE_FIELDS)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`; adds the oracle's choice."""
+        """Returns the record with the oracle's choice."""
         limited = example.source.kept.article
         oracle = [limited.numbers[i] for i in np.flatnonzero(limited.labels)]
         return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}

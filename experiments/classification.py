@@ -233,7 +233,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
 
     def fields(self) -> Fields:
         """Returns the fields of the training rows; "labels" are targets of the objective."""
-        fields = self.prepared.train
+        fields = self.prepared.fields
         # Rows of earlier versions have numbers of the sorted classes, from 0 on.
         facts = self.read.facts["classes"][TRAIN]
         names = ["", *self.prepared.names["labels"]] if self.prepared.names else list(facts)
@@ -244,7 +244,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
         return self.labels.index(labeled_text.with_default_name(name, self.labels))
 
     def baselines(self) -> Mapping[str, float]:
-        labels = [self.codec.gold(example.source.example) for example in self.valid]
+        labels = [self.codec.gold(example.source.item) for example in self.valid]
         targets = np.array([self._config.definition.target(label, self.labels) for label in labels])
         return {f"valid/{name}": value for name, value in self._config.definition.baseline(targets).items()}
 
@@ -258,9 +258,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
         self._objective = config.definition
-        self.term = config.objective
+        self.loss_name = config.objective
         self.labels = config.data.labels
-        self.of_examples = {"labels": self._objective.dtype}
+        self.example_dtypes = {"labels": self._objective.dtype}
         config.check_labels()
         super().__init__(config, vocabulary)
 
@@ -282,14 +282,15 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns the sum of the weights of the texts."""
-        return {self.term: jnp.maximum(jnp.sum(self._weights(batch)), 1e-6)}
+        return {self.loss_name: jnp.maximum(jnp.sum(self._weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         logits = self.apply(params, batch, rng)
         labels = batch["labels"]
         losses = self._objective.losses(logits, labels, self._config)
         right = self._objective.is_right(logits, labels, self._config)
-        return {self.term: jnp.sum(losses * self._weights(batch))}, fine_tuning.metrics(batch, right, batch["weights"])
+        loss = jnp.sum(losses * self._weights(batch))
+        return {self.loss_name: loss}, fine_tuning.metrics(batch, right, batch["weights"])
 
     def _weights(self, batch: Batch) -> jax.Array:
         """Returns the weight of each text in the loss; 0 for empty positions and rows that pad the batch."""
@@ -305,11 +306,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return self._objective.score(logits, targets, self._config)
 
     def _target(self, example: Example) -> Any:
-        return self._objective.target(self._codec.gold(example.source.example), self.labels)
-
-    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Returns the logits of each row, [B, C]."""
-        return {"logits": self.apply(params, batch, None)}
+        return self._objective.target(self._codec.gold(example.source.item), self.labels)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the prediction, and the probabilities of all classes."""

@@ -153,7 +153,7 @@ open_vocabulary = bert.open_vocabulary
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`; rows of `data.seq_len` have two texts each."""
+    """Rows of `data.seq_len` have two texts each."""
     data = config["data"]
     num_texts = 2 + data["num_negatives"] * (len(data["text_columns"]) > 2)
     rows = -(-config["batch_size"] * num_texts // 2)
@@ -161,7 +161,7 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer
 
 
 class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
-    """See `bertjax.contract.Data`."""
+    """Related texts."""
 
     @functools.cached_property
     def _examples(self) -> Examples:
@@ -175,11 +175,8 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
     @functools.cached_property
     def train(self) -> JointBatches:  # type: ignore[override]
         config = self._config
-        return JointBatches(self._examples, self._row_length, self._row_counts, config.batch_size, config.seed)
-
-    @property
-    def _row_length(self) -> int:
-        return _row_length(self.row_lengths, self._config.data.seq_len)
+        length = _row_length(self.row_lengths, config.data.seq_len)
+        return JointBatches(self._examples, length, self._row_counts, config.batch_size, config.seed)
 
     @functools.cached_property
     def _row_counts(self) -> tuple[int, ...]:
@@ -187,7 +184,8 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         if config.data.row_counts or not self._trains:
             return config.data.row_counts or ()
         multiple = config.data.row_multiple * config.accumulation_steps
-        return row_counts(self._examples, self._row_length, config.batch_size, multiple, config.seed)
+        length = _row_length(self.row_lengths, config.data.seq_len)
+        return row_counts(self._examples, length, config.batch_size, multiple, config.seed)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Fills in also `data.row_counts`."""
@@ -201,7 +199,7 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
         """Returns the expected accuracy of a random document; see `_rankings`."""
         if self._config.definition.metrics == CORRELATIONS:
             return {}
-        rows = [example.source.example for example in self.valid]
+        rows = [example.source.item for example in self.valid]
         classes, relevant = _relevance(rows)
         documents = {text for row in rows for text in _documents(row.texts)}
         itself = int(bool(self._config.data.label_column))  # a text is not among its own documents
@@ -215,7 +213,7 @@ def _row_length(lengths: Sequence[int] | None, seq_len: int) -> int:
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`.
+    """Makes the vectors of texts similar if the texts are related.
 
     Parameters: those of `Embedder`, and `log_scale` [] with `learn_scale`.
     """
@@ -226,9 +224,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
     _codec: RelatedTextsCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`. Texts to predict on have no prompt; those of validation do."""
+        """Texts to predict on have no prompt; those of validation do."""
         super().__init__(config, vocabulary)
-        self.term = config.objective
+        self.loss_name = config.objective
         self._codec = self._codec.with_prompt("")
         self._loss = LossConfig(config.symmetric, config.false_negative_margin, config.triplet_margin)
 
@@ -249,7 +247,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         data = self._config.data
         length = _row_length(data.row_lengths, data.seq_len)
         shape = (self._config.batch_size, self._config.num_texts)
-        of_examples = {
+        example_fields = {
             "places": jax.ShapeDtypeStruct(shape, np.int32),
             "numbers": jax.ShapeDtypeStruct(shape, np.int32),
             "scores": jax.ShapeDtypeStruct((shape[0], shape[1] - 1), np.float32),
@@ -257,13 +255,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
         }
         return [
             {name: jax.ShapeDtypeStruct((rows, length), np.int32) for name in (*bert.INPUTS, "position_ids")}
-            | {"cls_positions": jax.ShapeDtypeStruct((rows, max_examples(length)), np.int32), **of_examples}
+            | {"cls_positions": jax.ShapeDtypeStruct((rows, max_examples(length)), np.int32), **example_fields}
             for rows in data.row_counts or ()
         ]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns 1, because the loss is that of the whole batch."""
-        return {self.term: jnp.ones(())}
+        return {self.loss_name: jnp.ones(())}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Returns the loss of the whole batch, whose texts are encoded in slices."""
@@ -279,9 +277,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         scores = batch["scores"] if self._config.definition.scores else jnp.zeros((len(places), 0))
         texts = Texts(places >= 0, batch["numbers"], scores, batch["weights"])
         scale = jnp.exp(params["log_scale"]) if self._config.learn_scale else jnp.float32(self._config.scale)
-        loss = total(self.term, vectors, texts, scale, self._loss, self._config.sizes)
-        tokens = jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32)
-        return {self.term: loss}, {"tokens": (tokens, jnp.ones(()))}
+        loss = total(self.loss_name, vectors, texts, scale, self._loss, self._config.sizes)
+        return {self.loss_name: loss}, fine_tuning.metrics(batch, None, batch["weights"])
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns the vector of each row, [B, F]."""
@@ -305,7 +302,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         names = self._config.definition.metrics
         if names == CORRELATIONS:
             cosines = np.array([first @ second for _, (first, second) in _unit(results)])
-            return glue.score(names, cosines, np.array([example.source.example.scores[0] for example, _ in results]))
+            return glue.score(names, cosines, np.array([example.source.item.scores[0] for example, _ in results]))
         values = [
             value
             for query, cosines, relevant in _rankings(results)
@@ -314,7 +311,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return {name: float(np.mean([value[name] for value in values])) if values else 0.0 for name in names}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        return {"text": example.source.example.texts[0], "features": outputs[0]["features"]}
+        return {"text": example.source.item.texts[0], "features": outputs[0]["features"]}
 
     def record_fields(self) -> Sequence[str]:
         return ("text", "features")
@@ -359,7 +356,7 @@ def _unit(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[tuple
     for example, outputs in results:
         vectors = np.stack([output["features"] for output in outputs]).astype(np.float32)
         norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        yield example.source.example, vectors / np.maximum(norms, search.LEAST_NORM)
+        yield example.source.item, vectors / np.maximum(norms, search.LEAST_NORM)
 
 
 def _documents(sequence: Any) -> Any:

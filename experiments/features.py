@@ -166,7 +166,7 @@ open_vocabulary = bert.open_vocabulary
 
 
 class Task(BertTask[Config]):
-    """See `bertjax.contract.PredictionTask`.
+    """Returns the vectors of pieces, words or texts.
 
     Parameters: those of `BertFeatures`, and `dense`, those of `SentenceDense`, if there are such maps.
 
@@ -178,7 +178,6 @@ class Task(BertTask[Config]):
     _codec: TextCodec
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         encoder = config.model.encoder(vocabulary.vocab)
         head = config.model
         model = BertFeatures(encoder, head.layers, head.mixing)
@@ -191,7 +190,6 @@ class Task(BertTask[Config]):
         self.exact = config.pooling == "sentence"  # the other rows have arrays of units, too
 
     def init(self, rng: jax.Array) -> Params:
-        """See `PredictionTask.init`."""
         params = super().init(rng)
         if not self._config.dense:
             return params
@@ -250,12 +248,11 @@ class Task(BertTask[Config]):
         return {"units": units, **pair, "features": np.concatenate(parts)}
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("units", "second", "features")
 
     @contextlib.contextmanager
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """See `PredictionTask.open_folder` and `readers.feature_files`. A bad input is a text without units."""
+        """Opens a folder of `readers.feature_files`. A bad input is a text without units."""
         none = {"units": [], "features": np.zeros((0, self.size), self._config.dtype_out)}
         with feature_files.writing(folder, self.made_with) as writer:
             yield lambda record: writer.add({**none, **record})

@@ -2,17 +2,14 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 
-from bertjax import contract
 from bertjax.config import Composed, Constrained, Count, Flat, always, one_of
-from bertjax.contract import Batch, Example, Output, Params, RowIndices, ScoringTask
+from bertjax.contract import Batch, Example, Output, Params, ScoringTask
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.minimal_pairs import METHODS, SentenceCodec, check_source, read
 from bertjax.data.readers import lines, tables
@@ -23,7 +20,8 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM
 from bertjax.tasks import bert, completion, minimal_pairs
 from bertjax.tasks.bert import BertTask
-from bertjax.tasks.minimal_pairs import OBJECTIVES, check_objective
+from bertjax.tasks.evaluation_data import EvaluationData
+from bertjax.tasks.minimal_pairs import LANGUAGE_MODELS, check_objective
 
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 
@@ -45,7 +43,7 @@ class Config(Constrained):
 
     experiment: str
     init_from: str = always("")
-    objective: Annotated[str, one_of(*OBJECTIVES)] = always(None)
+    objective: Annotated[str, one_of(*LANGUAGE_MODELS)] = always(None)
     method: Annotated[str, one_of(*METHODS)] = always("original")
     model: bert.InferenceModelConfig
     data: "DataConfig"
@@ -100,41 +98,24 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
 open_vocabulary = bert.open_vocabulary
 
 
-class Data(contract.Data):
-    """See `bertjax.contract.Data`. The pairs of `data.valid_source` are its validation examples."""
+class Data(EvaluationData):
+    """Minimal pairs. Those of `data.valid_source` are the validation examples."""
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`; the folder has the vocabulary."""
         self._config, self._folder = config, folder
         self._rows = config.data.pairs
         check_source(self._rows.valid_source, "data.valid_source")
 
-    @property
-    def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
-        return True
-
-    @property
-    def fingerprint(self) -> str:
-        """See `Data.fingerprint`."""
+    def key(self) -> Any:
         files = tables.find_files(self._rows.valid_source, "data.valid_source")
-        key = [dataclasses.asdict(self._rows), *map(lines.fingerprint, files), self.vocabulary.key]
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
-
-    def prepare(self) -> None:
-        """See `Data.prepare`."""
+        return [dataclasses.asdict(self._rows), *map(lines.fingerprint, files), self.vocabulary.key]
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
-        """See `Data.vocabulary`."""
         return load_tokenizer(self._folder, self._config.data.lowercase)
 
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`; there are none."""
-        return iter(())
-
     def validation_examples(self) -> Iterator[Example]:
-        """See `Data.validation_examples`. Reads and checks all pairs first."""
+        """Reads and checks all pairs first."""
         rows = self._rows
         codec = self._config.codec(self.vocabulary)
         policy = rows.per_paradigm, rows.on_bad_row, rows.pair_columns
@@ -142,25 +123,19 @@ class Data(contract.Data):
 
 
 class Task(BertTask[Config], ScoringTask):
-    """See `bertjax.contract.ScoringTask`."""
+    """Scores sentences by a masked language model or a causal one."""
 
+    predicts_positions = True
     export = None  # type: ignore[assignment]  # the encoder is exported by its own experiment
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         model = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, model, BertForMaskedLM(model), model.max_positions)
 
-    def init(self, rng: jax.Array) -> Params:
-        """See `PredictionTask.init`."""
-        return minimal_pairs.init(self._model, rng)
-
     def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`."""
         return (*(length for length in _LENGTHS if length < self._seq_len), self._seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """See `minimal_pairs.infer`."""
         return minimal_pairs.infer(self._model, params, batch)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
@@ -168,7 +143,7 @@ class Task(BertTask[Config], ScoringTask):
         values = minimal_pairs.log_probabilities(example.rows, outputs)
         tokens = self._tokenizer.names(minimal_pairs.labels(example.rows).tolist())
         return {
-            "text": example.source.example.text,
+            "text": example.source.item.text,
             "score": round(float(values.sum()), 6),
             "per_token_score": round(float(values.mean()), 6),
             "tokens": tokens,
@@ -176,7 +151,6 @@ class Task(BertTask[Config], ScoringTask):
         }
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("text", "score", "per_token_score", "tokens", "log_probabilities")
 
     def score(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:

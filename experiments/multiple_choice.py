@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.config import Flat
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
-from bertjax.data.codecs.choices import ChoiceCodec, ChoicesConfig, Question
+from bertjax.data.codecs.choices import ChoiceCodec, Choices, ChoicesConfig
 from bertjax.data.rows.choice_rows import ChoiceRows
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.models.bert import HeadConfig
@@ -56,8 +56,8 @@ open_vocabulary = bert.open_vocabulary
 example_config = fine_tuning.example_config
 
 
-class Data(fine_tuning.FineTuningData[Config, Question]):
-    """See `bertjax.contract.Data`."""
+class Data(fine_tuning.FineTuningData[Config, Choices]):
+    """Texts with choices."""
 
     @functools.cached_property
     def rows(self) -> ChoiceRows:
@@ -69,12 +69,12 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`. The source of an example is an `inputs.Source` of a `Question`."""
+    """Chooses one of several texts. The source of an example is an `inputs.Source` of a `Choices`."""
 
     architecture = "BertForMultipleChoice"
-    term = "choice"
+    loss_name = "choice"
     heads = ("classifier",)
-    of_examples = MappingProxyType({"labels": np.int32})
+    example_dtypes = MappingProxyType({"labels": np.int32})
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
         return BertForSequenceClassification(encoder, 1, config.model.classifier_dropout, config.model.lstm_size)
@@ -90,14 +90,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
         rows = {name: batch[name].reshape(-1, tokens.shape[-1]) for name in bert.INPUTS}
         logits = mask_logits(self.apply(params, rows, rng).reshape(tokens.shape[:2]), tokens.any(axis=-1))
         metrics = fine_tuning.metrics(batch, is_best(logits, labels), batch["weights"])
-        return {self.term: jnp.sum(cross_entropy(logits, labels) * batch["weights"])}, metrics
+        return {self.loss_name: jnp.sum(cross_entropy(logits, labels) * batch["weights"])}, metrics
 
     def score_names(self) -> Sequence[str]:
         return ("accuracy", "loss")
 
     def score(self, results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         """Returns the accuracy and the mean loss of the questions."""
-        pairs = [(_probabilities(*result), result[0].source.example.label) for result in results]
+        pairs = [(_probabilities(*result), result[0].source.item.label) for result in results]
         right = [max(choices, key=choices.__getitem__) == label for choices, label in pairs]
         losses = [-np.log(choices[label]) for choices, label in pairs]
         return {"accuracy": float(np.mean(right)), "loss": float(np.mean(losses))}
@@ -111,13 +111,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
         choices = _probabilities(example, outputs)
         label = max(choices, key=choices.__getitem__)
         probabilities = {name: round(probability, 6) for name, probability in choices.items()}
-        return {"label": label, "choice": example.source.example.choices[label], "probabilities": probabilities}
+        return {"label": label, "choice": example.source.item.choices[label], "probabilities": probabilities}
 
     def record_fields(self) -> Sequence[str]:
         return ("label", "choice", "probabilities")  # rows may have different choices
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        context, choices, right = example.source.example
+        context, choices, right = example.source.item
         texts = {choices[label]: probability for label, probability in _probabilities(example, outputs).items()}
         record = {"kind": "label", "text": context, "second": "", "reference": choices[right]}
         return {**record, "label": max(texts, key=texts.__getitem__), "probabilities": texts}
@@ -126,4 +126,4 @@ class Task(fine_tuning.FineTuningTask[Config]):
 def _probabilities(example: Example, outputs: Sequence[Output]) -> dict[str, float]:
     """Returns the probabilities of the choices, by label."""
     probabilities = softmax(np.array([output["logits"] for output in outputs], np.float64))
-    return dict(zip(example.source.example.choices, probabilities.tolist(), strict=True))
+    return dict(zip(example.source.item.choices, probabilities.tolist(), strict=True))

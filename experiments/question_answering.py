@@ -70,7 +70,7 @@ example_config = fine_tuning.example_config
 
 
 class Data(fine_tuning.FineTuningData[Config, Question]):
-    """See `bertjax.contract.Data`."""
+    """Questions with their contexts."""
 
     def baselines(self) -> Mapping[str, float]:
         """Returns the F1 of answering with the whole context or, with unanswerable questions, of never answering."""
@@ -84,11 +84,11 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`. The source of an example is a question, and its windows."""
+    """Finds answers in contexts. The source of an example is a question, and its windows."""
 
     architecture = "BertForQuestionAnswering"
-    term = "span"
-    of_examples = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
+    loss_name = "span"
+    example_dtypes = MappingProxyType({"start_positions": np.int32, "end_positions": np.int32})
     _codec: QuestionCodec
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForQuestionAnswering:
@@ -108,7 +108,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
             starts, ends = (batch["cls_positions"] + places for places in (starts, ends))
         losses = span_cross_entropy(start, end, starts, ends)
         metrics = fine_tuning.metrics(batch, is_best(start, starts) * is_best(end, ends), batch["weights"])
-        return {self.term: jnp.sum(losses * batch["weights"])}, metrics
+        return {self.loss_name: jnp.sum(losses * batch["weights"])}, metrics
 
     def score_names(self) -> Sequence[str]:
         """Returns the metrics that every set of questions has. `squad.score_v2` adds others for some sets."""
@@ -119,10 +119,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
         texts: dict[str, str] = {}
         nulls: dict[str, float] = {}
         for example, outputs in results:
-            question = example.source.example
+            question = example.source.item
             best, nulls[question.id], _ = self._answers(example, outputs)
             texts[question.id] = best.text if best else ""
-        questions = [example.source.example for example, _ in results]
+        questions = [example.source.item for example, _ in results]
         references = {question.id: self._codec.gold(question) for question in questions}
         if not self._config.data.null_answers:
             return squad.score_v1(texts, references)
@@ -160,7 +160,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """
         best, null, answer = self._answers(example, outputs)
         return {
-            "id": example.source.example.id,
+            "id": example.source.item.id,
             "answer": answer.text if answer else "",
             "start": answer and answer.start,
             "end": answer and answer.end,
@@ -173,7 +173,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record with question, context and reference answers."""
-        question = example.source.example
+        question = example.source.item
         return {
             "kind": "answer",
             "question": question.question,

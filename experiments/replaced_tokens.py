@@ -104,7 +104,7 @@ class Config(PretrainingConfig):
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`. Raises UserError if the config names no text or has no generator."""
+    """Raises UserError if the config names no text or has no generator."""
     built = build_part(Config, config)
     built.data.check_source()
     built.check_generator()
@@ -112,17 +112,16 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer
 
 
 class Data(PretrainingData[Config]):
-    """See `bertjax.contract.Data`. Batches have `sampling_uniforms` [B, P], the random numbers of the samples."""
+    """Prepared text. Batches have `sampling_uniforms` [B, P], the random numbers of the samples."""
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
         config.check_generator()
         super().__init__(config, folder, published)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`.
+        """Yields batches with random numbers.
 
-        A random number depends on the seed, the update, the row of its batch, and the position; in an evaluation on
+        One depends on the seed, the update, the row of its batch, and the position; in an evaluation on
         the row of the split, so that it does not change with the size of batches.
         """
         is_training = split == "train"
@@ -155,12 +154,11 @@ class Data(PretrainingData[Config]):
 
 
 class Task(PretrainingTask[Config]):
-    """See `bertjax.contract.TrainingTask`. The parameters `bert` are those of the discriminator."""
+    """Trains a discriminator with a generator. The parameters `bert` are those of the discriminator."""
 
     architecture = "BertForPreTraining"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         model = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, model, BertForReplacedTokens(model))
         self._has_generator = config.generator.width > 0
@@ -168,12 +166,12 @@ class Task(PretrainingTask[Config]):
         self._generator = BertForPreTraining(self._generator_config, predicts_next=False)
 
     def init(self, rng: jax.Array) -> Params:
-        """See `TrainingTask.init`; `generator` lacks shared embeddings, and `changes` are 0."""
+        """`generator` lacks shared embeddings, and `changes` are 0."""
         params, ids = super().init(rng), jnp.zeros((1, 1), jnp.int32)
         if not self._has_generator:
             return params
         rows, own_rng = BertInputs(ids, ids, ids), jax.random.fold_in(rng, 1)
-        generator = self._generator.init(own_rng, rows, ids, deterministic=True, return_attention=False)["params"]
+        generator = self._generator.init(own_rng, rows, ids, deterministic=True)["params"]
         shared, tables = _SHARED[self._config.generator.embeddings], params["bert"]["embeddings"]
         own = {name: tree for name, tree in generator["bert"]["embeddings"].items() if name not in shared}
         encoder = {name: tree for name, tree in generator["bert"].items() if name != "embeddings"}
@@ -190,7 +188,7 @@ class Task(PretrainingTask[Config]):
         return ("generator", "changes") if self._config.generator.embeddings == "disentangled" else ("generator",)
 
     def inference_params(self, params: Params) -> Params:
-        """See `PredictionTask.inference_params`; both models have all their embeddings."""
+        """Both models have all their embeddings."""
         if "changes" not in params:
             return params
         return jax.jit(lambda params: {**with_changes(params), "generator": self._of_generator(params)})(params)
@@ -202,7 +200,6 @@ class Task(PretrainingTask[Config]):
         return {**own, "bert": {**own["bert"], "embeddings": {**shared, **own["bert"].get("embeddings", {})}}}
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs`."""
         return [{**spec, "sampling_uniforms": spec["masked_weights"]} for spec in super().batch_specs()]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
@@ -231,9 +228,9 @@ class Task(PretrainingTask[Config]):
             "replaced_share": (counts["true"], tokens[0]),
         }
 
-    def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Array:
+    def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any) -> Array:
         """The logit of each token that it is replaced, [B, S]."""
-        logits: Array = super().apply(with_changes(params), batch, rng)
+        logits: Array = super().apply(with_changes(params), batch, rng, *arguments)
         return logits
 
     def _generate(self, params: Params, batch: Batch, rng: jax.Array | None) -> Array:
@@ -243,7 +240,6 @@ class Task(PretrainingTask[Config]):
             BertInputs.of(batch),
             batch["masked_positions"],
             deterministic=rng is None,
-            return_attention=False,
             rngs={} if rng is None else {"dropout": jax.random.fold_in(rng, 1)},
         )
         return output.masked_lm_logits  # type: ignore[union-attr]
@@ -273,14 +269,13 @@ class Task(PretrainingTask[Config]):
         (row,), (output,) = example.rows, outputs
         tokens = self._tokenizer.names(row["input_ids"].tolist())
         probabilities = [round(value, 6) for value in output["probabilities"][: len(tokens)].tolist()]
-        return {"text": "\t".join(example.source.example.texts), "tokens": tokens, "probabilities": probabilities}
+        return {"text": "\t".join(example.source.item.texts), "tokens": tokens, "probabilities": probabilities}
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         return ("text", "tokens", "probabilities")
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
-        """See `BertTask.samples`; without attention."""
+        """Yields validation examples without attention."""
         for example, outputs in infer(self.shown(data)):
             yield self.sample(example, outputs)
         yield from samples.bert_positions(params)
@@ -294,7 +289,7 @@ class Task(PretrainingTask[Config]):
             )
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """See `BertTask.sample`; the first instance of a row."""
+        """Returns the record of the first instance of a row."""
         (output,), count = outputs, example.source
         found, true = output["probabilities"][:count] > 0.5, output["is_replaced"][:count]
         kinds = ([_KINDS[int(each)] for each in row] for row in (found, true))

@@ -114,14 +114,14 @@ open_vocabulary = bert.open_vocabulary
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`; each column of negatives has one, unless `data.num_negatives` is set."""
+    """Each column of negatives has one, unless `data.num_negatives` is set."""
     data = config["data"]
     count = len(data["text_columns"]) - 2 if data["num_negatives"] is None else data["num_negatives"]
     return fine_tuning.example_config({**config, "data": {**data, "num_negatives": count}})
 
 
 class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
-    """See `bertjax.contract.Data`."""
+    """Queries with texts to rank."""
 
     @functools.cached_property
     def _num_negatives(self) -> int:
@@ -148,14 +148,14 @@ class Data(fine_tuning.FineTuningData[Config, RelatedTexts]):
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """Scores each text of a query."""
 
     architecture = "BertForSequenceClassification"
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
-        self.term = config.objective
+        self.loss_name = config.objective
         super().__init__(config, vocabulary)
+        self.example_dtypes = {"labels": np.int32, "scores": np.dtype((np.float32, self.example_shape))}
 
     def with_head(self, encoder: HeadConfig, config: Config) -> BertForSequenceClassification:
         return BertForSequenceClassification(encoder, 1, config.model.classifier_dropout, config.model.lstm_size)
@@ -168,17 +168,15 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """Returns many lengths, because thousands of texts are worth the time to compile them."""
         return bucket_lengths(self._seq_len, (*range(16, 512, 16), *range(512, self._seq_len, 128)))
 
-    def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        shape = (self._config.batch_size, 1 + (self._config.data.num_negatives or 0))
-        lengths = bucket_lengths(self._seq_len, self._config.data.row_lengths)
-        specs = bert.batch_specs([(*shape, length) for length in lengths], {}, {"labels": np.int32})
-        return [{**spec, "scores": jax.ShapeDtypeStruct(shape, np.float32)} for spec in specs]
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        return (1 + (self._config.data.num_negatives or 0),)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns the number of queries if the loss compares their texts, otherwise that of texts."""
         if self._config.definition.compares:
             return super().denominators(batch)
-        return {self.term: jnp.maximum(jnp.sum(_present(batch), dtype=jnp.float32), 1.0)}
+        return {self.loss_name: jnp.maximum(jnp.sum(_present(batch), dtype=jnp.float32), 1.0)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         present = _present(batch)
@@ -190,7 +188,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         is_distribution = self._config.definition.is_distribution and self._config.data.score_column
         targets = jax.nn.softmax(scores) if is_distribution else batch["scores"]
         losses = self._config.definition.loss(logits, targets, present)
-        return {self.term: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
+        return {self.loss_name: jnp.sum(losses * batch["weights"])}, fine_tuning.metrics(batch, right, batch["weights"])
 
     def score_names(self) -> Sequence[str]:
         return self._config.metrics
@@ -202,7 +200,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
             ranks = np.array([1 + np.sum(~(row[1:] < row[0])) for row in logits])
             values = (ranks == 1), (ranks <= 10) / ranks, (ranks <= 10) / np.log2(1 + ranks)
             return {name: float(np.mean(of_rows)) for name, of_rows in zip(RANKS, values, strict=True)}
-        scores = np.concatenate([example.source.example.scores for example, _ in results])
+        scores = np.concatenate([example.source.item.scores for example, _ in results])
         if self._config.metrics == PRECISION:
             return {"average_precision": _average_precision(np.concatenate(logits), scores >= 0.5)}
         return glue.score(CORRELATIONS, self._activated(np.concatenate(logits)), scores)
@@ -223,7 +221,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return ("score",)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        (query, *texts), scores, _ = example.source.example
+        (query, *texts), scores, _ = example.source.item
         if not self._config.ranks:
             record = {"kind": "label", "text": query, "second": texts[0], "reference": scores[0]}
             return {**record, **self.record(example, outputs)}

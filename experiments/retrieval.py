@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from bertjax import contract
 from bertjax.config import Composed, Constrained, Count, Flat, Seed, always, one_of
-from bertjax.contract import Batch, Example, MiningTask, Output, RowIndices
+from bertjax.contract import Example, MiningTask, Output
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
 from bertjax.data.codecs.texts import PromptedTextCodec, Texts
@@ -30,6 +27,7 @@ from bertjax.models.heads import DenseConfig
 from bertjax.scoring import clustering, glue, negatives, probing, retrieval
 from bertjax.scoring.negatives import MiningConfig
 from bertjax.tasks import bert, search
+from bertjax.tasks.evaluation_data import EvaluationData
 
 if TYPE_CHECKING:
     from bertjax.model import Model
@@ -117,40 +115,23 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
 open_vocabulary = bert.open_vocabulary
 
 
-class Data(contract.Data):
-    """See `bertjax.contract.Data`. All texts of its `Sources` are validation examples."""
+class Data(EvaluationData):
+    """The texts of `Sources`, all of them validation examples."""
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
         assert published, "the experiment has no runs"
         self._config, self._published = config, published
         self._sources = Sources(config.data.sources)
 
-    @property
-    def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
-        return True
-
-    @property
-    def fingerprint(self) -> str:
-        """See `Data.fingerprint`."""
-        key = [self._sources.fingerprint(), self.vocabulary.key]
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
-
-    def prepare(self) -> None:
-        """See `Data.prepare`."""
+    def key(self) -> Any:
+        return [self._sources.fingerprint(), self.vocabulary.key]
 
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
-        """See `Data.vocabulary`."""
         return open_vocabulary(self._config, self._published)
 
-    def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`; there are none."""
-        return iter(())
-
     def validation_examples(self) -> Iterator[Example]:
-        """See `Data.validation_examples`. Reads and checks all rows first."""
+        """Reads and checks all rows first."""
         config = self._config
         source = self._sources.read()
         codec = config.codec(self.vocabulary)
@@ -160,12 +141,11 @@ class Data(contract.Data):
 
 
 class Task(features.Task, MiningTask):
-    """See `bertjax.contract.MiningTask`. Predictions are the vectors of queries; see `features.Task`."""
+    """Evaluates the vectors of texts. Predictions are the vectors of queries; see `features.Task`."""
 
     export = None  # type: ignore[assignment]  # see configs/features.py
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         data = config.data
         of_data = features.DataConfig(
             data.vocab_file, data.lowercase, data.seq_len, (data.text_field,), data.on_bad_row
@@ -177,14 +157,8 @@ class Task(features.Task, MiningTask):
         self._codec = dataclasses.replace(self._codec, has_tabs=False)
         self._settings = config
         keys = (
-            "init_from",
-            "sentence_pooling",
-            "normalize",
-            "include_prompt",
-            "similarity",
-            "reranker",
-            "rerank",
-            "seed",
+            *("init_from", "sentence_pooling", "normalize", "include_prompt"),
+            *("similarity", "reranker", "rerank", "seed"),
         )
         self.protocol = {
             "prompts": {"query": config.query_prompt, "document": config.document_prompt},
@@ -250,7 +224,7 @@ class Task(features.Task, MiningTask):
         return {query: [*best[query], *names[self._settings.rerank :]] for query, names in found.items()}
 
     def mine(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Iterator[Mapping[str, Any]]:
-        """See `MiningTask.mine`. Positives of equal queries, and a document equal to the query, are no negatives."""
+        """Positives of equal queries, and a document equal to the query, are no negatives."""
         label = self._settings.data.label_column
         self._settings.data.check(not label, "label_column", "'' with --mode=mine", fix="omit the variant labels")
         source, vectors = search.vectors(results, self.size, unit=self._settings.similarity == "cosine")

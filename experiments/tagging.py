@@ -16,7 +16,7 @@ from jaxtyping import Float
 from bertjax.config import Flat, always, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.tagging import sentences, tag_schemes, tagged_words
-from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.sentences import Sentence
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
@@ -67,7 +67,7 @@ class DataConfig(fine_tuning.DataConfig):
 
     scheme: Annotated[str, one_of(AUTO, *SCHEMES, PLAIN)] = always("auto")
     rows: Flat[SentencesConfig]
-    files: Flat[Columns]
+    files: Flat[ColumnsConfig]
     tables: Flat[TableFields]
     labels: tuple[str, ...] = always(())
     seq_len: int = always(None)
@@ -115,7 +115,7 @@ open_vocabulary = bert.open_vocabulary
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`. Has entity tags if the tags come from the training sentences."""
+    """Has entity tags if the tags come from the training sentences."""
     labels = ("O", "B-X", "I-X") if config["data"]["source"] and not config["data"]["labels"] else ()
     return fine_tuning.example_config(_with_tags(config, config["data"]["scheme"], labels))
 
@@ -139,7 +139,7 @@ def _with_tags(config: Mapping[str, Any], scheme: str, labels: Sequence[str]) ->
 
 
 class Data(fine_tuning.FineTuningData[Config, Sentence]):
-    """See `bertjax.contract.Data`."""
+    """Sentences of tagged words."""
 
     @functools.cached_property
     def _tags(self) -> Tags:
@@ -172,7 +172,7 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
 
     def fields(self) -> Fields:
         """Returns the fields of the training rows; "labels" are indices in `labels`."""
-        return self._tags.learned(self.prepared.train, self.prepared.names, self.labels)
+        return self._tags.learned(self.prepared.fields, self.prepared.names, self.labels)
 
     def baselines(self) -> Mapping[str, float]:
         """Returns the accuracy of tagging every word with the most frequent validation tag."""
@@ -181,15 +181,15 @@ class Data(fine_tuning.FineTuningData[Config, Sentence]):
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """Tags words."""
 
     architecture = "BertForTokenClassification"
-    term = "tagging"
+    loss_name = "tagging"
     _codec: TaggedCodec
-    of_tokens = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
+    token_dtypes = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        """See `FineTuningTask`. Raises UserError unless there are two or more tags."""
+        """Raises UserError unless there are two or more tags."""
         self.labels = config.data.labels
         tagged_words.check_labels(self.labels)
         super().__init__(config, vocabulary)
@@ -214,14 +214,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """Returns the sum of the weights of the words, each counted in the row that owns it."""
-        return {self.term: jnp.maximum(jnp.sum(self._word_weights(batch)), 1e-6)}
+        return {self.loss_name: jnp.maximum(jnp.sum(self._word_weights(batch)), 1e-6)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Returns the cross-entropy of each word's tag."""
         logits = self.apply(params, batch, rng)
         labels = batch["labels"]
         metrics = fine_tuning.metrics(batch, is_best(logits, labels), batch["label_weights"])
-        return {self.term: jnp.sum(cross_entropy(logits, labels) * self._word_weights(batch))}, metrics
+        return {self.loss_name: jnp.sum(cross_entropy(logits, labels) * self._word_weights(batch))}, metrics
 
     def _word_weights(self, batch: Batch) -> jax.Array:
         """Returns the weight of each token in the loss; 0 for all but the first pieces of the words that a row owns."""
@@ -256,22 +256,18 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def _tags(self, example: Example) -> Sequence[str]:
         """Returns the correct tags of the words, in the scheme that is learned."""
-        tags_as_written = self._codec.gold(example.source.example)
+        tags_as_written = self._codec.gold(example.source.item)
         return tagged_words.in_scheme(tags_as_written, PLAIN if self._is_plain else BIO)
 
     def _best(self, logits: Float[np.ndarray, "words C"]) -> list[str]:
         return [self.labels[i] for i in logits.argmax(axis=-1)]
-
-    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """Returns the logits of each token, [B, S, C]."""
-        return {"logits": self.apply(params, batch, None)}
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the words, the most probable tag of each, and the characters of the text where each starts and ends.
 
         For entity tags also the entities; the probability of one is the mean of the probabilities of its words' tags.
         """
-        sentence = example.source.example
+        sentence = example.source.item
         text = self._codec.text(sentence)
         starts, ends = map(list, zip(*sentences.offsets_of(sentence.words, text), strict=True))
         logits = _word_logits(example, outputs)

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,25 +146,24 @@ resolve = completion.translator
 
 
 def open_vocabulary(config: Config, published: Published) -> SavedVocabularies:
-    """See `Experiment.open_vocabulary`."""
+    """Returns the vocabularies of a run or of weights."""
     return published.vocabularies
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], SavedVocabularies]:
-    """See `Trainable.example_config`; the vocabulary has a few characters. Raises UserError for missing sources."""
+    """The vocabulary has a few characters. Raises UserError for missing sources."""
     _ = build_part(Config, config).text
     joint = subwords.characters("abcd")
     return dict(config), SavedVocabularies(joint, joint)
 
 
 class Data(PreparedData[Config, Pair]):
-    """See `bertjax.contract.Data`. The vocabularies are in the folder.
+    """Pairs of texts. The vocabularies are in the folder.
 
     Training and validation pairs of files are prepared. Dates and, without training pairs, validation pairs are not.
     """
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
         seq2seq.check_generates(config.decoding)
         scoring.check_installed(config.metrics)
         super().__init__(config, folder, published)
@@ -173,12 +172,10 @@ class Data(PreparedData[Config, Pair]):
 
     @property
     def prepares(self) -> bool:
-        """See `PreparedData.prepares`."""
         return TRAIN in self._text.texts
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
-        """See `Data.fingerprint`."""
         if self._published or self._subwords.vocab_file:
             vocabularies: Any = self._make_vocabularies().fingerprint
         else:
@@ -187,7 +184,6 @@ class Data(PreparedData[Config, Pair]):
 
     @property
     def has_vocabulary(self) -> bool:
-        """See `PreparedData.has_vocabulary`."""
         done = self._folder / _DONE
         return done.exists() and self.fingerprint.is_of(json.loads(done.read_text())["fingerprint"])
 
@@ -208,7 +204,6 @@ class Data(PreparedData[Config, Pair]):
 
     @functools.cached_property
     def vocabulary(self) -> SavedVocabularies:
-        """See `Data.vocabulary`."""
         is_published = self._published and self._folder == self._published.path
         return self._published.vocabularies if self._published and is_published else open_vocabularies(self._folder)
 
@@ -220,7 +215,7 @@ class Data(PreparedData[Config, Pair]):
         return dataclasses.replace(codec, texts=texts, scores_targets=False, refuses_long=False)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`. Raises UserError if validation pairs are bad or all too long."""
+        """Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
         if told := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
             log_once(told, logging.WARNING)
@@ -228,12 +223,10 @@ class Data(PreparedData[Config, Pair]):
 
     @functools.cached_property
     def rows(self) -> PairRows:
-        """See `PreparedData.rows`."""
-        return PairRows(self.prepared.train)
+        return PairRows(self.prepared.fields)
 
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
-        """See `PreparedData.valid_batches`."""
         if self._text.is_dates:
             PairRows.of(self.codec.rows(self._pairs(VALID))).check_fits(self._config.data.seq_len)
         return self.bucketed(PairRows.of(self.codec.fitting(self._pairs(VALID), VALID)))
@@ -244,7 +237,7 @@ class Data(PreparedData[Config, Pair]):
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches | StreamBatches:
-        """See `PreparedData.train`. Raises UserError if all pairs are too long."""
+        """Raises UserError if all pairs are too long."""
         config = self._config
         length = config.data.seq_len
         codec = self.codec
@@ -258,7 +251,7 @@ class Data(PreparedData[Config, Pair]):
         return self.bucketed(self.rows)
 
     def examples(self, split: str) -> Iterator[Example]:
-        """See `PreparedData.examples`; the first `num_scored` validation pairs and all test pairs, to be translated."""
+        """The first `num_scored` validation pairs and all test pairs, to be translated."""
         count = self._config.num_scored if split == VALID else 0
         pairs = self._pairs(split) if split == VALID or self._text.has_test else iter(())
         examples = inputs.encoded(self.codec, itertools.islice(pairs, count or None))
@@ -266,12 +259,12 @@ class Data(PreparedData[Config, Pair]):
 
 
 class Task(Seq2SeqTask):
-    """See `bertjax.contract.TrainingTask`."""
+    """Translates texts, or scores given translations."""
 
-    term = "translation"
+    loss_name = "translation"
+    _codec: PairCodec
 
     def __init__(self, config: Config, vocabulary: SavedVocabularies) -> None:
-        """See `Experiment`."""
         self._config, self._vocabularies = config, vocabulary
         self._model = _model(config.model, [side.vocab_size for side in vocabulary])
         self._codec = config.codec(vocabulary)
@@ -280,24 +273,19 @@ class Task(Seq2SeqTask):
 
     @property
     def model(self) -> nn.Module:
-        """See `PredictionTask.model`."""
         return self._model
 
     @property
     def tokenizer(self) -> Vocabularies:
-        """See `PredictionTask.tokenizer`."""
         return self._vocabularies
 
     def warm_start(self, params: Params, published: Published) -> Params:
-        """See `PredictionTask.warm_start`."""
         return pretrained.warm_start(params, published)
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `TrainingTask.partition_rules`."""
         return TENSOR_RULES
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs`."""
         size, rows = self._config.batch_size, self._codec.config
         length, is_dates = rows.seq_len, self._codec.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
@@ -325,7 +313,7 @@ class Task(Seq2SeqTask):
         """
         vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
-        given = [list(self._codec.gold(example.source.example)) for example, _ in results]
+        given = [list(self._codec.gold(example.source.item)) for example, _ in results]
         references = [list(map(vocabulary.normalized, texts)) for texts in given]
         normalization = vocabulary.normalization if given != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
@@ -333,23 +321,7 @@ class Task(Seq2SeqTask):
             log_once(f"{name} of {len(results)} translations is {signature}")
         return scoring.score(self._config.metrics, hypotheses, references)
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        """Yields an example per line: a text, or a text and a target to score, separated by a tab.
-
-        Empty lines stay empty. If all training texts had a prefix, it is added to lines without it.
-        """
-        return self._counted(inputs.of_lines(self._codec, lines, self._config.data.on_bad_row))
-
-    def examples_in(self, values: Iterable[Any]) -> Iterator[Example]:
-        """Yields an example per text, or per tuple of a text and a target to score."""
-        return self._counted(inputs.of_objects(self._codec, values, self._config.data.on_bad_row))
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        """Yields the texts in `data.source_column` of a table, and the targets if targets are scored."""
-        examples = inputs.of_file(self._codec, path, self._config.data.on_bad_row)
-        return examples and self._counted(examples)
-
-    def _counted(self, examples: Iterable[Example]) -> Iterator[Example]:
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, and then logs the unknown characters of the sources."""
         vocabulary, found = self._vocabularies.source, Counter[str]()
         count, affected = 0, 0
@@ -357,7 +329,7 @@ class Task(Seq2SeqTask):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
                 affected += 1
-                found.update(vocabulary.unknown(example.source.example.source))
+                found.update(vocabulary.unknown(example.source.item.source))
             yield example
         if found:
             some = ", ".join(f"{text!r} ({number:,})" for text, number in found.most_common(_EXAMPLES))
@@ -365,7 +337,6 @@ class Task(Seq2SeqTask):
             log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `TrainingTask.predict_lengths`."""
         return bucket_lengths(self._codec.config.seq_len)
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
@@ -381,14 +352,13 @@ class Task(Seq2SeqTask):
         """
         text, score = self._translation(outputs, 0)
         complete = all(self.is_complete(output, 0) for output in outputs)
-        record = {"source": example.source.example.source, "translation": text, "score": score, "complete": complete}
+        record = {"source": example.source.item.source, "translation": text, "score": score, "complete": complete}
         if self._decoding.n_best > 1:
             each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in each]
         return record
 
     def record_fields(self) -> Sequence[str]:
-        """See `PredictionTask.record_fields`."""
         several = ("n_best",) if self._decoding.n_best > 1 else ()
         return ("source", "translation", "score", "complete", *several)
 
@@ -430,7 +400,7 @@ class Task(Seq2SeqTask):
         for number, (example, outputs) in enumerate(infer(data.validation_examples())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
             record = self.record(example, outputs)
-            yield {**record, "kind": "translation", "reference": self._codec.gold(example.source.example)[0], **seen}
+            yield {**record, "kind": "translation", "reference": self._codec.gold(example.source.item)[0], **seen}
         if isinstance(self._model, EncoderDecoder):
             yield samples.mask(np.ones(20, np.int32), "left_to_right")
             yield from samples.positions(self._model.bind({"params": params}).source_places)

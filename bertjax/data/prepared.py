@@ -121,7 +121,7 @@ class PreparedRows(Generic[R]):
         return report
 
     @property
-    def train(self) -> Fields:
+    def fields(self) -> Fields:
         """The fields of the training rows, memory-mapped."""
         return stored.load(self.folder / TRAIN)
 

@@ -218,11 +218,7 @@ def _truncate(
 
 
 def _is_done(
-    rules: _Rules,
-    index: Int[Array, ""],
-    running: Float[Array, "B K"],
-    is_end: Bool[Array, "B M"],
-    finished: Hypotheses,
+    rules: _Rules, index: Int[Array, ""], running: Float[Array, "B K"], is_end: Bool[Array, "B M"], finished: Hypotheses
 ) -> Bool[Array, " B"]:
     """Whether each row is done after this step.
 

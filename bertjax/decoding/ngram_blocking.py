@@ -37,11 +37,7 @@ def block_tokens(
 
 
 def repeats_words(
-    runs: Int[Array, "B K T"],
-    history: Int[Array, "B K T"],
-    count: Int[Array, ""],
-    n: int,
-    continues: Bool[Array, " V"],
+    runs: Int[Array, "B K T"], history: Int[Array, "B K T"], count: Int[Array, ""], n: int, continues: Bool[Array, " V"]
 ) -> Bool[Array, "B K"]:
     """Returns whether the last n words occurred before as an n-gram.
 

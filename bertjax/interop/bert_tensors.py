@@ -108,11 +108,7 @@ _TENSORS_OF_HEADS = {
 # Prefixes of the tensor names of BertSum's heads. Weights must have all tensors of such a head, or none.
 _WHOLE_HEADS = {"ext_layer.": "scorer", "decoder.": "decoder", "generator.": "decoder"}
 # Prefixes of tensor names that identify BertSum's scorers.
-_SCORERS = {
-    "ext_layer.linear1.": "classifier",
-    "ext_layer.transformer_inter.": "transformer",
-    "ext_layer.rnn.": "rnn",
-}
+_SCORERS = {"ext_layer.linear1.": "classifier", "ext_layer.transformer_inter.": "transformer", "ext_layer.rnn.": "rnn"}
 # The discriminator of published DeBERTa-v3, which has no model.
 _UNUSED_HEAD = "mask_predictions."
 # Additional names of a tensor, which some versions also wrote.

@@ -329,7 +329,7 @@ class BertForPreTraining(nn.Module):
         masked_positions: Int[Array, "B P"],
         *,
         deterministic: bool,
-        return_attention: bool,
+        return_attention: bool = False,
     ) -> PreTrainingOutput:
         """Predicts words and the next sentence.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models.dot_product import MASKED_SCORE
+from bertjax.models.losses import RANKS
 
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 _LEAST_SQUARE = 1e-12  # keeps the gradient of a distance of 0 finite
@@ -105,7 +106,6 @@ def margin(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) -> 
 
 
 CORRELATIONS = ("spearman", "pearson")
-RANKS = ("accuracy@1", "mrr@10", "ndcg@10")
 
 
 class Objective(NamedTuple):

@@ -9,6 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax.config import choice
 from bertjax.models.dot_product import MASKED_SCORE
 
+RANKS = ("accuracy@1", "mrr@10", "ndcg@10")  # the metrics of rankings
+
 
 def cross_entropy(logits: Float[Array, "*n C"], labels: Int[Array, "*n"]) -> Float[Array, "*n"]:
     """Returns -log softmax(logits)[labels] for each prediction."""

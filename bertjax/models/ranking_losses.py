@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models.losses import mask_logits, squared_error
+from bertjax.models.losses import RANKS, mask_logits, squared_error
 
 Scores = Float[Array, "B C"]
 Present = Bool[Array, "B C"]
@@ -49,7 +49,6 @@ def distillation(logits: Scores, targets: Scores, present: Present) -> Float[Arr
     return _sum(jnp.square(errors), present) / jnp.maximum(jnp.sum(present[:, 1:], axis=1), 1)
 
 
-RANKS = ("accuracy@1", "mrr@10", "ndcg@10")
 CORRELATIONS = ("pearson", "spearman")
 PRECISION = ("average_precision",)
 

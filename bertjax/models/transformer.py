@@ -176,12 +176,7 @@ class TransformerLayer(nn.Module):
         return LayerCache(empty_key, empty_value, key, value)
 
     def step(
-        self,
-        x: Float[Array, "B K H"],
-        cache: LayerCache,
-        place: Int[Array, ""],
-        mask: Mask,
-        memory_mask: Mask,
+        self, x: Float[Array, "B K H"], cache: LayerCache, place: Int[Array, ""], mask: Mask, memory_mask: Mask
     ) -> tuple[Float[Array, "B K H"], LayerCache]:
         """Processes one token per beam, without dropout.
 

@@ -115,11 +115,7 @@ def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> d
         | {key: record[key] for key in shown}
         for each, record in records.items()
     ]
-    return {
-        **records[best],
-        "overrides": best.flags(),
-        "search": {"candidates": num_candidates, "compiled": compiled},
-    }
+    return {**records[best], "overrides": best.flags(), "search": {"candidates": num_candidates, "compiled": compiled}}
 
 
 def _verdict(record: Mapping[str, Any]) -> str:

@@ -7,12 +7,14 @@ and practical bit-vector algorithm for the longest common subsequence problem").
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from bertjax.words import ngram_counts
+
 Words = Sequence[int]
 
 
 def shared_ngrams(ours: Words, theirs: Words, n: int) -> int:
     """Returns the number of n-grams in both texts. Each counts as often as in the text with fewer occurrences."""
-    return (_ngrams(ours, n) & _ngrams(theirs, n)).total()
+    return (ngram_counts(ours, n) & ngram_counts(theirs, n)).total()
 
 
 def lcs_length(ours: Words, theirs: Words) -> int:
@@ -40,10 +42,6 @@ def union_lcs_length(reference: Sequence[Words], candidate: Sequence[Words]) -> 
             union |= _lcs(places, len(sentence), other)
         found.update(word for place, word in enumerate(sentence) if union >> place & 1)
     return (found & available).total()
-
-
-def _ngrams(words: Words, n: int) -> Counter[tuple[int, ...]]:
-    return Counter(zip(*(words[start:] for start in range(n)), strict=False))
 
 
 def _places(words: Words) -> Mapping[int, int]:

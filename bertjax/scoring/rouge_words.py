@@ -1,21 +1,15 @@
 """ROUGE's tokenization: sentences to words of letters and digits, in ASCII or all scripts, encoded as numbers."""
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bertjax.scoring import rouge_stemmer
-from bertjax.words import without_punctuation
-
-if TYPE_CHECKING:
-    from nltk.stem.porter import PorterStemmer
+from bertjax.words import porter_stem, without_punctuation
 
 _WORD = re.compile("[A-Za-z0-9]+")
 _WRITTEN = re.compile("[^ \t\n\r\f\v]+")  # a word with its punctuation, as counted by a limit of words
-
-_LONGEST_UNSTEMMED = 3
 
 
 class Vocabulary(dict[str, int]):
@@ -42,21 +36,9 @@ class Flavor(NamedTuple):
     best_by_recall: bool = False  # whether the best of several references has the highest recall; else the highest F1
 
 
-def _nltk_stem(word: str) -> str:
-    return _porter().stem(word) if len(word) > _LONGEST_UNSTEMMED else word
-
-
-@functools.cache
-def _porter() -> "PorterStemmer":
-    # Imported on first use, because NLTK imports SciPy's statistics, which is slow.
-    from nltk.stem.porter import PorterStemmer
-
-    return PorterStemmer()
-
-
 FLAVORS = {
     "rouge-1.5.5": Flavor(_WORD.findall, rouge_stemmer.stem, lowercases_first=False, decimals=5, best_by_recall=True),
-    "rouge-score": Flavor(_WORD.findall, _nltk_stem, lowercases_first=True, decimals=None),
+    "rouge-score": Flavor(_WORD.findall, porter_stem, lowercases_first=True, decimals=None),
     "unicode": Flavor(partial(without_punctuation, joins=False), None, lowercases_first=True, decimals=None),
 }
 

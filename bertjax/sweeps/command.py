@@ -84,10 +84,7 @@ def run(
 
 
 def _run(
-    request: modes.Request,
-    options: Options,
-    load: Load,
-    find: Callable[[str], modes.Experiment],
+    request: modes.Request, options: Options, load: Load, find: Callable[[str], modes.Experiment]
 ) -> modes.Outcome:
     workdir = Path(request.workdir)
     sweep = definition.load(options.spec)

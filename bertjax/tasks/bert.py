@@ -83,27 +83,30 @@ C = TypeVar("C", bound=HasModel)
 
 
 def open_vocabulary(config: HasModel, published: Published) -> Tokenizer:
-    """See `Experiment.open_vocabulary`; that of `data.vocab_file` if the weights have none."""
+    """Returns the vocabulary of weights, or that of `data.vocab_file` if they have none."""
     if published.has_vocabulary:
         return published.tokenizer(config.data.lowercase)
     return load_tokenizer(Path(config.data.vocab_file), config.data.lowercase)
 
 
 def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`; the vocabulary has the special tokens and `more` only."""
+    """Returns the config, and a vocabulary of the special tokens and `more` only."""
     return dict(config), WordPiece((*SPECIALS, *more), lowercase=True)
 
 
-class BertTask(PredictionTask, Generic[C]):
+class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
     """A task of a model whose encoder is a BERT named `bert`.
 
     Attributes:
       architecture: the class of transformers that opens the exported folder.
       labels: the names of the classes, in order; empty for tasks without classes.
+      predicts_positions: whether the model also takes the positions to predict.
     """
 
     architecture = ""
     labels: Sequence[str] = ()
+    predicts_positions = False
+    _config: C
 
     def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
         """Initializes the task.
@@ -126,21 +129,19 @@ class BertTask(PredictionTask, Generic[C]):
 
     @property
     def model(self) -> nn.Module:
-        """See `PredictionTask.model`."""
         return self._model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """See `PredictionTask.tokenizer`."""
         return self._tokenizer
 
     def init(self, rng: jax.Array) -> Params:
-        """See `PredictionTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(rng, BertInputs(ids, ids, ids), deterministic=True)["params"]
+        positions = (ids,) if self.predicts_positions else ()
+        return self._model.init(rng, BertInputs(ids, ids, ids), *positions, deterministic=True)["params"]
 
     def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """See `PredictionTask.watch`. Warns if many tokens of the first rows are unknown."""
+        """Warns if many tokens of the first rows are unknown."""
         if self._has_seen_rows:
             return
         self._has_seen_rows, tokenizer = True, self._tokenizer
@@ -153,7 +154,6 @@ class BertTask(PredictionTask, Generic[C]):
             _log.warning(told, 100 * share, ids.size)
 
     def warm_start(self, params: Params, published: Published) -> Params:
-        """See `PredictionTask.warm_start`."""
         reinitialized = self.reinitialized_modules(published)
         return pretrained.warm_start(params, published, reinitialized, tokens=self.new_tokens(published))
 
@@ -169,33 +169,19 @@ class BertTask(PredictionTask, Generic[C]):
         return ()
 
     def partition_rules(self) -> Sequence[tuple[str, tuple[str | None, ...]]]:
-        """See `PredictionTask.partition_rules`."""
         return TENSOR_RULES
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`."""
-        return bucket_lengths(self._seq_len)
+        return bucket_lengths(self._seq_len, getattr(self._config.data, "row_lengths", ()))
 
-    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
-        return self.numbered(inputs.of_lines(self._codec, lines, self._config.data.on_bad_row))
+    def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any) -> Any:
+        """Returns the model's output for the `BertInputs` of a batch, and for further arguments of the model.
 
-    def examples_in(self, values: Iterable[Any], first: int = 1) -> Iterator[Example]:
-        """Yields an example for each Python object. Messages count them from `first` on."""
-        return self.numbered(inputs.of_objects(self._codec, values, self._config.data.on_bad_row, first))
-
-    def examples_of(self, path: str) -> Iterator[Example] | None:
-        examples = inputs.of_file(self._codec, path, self._config.data.on_bad_row)
-        return examples and self.numbered(examples)
-
-    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
-        """Yields the examples of one input. Tasks override it that number or count them. Default: unchanged."""
-        return examples
-
-    def apply(self, params: Params, batch: Batch, rng: jax.Array | None) -> Any:
-        """Returns the model's output for the `BertInputs` of a batch. Dropout is off if `rng` is None."""
+        Dropout is off if `rng` is None.
+        """
         rngs = {} if rng is None else {"dropout": rng}
         inputs = BertInputs.of(batch)
-        return self._model.apply({"params": params}, inputs, deterministic=rng is None, rngs=rngs)
+        return self._model.apply({"params": params}, inputs, *arguments, deterministic=rng is None, rngs=rngs)
 
     @property
     def encoder(self) -> HeadConfig:
@@ -263,22 +249,27 @@ class BertTask(PredictionTask, Generic[C]):
 
 def batch_specs(
     shapes: Iterable[tuple[int, ...]],
-    of_tokens: Mapping[str, Any],
-    of_rows: Mapping[str, Any],
+    token_dtypes: Mapping[str, Any],
+    row_dtypes: Mapping[str, Any],
     row_shape: tuple[int, ...] = (),
 ) -> list[dict[str, jax.ShapeDtypeStruct]]:
     """Shape and dtype of each field of a batch; see `TrainingTask.batch_specs`.
 
     Args:
       shapes: shapes of the token fields: (rows, length), or (rows, choices, length).
-      of_tokens: dtypes of the token fields other than BERT's inputs.
-      of_rows: dtypes of the row fields other than "weights".
+      token_dtypes: dtypes of the token fields other than BERT's inputs.
+      row_dtypes: dtypes of the row fields other than "weights"; with a shape for several values of a row.
       row_shape: the shape of the row fields; () for (rows,).
     """
-    of_tokens = {**dict.fromkeys(INPUTS, np.int32), **of_tokens}
-    of_rows = {**of_rows, "weights": np.float32}
+    token_dtypes = {**dict.fromkeys(INPUTS, np.int32), **token_dtypes}
+    row_dtypes = {**row_dtypes, "weights": np.float32}
     return [
-        {name: jax.ShapeDtypeStruct(shape, kind) for name, kind in of_tokens.items()}
-        | {name: jax.ShapeDtypeStruct(row_shape or shape[:1], kind) for name, kind in of_rows.items()}
+        {name: _spec(shape, dtype) for name, dtype in token_dtypes.items()}
+        | {name: _spec(row_shape or shape[:1], dtype) for name, dtype in row_dtypes.items()}
         for shape in shapes
     ]
+
+
+def _spec(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    dtype = np.dtype(dtype)
+    return jax.ShapeDtypeStruct((*shape, *dtype.shape), dtype.base)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -200,11 +200,6 @@ def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:
         lengths.append(patience * config["evaluate_every"])
     saved = -(-min(lengths) // max(save_every, 1)) if lengths else _AVERAGED
     return f"last:{max(1, min(saved, keep, _AVERAGED))}"
-
-
-def classes(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Fills in `data.labels`. Without labels, those of the config stay."""
-    return {**config, "data": {**config["data"], "labels": labels}} if labels else dict(config)
 
 
 def lengths(config: Mapping[str, Any], count_rows: Callable[[], int]) -> dict[str, Any]:

@@ -17,8 +17,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.config import Composed, Count, DropoutRate, Flat, above, always, at_least
-from bertjax.contract import Batch, Example, Metrics, TrainingTask
-from bertjax.data.codecs.codec import TrainingCodec
+from bertjax.contract import Batch, Example, Metrics, Params, TrainingTask
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
 from bertjax.data.rows.buckets import (
@@ -106,10 +105,6 @@ class FineTuningConfig(EpochsConfig):
 
     data: DataConfig
 
-    @abc.abstractmethod
-    def codec(self, tokenizer: Tokenizer) -> TrainingCodec[Any]:
-        """Returns the kind of the rows."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_seq_len(self.data.seq_len, self.model.max_positions)
@@ -156,7 +151,7 @@ class ClassifierConfig(bert.ModelConfig):
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
-    """See `Trainable.example_config`; an epoch has one row."""
+    """Returns the config for an epoch of one row, and a vocabulary of the special tokens."""
     return bert.example_config(completion.lengths(config, lambda: 1))
 
 
@@ -185,7 +180,7 @@ class FineTuningData(PreparedData[C, R]):
             self._given().save(self._folder)
 
     def prepare(self) -> None:
-        """See `PreparedData.prepare`. Logs the number of rows of each class when the rows are prepared."""
+        """Logs the number of rows of each class when the rows are prepared."""
         is_new = not self.is_prepared
         super().prepare()
         for split, counts in self.class_counts.items() if is_new else ():
@@ -216,21 +211,19 @@ class FineTuningData(PreparedData[C, R]):
         self._config.data.check(self._trains, "source", "rows to train on", got="nothing", fix=fix)
 
     @functools.cached_property
-    def codec(self) -> TrainingCodec[R]:
-        return self._config.codec(self.vocabulary)
-
-    @functools.cached_property
     def valid(self) -> list[Example]:
         """The validation examples. Their sources are `inputs.Source`."""
         return list(inputs.encoded(self.codec, self.read.held_out(VALID)))
 
     def examples(self, split: str) -> Iterator[Example]:
-        """See `PreparedData.examples`; there is no test split."""
+        """Yields the validation examples; there is no test split."""
         return iter(self.valid if split == VALID else ())
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; also fills in the classes and, with training rows, the lengths in updates."""
-        config = completion.classes(super().complete(config), self.labels)
+        """Fills in the classes and, with training rows, the lengths in updates."""
+        config = super().complete(config)
+        if self.labels:
+            config["data"]["labels"] = self.labels
         return completion.lengths(config, self._count_rows) if self._trains else config
 
     @property
@@ -244,16 +237,14 @@ class FineTuningData(PreparedData[C, R]):
         return self.prepared.facts.get("classes", {})
 
     def report(self) -> Mapping[str, Any]:
-        """See `Data.report`."""
         return {**super().report(), "classes": self.class_counts} if self._trains else {}
 
     def fields(self) -> Fields:
         """The fields of the training rows."""
-        return self.prepared.train
+        return self.prepared.fields
 
     @functools.cached_property
     def rows(self) -> Padded:
-        """See `PreparedData.rows`."""
         return Rows(self.fields())
 
     def _count_rows(self) -> int:
@@ -262,7 +253,6 @@ class FineTuningData(PreparedData[C, R]):
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches:
-        """See `PreparedData.train`."""
         config, data = self._config, self._config.data
         lengths = bucket_lengths(data.seq_len, self.row_lengths)
         return training_batches(self.rows, lengths, data.is_packed, config.batch_size, config.seed)
@@ -272,25 +262,21 @@ class FineTuningTask(BertTask[C], TrainingTask):
     """A task that trains a BERT with a head on prepared rows.
 
     Attributes:
-      term: the name of the loss.
+      loss_name: the name of the loss.
       heads: modules that keep their random initialization unless the weights in `init_from` are those of this task.
-      of_tokens: dtypes of the token fields of a training batch other than BERT's inputs.
-      of_examples: dtypes of the fields with a value for each example, other than "weights".
+      token_dtypes: dtypes of the token fields of a training batch other than BERT's inputs.
+      example_dtypes: dtypes of the fields with a value for each example, other than "weights"; with a shape for several
+        values.
     """
 
-    term: str
+    loss_name: str
     heads: Sequence[str] = ()
-    of_tokens: Mapping[str, Any] = MappingProxyType({})
-    of_examples: Mapping[str, Any] = MappingProxyType({})
+    token_dtypes: Mapping[str, Any] = MappingProxyType({})
+    example_dtypes: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, config: C, vocabulary: Tokenizer) -> None:
-        """See `Experiment`."""
         encoder = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, encoder, self.with_head(encoder, config), config.data.seq_len)
-
-    def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`."""
-        return bucket_lengths(self._seq_len, self._config.data.row_lengths)
 
     @abc.abstractmethod
     def with_head(self, encoder: HeadConfig, config: C) -> nn.Module:
@@ -302,22 +288,25 @@ class FineTuningTask(BertTask[C], TrainingTask):
         return ()
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
-        """See `BertTask.reinitialized_modules`."""
         return () if published.experiment == self._config.experiment else self.heads
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """See `TrainingTask.batch_specs`; the shapes of `packed_rows.training_batches`."""
+        """The shapes of `packed_rows.training_batches`."""
         size, length = self._config.batch_size, self._config.data.seq_len
         if self._config.data.is_packed:
-            of_tokens, of_examples = ({name: np.int32} for name in ("position_ids", "cls_positions"))
-            fields = {**of_tokens, **self.of_tokens}, {**of_examples, **self.of_examples}
-            return bert.batch_specs([(size, length)], *fields, (size, max_examples(length)))
-        shapes = [(size, *self.example_shape, each) for each in self.predict_lengths()]
-        return bert.batch_specs(shapes, self.of_tokens, self.of_examples)
+            token_dtypes = {"position_ids": np.int32, **self.token_dtypes}
+            example_dtypes = {"cls_positions": np.int32, **self.example_dtypes}
+            return bert.batch_specs([(size, length)], token_dtypes, example_dtypes, (size, max_examples(length)))
+        shapes = [(size, *self.example_shape, length) for length in super().predict_lengths()]
+        return bert.batch_specs(shapes, self.token_dtypes, self.example_dtypes)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of examples."""
-        return {self.term: jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
+        return {self.loss_name: jnp.maximum(jnp.sum(batch["weights"]), 1.0)}
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        """Returns the model's logits."""
+        return {"logits": self.apply(params, batch, None)}
 
 
 def metrics(batch: Batch, right: jax.Array | None, weights: jax.Array) -> Metrics:

@@ -4,12 +4,11 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bertjax.contract import BadInput, Example
 from bertjax.data.codecs.codec import Codec, Input
 from bertjax.data.readers.lines import BadRows, RowError, of_row
 from bertjax.data.rows import stored
+from bertjax.data.rows.text_rows import segmented
 
 _ENCODED_AT_ONCE = 256
 
@@ -17,7 +16,7 @@ _ENCODED_AT_ONCE = 256
 class Source(NamedTuple):
     """The source of a task's `Example`: what the codec has read, and what it has kept besides the rows."""
 
-    example: Any
+    item: Any
     kept: Any = None
 
 
@@ -30,15 +29,31 @@ def encoded(codec: Codec[Any], examples: Iterable[Any]) -> Iterator[Example]:
     remaining = iter(examples)
     while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
         fields, sizes, limits, kept = codec.encode(block)
-        counts = [1] * len(block) if sizes is None else sizes.tolist()
-        rows = iter(stored.split(fields, sum(counts)))
-        for example, count, limit, own in itertools.zip_longest(block, counts, limits, kept):
-            of_example = [_segmented(row) for row in itertools.islice(rows, count)]
-            yield Example(of_example, Source(example, own), limit)
+        rows = iter(stored.split(fields, sizes.sum()))
+        for item, size, limit, other in itertools.zip_longest(block, sizes, limits, kept):
+            yield Example(segmented(itertools.islice(rows, size)), Source(item, other), limit)
 
 
-def _segmented(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)}
+class CodecInputs:
+    """The inputs of a task that has a codec and a config with `data.on_bad_row`."""
+
+    _codec: Codec[Any]
+    _config: Any
+
+    def examples(self, lines: Iterator[str]) -> Iterator[Example]:
+        return self.numbered(of_lines(self._codec, lines, self._config.data.on_bad_row))
+
+    def examples_in(self, values: Iterable[Any], first: int = 1) -> Iterator[Example]:
+        """Yields an example for each Python object. Messages count them from `first` on."""
+        return self.numbered(of_objects(self._codec, values, self._config.data.on_bad_row, first))
+
+    def examples_of(self, path: str) -> Iterator[Example] | None:
+        examples = of_file(self._codec, path, self._config.data.on_bad_row)
+        return examples and self.numbered(examples)
+
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Yields the examples of one input. Tasks override it that number or count them. Default: unchanged."""
+        return examples
 
 
 def of_lines(codec: Codec[Any], lines: Iterable[str], on_bad_row: str) -> Iterator[Example]:

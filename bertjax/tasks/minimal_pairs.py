@@ -23,7 +23,7 @@ from bertjax.models.bert import BertConfig, BertInputs, HeadConfig
 from bertjax.models.losses import cross_entropy
 from bertjax.scoring.minimal_pairs import ScoredPair, accuracies
 
-OBJECTIVES = ("masked_lm", "causal_lm")
+LANGUAGE_MODELS = ("masked_lm", "causal_lm")
 
 
 class LanguageModel(NamedTuple):
@@ -56,14 +56,14 @@ def check_objective(objective: str | None, published: Published) -> str:
       UserError: if the weights were trained with another objective than the given one.
     """
     before = published.objective
-    if before in OBJECTIVES and objective not in (None, before):
+    if before in LANGUAGE_MODELS and objective not in (None, before):
         raise UserError(
             "config key objective",
             got=objective,
             expected=f"{before}, which {published.path} was trained with",
             fix=f"set --config.objective={before}",
         )
-    return before if before in OBJECTIVES else objective or OBJECTIVES[0]
+    return before if before in LANGUAGE_MODELS else objective or LANGUAGE_MODELS[0]
 
 
 def codec(
@@ -78,12 +78,6 @@ def examples(pairs: Iterable[Pair], codec: SentenceCodec) -> Iterator[Example]:
     """Yields the example of each pair: the rows of the good and of the bad sentence."""
     for pair in pairs:
         yield Example([*codec.rows(pair.good), *codec.rows(pair.bad)], pair)
-
-
-def init(model: nn.Module, rng: jax.Array) -> Params:
-    """Returns random parameters of a `BertForMaskedLM`; see `PredictionTask.init`."""
-    ids = jnp.zeros((1, 1), jnp.int32)
-    return model.init(rng, BertInputs(ids, ids, ids), ids, deterministic=True)["params"]
 
 
 def infer(model: nn.Module, params: Params, batch: Batch) -> dict[str, jax.Array]:

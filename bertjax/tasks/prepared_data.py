@@ -34,6 +34,10 @@ class ExperimentConfig(Constrained):
     batch_size: Size = always(32)
     data: Any
 
+    @abc.abstractmethod
+    def codec(self, vocabulary: Any) -> Any:
+        """Returns the kind of the rows: a `Codec`, or a `TrainingCodec` of rows that are prepared."""
+
 
 C = TypeVar("C", bound=ExperimentConfig)
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -54,7 +58,6 @@ class PreparedData(Data, Generic[C, R]):
     """
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
         self._config, self._folder, self._published = config, folder, published
         self._trains = bool(config.data.source)
 
@@ -70,7 +73,6 @@ class PreparedData(Data, Generic[C, R]):
 
     @property
     def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
         return not self._trains or (self.has_vocabulary and (not self.prepares or self.prepared.is_finished))
 
     def prepare(self) -> None:
@@ -84,9 +86,10 @@ class PreparedData(Data, Generic[C, R]):
         """Writes the vocabulary into the folder, unless the folder has it already."""
 
     @functools.cached_property
-    @abc.abstractmethod
     def codec(self) -> TrainingCodec[R]:
         """The kind of the rows."""
+        codec: TrainingCodec[R] = self._config.codec(self.vocabulary)
+        return codec
 
     @functools.cached_property
     def prepared(self) -> PreparedRows[R]:
@@ -99,16 +102,15 @@ class PreparedData(Data, Generic[C, R]):
         return self.prepared if self.prepares else ValidRows(self.codec)
 
     def report(self) -> Mapping[str, Any]:
-        """See `Data.report`."""
         return self.prepared.report if self.prepares else {}
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`; fills in `data.row_lengths`."""
+        """Fills in `data.row_lengths`."""
         return {**config, "data": {**config["data"], "row_lengths": self.row_lengths}}
 
     @functools.cached_property
     def row_lengths(self) -> tuple[int, ...]:
-        """See `BucketsConfig`; () for many, for packed rows, and without prepared rows."""
+        """Those of `BucketsConfig`; () for many, for packed rows, and without prepared rows."""
         data = self._config.data
         if data.row_lengths is not None or getattr(data, "packing", False) or not self.prepares:
             return data.row_lengths or ()
@@ -135,7 +137,6 @@ class PreparedData(Data, Generic[C, R]):
         return BucketedBatches(rows, lengths, budget_sizes(lengths, self._config.batch_size), self._config.seed)
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`."""
         if split == TRAIN:
             return self.train.training(start, rows)
         return self.valid_batches.evaluation(rows) if self.valid_batches else iter(())
@@ -145,9 +146,7 @@ class PreparedData(Data, Generic[C, R]):
         """Yields the examples of "valid" or "test" to score; none without that split."""
 
     def validation_examples(self) -> Iterator[Example]:
-        """See `Data.validation_examples`."""
         return self.examples(VALID)
 
     def test_examples(self) -> Iterator[Example]:
-        """See `Data.test_examples`."""
         return self.examples("test")

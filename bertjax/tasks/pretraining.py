@@ -3,7 +3,6 @@
 The experiments of pretraining differ in what their models learn from the tokens to predict.
 """
 
-import abc
 import dataclasses
 import functools
 import itertools
@@ -19,7 +18,6 @@ from jaxtyping import Array
 
 from bertjax.config import Composed, Flat, Size, always, build
 from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTask, Sums
-from bertjax.data.codecs.codec import Codec
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
@@ -74,10 +72,6 @@ class PretrainingConfig(ExperimentConfig):
     masking: MaskingConfig
     objective = "masked_lm"  # a key of tasks with several; not annotated here, or it would be a key of all
 
-    @abc.abstractmethod
-    def codec(self, tokenizer: Tokenizer) -> Codec[Any]:
-        """Returns the kind of the rows to predict on."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         model, data = self.model, self.data
@@ -112,10 +106,9 @@ C = TypeVar("C", bound=PretrainingConfig)
 
 
 class PretrainingData(Data, Generic[C]):
-    """See `bertjax.contract.Data`. The prepared text is in `data.prepared_dir`, by default in the folder."""
+    """Prepared text, in `data.prepared_dir`, by default in the folder."""
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
         corpus = config.data.corpus
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
             corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=()), folder / "data"
@@ -126,12 +119,10 @@ class PretrainingData(Data, Generic[C]):
 
     @property
     def is_prepared(self) -> bool:
-        """See `Data.is_prepared`."""
         return self._preparation.is_finished()
 
     @property
     def fingerprint(self) -> str:
-        """See `Data.fingerprint`."""
         return self._preparation.fingerprint
 
     def prepare(self) -> None:
@@ -144,11 +135,9 @@ class PretrainingData(Data, Generic[C]):
 
     @property
     def vocabulary(self) -> Tokenizer:
-        """See `Data.vocabulary`."""
         return self._corpus.tokenizer
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
-        """See `Data.batches`."""
         if split == "train":
             return self._training(start, rows)
         return self._of(split, self._batch_config.valid).evaluation(rows)
@@ -203,15 +192,13 @@ class PretrainingData(Data, Generic[C]):
 
 
 class PretrainingTask(BertTask[C], StagedTask):
-    """See `bertjax.contract.TrainingTask`."""
+    """A task that pretrains a BERT on prepared text."""
 
     def __init__(self, config: C, vocabulary: Tokenizer, bert: HeadConfig, model: nn.Module) -> None:
-        """See `BertTask`."""
-        self._text, self._batch_config = config.data, config.batches
+        self._batch_config = config.batches
         super().__init__(config, vocabulary, bert, model, bert.max_positions)
 
     def warm_start(self, params: Params, published: Published) -> Params:
-        """See `TrainingTask.warm_start`."""
         params = super().warm_start(params, published)
         if learned := self._config.learned_positions:
             params = pretrained.extend_positions(params, learned, self._model_config.max_positions, "tile")
@@ -228,7 +215,6 @@ class PretrainingTask(BertTask[C], StagedTask):
         ]
 
     def stage(self, update: int, num_steps: int) -> int:
-        """See `StagedTask.stage`."""
         stages = dataclasses.replace(self._batch_config, num_steps=num_steps).stages
         return sum(stage.begin <= update for stage in stages) - 1
 
@@ -244,7 +230,6 @@ class PretrainingTask(BertTask[C], StagedTask):
         return tree if learned >= longest else pretrained.copy_positions(tree, learned, longest)
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `TrainingTask.predict_lengths`."""
         limit = self._model_config.max_positions
         return [*(length for length in _PREDICT_LENGTHS if length < limit), limit]
 

@@ -26,6 +26,7 @@ from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
 from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
+from bertjax.tasks import inputs
 
 # Metrics of `loss` for given targets.
 METRICS = ("nll", "perplexity", "token_accuracy")
@@ -182,37 +183,34 @@ def score_given(
     return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
 
 
-class Seq2SeqTask(TrainingTask):
+class Seq2SeqTask(inputs.CodecInputs, TrainingTask):
     """A task whose model is an encoder-decoder.
 
     Attributes:
-      term: the name of the loss.
+      loss_name: the name of the loss.
     """
 
-    term: str
+    loss_name: str
     _model: Any
-    _config: Any
     _decoding: DecodingConfig
     _ids: TargetIds
 
     def init(self, rng: jax.Array) -> Params:
-        """See `PredictionTask.init`."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        inputs = Seq2SeqInputs(ids, ids, ids, ids)
-        return self._model.init(rng, inputs, deterministic=True, return_attention=False)["params"]
+        rows = Seq2SeqInputs(ids, ids, ids, ids)
+        return self._model.init(rng, rows, deterministic=True, return_attention=False)["params"]
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The number of target tokens."""
-        return {self.term: jnp.maximum(count(batch["target_segment_ids"] != 0), 1)}
+        return {self.loss_name: jnp.maximum(count(batch["target_segment_ids"] != 0), 1)}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The label-smoothed cross-entropy, and the metrics of `loss`; see `TrainingTask.loss`."""
         output = apply(self._model, params, batch, self._ids.start, rng, return_attention=False)
         total, metrics = loss(output.logits, batch, self._config, self._ids.pad)
-        return {self.term: total}, metrics
+        return {self.loss_name: total}, metrics
 
     def width(self) -> int:
-        """See `PredictionTask.width`."""
         return width(self._decoding)
 
     def is_complete(self, output: Output, rank: int) -> bool:

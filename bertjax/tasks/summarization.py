@@ -18,15 +18,7 @@ from bertjax.data.codecs.summarization.articles import Article, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
 from bertjax.data.prepared import PreparationConfig
-from bertjax.data.rows.buckets import (
-    BucketedBatches,
-    BucketsConfig,
-    Padded,
-    Rows,
-    bucket_lengths,
-    budget_sizes,
-    check_seq_len,
-)
+from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows, budget_sizes, check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabulary_config import load_tokenizer
@@ -123,7 +115,6 @@ class SummarizationData(PreparedData[C, Article]):
     more: tuple[str, ...] = ()  # tokens to add to a trained vocabulary
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
-        """See `Evaluable`."""
         super().__init__(config, folder, published)
         data = config.data
         self._text = ArticleText(folder, data.articles, data.vocabulary, data.words, self.more)
@@ -157,7 +148,7 @@ class SummarizationData(PreparedData[C, Article]):
         return Rows(fields)
 
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Data.complete`. Reads the validation and test articles, so that bad ones raise UserError early."""
+        """Reads the validation and test articles, so that bad ones raise UserError early."""
         _ = self.scored
         return super().complete(config)
 
@@ -174,7 +165,7 @@ class SummarizationData(PreparedData[C, Article]):
 
     @functools.cached_property
     def rows(self) -> Padded:
-        return self.padded(self.prepared.train)
+        return self.padded(self.prepared.fields)
 
     @functools.cached_property
     def train(self) -> BucketedBatches:
@@ -208,17 +199,13 @@ class SummarizationTask(BertTask[C], TrainingTask):
         super().__init__(config, vocabulary, encoder, model(encoder, self._head), config.data.seq_len)
 
     def warm_start(self, params: Params, published: Published) -> Params:
-        """See `PredictionTask.warm_start`. `config.positions` selects how positions without weights are initialized."""
+        """`config.positions` selects how positions without weights are initialized."""
         tokens = self.new_tokens(published)
         return pretrained.warm_start(params, published, positions=self._config.positions, tokens=tokens)
 
-    def predict_lengths(self) -> Sequence[int]:
-        """See `PredictionTask.predict_lengths`."""
-        return bucket_lengths(self._seq_len, self._config.data.row_lengths)
-
     def shapes(self) -> list[tuple[int, int]]:
         """(rows, length) of each possible batch."""
-        lengths = bucket_lengths(self._seq_len, self._config.data.row_lengths)
+        lengths = super().predict_lengths()
         return list(zip(budget_sizes(lengths, self._config.batch_size), lengths, strict=True))
 
     def line(self, record: Mapping[str, Any]) -> str:

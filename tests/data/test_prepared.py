@@ -98,7 +98,7 @@ def test_rows_are_encoded_and_counted(tmp_path, caplog):
     train = [row for split, row in codec_of(path).splits() if split == "train"]
     valid = [row for split, row in codec_of(path).splits() if split == "valid"]
     assert list(rows.held_out("valid")) == valid and len(valid) > 60
-    fields = rows.train
+    fields = rows.fields
     lengths = [min(len(row.first.split()), 8) + 2 for row in train]
     assert fields["input_ids"].lengths.tolist() == lengths
     names = rows.names["labels"]
@@ -154,7 +154,7 @@ def test_bad_rows_leave_no_finished_folder(tmp_path):
     with pytest.raises(UserError, match=r"a\.tsv:602: got one field"):
         rows.run()
     assert not rows.is_finished and not any(each.is_dir() for each in (tmp_path / "kept").iterdir())
-    assert len(prepare(codec_of(path, on_bad_row="skip"), tmp_path / "kept").train["labels"]) > 0
+    assert len(prepare(codec_of(path, on_bad_row="skip"), tmp_path / "kept").fields["labels"]) > 0
 
 
 def test_rows_that_change_while_they_are_read_are_an_error(tmp_path, monkeypatch):

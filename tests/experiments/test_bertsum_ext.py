@@ -475,6 +475,6 @@ def test_samples_show_articles_and_the_oracle(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, article in zip(found.examples, data.validation_examples(), strict=False):
-        sentences = article.source.example.sentences
+        sentences = article.source.item.sentences
         assert [sentences[number] for number in example["oracle"]] == example["reference"]
         assert [each["text"] for each in example["scored"]] == list(sentences)

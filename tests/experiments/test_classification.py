@@ -156,7 +156,7 @@ def test_label_sets_are_learned_from_columns_and_from_lists(tmp_path):
     np.testing.assert_array_equal(batch["labels"], same["labels"][:, [1, 2, 0]])
     (spec, *_) = (each for each in task.batch_specs() if each["input_ids"].shape == batch["input_ids"].shape)
     assert specs(batch) == specs(spec)
-    sets = collections.Counter(frozenset(example.source.example.label) for example in data.validation_examples())
+    sets = collections.Counter(frozenset(example.source.item.label) for example in data.validation_examples())
     assert data.baselines() == lists.baselines() == {"valid/majority_accuracy": max(sets.values()) / sets.total()}
 
     params = random_params(task.init, scale=0.5)
@@ -179,7 +179,7 @@ def test_classes_above_the_threshold_are_predicted(tmp_path):
     output = [{"logits": np.log(np.array([0.9, 0.6, 0.71]) / np.array([0.1, 0.4, 0.29]))}]
     probabilities = {"cat": 0.9, "dog": 0.6, "bird": 0.71}
     assert task.record(example, output) == {"labels": ["cat", "bird"], "probabilities": probabilities}
-    labeled = example.source.example._replace(label=("cat", "dog"))
+    labeled = example.source.item._replace(label=("cat", "dog"))
     example = example._replace(source=Source(labeled))
     scores = task.score([(example, output)])
     assert set(task.score_names()) | {f"f1_{name}" for name in ANIMALS} == set(scores)
@@ -293,7 +293,7 @@ def test_every_validation_row_is_scored_once(tmp_path):
     task, data, settings, _ = ready(tmp_path)
     assert len(data.fields()["labels"]) + len(list(data.validation_examples())) == 60
     results = [(example, [{"logits": np.array([0.0, 1.0])}]) for example in data.validation_examples()]
-    yes = np.mean([example.source.example.label == "yes" for example, _ in results])
+    yes = np.mean([example.source.item.label == "yes" for example, _ in results])
     scores = task.score(results)
     assert scores["accuracy"] == pytest.approx(yes)
     assert set(scores) == set(task.score_names()) == {"accuracy", "loss"}
@@ -319,7 +319,7 @@ def test_samples_show_rows_and_labels(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, row in zip(found.examples, data.validation_examples(), strict=False):
-        assert example["reference"] == data.codec.gold(row.source.example)
+        assert example["reference"] == data.codec.gold(row.source.item)
         assert example["text"].endswith(" .") and "[" not in example["text"]
         assert [bar["percent"] for bar in example["bars"]] == [50.0, 50.0]
     assert [matrix["title"] for matrix in found.matrices] == ["Position embeddings", "Similarity of positions"]
@@ -339,6 +339,6 @@ def test_a_classifier_without_class_names_scores_numbered_rows(tmp_path, trains)
         data.prepare()
     assert data.labels == ("LABEL_0", "LABEL_1")
     lines = source.read_text().splitlines()[1:]
-    counts = collections.Counter(int(example.source.example.label) for example in data.validation_examples())
+    counts = collections.Counter(int(example.source.item.label) for example in data.validation_examples())
     assert counts <= collections.Counter(int(line[-1]) for line in lines)
     assert counts.total() == 60 or (trains and counts)

@@ -20,13 +20,12 @@ from bertjax.data.text.vocabulary_config import KINDS
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, minimal_pairs
 from bertjax.interop import huggingface
-from bertjax.models.bert import BertForMaskedLM
+from bertjax.models.bert import BertForMaskedLM, BertInputs
 from bertjax.modes import stages
 from bertjax.reporting import page
 from bertjax.reporting.runs import read_run
 from bertjax.runs import run_folder
 from bertjax.sweeps.evaluations import evaluation
-from bertjax.tasks.minimal_pairs import init
 from bertjax.training.inference import Inference
 from tests import published, tiny
 from tests.experiments.commands import done, lines_of, tree_of
@@ -39,7 +38,9 @@ def write_model(folder, tokenizer=published.TOKENIZER, scale=0.5, max_positions=
     """Writes a folder for transformers' BertForMaskedLM. With scale 0, all logits are 0."""
     sizes = {"vocab_size": tokenizer.vocab_size, "max_positions": max_positions}
     config = dataclasses.replace(published.CONFIG, **sizes)
-    params = random_params(functools.partial(init, BertForMaskedLM(config)), scale=scale)
+    ids = np.zeros((1, 1), np.int32)
+    init = functools.partial(BertForMaskedLM(config).init, deterministic=True)
+    params = random_params(init, BertInputs(ids, ids, ids), ids, scale=scale)["params"]
     huggingface.save(folder, params, config, "BertForMaskedLM")
     tokenizer.save(folder)
     return folder

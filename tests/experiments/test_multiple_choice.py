@@ -210,7 +210,7 @@ def test_each_choice_has_a_row(tmp_path):
     for (question, choice), row in {(0, 0): 2, (0, 2): 4, (1, 0): 5, (1, 1): 6}.items():
         assert [id_ for id_ in batch["input_ids"][question, choice] if id_] == rows[row]["input_ids"].tolist()
     assert batch["segment_ids"].any(axis=-1).tolist() == [[True] * 3 + [False] * 2, [True] * 2 + [False] * 3]
-    assert [example.source.example for example in data.validation_examples()] == train
+    assert [example.source.item for example in data.validation_examples()] == train
     assert data.baselines() == {"valid/chance_accuracy": pytest.approx((1 / 2 + 1 / 3 + 1 / 2) / 3)}
 
 
@@ -218,7 +218,7 @@ def test_samples_show_questions_and_answers(tmp_path):
     task, data, *_ = ready(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, question in zip(found.examples, data.validation_examples(), strict=False):
-        assert example["reference"] == question.source.example.choices[data.codec.gold(question.source.example)]
+        assert example["reference"] == question.source.item.choices[data.codec.gold(question.source.item)]
         assert [bar["percent"] for bar in example["bars"]] == [25.0] * 4
 
 

@@ -142,7 +142,7 @@ def right_logits(example, length=24):
 def test_right_logits_score_100(tmp_path, variant, answerable, expected):
     task, data, settings, _ = ready(tmp_path, variant, answerable)
     examples = list(data.validation_examples())
-    assert len(examples) == len({example.source.example.id for example in examples}) > 8
+    assert len(examples) == len({example.source.item.id for example in examples}) > 8
     assert max(len(example.rows) for example in examples) > 1
     assert {row["segment_ids"].sum() for example in examples for row in example.rows} > {24}
     scores = task.score([(example, list(right_logits(example))) for example in examples])
@@ -151,7 +151,7 @@ def test_right_logits_score_100(tmp_path, variant, answerable, expected):
     assert settings.checkpoint.best_metric.removeprefix("valid/") in task.score_names()
     for example in examples:
         record = task.record(example, list(right_logits(example)))
-        assert record["answer"] == "".join(answer.text for answer in example.source.example.answers)
+        assert record["answer"] == "".join(answer.text for answer in example.source.item.answers)
 
 
 def test_each_question_has_its_rows(tmp_path):

@@ -157,8 +157,8 @@ def test_metrics(tmp_path):
 def test_samples_show_queries_and_texts(objective, tmp_path):
     task, data, *_ = ready(tmp_path, objective)
     for example, row in zip(shown(task, data, tmp_path / "shown").examples, data.valid, strict=False):
-        query, positive, *_ = row.source.example.texts
-        reference = positive if objective == "listwise" else row.source.example.scores[0]
+        query, positive, *_ = row.source.item.texts
+        reference = positive if objective == "listwise" else row.source.item.scores[0]
         assert (example["text"], example["reference"]) == (query, reference)
 
 

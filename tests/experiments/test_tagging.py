@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax.data.codecs.tagging import tagged_words
-from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
@@ -177,7 +177,7 @@ def test_entities_of_any_scheme_are_learned_in_bio(tmp_path):
     assert [each.config["data"]["scheme"] for each in (bio, io)] == ["BIO", "IO"]
     assert bio.task.labels == io.task.labels
     for ours, theirs in zip(bio.data.validation_examples(), io.data.validation_examples(), strict=True):
-        assert in_bio(ours.source.example.tags) == in_bio(theirs.source.example.tags)
+        assert in_bio(ours.source.item.tags) == in_bio(theirs.source.item.tags)
     assert score(io.task, io.data, lambda tag: tag)["f1"] == 1
     for scheme, end, single in (("BIOES", "E", "S"), ("BILOU", "L", "U")):
         ends = columns(tmp_path / "ends", *[f"Ann/B-PER my/I-PER Bell/{end}-PER Bob/{single}-PER sees/O"] * 30)
@@ -193,7 +193,7 @@ def score(task, data, predicted):
     """Returns the scores of predictions that are a function of the right tags."""
     results = []
     for example in data.validation_examples():
-        tags, outputs = iter(in_bio(example.source.example.tags)), []
+        tags, outputs = iter(in_bio(example.source.item.tags)), []
         for row, positions in zip(example.rows, example.source.kept, strict=True):
             logits = np.zeros((24, len(task.labels)), np.float32)
             for position in positions:
@@ -214,7 +214,7 @@ def test_every_word_is_scored_once(tmp_path):
     blind = score(task, data, lambda tag: tag if tag.endswith("PER") else "O")
     assert (blind["f1_PER"], blind["f1_LOC"], blind["precision"]) == (1, 0, 1)
     none = score(task, data, lambda _: "O")
-    counts = [tag for example in data.validation_examples() for tag in example.source.example.tags]
+    counts = [tag for example in data.validation_examples() for tag in example.source.item.tags]
     assert none["accuracy"] == counts.count("O") / len(counts)
     assert none["f1"] == 0
 
@@ -227,8 +227,8 @@ def field(data, name):
 
 def training_sentences(data, source):
     """Returns the words and tags of the training sentences, without the validation sentences."""
-    every = read_sentences(source, "data.source", Columns(0, -1), BadRows("stop"))
-    held_out = [example.source.example.words for example in data.validation_examples()]
+    every = read_sentences(source, "data.source", ColumnsConfig(0, -1), BadRows("stop"))
+    held_out = [example.source.item.words for example in data.validation_examples()]
     return [(each.words, each.tags) for each in every if not (held_out[:1] == [each.words] and held_out.pop(0))]
 
 
@@ -371,5 +371,5 @@ def test_samples_show_sentences_and_tags(tmp_path):
     found = shown(task, data, tmp_path / "shown")
     for example, sentence in zip(found.examples, data.validation_examples(), strict=False):
         words, tags, right = zip(*example["tagged"], strict=True)
-        assert (words, right) == (sentence.source.example.words, sentence.source.example.tags)
+        assert (words, right) == (sentence.source.item.words, sentence.source.item.tags)
         assert set(tags) == {"O"}

@@ -392,9 +392,9 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     files |= {key.replace("__", "__test_"): path for key, path in files.items()}
     task, data, *_ = ready_of(tmp_path, **files, **options, metrics=("bleu", "chrf", "exact_match"))
     examples = list(data.test_examples())
-    references = [example.source.example.target for example in examples]
+    references = [example.source.item.target for example in examples]
     assert references[0] == f"{target} 0", "as they stand in the file"
-    pairs = [example.source.example for example in examples]
+    pairs = [example.source.item for example in examples]
     several = [pair._replace(target="x", references=(pair.target,)) for pair in pairs]
     worse = [example._replace(source=Source(pair)) for example, pair in zip(examples, several, strict=True)]
     vocabulary = task.tokenizer[1]
@@ -419,13 +419,13 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
     assert [decoded(task, example) for example in both] == [["to German: a cat."]] * 2 and not empty.rows
-    assert both[0].source.example.source == "a cat."
+    assert both[0].source.item.source == "a cat."
     (long,) = task.examples(iter([" ".join(["cat"] * 40)]))
     assert all(part.startswith("to German: cat") for part in decoded(task, long))
     # Translations are scored without their prefix.
     held_out = next(data.validation_examples())
-    source = held_out.source.example.source
-    (target,) = data.codec.gold(held_out.source.example)
+    source = held_out.source.item.source
+    (target,) = data.codec.gold(held_out.source.item)
     assert source.startswith("to German: ") and not target.startswith("<de>")
     labels = task.tokenizer[1].encode_batch(["<de> " + target])[0]
     ids = np.append(labels, np.int32(task.tokenizer[1].eos_id))[None]
@@ -655,7 +655,7 @@ def test_samples_show_translations_and_references(tmp_path):
     task, data, *_ = ready_of(tmp_path)
     found = shown(task, data, tmp_path / "shown")
     for example, pair in zip(found.examples, data.validation_examples(), strict=False):
-        assert (example["source"], example["reference"]) == pair.source.example[:2]
+        assert (example["source"], example["reference"]) == pair.source.item[:2]
     titles = [matrix["title"] for matrix in found.matrices]
     assert titles == ["Attention mask of a row", "Position embeddings", "Similarity of positions"]
 

@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.contract import Data, TrainingTask
 from bertjax.data.rows.buckets import BucketedBatches, Rows, budget_sizes
+from bertjax.data.rows.stored import fields_of
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import budgets
@@ -81,7 +82,7 @@ def test_batches_of_several_lengths_count_each_with_its_length(labeled):
 
 def test_batches_with_more_short_rows():
     rng, lengths = np.random.default_rng(0), (16, 48, 64)
-    rows = Rows.of([{"input_ids": np.ones(length, np.int32)} for length in rng.integers(2, 65, 200)])
+    rows = Rows(fields_of({"input_ids": np.ones(length, np.int32)} for length in rng.integers(2, 65, 200)))
     batches = BucketedBatches(rows, lengths, budget_sizes(lengths, 8), seed=0)
     specs = [
         {

@@ -158,7 +158,7 @@ def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
 def test_a_tab_in_a_choice_is_part_of_it(home, monkeypatch):
     monkeypatch.setitem(TASKS, "choices", ("multiple_choice", {}))
     (found,) = make(home, "choices").examples_in([("a cat", "the\tdog", "a dog")])
-    assert list(found.source.example.choices.values()) == ["the\tdog", "a dog"]
+    assert list(found.source.item.choices.values()) == ["the\tdog", "a dog"]
 
 
 def test_white_space_around_a_text_is_kept(home, tmp_path):
@@ -375,7 +375,7 @@ def test_an_article_without_a_summary_is_summarized(home, tmp_path, row):
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
     task = make(home, "extracts", **{"data.article_field": "a", "data.gold_field": "gold"})
     (example,) = task.examples_of(str(tmp_path / "in.jsonl"))
-    assert example.source.example.sentences == ("A cat.",)
+    assert example.source.item.sentences == ("A cat.",)
 
 
 def test_all_articles_are_bad(home, tmp_path, caplog):

@@ -36,7 +36,7 @@ class ChoicesConfig(TableConfig):
     seq_len: int = always(None)
 
 
-class Question(NamedTuple):
+class Choices(NamedTuple):
     """A text and its choices."""
 
     context: str
@@ -45,52 +45,52 @@ class Question(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ChoiceCodec(TableCodec[Question]):
+class ChoiceCodec(TableCodec[Choices]):
     """Questions with several choices: one row for each choice."""
 
     kind = "ChoiceRecipe"
-    example = Question
+    example = Choices
     column_key = "data.{context_column,start_column,choice_columns}"
     has_tabs = True
     config: ChoicesConfig
 
-    def labeled(self, row: Row) -> Question:
-        question = self.parse_row(row)
+    def labeled(self, row: Row) -> Choices:
+        example = self.parse_row(row)
         label = str(value_of(row, self.config.label_column, "data.label_column")).strip()
-        if label not in question.choices or len(question.choices) > self.config.num_choices:
-            got = f"{len(question.choices)} choices, and {label!r} in column {self.config.label_column!r}"
-            expected = f"at most {self.config.num_choices} (data.num_choices), and one of {', '.join(question.choices)}"
+        if label not in example.choices or len(example.choices) > self.config.num_choices:
+            got = f"{len(example.choices)} choices, and {label!r} in column {self.config.label_column!r}"
+            expected = f"at most {self.config.num_choices} (data.num_choices), and one of {', '.join(example.choices)}"
             raise RowError(row.where, got, expected)
-        return question._replace(label=label)
+        return example._replace(label=label)
 
     @property
     def column_names(self) -> Sequence[str]:
         names = (self.config.context_column, self.config.start_column, *self.config.choice_columns)
         return [name for name in names if name]
 
-    def parse_row(self, row: Row) -> Question:
+    def parse_row(self, row: Row) -> Choices:
         config = self.config
         columns = [value_of(row, column, "data.choice_columns") for column in config.choice_columns]
         start = value_of(row, config.start_column, "data.start_column") if config.start_column else ""
         context = value_of(row, config.context_column, "data.context_column")
-        return _question(context, start, columns[0] if len(columns) == 1 else columns, row.where)
+        return _choices(context, start, columns[0] if len(columns) == 1 else columns, row.where)
 
-    def parse(self, texts: Sequence[str], where: str) -> Question:
+    def parse(self, texts: Sequence[str], where: str) -> Choices:
         context, *choices = texts
-        return _question(context, "", choices, where)
+        return _choices(context, "", choices, where)
 
-    def text(self, example: Question) -> str:
+    def text(self, example: Choices) -> str:
         return "\t".join([example.context, *example.choices.values()])
 
-    def gold(self, example: Question) -> str | None:
+    def gold(self, example: Choices) -> str | None:
         return example.label
 
-    def encode(self, examples: Sequence[Question]) -> Encoded:
+    def encode(self, examples: Sequence[Choices]) -> Encoded:
         pieces = [self.tokenizer.encode_batch([context, *choices.values()]) for context, choices, _ in examples]
         pairs = [[(context, choice) for choice in choices] for context, *choices in pieces]
         return encoded_texts(pairs, self.tokenizer, self.config.seq_len)
 
-    def training(self, examples: Sequence[Question]) -> TrainingRows:
+    def training(self, examples: Sequence[Choices]) -> TrainingRows:
         """Returns rows with "choice", the index of a row's choice, and "label", the index of the correct one."""
         encoded = self.encode(examples)
         choice = [number for example in examples for number in range(len(example.choices))]
@@ -100,8 +100,8 @@ class ChoiceCodec(TableCodec[Question]):
         return TrainingRows({**encoded.fields, **scalars}, counts)
 
 
-def _question(context: Any, start: Any, values: Any, where: str) -> Question:
-    """Returns a question without its label. Raises RowError unless it has a text and two or more choices."""
+def _choices(context: Any, start: Any, values: Any, where: str) -> Choices:
+    """Returns the choices without their label. Raises RowError unless it has a text and two or more choices."""
     choices = _by_label(values)
     texts = [context, *choices.values()]
     if len(choices) < 2 or not all(isinstance(text, str) for text in (start, *texts)) or not all(map(str.strip, texts)):
@@ -109,7 +109,7 @@ def _question(context: Any, start: Any, values: Any, where: str) -> Question:
         raise RowError(where, got, "a text, a start, and two or more choices with distinct labels")
     check_text(" ".join([start, *choices, *texts]), where)
     choices = {label: f"{start} {text}" if start else text for label, text in choices.items()}
-    return Question(context, choices, None)
+    return Choices(context, choices, None)
 
 
 def _by_label(choices: Any) -> dict[str, Any]:

@@ -34,13 +34,13 @@ class Encoded(NamedTuple):
 
     Attributes:
       fields: the fields of their rows, in order: a `Ragged` has an array for each row, a plain array a number.
-      sizes: the number of rows of each example; None for one row each.
+      sizes: the number of rows of each example.
       limits: for each example what was done because it is longer than a limit, "truncated" or "split", and the limit.
       kept: for each example what its task needs besides the fields; empty for nothing.
     """
 
     fields: Fields
-    sizes: Int[np.ndarray, " examples"] | None
+    sizes: Int[np.ndarray, " examples"]
     limits: Sequence[Limits]
     kept: Sequence[Any] = ()
 
@@ -107,19 +107,16 @@ class Codec(abc.ABC, Generic[R]):
     Attributes:
       splits_tabs: whether tabs in a line separate texts.
       has_tabs: whether a `.tsv` file without the columns is a file of such lines.
+      columns: the columns of tables to predict on; None to read no tables.
     """
 
     splits_tabs: bool = True
     has_tabs: bool = False
+    columns: Columns | None = None
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[R]) -> Encoded:
         """Returns the rows of examples, without what is learned from them. Raises RowError for a bad example."""
-
-    @property
-    def columns(self) -> Columns | None:
-        """The columns of tables to predict on; None to read no tables."""
-        return None
 
     def parse(self, texts: Sequence[str], where: str) -> R:
         """Returns the example of the texts of an input at `where`. Raises RowError for bad texts."""
@@ -274,7 +271,7 @@ class TableCodec(TrainingCodec[R]):
         """The columns to predict on."""
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Columns:  # type: ignore[override]
         return Columns(self.column_key, self.column_names, self.config.header, self.config.separator)
 
     def restored(self, values: Any) -> R:
@@ -295,7 +292,7 @@ def encoded_texts(examples: Sequence[Sequence[Sequence[Sequence[int]]]], tokeniz
     fields = text_fields(itertools.chain.from_iterable(examples), tokenizer, seq_len)
     truncated = [sum(is_too_long(row, tokenizer, seq_len) for row in rows) for rows in examples]
     sizes = np.array(list(map(len, examples)), np.int32)
-    return Encoded(fields, sizes, limits_of(of_seq_len(seq_len), truncated=truncated), truncated)
+    return Encoded(fields, sizes, limits_of(seq_len, truncated=truncated), truncated)
 
 
 def check_texts(texts: Sequence[str], where: str, numbers: Sequence[int], fix: str = "") -> None:
@@ -319,26 +316,22 @@ def _counted(number: int) -> str:
     return "one text" if number == 1 else f"{number} texts"
 
 
-def limits_of(limit: str, *, truncated: Iterable[Any], split: Iterable[Any] = ()) -> list[Limits]:
-    """Returns `Encoded.limits` of examples with one limit.
+def limits_of(seq_len: int, *, truncated: Iterable[Any], split: Iterable[Any] = ()) -> list[Limits]:
+    """Returns `Encoded.limits` of examples whose only limit is the length of a row.
 
-    >>> limits_of("data.seq_len=8 tokens", truncated=[False, True])
+    >>> limits_of(8, truncated=[False, True])
     [mappingproxy({}), {'truncated': 'data.seq_len=8 tokens'}]
 
     Args:
-      limit: the name of the limit.
+      seq_len: the maximum number of tokens of a row.
       truncated: whether each example is truncated.
       split: whether each example is split into several rows; empty if none is.
     """
-    flags = list(truncated)
-    splits = list(split) or [False] * len(flags)
-    forms: dict[tuple[bool, bool], Limits] = {
-        (False, False): NO_LIMITS,
-        (True, False): {"truncated": limit},
-        (False, True): {"split": limit},
-        (True, True): {"truncated": limit, "split": limit},
-    }
-    return [forms[bool(one), bool(other)] for one, other in zip(flags, splits, strict=True)]
+    truncated = list(truncated)
+    pairs = zip(truncated, list(split) or [False] * len(truncated), strict=True)
+    flags = [{"truncated": is_truncated, "split": is_split} for is_truncated, is_split in pairs]
+    limit = of_seq_len(seq_len)
+    return [{name: limit for name, flag in of_example.items() if flag} or NO_LIMITS for of_example in flags]
 
 
 def of_seq_len(seq_len: int) -> str:

@@ -65,11 +65,9 @@ class Labeled(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """See `Collection.sizes`."""
         return {split: len(texts) for split, texts in self.texts.items()}
 
     def numbered(self) -> Iterator[tuple[str, int, str]]:
-        """See `Collection.numbered`."""
         return ((split, number, text) for split, texts in self.texts.items() for number, text in enumerate(texts))
 
 
@@ -151,9 +149,5 @@ class Sources:
         return Labeled(texts, labels)
 
     def _labeled_text(self, row: Row) -> tuple[str, str]:
-        column = self._config.label_column
-        value = tables.value_of(row, column, "data.label_column")
-        label = str(value).strip()
-        if value is None or not label:
-            raise RowError(row.where, f"an empty label in column {column!r}", "a class")
+        label = tables.label_of(row, self._config.label_column, "data.label_column")
         return tables.text_of(row, self._config.text_field, "data.text_field"), label

@@ -40,7 +40,6 @@ class LabelSetsConfig(LabeledTextConfig):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """See `flags_of`."""
         return flags_of(self.label_column)
 
     def check_columns(self) -> None:
@@ -78,7 +77,21 @@ class LabelSetCodec(LabeledTextCodec):
     config: LabelSetsConfig
 
     def label(self, row: Row, column: str) -> tuple[str, ...]:
-        return _label_set(self.config, row, column)
+        """Returns the classes of a row, from columns of 0 and 1 or from one column. Raises RowError for a bad value."""
+        if flags := self.config.flags:
+            return tuple(name for name in flags if _flag(row, name))
+        value = value_of(row, column, LABEL_KEY)
+        values = _parts(value, row.where, column, self.config.label_separator) if isinstance(value, str) else value
+        if not isinstance(values, list):
+            got = "no label" if value is None else type(value).__name__
+            raise RowError(row.where, f"{got} in column {column!r}", "a list of classes, empty for no class")
+        names = tuple(class_name(each, row.where, column) for each in values)
+        for name in names:
+            check_text(name, row.where)
+        if len(set(names)) < len(names):
+            (name, _), *_ = Counter(names).most_common()
+            raise RowError(row.where, f"class {name!r} twice in column {column!r}", "each class once")
+        return names
 
     def survey(self) -> Survey[LabeledText]:
         """Returns a survey of the classes. Columns of 0 and 1 are classes even if all of their rows are 0."""
@@ -98,17 +111,14 @@ class LabelSetSurvey(LabelSurvey):
     """Also counts the rows of each split, which may have several classes or none."""
 
     def __init__(self, known: Sequence[str] = ()) -> None:
-        """See `LabelSurvey`."""
         super().__init__(known)
         self._rows = Counter[str]()
 
     def add(self, split: str, rows: Sequence[LabeledText]) -> None:
-        """See `Survey.add`."""
         super().add(split, rows)
         self._rows[split] += len(rows)
 
     def facts(self) -> dict[str, Any]:
-        """See `Survey.facts`."""
         return {**super().facts(), "rows": dict(self._rows)}
 
 
@@ -127,24 +137,6 @@ def indicators(labels: Ragged, places: Int32[np.ndarray, " n"], num_classes: int
     found = np.zeros((len(labels.lengths), num_classes), bool)
     found[np.repeat(np.arange(len(found)), labels.lengths), places[labels.values]] = True
     return found
-
-
-def _label_set(config: LabelSetsConfig, row: Row, column: str) -> tuple[str, ...]:
-    """Returns the classes of a row, from columns of 0 and 1 or from one column. Raises RowError for a bad value."""
-    if flags := config.flags:
-        return tuple(name for name in flags if _flag(row, name))
-    value = value_of(row, column, LABEL_KEY)
-    values = _parts(value, row.where, column, config.label_separator) if isinstance(value, str) else value
-    if not isinstance(values, list):
-        got = "no label" if value is None else type(value).__name__
-        raise RowError(row.where, f"{got} in column {column!r}", "a list of classes, empty for no class")
-    names = tuple(class_name(each, row.where, column) for each in values)
-    for name in names:
-        check_text(name, row.where)
-    if len(set(names)) < len(names):
-        (name, _), *_ = Counter(names).most_common()
-        raise RowError(row.where, f"class {name!r} twice in column {column!r}", "each class once")
-    return names
 
 
 def _flag(row: Row, column: str) -> bool:

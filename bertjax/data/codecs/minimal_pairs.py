@@ -25,10 +25,7 @@ _log = logging.getLogger(__name__)
 
 METHODS = ("original", "within_word_l2r")
 # The columns of the good and the bad sentence, the phenomenon and the paradigm. The second are those of BLiMP's files.
-_COLUMNS = (
-    ("good", "bad", "phenomenon", "paradigm"),
-    ("sentence_good", "sentence_bad", "linguistics_term", "UID"),
-)
+_COLUMNS = (("good", "bad", "phenomenon", "paradigm"), ("sentence_good", "sentence_bad", "linguistics_term", "UID"))
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
@@ -61,7 +58,7 @@ class SentenceCodec(Codec[Sentence]):
       method: "original" masks one token at a time (Salazar et al. 2020). "within_word_l2r" also masks the later tokens
         of its word, which would give it away (Kauf and Ivanova 2023). Ignored for causal models.
       direction: "both" for a masked language model, or the direction of a causal one.
-      table: the columns of tables to predict on.
+      columns: the columns of tables to predict on.
     """
 
     splits_tabs = False
@@ -69,11 +66,7 @@ class SentenceCodec(Codec[Sentence]):
     max_positions: int
     method: str
     direction: str
-    table: Columns | None = None
-
-    @property
-    def columns(self) -> Columns | None:
-        return self.table
+    columns: Columns | None = None
 
     def parse(self, texts: Sequence[str], where: str) -> Sentence:
         check_texts(texts, where, (1,))

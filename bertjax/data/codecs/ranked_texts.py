@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.codecs.codec import Encoded, TrainingRows, encoded_texts, limits_of, of_seq_len
+from bertjax.data.codecs.codec import Encoded, TrainingRows, encoded_texts, limits_of
 from bertjax.data.codecs.related_texts import QueriesCodec, RelatedTexts
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, key_of
@@ -75,7 +75,7 @@ class RankedTextsCodec(QueriesCodec):
         pieces = [self.tokenizer.encode_batch(example.texts) for example in examples]
         pairs = [[(query, text[: self._room(query)]) for text in texts] for query, *texts in pieces]
         truncated = [sum(len(text) > self._room(query) for text in texts) for query, *texts in pieces]
-        limits = limits_of(of_seq_len(self.config.seq_len), truncated=truncated)
+        limits = limits_of(self.config.seq_len, truncated=truncated)
         return encoded_texts(pairs, self.tokenizer, self.config.seq_len)._replace(limits=limits, kept=truncated)
 
     def training(self, examples: Sequence[RelatedTexts]) -> TrainingRows:

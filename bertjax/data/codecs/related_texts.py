@@ -13,7 +13,7 @@ from bertjax.config import Constraint, Count, always
 from bertjax.data.codecs.codec import Encoded, Survey, TableCodec, TrainingRows, check_texts, encoded_texts
 from bertjax.data.codecs.labeled_text import number_of
 from bertjax.data.readers.lines import RowError, check_text
-from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
+from bertjax.data.readers.tables import Row, TableConfig, key_of, label_of, value_of
 from bertjax.data.splits import TRAIN
 from bertjax.errors import UserError
 
@@ -150,17 +150,11 @@ class RelatedTextsCodec(QueriesCodec):
             fix = f"raise --config.data.num_negatives to {len(texts) - 2}, or delete some"
             expected = f"at most {self.config.num_negatives}, data.num_negatives"
             raise RowError(row.where, f"{len(texts) - 2} negatives", expected, fix)
-        label = self._class(row) if self.config.label_column else None
+        column = self.config.label_column
+        label = label_of(row, column, "data.label_column") if column else None
         if self.scores == "teacher":
             return RelatedTexts(texts, self.read_teacher(row, len(texts) - 1), label)
         return RelatedTexts(texts, self.read_scores(row, 1, "one score") if self.scores else (), label)
-
-    def _class(self, row: Row) -> str:
-        column = self.config.label_column
-        value = value_of(row, column, "data.label_column")
-        if value is None or not str(value).strip():
-            raise RowError(row.where, f"an empty label in column {column!r}", "a class")
-        return str(value).strip()
 
     def survey(self) -> Survey[RelatedTexts]:
         return _Survey()

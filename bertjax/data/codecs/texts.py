@@ -7,12 +7,12 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from bertjax.data.codecs.codec import NO_LIMITS, Codec, Columns, Encoded, check_texts, limits_of, of_seq_len
+from bertjax.data.codecs.codec import NO_LIMITS, Codec, Columns, Encoded, check_texts, encoded_texts, limits_of
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields, Ragged, fields_of
-from bertjax.data.rows.text_rows import is_too_long, text_fields, unit_rows
+from bertjax.data.rows.text_rows import text_fields, unit_rows
 from bertjax.data.text.tokenizers import Tokenizer
 
 
@@ -30,28 +30,22 @@ class TextCodec(Codec[Texts]):
     Attributes:
       tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row.
-      table: the columns of tables.
+      columns: the columns of tables.
       has_tabs: see `Codec`.
     """
 
     tokenizer: Tokenizer
     seq_len: int
-    table: Columns
+    columns: Columns
     has_tabs: bool = True
-
-    @property
-    def columns(self) -> Columns:
-        return self.table
 
     def parse(self, texts: Sequence[str], where: str) -> Texts:
         check_texts(texts, where, (1, 2))
         return Texts(tuple(texts), where)
 
     def encode(self, examples: Sequence[Texts]) -> Encoded:
-        segments = [self.tokenizer.encode_batch(example.texts) for example in examples]
-        truncated = [is_too_long(pieces, self.tokenizer, self.seq_len) for pieces in segments]
-        fields = text_fields(segments, self.tokenizer, self.seq_len)
-        return Encoded(fields, None, limits_of(of_seq_len(self.seq_len), truncated=truncated))
+        rows = [[self.tokenizer.encode_batch(example.texts)] for example in examples]
+        return encoded_texts(rows, self.tokenizer, self.seq_len)._replace(kept=())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +109,7 @@ class UnitCodec(TextCodec):
             fields = {**fields, "unit_lengths": lengths._replace(values=np.ones_like(lengths.values))}
         sizes = np.array([len(rows) for rows, _ in windows], np.int32)
         truncated = [is_cut for _, is_cut in windows]
-        limits = limits_of(of_seq_len(self.seq_len), truncated=truncated, split=sizes > 1)
+        limits = limits_of(self.seq_len, truncated=truncated, split=sizes > 1)
         units = [
             Units(
                 list(itertools.chain.from_iterable(names for names, _ in texts)),
@@ -146,8 +140,8 @@ class MaskedTextCodec(TextCodec):
 
     def parse_row(self, row: Row) -> Texts:
         """A text of a table may have a tab between two segments, like a line."""
-        (name,) = self.table.names
-        return self.parse(tables.text_of(row, name, self.table.key).split("\t"), row.where)
+        (name,) = self.columns.names
+        return self.parse(tables.text_of(row, name, self.columns.key).split("\t"), row.where)
 
     def parse(self, texts: Sequence[str], where: str) -> Texts:
         return Texts(tuple(texts), where)
@@ -159,7 +153,8 @@ class MaskedTextCodec(TextCodec):
         positions = np.array([position for of_row in masks for position in of_row], np.int32) + np.int32(self.shift)
         fields = text_fields(segments, self.tokenizer, self.seq_len)
         field = Ragged(positions, np.array(list(map(len, masks)), np.int32))
-        return Encoded({**fields, "masked_positions": field}, None, [NO_LIMITS] * len(examples), masks)
+        sizes = np.ones(len(examples), np.int32)
+        return Encoded({**fields, "masked_positions": field}, sizes, [NO_LIMITS] * len(examples), masks)
 
     def _masks(self, example: Texts, segments: Sequence[Sequence[int]]) -> list[int]:
         """Returns the positions of the [MASK] tokens. Raises RowError without any, or for too many texts or tokens."""

@@ -23,12 +23,7 @@ _DONE = "done.json"
 
 
 def make_parts(
-    source: TextSource,
-    documents: Documents,
-    work: Callable[..., None],
-    folder: Path,
-    config: BeamConfig,
-    workers: int,
+    source: TextSource, documents: Documents, work: Callable[..., None], folder: Path, config: BeamConfig, workers: int
 ) -> tuple[list[Path], dict[str, int]]:
     """Writes the parts of a source. Returns their paths in the source's order, and the counts of the source.
 

@@ -116,14 +116,7 @@ def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: Bad
 
 
 def read_input(
-    path: str,
-    key: str,
-    columns: Sequence[str],
-    header: bool,
-    separator: str,
-    bad_rows: BadRows,
-    *,
-    tabs: bool = False,
+    path: str, key: str, columns: Sequence[str], header: bool, separator: str, bad_rows: BadRows, *, tabs: bool = False
 ) -> Iterator[Row] | None:
     """Returns the rows of an input file for prediction, or None if it has lines of text instead of a table.
 
@@ -226,6 +219,14 @@ def text_of(row: Row, column: str, key: str) -> str:
     if not value.strip():
         raise RowError(row.where, f"an empty text in column {column!r}", "text", "add the text or delete the row")
     return value
+
+
+def label_of(row: Row, column: str, key: str) -> str:
+    """Returns the label in the column that config key `key` names. Raises RowError if it is empty."""
+    value = value_of(row, column, key)
+    if value is None or not str(value).strip():
+        raise RowError(row.where, f"an empty label in column {column!r}", "a class")
+    return str(value).strip()
 
 
 def _without(row: Row, column: str, key: str) -> RowError:

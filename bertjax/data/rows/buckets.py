@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from bertjax.config import Constrained
 from bertjax.data.random import permutation
 from bertjax.data.rows.layout import Layout
-from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
+from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
@@ -103,7 +103,6 @@ class Rows:
 
     Attributes:
       lengths: the length of each row.
-      fields: the names of the fields; one of them is "input_ids".
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -112,16 +111,10 @@ class Rows:
         Args:
           fields: the fields of at least one row. "input_ids" determines the lengths of all `Ragged` fields.
         """
-        self.fields = tuple(fields)
         self._ragged = {name: field.values for name, field in fields.items() if isinstance(field, Ragged)}
         self._scalars = {name: field for name, field in fields.items() if isinstance(field, np.ndarray)}
         self.lengths = cast(Ragged, fields["input_ids"]).lengths.astype(np.int64)
         self._starts = np.cumsum(self.lengths) - self.lengths
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> "Rows":
-        """Builds `Rows` from at least one row. All rows have the same fields."""
-        return cls(fields_of(rows))
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """Returns rows by index, padded with zeros to `length`. The index -1 is an empty row.
@@ -151,16 +144,20 @@ class Rows:
           float32, 1 for an example and 0 for unused room.
         """
         layout = Layout.of(self.lengths[instances], sizes)
+        of_examples = {name: values[instances] for name, values in self._scalars.items()}
+        of_examples["cls_positions"] = layout.offset.astype(np.int32)
+        of_examples["weights"] = np.ones(len(instances), np.float32)
+        batch = self.packed_tokens(instances, layout, (len(sizes), length))
+        room = (len(sizes), max_examples(length))
+        return batch | {name: layout.spread_instances(values, room) for name, values in of_examples.items()}
+
+    def packed_tokens(self, instances: Indices, layout: Layout, shape: tuple[int, int]) -> dict[str, np.ndarray]:
+        """Returns the fields of `packed` per token, for the instances in a layout of rows."""
         tokens = np.repeat(self._starts[instances], layout.lengths) + layout.position
         of_tokens = {name: values[tokens] for name, values in self._ragged.items()}
         of_tokens["segment_ids"] = (1 + layout.number[layout.instance]).astype(np.int32)
         of_tokens["position_ids"] = layout.position.astype(np.int32)
-        of_examples = {name: values[instances] for name, values in self._scalars.items()}
-        of_examples["cls_positions"] = layout.offset.astype(np.int32)
-        of_examples["weights"] = np.ones(len(instances), np.float32)
-        shape, room = (len(sizes), length), (len(sizes), max_examples(length))
-        batch = {name: layout.spread_tokens(values, shape) for name, values in of_tokens.items()}
-        return batch | {name: layout.spread_instances(values, room) for name, values in of_examples.items()}
+        return {name: layout.spread_tokens(values, shape) for name, values in of_tokens.items()}
 
 
 @dataclasses.dataclass(frozen=True)

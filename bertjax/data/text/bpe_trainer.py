@@ -28,11 +28,7 @@ class Bpe(NamedTuple):
 
 
 def train(
-    counts: Mapping[str, int],
-    characters: Mapping[str, int],
-    vocab_size: int,
-    specials: Sequence[str],
-    coverage: float,
+    counts: Mapping[str, int], characters: Mapping[str, int], vocab_size: int, specials: Sequence[str], coverage: float
 ) -> Bpe:
     """Trains a vocabulary of at most `vocab_size` tokens.
 

@@ -45,10 +45,7 @@ def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, i
     """
     if vocab_size < MIN_VOCAB_SIZE:
         raise UserError(
-            "vocabulary size",
-            got=vocab_size,
-            expected=f"at least {MIN_VOCAB_SIZE}",
-            fix="raise the vocabulary size",
+            "vocabulary size", got=vocab_size, expected=f"at least {MIN_VOCAB_SIZE}", fix="raise the vocabulary size"
         )
     if not counts:
         raise UserError("training a vocabulary", got="no words", expected="text", fix="check the source files")

@@ -44,13 +44,7 @@ def to_canonical(
 FAMILY = Family(
     name="gte",
     label="GTE",
-    fixed={
-        **bert.FAMILY.fixed,
-        "positions": "rotary",
-        "gated": True,
-        "unbiased": "intermediate",
-        "activation": "gelu",
-    },
+    fixed={**bert.FAMILY.fixed, "positions": "rotary", "gated": True, "unbiased": "intermediate", "activation": "gelu"},
     read_config=functools.partial(rotary.read_config, base=160_000.0, is_gelu=True),
     write_config=rotary.write_config,
     prefix="Gte",

@@ -236,11 +236,7 @@ def _config_json(config: EncoderDecoderConfig, special: SpecialIds) -> dict[str,
 
 
 def _ids_json(special: SpecialIds) -> dict[str, int]:
-    return {
-        "pad_token_id": special.pad_id,
-        "decoder_start_token_id": special.bos_id,
-        "eos_token_id": special.eos_id,
-    }
+    return {"pad_token_id": special.pad_id, "decoder_start_token_id": special.bos_id, "eos_token_id": special.eos_id}
 
 
 class Folder(Published):

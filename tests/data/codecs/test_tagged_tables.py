@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from bertjax.data.codecs.tagging import sentences, tagged_words
-from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
@@ -32,7 +32,7 @@ FORM = {"text_field": "form", "tags_field": "upos"}
 
 
 def read(path, on_bad_row="stop", **fields):
-    options = Columns(0, -1), BadRows(on_bad_row), TableFields(**fields)
+    options = ColumnsConfig(0, -1), BadRows(on_bad_row), TableFields(**fields)
     found = tagged_words.read_sentences(str(path), "data.source", *options)
     return [" ".join(f"{word}/{tag}" for word, tag in zip(*sentence[:2], strict=True)) for sentence in found]
 

@@ -7,7 +7,7 @@ from bertjax.data.codecs.questions import questions
 from bertjax.data.codecs.summarization import article_formats
 from bertjax.data.codecs.summarization.article_formats import ArticleFormat
 from bertjax.data.codecs.tagging import tagged_words
-from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.translation.parallel_text import ParallelText, ParallelTextConfig
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
@@ -22,7 +22,7 @@ PAIRS |= {"source_column": "", "target_column": "", "header": True, "separator":
 READERS = {
     "text": (lambda name: TextSource(name, "text", "stop").documents(), ()),
     "tables": (lambda name: tables.read_rows(name, "data.source", True, "\t", STOP), ()),
-    "tags": (lambda name: tagged_words.read_sentences(name, "data.source", Columns(0, -1), STOP), ()),
+    "tags": (lambda name: tagged_words.read_sentences(name, "data.source", ColumnsConfig(0, -1), STOP), ()),
     "questions": (
         lambda name: questions.read_questions(name, "data.source", STOP, aligned=True),
         (".csv", ".tsv", ".TMX"),

@@ -18,6 +18,7 @@ from bertjax.data.rows.buckets import (
     max_examples,
 )
 from bertjax.data.rows.packed_rows import count_rows, training_batches
+from bertjax.data.rows.stored import fields_of
 from bertjax.errors import UserError
 
 
@@ -28,7 +29,7 @@ def row(number, length):
 
 
 def batches_of(lengths, batch_size=4, seed=3, limit=40, budget=False):
-    rows = Rows.of(row(i, n) for i, n in enumerate(lengths))
+    rows = Rows(fields_of(row(i, n) for i, n in enumerate(lengths)))
     padded = bucket_lengths(limit)
     sizes = budget_sizes(padded, batch_size) if budget else [batch_size] * len(padded)
     return BucketedBatches(rows, padded, sizes, seed)
@@ -40,9 +41,8 @@ def take(batches, start, count, rows=None):
 
 
 def test_a_worked_example():
-    rows = Rows.of([row(0, 2), row(1, 3)])
+    rows = Rows(fields_of([row(0, 2), row(1, 3)]))
     assert rows.lengths.tolist() == [2, 3]
-    assert rows.fields == ("input_ids", "token_type_ids", "labels")
     batch = rows.padded(np.array([1, -1, 0]), 4)
     assert {name: array.tolist() for name, array in batch.items()} == {
         "segment_ids": [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]],
@@ -70,7 +70,7 @@ def test_the_chosen_lengths_have_the_lowest_cost(lengths, of_a_length):
 
 
 def test_a_worked_example_of_packing():
-    rows = Rows.of([row(0, 2), row(1, 3), row(2, 4)])
+    rows = Rows(fields_of([row(0, 2), row(1, 3), row(2, 4)]))
     batch = rows.packed(np.array([1, 0, 2]), np.array([2, 0, 1]), 6)
     assert {name: array.tolist() for name, array in batch.items()} == {
         "segment_ids": [[1, 1, 1, 2, 2, 0], [0] * 6, [1, 1, 1, 1, 0, 0]],
@@ -88,7 +88,7 @@ def test_a_worked_example_of_packing():
 @settings(max_examples=25)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_every_row_comes_once_in_an_epoch_of_packed_ones(lengths, batch_size, seed):
-    batches = training_batches(Rows.of(row(i, n) for i, n in enumerate(lengths)), (40,), True, batch_size, seed)
+    batches = training_batches(Rows(fields_of(row(i, n) for i, n in enumerate(lengths))), (40,), True, batch_size, seed)
     assert batches.steps_per_epoch == -(-count_rows(np.array(lengths), 40, True) // batch_size)
     labels = []
     for batch in itertools.islice(batches.training(0, np.arange(batch_size)), batches.steps_per_epoch):

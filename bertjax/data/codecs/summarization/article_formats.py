@@ -75,13 +75,7 @@ class Stored(NamedTuple):
 
 
 def read(
-    source: str,
-    key: str,
-    style: ArticleFormat,
-    needs_summary: bool,
-    bad_rows: BadRows,
-    *,
-    gold_suffices: bool = False,
+    source: str, key: str, style: ArticleFormat, needs_summary: bool, bad_rows: BadRows, *, gold_suffices: bool = False
 ) -> Iterator[Stored]:
     """Yields the articles of files or of a TFDS dataset, in order.
 
@@ -166,10 +160,6 @@ def has_summaries(source: str, key: str) -> bool:
     if source.startswith("tfds:"):
         return True
     return all(suffix_of(path) in _KINDS for path in find_files(source, key))
-
-
-def _lines_with_text(path: Path) -> Iterator[Line]:
-    return (line for line in lines.read_lines(path, MAX_DOCUMENT_BYTES) if not line.is_blank)
 
 
 def _texts(path: Path) -> list[str]:

@@ -6,18 +6,14 @@ summaries consist of sentences of their articles, these can be selected exactly.
 """
 
 import dataclasses
-import functools
 import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from bertjax.config import Constrained, Count, Size, at_least, each, one_of
-from bertjax.words import without_punctuation
-
-if TYPE_CHECKING:
-    from nltk.stem.porter import PorterStemmer
+from bertjax.words import ngram_counts, porter_stem, without_punctuation
 
 _Words = Sequence[bytes]
 _Score = Callable[[tuple[int, ...]], float]
@@ -27,7 +23,6 @@ _SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"  # the white space of str.split, other tha
 _TO_SPACES = bytes.maketrans(_SPACES, b" " * len(_SPACES))
 _DELETED = bytes(set(range(128)) - set(_KEPT + _SPACES + b" \n"))
 _ROUGE_WORD = re.compile(r"[a-z0-9]+")
-_STEMMED_FROM = 4  # letters, as in ROUGE-1.5.5 and rouge-score
 _EPSILON = 1e-8  # PreSumm's protection against division by zero
 _SLACK = 1e-9  # larger than the rounding error of a bound
 
@@ -160,8 +155,8 @@ def _counts_score(sentences: Sequence[str], summary: Sequence[str], config: Orac
     """Returns ROUGE's measure."""
     words = [_rouge_words(sentence, config) for sentence in sentences]
     wanted = [_rouge_words(sentence, config) for sentence in summary]
-    references = {n: sum((_ngram_counts(of_sentence, n) for of_sentence in wanted), Counter()) for n in config.ngrams}
-    found = {n: [_ngram_counts(of_sentence, n) for of_sentence in words] for n in config.ngrams}
+    references = {n: sum((ngram_counts(of_sentence, n) for of_sentence in wanted), Counter()) for n in config.ngrams}
+    found = {n: [ngram_counts(of_sentence, n) for of_sentence in words] for n in config.ngrams}
     sizes = {n: [counts.total() for counts in found[n]] for n in config.ngrams}
     hits = {n: [counts & reference for counts in found[n]] for n, reference in references.items()}
 
@@ -257,25 +252,8 @@ def _rouge_words(text: str, config: OracleConfig) -> list[str]:
     if config.letters == "unicode":
         return without_punctuation(text.lower(), joins=False)
     words: list[str] = _ROUGE_WORD.findall(text.lower())
-    return [_stem(word) for word in words] if config.stem else words
-
-
-@functools.lru_cache(maxsize=2**17)
-def _stem(word: str) -> str:
-    return _porter().stem(word) if len(word) >= _STEMMED_FROM else word
-
-
-@functools.cache
-def _porter() -> "PorterStemmer":
-    # Imported on first use, because the import is slow.
-    from nltk.stem.porter import PorterStemmer
-
-    return PorterStemmer()
+    return [porter_stem(word) for word in words] if config.stem else words
 
 
 def _pairs(words: _Words) -> Iterator[tuple[bytes, bytes]]:
     return itertools.pairwise(words)
-
-
-def _ngram_counts(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(words[start:] for start in range(n)), strict=False))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from bertjax import words
-from bertjax.data.codecs.codec import Encoded, Input, Survey, TrainingCodec, TrainingRows, limits_of, of_seq_len
+from bertjax.data.codecs.codec import Encoded, Input, Survey, TrainingCodec, TrainingRows, limits_of
 from bertjax.data.codecs.summarization import article_rows, article_text, articles, summary_rows
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.codecs.summarization.article_text import LabelsConfig
@@ -120,9 +120,9 @@ class ArticleCodec(TrainingCodec[Article]):
         names = (*self.inputs, *self.prediction_inputs)
         fields = fields_of({name: row.inputs[name] for name in names} for row in itertools.chain.from_iterable(rows))
         sizes = np.array(list(map(len, rows)), np.int32)
-        of_articles = limits_of("data.limits allow", truncated=[article.is_cut for article in limited])
+        of_articles = [{"truncated": "data.limits allow"} if article.is_cut else {} for article in limited]
         is_cut = [any(row.is_cut for row in of_article) for of_article in rows]
-        of_rows = limits_of(of_seq_len(self.rows.seq_len), truncated=is_cut, split=sizes > 1)
+        of_rows = limits_of(self.rows.seq_len, truncated=is_cut, split=sizes > 1)
         limits = [{**of_article, **of_row} for of_article, of_row in zip(of_articles, of_rows, strict=True)]
         parts = [tuple(row.part for row in of_article) for of_article in rows]
         return Encoded(fields, sizes, limits, list(map(ArticleParts, limited, parts)))

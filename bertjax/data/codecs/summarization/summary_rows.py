@@ -2,18 +2,14 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
-from jaxtyping import Int64
 
 from bertjax.data.codecs.summarization.article_rows import encode
-from bertjax.data.rows.buckets import Rows
-from bertjax.data.rows.stored import Fields, Ragged
+from bertjax.data.rows.buckets import Indices, Rows
+from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
-
-Indices = Int64[np.ndarray, " n"]
 
 # PreSumm's tokens for the start and end of a summary and between its sentences. BERT's pretraining does not use them.
 START, END, BETWEEN = TARGET_TOKENS = ("[unused0]", "[unused1]", "[unused2]")
@@ -75,10 +71,10 @@ class SummaryRows:
           target_len: the maximum number of tokens of a summary.
         """
         self._sources = Rows({name: field for name, field in fields.items() if name != "labels"})
-        self._targets, self._target_len = cast(Ragged, fields["labels"]), target_len
+        self._targets = Rows({"input_ids": fields["labels"]})
+        self._target_len = target_len
         self.lengths = self._sources.lengths
         assert self._targets.lengths.max() <= target_len
-        self._starts = np.cumsum(self._targets.lengths, dtype=np.int64) - self._targets.lengths
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
         """Returns pairs by index, with articles padded with zeros to `length`. The index -1 is an empty row.
@@ -87,9 +83,6 @@ class SummaryRows:
           the fields of `Rows.padded` for the articles; labels and target_segment_ids [B, T] int32, where T is
           `target_len`; target_segment_ids is 1 at tokens and 0 at padding.
         """
-        positions = np.arange(self._target_len)
-        inside = positions < np.where(indices < 0, 0, self._targets.lengths[indices])[:, None]
-        labels = np.zeros(inside.shape, np.int32)
-        labels[inside] = self._targets.values[(self._starts[indices][:, None] + positions)[inside]]
-        targets = {"labels": labels, "target_segment_ids": inside.astype(np.int32)}
-        return {**self._sources.padded(indices, length), **targets}
+        batch = self._sources.padded(indices, length)
+        targets = self._targets.padded(indices, self._target_len)
+        return {**batch, "labels": targets["input_ids"], "target_segment_ids": targets["segment_ids"]}

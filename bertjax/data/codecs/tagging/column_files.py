@@ -23,7 +23,7 @@ _CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns(Constrained, prefix="data"):
+class ColumnsConfig(Constrained, prefix="data"):
     """The columns of words and tags, counted from 0, or from the end as -1, -2, ...
 
     Attributes:
@@ -40,7 +40,7 @@ class _Format(NamedTuple):
     conllu: bool
 
 
-def read(path: Path, columns: Columns, bad_rows: BadRows) -> Iterator[Sentence]:
+def read(path: Path, columns: ColumnsConfig, bad_rows: BadRows) -> Iterator[Sentence]:
     """Yields the sentences of a file with one word and its tag per line, and a blank line after each sentence.
 
     Single tabs separate columns if the file has any tab; otherwise runs of blanks do. Lines with -DOCSTART- are
@@ -78,7 +78,7 @@ def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
         yield group
 
 
-def _sentence(group: list[Line], columns: Columns, layout: _Format) -> Sentence:
+def _sentence(group: list[Line], columns: ColumnsConfig, layout: _Format) -> Sentence:
     words, tags = zip(*(_word_and_tag(line, columns, layout) for line in group), strict=True)
     return Sentence(words, tags, group[0].where)
 
@@ -91,7 +91,7 @@ def _format(path: Path) -> _Format:
     return _Format(tabs=False, conllu=is_named)
 
 
-def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, str]:
+def _word_and_tag(line: Line, columns: ColumnsConfig, layout: _Format) -> tuple[str, str]:
     """Returns the word and the tag of a row. Strips blanks around them, but no other spaces (U+00A0, U+3000)."""
     text = decode(line)
     cells = [cell.strip(" ") for cell in text.split("\t")] if layout.tabs else re.split(" +", text.strip(" "))
@@ -110,7 +110,7 @@ def _word_and_tag(line: Line, columns: Columns, layout: _Format) -> tuple[str, s
     return word, tag
 
 
-def _check_words(sentence: Sentence, columns: Columns, layout: _Format) -> None:
+def _check_words(sentence: Sentence, columns: ColumnsConfig, layout: _Format) -> None:
     """Raises UserError if the words are the ids 1, 2, 3, ... Outside CoNLL-U a single "1" may be a word."""
     count = len(sentence.words)
     if (layout.conllu or count > 1) and sentence.words == tuple(map(str, range(1, count + 1))):

@@ -16,10 +16,9 @@ import numpy as np
 
 from bertjax.config import always
 from bertjax.data import splits
-from bertjax.data.codecs import codec
-from bertjax.data.codecs.codec import Encoded, Survey, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
+from bertjax.data.codecs.codec import Columns, Encoded, Survey, TrainingCodec, TrainingRows, check_texts, limits_of
 from bertjax.data.codecs.tagging import column_files, tag_schemes, tagged_tables
-from bertjax.data.codecs.tagging.column_files import Columns
+from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.sentences import Sentence, TextSentence, words_of
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
@@ -110,7 +109,7 @@ class TaggedCodec(TrainingCodec[Sentence]):
     version = 2  # tags were stored in sorted order
     splits_tabs = False
     config: SentencesConfig
-    files: Columns
+    files: ColumnsConfig
     tokenizer: Tokenizer
     seq_len: int
     tables: TableFields = _USUAL
@@ -137,9 +136,9 @@ class TaggedCodec(TrainingCodec[Sentence]):
         _log.info("read %s: %d sentences%s", source, count, bad_rows.skipped("sentences with bad rows"))
 
     @property
-    def columns(self) -> codec.Columns:
+    def columns(self) -> Columns:  # type: ignore[override]
         fields = self.tables
-        return codec.Columns("data.text_field", [fields.text_field], fields.header, fields.separator)
+        return Columns("data.text_field", [fields.text_field], fields.header, fields.separator)
 
     def parse(self, texts: Sequence[str], where: str) -> Sentence:
         check_texts(texts, where, (1,))
@@ -190,7 +189,7 @@ class TaggedCodec(TrainingCodec[Sentence]):
         fields = fields_of({name: row[name] for name in _INPUTS} for rows, _ in windows for row in rows)
         sizes = np.array([len(rows) for rows, _ in windows], np.int32)
         truncated = [is_truncated for _, is_truncated in windows]
-        limits = limits_of(of_seq_len(self.seq_len), truncated=truncated, split=sizes > 1)
+        limits = limits_of(self.seq_len, truncated=truncated, split=sizes > 1)
         return Encoded(fields, sizes, limits, [[row["unit_starts"] for row in rows] for rows, _ in windows])
 
     def training(self, examples: Sequence[Sentence]) -> TrainingRows:
@@ -229,7 +228,7 @@ class TaggedCodec(TrainingCodec[Sentence]):
 
 
 def read_sentences(
-    source: str, key: str, columns: Columns, bad_rows: BadRows, fields: TableFields = _USUAL
+    source: str, key: str, columns: ColumnsConfig, bad_rows: BadRows, fields: TableFields = _USUAL
 ) -> Iterator[Sentence]:
     """Yields the sentences of tables and files of columns; see `tagged_tables.read` and `column_files.read`.
 
@@ -268,12 +267,7 @@ def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> t
       words: the words of a sentence, at least one.
       tokenizer: the tokenizer.
       seq_len: the maximum number of tokens of a row.
-    Raises:
-      UserError: if `seq_len` has no room for a word.
     """
-    if seq_len < 3:
-        expected = "at least 3: [CLS], a piece, [SEP]"
-        raise UserError("config key data.seq_len", got=seq_len, expected=expected, fix="use 128")
     pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_parts(words)]
     return unit_rows([pieces], tokenizer, seq_len)
 

@@ -3,21 +3,17 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import cast
 
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.data.rows.layout import Layout, positions_in_groups
-from bertjax.data.rows.stored import Fields, Ragged, Row, fields_of
+from bertjax.data.rows.buckets import Indices, Rows
+from bertjax.data.rows.layout import Layout
+from bertjax.data.rows.stored import Fields, Row, fields_of
 from bertjax.errors import UserError
 
-Indices = Int64[np.ndarray, " n"]
 # For each side, the names of its tokens, of the number of each token's pair, and of each token's position in the pair.
-_FIELDS = (
-    ("input_ids", "segment_ids", "position_ids"),
-    ("labels", "target_segment_ids", "target_position_ids"),
-)
+_FIELDS = (("input_ids", "segment_ids", "position_ids"), ("labels", "target_segment_ids", "target_position_ids"))
 
 
 class PairRows:
@@ -33,7 +29,8 @@ class PairRows:
         Args:
           fields: `input_ids` and `labels`, both `Ragged`. No sequence is empty.
         """
-        self._sides = [_Side(cast(Ragged, fields[tokens])) for tokens, _, _ in _FIELDS]
+        self._sides = [Rows({"input_ids": fields[tokens]}) for tokens, _, _ in _FIELDS]
+        assert all(side.lengths.all() for side in self._sides), "a row without tokens"
         self.lengths = np.maximum(*(side.lengths for side in self._sides))
 
     @classmethod
@@ -72,9 +69,8 @@ class PairRows:
         batch: dict[str, np.ndarray] = {"weights": (sizes > 0).astype(np.float32)}
         for side, names in zip(self._sides, _FIELDS, strict=True):
             layout = Layout.of(side.lengths[instances], sizes)
-            values = (side.tokens(instances), 1 + layout.number[layout.instance], layout.position)
-            for name, value in zip(names, values, strict=True):
-                batch[name] = layout.spread_tokens(value.astype(np.int32), (len(sizes), length))
+            tokens = side.packed_tokens(instances, layout, (len(sizes), length))
+            batch |= {name: tokens[field] for name, field in zip(names, _FIELDS[0], strict=True)}
         return batch
 
 
@@ -103,18 +99,3 @@ class StreamBatches:
             pairs = PairRows.of(itertools.islice(stream, self.batch_size))
             pairs.check_fits(self.length)
             yield pairs.padded(rows, self.length)
-
-
-class _Side:
-    """The sequences of one side, concatenated."""
-
-    def __init__(self, sequences: Ragged) -> None:
-        self.lengths = sequences.lengths.astype(np.int64)
-        assert self.lengths.all(), "a row without tokens"
-        self._starts = np.cumsum(self.lengths) - self.lengths
-        self._ids = sequences.values
-
-    def tokens(self, numbers: Indices) -> np.ndarray:
-        """Returns the tokens of the given sequences, concatenated."""
-        lengths = self.lengths[numbers]
-        return self._ids[np.repeat(self._starts[numbers], lengths) + positions_in_groups(lengths)]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from bertjax.config import Constrained, always, at_least, one_of
-from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, check_texts, limits_of, of_seq_len
+from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, check_texts, limits_of
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.stored import Ragged, fields_of
@@ -104,7 +104,7 @@ class PairCodec(TrainingCodec[Pair]):
         return self.scores_targets
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Columns:  # type: ignore[override]
         files = self.files
         if self.scores_targets:
             names = [files.source_column, files.target_column]
@@ -137,7 +137,7 @@ class PairCodec(TrainingCodec[Pair]):
         """
         rows = [[self._scored(pair)] if self.scores_targets else self._translated(pair) for pair in examples]
         sizes = np.array(list(map(len, rows)), np.int32)
-        limits = limits_of(of_seq_len(self.config.seq_len), truncated=[False] * len(rows), split=sizes > 1)
+        limits = limits_of(self.config.seq_len, truncated=[False] * len(rows), split=sizes > 1)
         return Encoded(fields_of(itertools.chain.from_iterable(rows)), sizes, limits)
 
     def _translated(self, pair: Pair) -> list[Row]:

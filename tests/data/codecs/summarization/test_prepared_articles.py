@@ -93,8 +93,8 @@ def test_extractive_rows_have_the_labels_of_the_oracle(tmp_path, sources):
                 weights[position] = number in row.part.owns
             inputs = {name: row.inputs[name] for name in codec.inputs}
             expected.append({**inputs, "labels": labels, "label_weights": weights})
-    same(rows.train, expected)
-    assert len(rows.train["first_sentences"]) > len(train) > 20
+    same(rows.fields, expected)
+    assert len(rows.fields["first_sentences"]) > len(train) > 20
     report = rows.report
     assert report["rows"] == {"train": len(train), "valid": 40, "test": 40}
     assert sum(report["left_out"].values()) == 40 - len(train) >= 8
@@ -110,9 +110,9 @@ def test_abstractive_rows_have_targets_of_different_lengths(tmp_path, sources):
         labels = np.array([*target[:5], end], np.int32)
         expected.append({**{name: row.inputs[name] for name in AbstractiveCodec.inputs}, "labels": labels})
         cut += np.array([row.is_cut, len(target) > 5])
-    same(rows.train, expected)
+    same(rows.fields, expected)
     assert [rows.report[f"{name}_truncated"] for name in ("articles", "summaries")] == cut.tolist() and cut.min() > 0
-    assert len(set(rows.train["labels"].lengths.tolist())) > 1
+    assert len(set(rows.fields["labels"].lengths.tolist())) > 1
 
 
 @pytest.mark.parametrize("codec", [extractive, abstractive])
@@ -166,7 +166,7 @@ def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
     path.write_text("".join(json.dumps(row) + "\n" for row in named))
     config = articles(tmp_path, source=str(path), gold_field="ids")
     rows = prepare(extractive(config, seq_len=40), tmp_path / "kept")
-    labels, starts = rows.train["labels"].values, rows.train["sentence_starts"].values
+    labels, starts = rows.fields["labels"].values, rows.fields["sentence_starts"].values
     assert labels[starts == 1].tolist() == [0, 1, 0, 0, 0, 1, 0, 1, 0]
     assert caplog.messages == [
         "valid: 21 articles have no field 'ids'; the oracle labels them",

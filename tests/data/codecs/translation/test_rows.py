@@ -55,7 +55,7 @@ def test_pairs_that_fit_are_stored_in_order_and_others_are_counted(tmp_path):
     rows = PreparedRows(codec_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
     rows.run()
     kept = expected(sources, targets)
-    fields = rows.train
+    fields = rows.fields
     assert [arrays(fields[name]) for name in ("input_ids", "labels")] == kept
     assert {field.values.dtype for field in fields.values()} == {np.dtype(np.int32)}
     assert 0 < len(kept[0]) < 300
@@ -69,7 +69,7 @@ def test_blocks_without_a_pair_that_fits_are_stored(tmp_path, monkeypatch):
     sources, targets = ["a" * 9, "ab", "b" * 9], ["a", "cd", "b"]
     rows = PreparedRows(codec_of(tmp_path, sources, targets), tmp_path / "rows", PreparationConfig())
     rows.run()
-    assert [arrays(field) for field in rows.train.values()] == expected(sources, targets)
+    assert [arrays(field) for field in rows.fields.values()] == expected(sources, targets)
 
 
 @pytest.mark.parametrize("change", ["pairs", "seq_len", "nothing"])
