@@ -16,8 +16,8 @@ from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
-from bertjax.tasks import bert, inputs, minimal_pairs, pretraining, samples
-from bertjax.tasks.minimal_pairs import LANGUAGE_MODELS, LanguageModel
+from bertjax.tasks import bert, inputs, pretraining, samples
+from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
 
 FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
@@ -57,7 +57,7 @@ class Config(PretrainingConfig):
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
     """Fills in what `init_from` determines. Raises UserError for another objective than that of its run."""
     if published:
-        minimal_pairs.check_objective(config["objective"], published)
+        check_objective(config["objective"], published)
     return pretraining.resolve(config, published)
 
 

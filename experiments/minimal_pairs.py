@@ -21,7 +21,7 @@ from bertjax.models.bert import BertForMaskedLM
 from bertjax.tasks import bert, completion, minimal_pairs
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.evaluation_data import EvaluationData
-from bertjax.tasks.minimal_pairs import LANGUAGE_MODELS, check_objective
+from bertjax.tasks.language_models import LANGUAGE_MODELS, check_objective
 
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 

@@ -44,7 +44,7 @@ from bertjax.models.recurrent_seq2seq import RecurrentConfig, RecurrentSeq2Seq
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.progress import log_once
 from bertjax.scoring import translation as scoring
-from bertjax.tasks import completion, inputs, pretrained, samples, seq2seq
+from bertjax.tasks import inputs, pretrained, samples, seq2seq, translators
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 from bertjax.tasks.seq2seq import Seq2SeqTask, TargetIds
 
@@ -142,7 +142,7 @@ FREE_AFTER_TRAINING = (
 )
 
 
-resolve = completion.translator
+resolve = translators.complete
 
 
 def open_vocabulary(config: Config, published: Published) -> SavedVocabularies:

@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.models.bert import BertForMaskedLM
 from bertjax.scoring.minimal_pairs import METRICS
 from bertjax.tasks import minimal_pairs
-from bertjax.tasks.minimal_pairs import LanguageModelTask
+from bertjax.tasks.language_models import LanguageModelTask
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,98 @@
+"""Fills in config keys of translation that are None, from the weights in `init_from`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.data.readers.sources import DATES
+from bertjax.data.rows.buckets import default_seq_len
+from bertjax.errors import UserError
+from bertjax.interop.published import Published
+from bertjax.models.encoder_decoder import EncoderDecoderConfig
+from bertjax.models.recurrent_seq2seq import RecurrentConfig
+from bertjax.tasks.completion import contradiction, no_model
+
+_SEQ_LEN = 128  # the default
+_AVERAGED = 5  # checkpoints, as in Vaswani et al. (2017), section 6.1
+
+
+def complete(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
+    """Fills in the architecture, the model and the text settings that `init_from` determines.
+
+    Raises:
+      UserError: if the model is missing, or a key contradicts the folder.
+    """
+    model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
+    data, decoding = config["data"], dict(config["decoding"])
+    if published:
+        known, found, prefixes = published.translation()
+        wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
+        of_model = {f"model.{key}": value for key, value in found.items()}
+        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes help most
+            if wanted.get(key) not in (None, value):
+                raise contradiction(key, wanted[key], value, config["init_from"], "model")
+        whole = known
+        model = {**model, **found}
+        data = _with_prefixes(config, prefixes)
+        decoding["max_length"] = min(decoding["max_length"], found.get("max_positions", decoding["max_length"]))
+    elif model.get("share_embeddings") and data.get("joint") is False:
+        raise UserError(
+            "config key model.share_embeddings",
+            got="True with data.joint=False",
+            expected="shared embeddings only with a joint vocabulary",
+            fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
+        )
+    if whole["architecture"] == "recurrent" and published:  # the config may have the Transformer's keys
+        own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
+        model = {key: value for key, value in model.items() if key not in others - own}
+    if data.get("packing") is True and (whole["architecture"] == "recurrent" or data.get("source") == DATES):
+        raise UserError(
+            "config key data.packing",
+            got=True,
+            expected="False for generated dates and for a recurrent model",
+            fix="set --config.data.packing=False",
+        )
+    missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
+    if missing:
+        raise no_model("model", missing[0], "translation")
+    if data.get("seq_len", 0) is None:
+        default = _SEQ_LEN
+        if published and not data.get("source"):
+            default = published.rows.get("seq_len", model.get("max_positions") or default)
+        data = {**data, "seq_len": default_seq_len(default, model.get("max_positions"))}
+    checkpoint = dict(config["checkpoint"])
+    if checkpoint["final"] is None:
+        checkpoint["final"] = _mean_of_last(config, checkpoint["save_every"], checkpoint["keep"])
+    return {**config, **whole, "model": model, "data": data, "decoding": decoding, "checkpoint": checkpoint}
+
+
+def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:
+    """Returns the `checkpoint.final` of the last checkpoints, at most `_AVERAGED`, that a run will surely have."""
+    is_known = config["num_steps"] and not any(config.get("budget", {}).values())
+    lengths = [config["num_steps"]] if is_known else []
+    if patience := config.get("evaluate_patience"):
+        lengths.append(patience * config["evaluate_every"])
+    saved = -(-min(lengths) // max(save_every, 1)) if lengths else _AVERAGED
+    return f"last:{max(1, min(saved, keep, _AVERAGED))}"
+
+
+def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `config.data`; texts get the prefixes of the folder unless the config sets prefixes.
+
+    Generated dates have no prefixes.
+
+    Raises:
+      UserError: if a vocabulary is set in addition to the folder's.
+    """
+    data = dict(config["data"])
+    for key in ("vocab_file", "target_vocab_file", "lowercase"):
+        if data.get(key):
+            raise UserError(
+                f"config key data.{key}",
+                got=data[key],
+                expected=f"no value, because init_from={config['init_from']} has the vocabularies",
+                fix="omit it",
+            )
+    if any(data.get(key) for key in ("source_prefix", "target_prefix")) or data.get("source") == DATES:
+        return data
+    return {**data, **prefixes}
