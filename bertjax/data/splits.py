@@ -84,12 +84,9 @@ def read_splits(
 def check_split(valid_source: str, valid_fraction: float) -> None:
     """Raises UserError unless `valid_source` is set or `valid_fraction` is in (0, 1)."""
     if not valid_source and not 0 < valid_fraction < 1:
-        raise UserError(
-            "config key data.valid_fraction",
-            got=valid_fraction,
-            expected="a fraction above 0 and below 1",
-            fix="use 0.1, or set data.valid_source to a file of validation rows",
-        )
+        expected = "a fraction above 0 and below 1"
+        fix = "use 0.1, or set data.valid_source to a file of validation rows"
+        raise UserError("config key data.valid_fraction", got=valid_fraction, expected=expected, fix=fix)
 
 
 def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int) -> Bool[np.ndarray, " rows"]:

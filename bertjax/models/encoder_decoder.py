@@ -250,9 +250,5 @@ class EncoderDecoder(Seq2Seq):
 
 def _check_length(length: int, limit: int) -> None:
     if length > limit:
-        raise UserError(
-            "sequence length",
-            got=length,
-            expected=f"at most model.max_positions={limit}",
-            fix="shorten the sequences or raise --config.model.max_positions",
-        )
+        fix = "shorten the sequences or raise --config.model.max_positions"
+        raise UserError("sequence length", got=length, expected=f"at most model.max_positions={limit}", fix=fix)

@@ -172,12 +172,8 @@ def translator(config: Mapping[str, Any], published: Published | None) -> dict[s
         own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
         model = {key: value for key, value in model.items() if key not in others - own}
     if data.get("packing") is True and (whole["architecture"] == "recurrent" or data.get("source") == DATES):
-        raise UserError(
-            "config key data.packing",
-            got=True,
-            expected="False for generated dates and for a recurrent model",
-            fix="set --config.data.packing=False",
-        )
+        expected = "False for generated dates and for a recurrent model"
+        raise UserError("config key data.packing", got=True, expected=expected, fix="set --config.data.packing=False")
     missing = [key for key, value in model.items() if value is None and not key.endswith("vocab_size")]
     if missing:
         raise _no_model("model", missing[0], "translation")
@@ -232,22 +228,15 @@ def _fill(tree: dict[str, Any], key: str, value: int) -> None:
 
 
 def _contradiction(key: str, got: Any, expected: Any, init_from: str, variant: str) -> UserError:
-    return UserError(
-        f"config key {key}",
-        got=got,
-        expected=f"{expected}, as in init_from={init_from}",
-        fix=f"omit this key; if the {variant} after the colon in --config sets it, omit the {variant}",
-    )
+    fix = f"omit this key; if the {variant} after the colon in --config sets it, omit the {variant}"
+    return UserError(f"config key {key}", got=got, expected=f"{expected}, as in init_from={init_from}", fix=fix)
 
 
 def _no_model(variant: str, key: str, experiment: str) -> UserError:
     shell = " (a variable such as $BERT must be set in this shell)" if variant == "size" else ""
-    return UserError(
-        "--config",
-        got=f"neither a {variant} nor init_from (model.{key} is not set)",
-        expected=f"a {variant}, or a folder that determines it",
-        fix=f"append a {variant}, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER{shell}",
-    )
+    got = f"neither a {variant} nor init_from (model.{key} is not set)"
+    fix = f"append a {variant}, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER{shell}"
+    return UserError("--config", got=got, expected=f"a {variant}, or a folder that determines it", fix=fix)
 
 
 def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> None:
@@ -295,12 +284,8 @@ def _with_prefixes(config: Mapping[str, Any], prefixes: Mapping[str, Any]) -> di
     data = dict(config["data"])
     for key in ("vocab_file", "target_vocab_file", "lowercase"):
         if data.get(key):
-            raise UserError(
-                f"config key data.{key}",
-                got=data[key],
-                expected=f"no value, because init_from={config['init_from']} has the vocabularies",
-                fix="omit it",
-            )
+            expected = f"no value, because init_from={config['init_from']} has the vocabularies"
+            raise UserError(f"config key data.{key}", got=data[key], expected=expected, fix="omit it")
     if any(data.get(key) for key in ("source_prefix", "target_prefix")) or data.get("source") == DATES:
         return data
     return {**data, **prefixes}

@@ -57,12 +57,9 @@ def check_objective(objective: str | None, published: Published) -> str:
     """
     before = published.objective
     if before in LANGUAGE_MODELS and objective not in (None, before):
-        raise UserError(
-            "config key objective",
-            got=objective,
-            expected=f"{before}, which {published.path} was trained with",
-            fix=f"set --config.objective={before}",
-        )
+        expected = f"{before}, which {published.path} was trained with"
+        fix = f"set --config.objective={before}"
+        raise UserError("config key objective", got=objective, expected=expected, fix=fix)
     return before if before in LANGUAGE_MODELS else objective or LANGUAGE_MODELS[0]
 
 

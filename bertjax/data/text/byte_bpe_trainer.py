@@ -51,12 +51,8 @@ def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Seq
     """
     special = (*SPECIALS, *more)
     if vocab_size < MIN_VOCAB_SIZE + len(more):
-        raise UserError(
-            "config key data.vocab_size",
-            got=vocab_size,
-            expected=f"at least {MIN_VOCAB_SIZE + len(more)}, for {len(special)} special tokens and all bytes",
-            fix="raise it",
-        )
+        expected = f"at least {MIN_VOCAB_SIZE + len(more)}, for {len(special)} special tokens and all bytes"
+        raise UserError("config key data.vocab_size", got=vocab_size, expected=expected, fix="raise it")
     bpe = bpe_trainer.train(counts, dict.fromkeys(BYTE_CHARS, 1), vocab_size, special, coverage=1.0)
     return byte_level(bpe, lowercase, special)
 

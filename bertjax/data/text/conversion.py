@@ -85,12 +85,9 @@ def read(path: Path) -> str:
     folder, name = path.parent, kind_of(path)
     known = _BYTE_LEVEL if path.name == "merges.txt" else tuple(_CLASSES)
     if name not in known:
-        raise UserError(
-            f"the tokenizer of {folder}",
-            got=f"tokenizer_class {name}",
-            expected=f"for {path.name} one of {', '.join(known)}",
-            fix="open the folder with transformers' AutoTokenizer, and save_pretrained it, which writes tokenizer.json",
-        )
+        expected = f"for {path.name} one of {', '.join(known)}"
+        fix = "open the folder with transformers' AutoTokenizer, and save_pretrained it, which writes tokenizer.json"
+        raise UserError(f"the tokenizer of {folder}", got=f"tokenizer_class {name}", expected=expected, fix=fix)
     config = read_json(folder / "tokenizer_config.json")
     try:
         tokenizer = _byte_level(folder, config) if name in _BYTE_LEVEL else _sentencepiece(path, name, config)

@@ -343,12 +343,9 @@ def _by_id(ids: Mapping[str, int], where: str) -> tuple[str, ...]:
     """Returns the tokens in the order of their ids; "" for unused ids."""
     size = max(ids.values()) + 1
     if size > _MAX_GAPS * len(ids):
-        raise UserError(
-            where,
-            got=f"{len(ids)} tokens with ids up to {size - 1}",
-            expected="ids with few gaps, because each has an embedding",
-            fix="number the tokens from 0 on",
-        )
+        expected = "ids with few gaps, because each has an embedding"
+        fix = "number the tokens from 0 on"
+        raise UserError(where, got=f"{len(ids)} tokens with ids up to {size - 1}", expected=expected, fix=fix)
     vocab = [""] * size
     for token, number in ids.items():
         vocab[number] = token

@@ -125,12 +125,8 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
             paragraphs = _paragraphs(read_json(path), str(path), bad_rows)
         yield from _questions(paragraphs, bad_rows, aligned, seen)
     if not seen:
-        raise UserError(
-            f"config key {key}={source}",
-            got=f"no questions{bad_rows.skipped()}",
-            expected="at least one question",
-            fix="check the source",
-        )
+        got = f"no questions{bad_rows.skipped()}"
+        raise UserError(f"config key {key}={source}", got=got, expected="at least one question", fix="check the source")
 
 
 def is_table(path: Path, key: str) -> bool:
@@ -255,12 +251,9 @@ def _articles(value: Any, where: str) -> list[Any]:
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         return value["data"]
     keys = f" with the keys {', '.join(map(repr, value)) or 'none'}" if isinstance(value, dict) else ""
-    raise UserError(
-        where,
-        got=_short(f"a JSON {type(value).__name__}{keys}"),
-        expected="SQuAD's form: an object with a list of articles under 'data'",
-        fix='convert it to {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}, or to a table of questions',
-    )
+    expected = "SQuAD's form: an object with a list of articles under 'data'"
+    fix = 'convert it to {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}, or to a table of questions'
+    raise UserError(where, got=_short(f"a JSON {type(value).__name__}{keys}"), expected=expected, fix=fix)
 
 
 def _question(paragraph: _Paragraph, aligned: bool | None, seen: dict[str, str], row: Any, where: str) -> Question:
