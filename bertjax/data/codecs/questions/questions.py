@@ -19,18 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.data import splits
-from bertjax.data.readers import columnar, kinds, tables
-from bertjax.data.readers.lines import (
-    MAX_LINE_BYTES,
-    BadRows,
-    OnBadRow,
-    RowError,
-    check_text,
-    of_row,
-    parse_json,
-    read_json,
-    read_lines,
-)
+from bertjax.data.readers import columnar, kinds, lines, tables
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, OnBadRow, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
@@ -122,7 +112,7 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
         if is_table(path, key):
             paragraphs = bad_rows.sift(map(_of_row, _rows(path, bad_rows), numbers))
         else:
-            paragraphs = _paragraphs(read_json(path), str(path), bad_rows)
+            paragraphs = _paragraphs(lines.read_json(path), str(path), bad_rows)
         yield from _questions(paragraphs, bad_rows, aligned, seen)
     if not seen:
         got = f"no questions{bad_rows.skipped()}"
@@ -141,7 +131,7 @@ def is_table(path: Path, key: str) -> bool:
     kind = kinds.kind_of(path, key, *_KINDS)
     if kind != ".json":
         return bool(kind)
-    first = next((line.content for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank), b"")
+    first = next((line.content for line in lines.read_lines(path, MAX_LINE_BYTES) if not line.is_blank), b"")
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):  # a value of several lines
@@ -156,7 +146,7 @@ def read_input(path: Path, bad_rows: BadRows) -> Iterator[Question]:
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
     """Yields the questions of a SQuAD file that is input for prediction. Its answers are ignored."""
-    return _questions(_paragraphs(parse_json(text, "input"), "input", bad_rows), bad_rows, None, {})
+    return _questions(_paragraphs(lines.parse_json(text, "input"), "input", bad_rows), bad_rows, None, {})
 
 
 def questions_of(values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Question]:
@@ -239,7 +229,7 @@ def _questions(
       seen: the position of each id.
     """
     for paragraph in paragraphs:
-        parse = of_row(paragraph.columns or {})(partial(_question, paragraph, aligned, seen))
+        parse = lines.of_row(paragraph.columns or {})(partial(_question, paragraph, aligned, seen))
         yield from bad_rows.sift(map(parse, paragraph.questions, paragraph.positions))
 
 
@@ -371,7 +361,7 @@ def _text(row: Any, name: str, where: str) -> str:
     value = _field(row, name, str, where)
     if not value.strip():
         raise RowError(where, f"an empty {name!r}", "text", "correct it")
-    check_text(value, where)
+    lines.check_text(value, where)
     return value
 
 
@@ -384,8 +374,7 @@ def _field(row: Any, name: str, kind: type[T], where: str) -> T:
     if type(row[name]) is not kind:
         got = f"a JSON {type(row[name]).__name__} under {name!r}"
         raise RowError(where, got, f"a JSON {kind.__name__}", "correct it")
-    value: T = row[name]
-    return value
+    return row[name]
 
 
 def _short(text: str) -> str:
