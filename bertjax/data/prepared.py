@@ -111,14 +111,12 @@ class PreparedRows(Generic[R]):
     @property
     def facts(self) -> Mapping[str, Any]:
         """The facts of the survey."""
-        facts: Mapping[str, Any] = self._manifest["facts"]
-        return facts
+        return self._manifest["facts"]
 
     @property
     def report(self) -> Mapping[str, Any]:
         """Counts of rows, duplicates, lengths and others; see `_Census.report`."""
-        report: Mapping[str, Any] = self._manifest["report"]
-        return report
+        return self._manifest["report"]
 
     @property
     def fields(self) -> Fields:

@@ -97,8 +97,7 @@ def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int) -> Bo
       fraction: the probability that a group goes to the validation split.
       seed: the seed of the draw.
     """
-    out: Bool[np.ndarray, " rows"] = uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
-    return out
+    return uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
 
 
 def is_held_out(text: str, fraction: float, seed: int) -> bool:

@@ -235,8 +235,7 @@ class EncoderDecoder(Seq2Seq):
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
         x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
         mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
-        output: EncoderOutput = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
-        return output
+        return self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
 
     def _places(self, length: int) -> Float[Array, "P H"]:
         return self.target_places
