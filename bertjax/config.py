@@ -284,12 +284,9 @@ def _checked_fields(
             raise unknown_key(prefix + key, [prefix + name for name in others])
     for key, hint in fields.items():
         if key not in values:
-            raise UserError(
-                f"config key {prefix}{key}",
-                got="no value",
-                expected=f"a value of type {_name(hint)}",
-                fix=f"set --config.{prefix}{key}=...",
-            )
+            expected = f"a value of type {_name(hint)}"
+            fix = f"set --config.{prefix}{key}=..."
+            raise UserError(f"config key {prefix}{key}", got="no value", expected=expected, fix=fix)
     renamed = {key: dict(constraint.formerly) for cls in classes for key, constraint in constraints(cls).items()}
     values = {key: renamed.get(key, {}).get(str(value).lower(), value) for key, value in values.items()}
     return {key: _checked(values[key], hint, prefix + key, is_open) for key, hint in fields.items()}
@@ -364,12 +361,9 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
         return float(value)
     # isinstance takes a bool for an int, but `num_layers=True` is an error.
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed) or is_large:
-        raise UserError(
-            f"config key {where}",
-            got=f"{value!r} ({type(value).__name__})",
-            expected=f"a value of type {_name(hint)}" + (", of 64 bits" if is_large else ""),
-            fix=f"set --config.{where} to a value of that type",
-        )
+        expected = f"a value of type {_name(hint)}" + (", of 64 bits" if is_large else "")
+        fix = f"set --config.{where} to a value of that type"
+        raise UserError(f"config key {where}", got=f"{value!r} ({type(value).__name__})", expected=expected, fix=fix)
     if isinstance(value, str) and _SEVERAL.fullmatch(value):
         got, fix = (
             f"{value}, several values",

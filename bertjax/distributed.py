@@ -101,12 +101,9 @@ def initialize(
     except ValueError as error:
         message.cancel()
         if mode == "on":
-            raise UserError(
-                "--distributed=on",
-                got="no cluster that JAX detects",
-                expected="a TPU pod, SLURM or Open MPI up to version 4, or the address of process 0",
-                fix=_GIVE_ADDRESS,
-            ) from error
+            got = "no cluster that JAX detects"
+            expected = "a TPU pod, SLURM or Open MPI up to version 4, or the address of process 0"
+            raise UserError("--distributed=on", got=got, expected=expected, fix=_GIVE_ADDRESS) from error
         _check_alone()
         return
     except jax.errors.JaxRuntimeError as error:
@@ -124,12 +121,9 @@ def _check_alone() -> None:
     """Raises UserError if this is one of several processes that would each train independently."""
     for name in _NUM_STARTED:
         if os.environ.get(name, "1") not in ("", "0", "1"):
-            raise UserError(
-                "--distributed=auto",
-                got=f"{name}={os.environ[name]}, but no cluster that JAX detects",
-                expected="one process, or a cluster to join",
-                fix=f"add --distributed=on and {_GIVE_ADDRESS}; or add --distributed=off to run each independently",
-            )
+            got = f"{name}={os.environ[name]}, but no cluster that JAX detects"
+            fix = f"add --distributed=on and {_GIVE_ADDRESS}; or add --distributed=off to run each independently"
+            raise UserError("--distributed=auto", got=got, expected="one process, or a cluster to join", fix=fix)
 
 
 def _check_flags(address: str, num_processes: int, process_id: int, join_timeout: int) -> None:
@@ -163,12 +157,9 @@ def _no_join(address: str, num_processes: int, seconds: int) -> UserError:
 
 
 def _process_lost(name: str) -> UserError:
-    return UserError(
-        name,
-        got="a lost connection: this process was killed, or another one died or cannot be reached (see lines above)",
-        expected="all processes to run to the end",
-        fix="start all processes again with the same command; a run resumes from its last checkpoint",
-    )
+    got = "a lost connection: this process was killed, or another one died or cannot be reached (see lines above)"
+    fix = "start all processes again with the same command; a run resumes from its last checkpoint"
+    return UserError(name, got=got, expected="all processes to run to the end", fix=fix)
 
 
 @contextlib.contextmanager

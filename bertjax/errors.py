@@ -99,12 +99,9 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
     if isinstance(error, UserError):
         return error
     if isinstance(error, BrokenProcessPool):
-        return UserError(
-            "worker processes",
-            got="a killed process, probably out of memory",
-            expected="about 300 MB of memory per process",
-            fix="lower --config.data.workers and run the same command again",
-        )
+        expected = "about 300 MB of memory per process"
+        fix = "lower --config.data.workers and run the same command again"
+        return UserError("worker processes", got="a killed process, probably out of memory", expected=expected, fix=fix)
     reason = next((words for words in _DISK_FULL if words in str(error)), None)
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         where, reason = str(error.filename or where), error.strerror

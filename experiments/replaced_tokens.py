@@ -230,8 +230,7 @@ class Task(PretrainingTask[Config]):
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any) -> Array:
         """The logit of each token that it is replaced, [B, S]."""
-        logits: Array = super().apply(with_changes(params), batch, rng, *arguments)
-        return logits
+        return super().apply(with_changes(params), batch, rng, *arguments)
 
     def _generate(self, params: Params, batch: Batch, rng: jax.Array | None) -> Array:
         """The generator's logits of all words at each masked position, [B, P, V]."""

@@ -147,13 +147,11 @@ class Task(features.Task, MiningTask):
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
         data = config.data
-        of_data = features.DataConfig(
-            data.vocab_file, data.lowercase, data.seq_len, (data.text_field,), data.on_bad_row
-        )
-        own = {key: getattr(config, key) for key in ("experiment", "init_from", *_OF_FEATURES)}
-        super().__init__(
-            features.Config(**{**own, **_FIXED, "prompt": config.query_prompt, "data": of_data}), vocabulary
-        )
+        columns = (data.text_field,)
+        of_data = features.DataConfig(data.vocab_file, data.lowercase, data.seq_len, columns, data.on_bad_row)
+        settings = {key: getattr(config, key) for key in ("experiment", "init_from", *_OF_FEATURES)}
+        settings |= {**_FIXED, "prompt": config.query_prompt, "data": of_data}
+        super().__init__(features.Config(**settings), vocabulary)
         self._codec = dataclasses.replace(self._codec, has_tabs=False)
         self._settings = config
         keys = (

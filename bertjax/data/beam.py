@@ -31,12 +31,9 @@ class BeamConfig:
 
     def __post_init__(self) -> None:
         if any("multi_threading" in option for option in self.options):
-            raise UserError(
-                f"{_KEY}.options",
-                got="direct_running_mode=multi_threading",
-                expected="worker processes, because the runner can lose records in threads without an error",
-                fix=f"remove the option; {_LOCAL} then starts data.workers processes",
-            )
+            expected = "worker processes, because the runner can lose records in threads without an error"
+            fix = f"remove the option; {_LOCAL} then starts data.workers processes"
+            raise UserError(f"{_KEY}.options", got="direct_running_mode=multi_threading", expected=expected, fix=fix)
         if self.options and not self.runner:
             fix = f"set --config.data.beam.runner={_LOCAL}, or remove the options"
             raise UserError(f"{_KEY}.options", got=f"{self.options} without a runner", expected="no options", fix=fix)
@@ -54,12 +51,9 @@ def check(config: BeamConfig) -> None:
     except ValueError:
         got = "an unknown runner"
     if got:
-        raise UserError(
-            where,
-            got=got,
-            expected="an installed runner of Apache Beam, such as DirectRunner, DataflowRunner or FlinkRunner",
-            fix="pip install -e '.[beam]' (for Dataflow also 'apache-beam[gcp]'), or remove --config.data.beam",
-        )
+        expected = "an installed runner of Apache Beam, such as DirectRunner, DataflowRunner or FlinkRunner"
+        fix = "pip install -e '.[beam]' (for Dataflow also 'apache-beam[gcp]'), or remove --config.data.beam"
+        raise UserError(where, got=got, expected=expected, fix=fix)
 
 
 def for_each(config: BeamConfig, workers: int, function: Callable[[T], object], items: Sequence[T]) -> None:

@@ -111,14 +111,12 @@ class PreparedRows(Generic[R]):
     @property
     def facts(self) -> Mapping[str, Any]:
         """The facts of the survey."""
-        facts: Mapping[str, Any] = self._manifest["facts"]
-        return facts
+        return self._manifest["facts"]
 
     @property
     def report(self) -> Mapping[str, Any]:
         """Counts of rows, duplicates, lengths and others; see `_Census.report`."""
-        report: Mapping[str, Any] = self._manifest["report"]
-        return report
+        return self._manifest["report"]
 
     @property
     def fields(self) -> Fields:
@@ -151,12 +149,9 @@ class PreparedRows(Generic[R]):
         manifest = {"facts": facts, "report": census.report()}
         self._codec.check(**manifest)
         if _digests(self._codec)[0] != self._digest:
-            raise UserError(
-                "the rows to prepare",
-                got="files that changed while they were read",
-                expected="files that do not change",
-                fix="run the same command again",
-            )
+            got = "files that changed while they were read"
+            fix = "run the same command again"
+            raise UserError("the rows to prepare", got=got, expected="files that do not change", fix=fix)
         return manifest
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
@@ -261,12 +256,9 @@ def _encode_file(path: str, encode: Callable[[Sequence[Any]], TrainingRows]) -> 
 def _load(path: str) -> TrainingRows:
     """Reads the result of `_encode_file`. Raises UserError if the worker failed, or cannot access this folder."""
     if not _outcome_path(path).exists():
-        raise UserError(
-            "rows to encode by Beam",
-            got=f"no {_outcome_path(path)}",
-            expected="a folder that all workers of Beam can access",
-            fix="set --config.data.prepared_dir to such a folder",
-        )
+        expected = "a folder that all workers of Beam can access"
+        fix = "set --config.data.prepared_dir to such a folder"
+        raise UserError("rows to encode by Beam", got=f"no {_outcome_path(path)}", expected=expected, fix=fix)
     outcome = json.loads(_outcome_path(path).read_text())
     if "error" in outcome:
         raise restored(outcome["error"])

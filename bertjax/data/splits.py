@@ -84,12 +84,9 @@ def read_splits(
 def check_split(valid_source: str, valid_fraction: float) -> None:
     """Raises UserError unless `valid_source` is set or `valid_fraction` is in (0, 1)."""
     if not valid_source and not 0 < valid_fraction < 1:
-        raise UserError(
-            "config key data.valid_fraction",
-            got=valid_fraction,
-            expected="a fraction above 0 and below 1",
-            fix="use 0.1, or set data.valid_source to a file of validation rows",
-        )
+        expected = "a fraction above 0 and below 1"
+        fix = "use 0.1, or set data.valid_source to a file of validation rows"
+        raise UserError("config key data.valid_fraction", got=valid_fraction, expected=expected, fix=fix)
 
 
 def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int) -> Bool[np.ndarray, " rows"]:
@@ -100,8 +97,7 @@ def held_out(groups: Int[np.ndarray, " rows"], fraction: float, seed: int) -> Bo
       fraction: the probability that a group goes to the validation split.
       seed: the seed of the draw.
     """
-    out: Bool[np.ndarray, " rows"] = uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
-    return out
+    return uniform(bits(seed, Stream.ROW_SPLIT, 0, groups, 1)[:, 0]) < fraction
 
 
 def is_held_out(text: str, fraction: float, seed: int) -> bool:

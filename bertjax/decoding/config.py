@@ -103,9 +103,6 @@ def length_limits(
 def check_special_ids(eos_id: int, pad_id: int) -> None:
     """Raises UserError if the end token is the padding: hypotheses end with one and never contain the other."""
     if eos_id == pad_id:
-        raise UserError(
-            "the vocabulary's end token",
-            got=f"id {eos_id}, which is also the padding",
-            expected="two different ids",
-            fix="give the padding its own id",
-        )
+        got = f"id {eos_id}, which is also the padding"
+        fix = "give the padding its own id"
+        raise UserError("the vocabulary's end token", got=got, expected="two different ids", fix=fix)

@@ -117,12 +117,9 @@ def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: Se
     """
     assert len(scores) <= len(sentences)
     if np.isnan(scores).any():
-        raise UserError(
-            "scores of sentences",
-            got=f"NaN for sentence {int(np.isnan(scores).argmax())}",
-            expected="numbers",
-            fix="use another checkpoint, since this model returns NaN",
-        )
+        got = f"NaN for sentence {int(np.isnan(scores).argmax())}"
+        fix = "use another checkpoint, since this model returns NaN"
+        raise UserError("scores of sentences", got=got, expected="numbers", fix=fix)
     threshold = _NEVER if config.threshold is None else config.threshold
     chosen: list[int] = []
     refused: list[Refusal] = []

@@ -119,6 +119,5 @@ def open_weights(path: Path) -> Published | None:
         return None
     config = json_files.read_json(file, dict)
     if config.get("model_type") in families.TRANSLATORS:
-        translator: Published = families.module(config["model_type"]).Folder(path, config)
-        return translator
+        return families.module(config["model_type"]).Folder(path, config)
     return Transformers(path, config)

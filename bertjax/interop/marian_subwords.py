@@ -13,13 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.data.text.subwords import (
-    SentencePieceSubwords,
-    Special,
-    Subwords,
-    sentencepiece_normalized,
-    sentencepiece_processor,
-)
+from bertjax.data.text import subwords
+from bertjax.data.text.subwords import SentencePieceSubwords, Special, Subwords
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop.formats.reading import shown
@@ -46,7 +41,7 @@ class MarianSubwords(Subwords):
         """
         _check_ids(ids, f"{where}/{names[1]}")
         self._arguments = (model, ids, names, where)
-        self._processor, self._ids = sentencepiece_processor(model, f"{where}/{names[0]}"), ids
+        self._processor, self._ids = subwords.sentencepiece_processor(model, f"{where}/{names[0]}"), ids
         self._pieces = {number: piece for piece, number in ids.items()}
         special = Special(pad=ids[_PAD], begin=ids[_PAD], end=ids[_END], unknown=ids[_UNKNOWN])
         super().__init__(max(self._pieces) + 1, special, "sentencepiece")
@@ -66,7 +61,7 @@ class MarianSubwords(Subwords):
 
     def normalized(self, text: str) -> str:
         """Returns the normalized text: the result of decoding its ids if the vocabulary has all of its characters."""
-        return sentencepiece_normalized(self._processor, text)
+        return subwords.sentencepiece_normalized(self._processor, text)
 
     def _text(self, ids: list[int]) -> str:
         pieces = [self._pieces.get(token, _UNKNOWN) for token in ids]

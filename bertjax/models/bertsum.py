@@ -109,8 +109,7 @@ class BertSum(nn.Module):
             lengths = _lengths(inputs.segment_ids, inputs.cls_positions, mask)
             sentences = pool_spans(hidden, inputs.cls_positions, lengths)
         first = jnp.zeros(len(mask), jnp.int32) if first_sentences is None else first_sentences
-        logits: Array = self.scorer(sentences, mask, first, deterministic=deterministic)
-        return logits
+        return self.scorer(sentences, mask, first, deterministic=deterministic)
 
 
 def _lengths(

@@ -69,8 +69,7 @@ class BertSumAbs(Seq2Seq):
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> BertOutput:
         types = jnp.zeros_like(inputs.input_ids) if inputs.token_type_ids is None else inputs.token_type_ids
         source = BertInputs(inputs.input_ids, types, inputs.segment_ids, inputs.position_ids)
-        output: BertOutput = self.bert(source, deterministic=deterministic, return_attention=return_attention)
-        return output
+        return self.bert(source, deterministic=deterministic, return_attention=return_attention)
 
     def _places(self, length: int) -> Float[Array, "P H"]:
         return jnp.asarray(sinusoids(length, self.config.hidden_size, "interleaved"))

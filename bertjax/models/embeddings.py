@@ -67,12 +67,9 @@ class BertEmbeddings(nn.Module):
         """
         length = input_ids.shape[1]
         if length > self.max_positions:
-            raise UserError(
-                "sequence length",
-                got=length,
-                expected=f"at most model.max_positions={self.max_positions}",
-                fix="lower --config.data.seq_len or raise --config.model.max_positions",
-            )
+            expected = f"at most model.max_positions={self.max_positions}"
+            fix = "lower --config.data.seq_len or raise --config.model.max_positions"
+            raise UserError("sequence length", got=length, expected=expected, fix=fix)
         x = jnp.take(self.word_embeddings, input_ids, axis=0)
         if self.type_vocab_size:
             types = jnp.zeros_like(token_type_ids) if self.type_vocab_size == 1 else token_type_ids

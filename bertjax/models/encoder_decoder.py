@@ -235,8 +235,7 @@ class EncoderDecoder(Seq2Seq):
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
         x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
         mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
-        output: EncoderOutput = self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
-        return output
+        return self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
 
     def _places(self, length: int) -> Float[Array, "P H"]:
         return self.target_places
@@ -250,9 +249,5 @@ class EncoderDecoder(Seq2Seq):
 
 def _check_length(length: int, limit: int) -> None:
     if length > limit:
-        raise UserError(
-            "sequence length",
-            got=length,
-            expected=f"at most model.max_positions={limit}",
-            fix="shorten the sequences or raise --config.model.max_positions",
-        )
+        fix = "shorten the sequences or raise --config.model.max_positions"
+        raise UserError("sequence length", got=length, expected=f"at most model.max_positions={limit}", fix=fix)

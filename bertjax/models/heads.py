@@ -89,12 +89,9 @@ def check_layers(chosen: Sequence[int], num_layers: int, key: str) -> None:
     """Raises UserError for the config key unless `chosen` are one or more distinct layers of `BertOutput.layers`."""
     places = {layer % (num_layers + 1) for layer in chosen if -num_layers - 1 <= layer <= num_layers}
     if not chosen or len(places) < len(chosen):
-        raise UserError(
-            f"config key {key}",
-            got=tuple(chosen),
-            expected=f"one or more of 0 (the embeddings) to {num_layers}, or -{num_layers + 1} to -1, each once",
-            fix=f"use for example {tuple(range(-min(4, num_layers), 0))}, the last layers",
-        )
+        expected = f"one or more of 0 (the embeddings) to {num_layers}, or -{num_layers + 1} to -1, each once"
+        fix = f"use for example {tuple(range(-min(4, num_layers), 0))}, the last layers"
+        raise UserError(f"config key {key}", got=tuple(chosen), expected=expected, fix=fix)
 
 
 def pool_spans(

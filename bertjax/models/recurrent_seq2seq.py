@@ -116,12 +116,9 @@ class RecurrentSeq2Seq(nn.Module):
         """
         assert inputs.target_ids is not None
         if inputs.position_ids is not None or inputs.target_position_ids is not None:
-            raise UserError(
-                "config key model: a recurrent model",
-                got="packed rows",
-                expected="one pair per row",
-                fix="set --config.data.packing=False",
-            )
+            expected = "one pair per row"
+            fix = "set --config.data.packing=False"
+            raise UserError("config key model: a recurrent model", got="packed rows", expected=expected, fix=fix)
         memory = self.encode(inputs, deterministic=deterministic)
         words = self.drop(jnp.take(self.target_words, inputs.target_ids, axis=0), deterministic=deterministic)
         states = self.decoder(words, self._first_state(memory))

@@ -391,8 +391,7 @@ def best_steps(workdir: Path) -> dict[int, float]:
 
 def _config_of(workdir: Path) -> Mapping[str, Any]:
     """The subtree `checkpoint` of a run's config."""
-    config: Mapping[str, Any] = json.loads((workdir / "config.json").read_text())["checkpoint"]
-    return config
+    return json.loads((workdir / "config.json").read_text())["checkpoint"]
 
 
 def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:

@@ -306,9 +306,6 @@ def load_config(workdir: Path) -> dict[str, Any]:
             raise ValueError(f"a JSON {type(config).__name__}")
         return config
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"--workdir={workdir}",
-            got=f"no readable config.json ({error})",
-            expected="the folder of a run",
-            fix="train it first, with --config=... and this --workdir, or correct the path",
-        ) from error
+        got = f"no readable config.json ({error})"
+        fix = "train it first, with --config=... and this --workdir, or correct the path"
+        raise UserError(f"--workdir={workdir}", got=got, expected="the folder of a run", fix=fix) from error

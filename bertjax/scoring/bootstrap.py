@@ -69,12 +69,9 @@ def compare(ours: Float64[np.ndarray, " D"], theirs: Float64[np.ndarray, " E"]) 
       UserError: if there are no documents, or if the numbers of documents differ.
     """
     if len(ours) != len(theirs):
-        raise UserError(
-            "comparison of two systems",
-            got=f"scores of {len(ours)} and {len(theirs)} documents",
-            expected="the same documents in the same order",
-            fix="score both systems on the same file",
-        )
+        got = f"scores of {len(ours)} and {len(theirs)} documents"
+        fix = "score both systems on the same file"
+        raise UserError("comparison of two systems", got=got, expected="the same documents in the same order", fix=fix)
     differences = ours - theirs
     means = resampled_means(differences[:, None])[:, 0]
     difference = float(differences.mean())

@@ -132,12 +132,9 @@ def score_label_sets(
 def _check_finite(side: str, values: Numbers) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        raise UserError(
-            f"{side}, row {bad[0]} (from 0)",
-            got=f"{values[bad[0]]} ({len(bad)} of {len(values)} values are not finite)",
-            expected="finite numbers",
-            fix="find the step at which training diverged, or check this row of the file",
-        )
+        got = f"{values[bad[0]]} ({len(bad)} of {len(values)} values are not finite)"
+        fix = "find the step at which training diverged, or check this row of the file"
+        raise UserError(f"{side}, row {bad[0]} (from 0)", got=got, expected="finite numbers", fix=fix)
 
 
 def _f1(predicted: Bool[np.ndarray, " n"], present: Bool[np.ndarray, " n"]) -> float:

@@ -35,12 +35,9 @@ def difference(ours: Float64[np.ndarray, " N"], theirs: Float64[np.ndarray, " M"
       UserError: if there are no pairs, or if the numbers of values differ.
     """
     if len(ours) != len(theirs) or not len(ours):
-        raise UserError(
-            "comparison of pairs",
-            got=f"{len(ours)} and {len(theirs)} values",
-            expected="equal numbers, at least one",
-            fix="compare runs with the same seeds",
-        )
+        expected = "equal numbers, at least one"
+        fix = "compare runs with the same seeds"
+        raise UserError("comparison of pairs", got=f"{len(ours)} and {len(theirs)} values", expected=expected, fix=fix)
     differences = ours - theirs
     mean = float(differences.mean())
     if len(differences) == 1:

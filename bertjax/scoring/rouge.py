@@ -232,9 +232,6 @@ def _check(candidates: Summaries, references: References) -> None:
     for name, side in (("summary", candidates), ("reference", references)):
         for number, of_document in enumerate(side):
             if isinstance(of_document, str) or len({isinstance(each, str) for each in of_document}) > 1:
-                raise UserError(
-                    f"{name} of document {number} (from 0)",
-                    got="a text",
-                    expected="a list of sentences",
-                    fix="split the text into sentences, or pass [text] to score it as one sentence",
-                )
+                expected = "a list of sentences"
+                fix = "split the text into sentences, or pass [text] to score it as one sentence"
+                raise UserError(f"{name} of document {number} (from 0)", got="a text", expected=expected, fix=fix)

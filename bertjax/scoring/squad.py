@@ -40,12 +40,9 @@ def score_v1(predictions: Mapping[str, str], references: References) -> dict[str
     exact, f1 = [], []
     for question, answers in references.items():
         if not answers:
-            raise UserError(
-                f"question {question}",
-                got="no reference answer",
-                expected="at least one, since SQuAD 1.1 has no questions without answer",
-                fix="score the file as SQuAD 2.0, or remove the question",
-            )
+            expected = "at least one, since SQuAD 1.1 has no questions without answer"
+            fix = "score the file as SQuAD 2.0, or remove the question"
+            raise UserError(f"question {question}", got="no reference answer", expected=expected, fix=fix)
         found = question in predictions
         exact.append(_best_exact(predictions[question], answers) if found else 0.0)
         f1.append(_best_f1(predictions[question], answers, both_empty=0.0) if found else 0.0)
@@ -168,20 +165,13 @@ def _check_any(references: References) -> None:
 def _check_complete(what: str, values: Mapping[str, object], references: References) -> None:
     missing = [question for question in references if question not in values]
     if missing:
-        raise UserError(
-            what,
-            got=f"none for {len(missing)} of {len(references)} questions, the first of which is {missing[0]}",
-            expected="one for each question",
-            fix='predict all questions of the file; use "" for no answer',
-        )
+        got = f"none for {len(missing)} of {len(references)} questions, the first of which is {missing[0]}"
+        fix = 'predict all questions of the file; use "" for no answer'
+        raise UserError(what, got=got, expected="one for each question", fix=fix)
 
 
 def _check_numbers(null_scores: Mapping[str, float]) -> None:
     for question, value in null_scores.items():
         if math.isnan(value):
-            raise UserError(
-                f"null score of question {question}",
-                got="NaN",
-                expected="a number",
-                fix="find the step at which training diverged",
-            )
+            fix = "find the step at which training diverged"
+            raise UserError(f"null score of question {question}", got="NaN", expected="a number", fix=fix)

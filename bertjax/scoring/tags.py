@@ -56,12 +56,9 @@ def _ratio(numerator: int, denominator: int) -> float:
 
 def _check_aligned(predictions: Sentences, references: Sentences) -> None:
     if len(predictions) != len(references) or not references:
-        raise UserError(
-            "predicted tags",
-            got=f"{len(predictions)} sentences",
-            expected=f"{len(references)} sentences, as in the references, and at least one",
-            fix="predict each sentence of the file once, in order",
-        )
+        expected = f"{len(references)} sentences, as in the references, and at least one"
+        fix = "predict each sentence of the file once, in order"
+        raise UserError("predicted tags", got=f"{len(predictions)} sentences", expected=expected, fix=fix)
     for i, (ours, theirs) in enumerate(zip(predictions, references, strict=True)):
         if len(ours) != len(theirs):
             raise UserError(

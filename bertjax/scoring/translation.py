@@ -165,12 +165,9 @@ def _check_name(name: str, known: Mapping[str, object]) -> None:
 
 def _check_rows(hypotheses: Sequence[str], references: References) -> None:
     if len(hypotheses) != len(references):
-        raise UserError(
-            "translations",
-            got=f"{len(hypotheses)} translations, but references for {len(references)} sentences",
-            expected="one translation per sentence, in the same order",
-            fix="translate the whole file, and use the references of that file",
-        )
+        got = f"{len(hypotheses)} translations, but references for {len(references)} sentences"
+        fix = "translate the whole file, and use the references of that file"
+        raise UserError("translations", got=got, expected="one translation per sentence, in the same order", fix=fix)
     if not hypotheses:
         raise UserError("scoring", got="no rows", expected="at least one", fix="check the evaluated file")
     for number, row in enumerate(references):

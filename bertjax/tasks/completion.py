@@ -168,23 +168,16 @@ def _fill(tree: dict[str, Any], key: str, value: int) -> None:
 
 def contradiction(key: str, got: Any, expected: Any, init_from: str, variant: str) -> UserError:
     """Returns the error for a key that contradicts the weights in `init_from`."""
-    return UserError(
-        f"config key {key}",
-        got=got,
-        expected=f"{expected}, as in init_from={init_from}",
-        fix=f"omit this key; if the {variant} after the colon in --config sets it, omit the {variant}",
-    )
+    fix = f"omit this key; if the {variant} after the colon in --config sets it, omit the {variant}"
+    return UserError(f"config key {key}", got=got, expected=f"{expected}, as in init_from={init_from}", fix=fix)
 
 
 def no_model(variant: str, key: str, experiment: str) -> UserError:
     """Returns the error for a key of `model` that neither the config nor `init_from` determines."""
     shell = " (a variable such as $BERT must be set in this shell)" if variant == "size" else ""
-    return UserError(
-        "--config",
-        got=f"neither a {variant} nor init_from (model.{key} is not set)",
-        expected=f"a {variant}, or a folder that determines it",
-        fix=f"append a {variant}, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER{shell}",
-    )
+    got = f"neither a {variant} nor init_from (model.{key} is not set)"
+    fix = f"append a {variant}, --config=configs/{experiment}.py:tiny, or set --config.init_from=FOLDER{shell}"
+    return UserError("--config", got=got, expected=f"a {variant}, or a folder that determines it", fix=fix)
 
 
 def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str, Any]) -> None:

@@ -20,26 +20,14 @@ from bertjax.config import Composed, Count, DropoutRate, Flat, above, always, at
 from bertjax.contract import Batch, Example, Metrics, Params, TrainingTask
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
-from bertjax.data.rows.buckets import (
-    BucketedBatches,
-    BucketsConfig,
-    Padded,
-    Rows,
-    bucket_lengths,
-    check_seq_len,
-    max_examples,
-)
+from bertjax.data.rows import buckets
+from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows
 from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_batches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import VALID, SplitConfig
+from bertjax.data.text import vocabulary_config
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import (
-    AddedTokensConfig,
-    VocabularyConfig,
-    load_saved,
-    load_tokenizer,
-    saved_file,
-)
+from bertjax.data.text.vocabulary_config import AddedTokensConfig, VocabularyConfig
 from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -107,7 +95,7 @@ class FineTuningConfig(EpochsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_seq_len(self.data.seq_len, self.model.max_positions)
+        buckets.check_seq_len(self.data.seq_len, self.model.max_positions)
         wrong = [f"model.{key}={value}" for key in _NOT_PACKED if (value := getattr(self.model, key, None))]
         expected = "False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row"
         got, ok = f"True with {', '.join(wrong)}", not (self.data.is_packed and wrong)
@@ -191,20 +179,20 @@ class FineTuningData(PreparedData[C, R]):
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
-        if not self._trains and saved_file(self._folder):
-            return load_tokenizer(self._folder, self._config.data.lowercase)
+        if not self._trains and vocabulary_config.saved_file(self._folder):
+            return vocabulary_config.load_tokenizer(self._folder, self._config.data.lowercase)
         return self._kept() or self._given()
 
     def _kept(self) -> Tokenizer | None:
         """The vocabulary in the folder if it has the tokens and casing of the given one."""
-        kept = load_saved(self._folder) if saved_file(self._folder) else None
+        kept = vocabulary_config.load_saved(self._folder) if vocabulary_config.saved_file(self._folder) else None
         return kept if kept and kept.content == self._given().content else None
 
     def _given(self) -> Tokenizer:
         data, fix = self._config.data, "set --config.data.vocab_file or --config.init_from"
         got, expected = "nothing, and no init_from with a vocabulary", "a vocab.txt, or a tokenizer.json, or a folder"
         data.check(data.vocab_file, "vocab_file", f"{expected} with a vocabulary", got=got, fix=fix)
-        return load_tokenizer(Path(data.vocab_file), data.lowercase, data.add_tokens)
+        return vocabulary_config.load_tokenizer(Path(data.vocab_file), data.lowercase, data.add_tokens)
 
     def _check_source(self) -> None:
         fix = "set --config.data.source=FILE"
@@ -254,7 +242,7 @@ class FineTuningData(PreparedData[C, R]):
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches:
         config, data = self._config, self._config.data
-        lengths = bucket_lengths(data.seq_len, self.row_lengths)
+        lengths = buckets.bucket_lengths(data.seq_len, self.row_lengths)
         return training_batches(self.rows, lengths, data.is_packed, config.batch_size, config.seed)
 
 
@@ -296,7 +284,8 @@ class FineTuningTask(BertTask[C], TrainingTask):
         if self._config.data.is_packed:
             token_dtypes = {"position_ids": np.int32, **self.token_dtypes}
             example_dtypes = {"cls_positions": np.int32, **self.example_dtypes}
-            return bert.batch_specs([(size, length)], token_dtypes, example_dtypes, (size, max_examples(length)))
+            room = (size, buckets.max_examples(length))
+            return bert.batch_specs([(size, length)], token_dtypes, example_dtypes, room)
         shapes = [(size, *self.example_shape, length) for length in super().predict_lengths()]
         return bert.batch_specs(shapes, self.token_dtypes, self.example_dtypes)
 

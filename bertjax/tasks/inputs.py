@@ -29,9 +29,10 @@ def encoded(codec: Codec[Any], examples: Iterable[Any]) -> Iterator[Example]:
     remaining = iter(examples)
     while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
         fields, sizes, limits, kept = codec.encode(block)
-        rows = iter(stored.split(fields, sizes.sum()))
-        for item, size, limit, other in itertools.zip_longest(block, sizes, limits, kept):
-            yield Example(segmented(itertools.islice(rows, size)), Source(item, other), limit)
+        counts = sizes.tolist()
+        rows = iter(stored.split(fields, sum(counts)))
+        for item, count, limit, other in itertools.zip_longest(block, counts, limits, kept):
+            yield Example(segmented(itertools.islice(rows, count)), Source(item, other), limit)
 
 
 class CodecInputs:

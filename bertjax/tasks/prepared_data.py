@@ -88,8 +88,7 @@ class PreparedData(Data, Generic[C, R]):
     @functools.cached_property
     def codec(self) -> TrainingCodec[R]:
         """The kind of the rows."""
-        codec: TrainingCodec[R] = self._config.codec(self.vocabulary)
-        return codec
+        return self._config.codec(self.vocabulary)
 
     @functools.cached_property
     def prepared(self) -> PreparedRows[R]:

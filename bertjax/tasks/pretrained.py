@@ -102,12 +102,9 @@ def extend_positions(params: Params, learned: int, max_positions: int, how: str)
     """
     choice(how, ("repeat_last", "tile"), "positions")
     if learned > max_positions:
-        raise UserError(
-            "config key model.max_positions",
-            got=max_positions,
-            expected=f"at least {learned}, the positions of the pretrained model",
-            fix="raise it; a model with more positions can also process shorter rows",
-        )
+        expected = f"at least {learned}, the positions of the pretrained model"
+        fix = "raise it; a model with more positions can also process shorter rows"
+        raise UserError("config key model.max_positions", got=max_positions, expected=expected, fix=fix)
     rows = jnp.arange(max_positions)
     rows = jnp.minimum(rows, learned - 1) if how == "repeat_last" else rows % learned
     return _with_positions(params, _rows(_positions(params), rows))

@@ -146,8 +146,7 @@ def generate(
         return model.apply(variables, memory, width(config), length, method="start")
 
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
-        outcome: tuple[Array, Any] = model.apply(variables, tokens, cache, beams, method="step")
-        return outcome
+        return model.apply(variables, tokens, cache, beams, method="step")
 
     what: dict[str, Any] = {
         "start_ids": jnp.full(len(sources), ids.start, jnp.int32),

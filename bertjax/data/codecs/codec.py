@@ -275,8 +275,7 @@ class TableCodec(TrainingCodec[R]):
         return Columns(self.column_key, self.column_names, self.config.header, self.config.separator)
 
     def restored(self, values: Any) -> R:
-        example: R = self.example(*values)
-        return example
+        return self.example(*values)
 
 
 def encoded_texts(examples: Sequence[Sequence[Sequence[Sequence[int]]]], tokenizer: Tokenizer, seq_len: int) -> Encoded:

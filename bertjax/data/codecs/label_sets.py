@@ -10,17 +10,9 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from bertjax.config import Constraint
+from bertjax.data.codecs import labeled_text
 from bertjax.data.codecs.codec import Survey, TrainingRows
-from bertjax.data.codecs.labeled_text import (
-    LABEL_KEY,
-    LabeledText,
-    LabeledTextCodec,
-    LabeledTextConfig,
-    LabelSurvey,
-    class_name,
-    finite_number,
-    with_default_name,
-)
+from bertjax.data.codecs.labeled_text import LABEL_KEY, LabeledText, LabeledTextCodec, LabeledTextConfig, LabelSurvey
 from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, value_of
 from bertjax.data.rows.stored import Ragged
@@ -51,7 +43,7 @@ class LabelSetsConfig(LabeledTextConfig):
 
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises UserError unless the columns of 0 and 1 are those of the classes."""
-        named = {with_default_name(name, labels) for name in self.flags}
+        named = {labeled_text.with_default_name(name, labels) for name in self.flags}
         expected = f"a column for each of {', '.join(labels)!s:.200}, the classes"
         fix = "name these columns, without others; the classes of a trained model cannot change"
         self.check(not self.flags or named == set(labels), "label_column", expected, fix=fix)
@@ -85,7 +77,7 @@ class LabelSetCodec(LabeledTextCodec):
         if not isinstance(values, list):
             got = "no label" if value is None else type(value).__name__
             raise RowError(row.where, f"{got} in column {column!r}", "a list of classes, empty for no class")
-        names = tuple(class_name(each, row.where, column) for each in values)
+        names = tuple(labeled_text.class_name(each, row.where, column) for each in values)
         for name in names:
             check_text(name, row.where)
         if len(set(names)) < len(names):
@@ -141,7 +133,7 @@ def indicators(labels: Ragged, places: Int32[np.ndarray, " n"], num_classes: int
 
 def _flag(row: Row, column: str) -> bool:
     value = value_of(row, column, LABEL_KEY)
-    flag = _FLAGS.get(str(value).strip().lower(), finite_number(value))
+    flag = _FLAGS.get(str(value).strip().lower(), labeled_text.finite_number(value))
     if flag not in (0, 1):
         raise RowError(row.where, f"{value!r} in column {column!r}", "0, 1, true or false")
     return bool(flag)

@@ -211,10 +211,7 @@ class _Survey(Survey[RelatedTexts]):
         """Raises UserError if no class has two texts."""
         alone = sorted(name for name, count in self._classes.items() if count < 2)
         if self._classes and len(alone) == len(self._classes):
-            raise UserError(
-                "labels of the training rows",
-                got=f"{len(alone)} classes of one text each",
-                expected="classes with two or more texts",
-                fix="check config.data.label_column",
-            )
+            got = f"{len(alone)} classes of one text each"
+            fix = "check config.data.label_column"
+            raise UserError("labels of the training rows", got=got, expected="classes with two or more texts", fix=fix)
         return {"texts": {str(count): number for count, number in sorted(self._texts.items())}, "alone": alone}

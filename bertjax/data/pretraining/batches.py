@@ -98,12 +98,9 @@ class BatchConfig:
     def __post_init__(self) -> None:
         for _, length in self.rows.stages:
             if length >= self.pairs.seq_len or self.pairs.seq_len % length:
-                raise UserError(
-                    "config key data.stages",
-                    got=f"rows of {length} tokens",
-                    expected=f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter",
-                    fix="change --config.data.stages or --config.data.seq_len",
-                )
+                expected = f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter"
+                fix = "change --config.data.stages or --config.data.seq_len"
+                raise UserError("config key data.stages", got=f"rows of {length} tokens", expected=expected, fix=fix)
         if self.masking.valid_rate:  # `resolve` of the experiment checks the rates of training: older runs cut theirs
             self.masking.valid.check_room(self.pairs.seq_len)
 

@@ -37,18 +37,10 @@ from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
-from bertjax.data.text import word_counts
+from bertjax.data.text import vocabulary_config, word_counts
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabulary_config import (
-    KINDS,
-    WORDPIECE,
-    AddedTokensConfig,
-    check_vocab_size,
-    load_saved,
-    load_tokenizer,
-    saved_file,
-)
+from bertjax.data.text.vocabulary_config import KINDS, WORDPIECE, AddedTokensConfig
 from bertjax.errors import UserError
 from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once, read_manifest
 
@@ -103,7 +95,7 @@ class CorpusConfig(AddedTokensConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.vocab_file:
-            check_vocab_size(self.tokenizer, self.vocab_size)
+            vocabulary_config.check_vocab_size(self.tokenizer, self.vocab_size)
 
     def check_source(self) -> None:
         """Raises UserError unless the config names text to train on, or validation text and a vocabulary."""
@@ -163,7 +155,7 @@ class Corpus:
         """
         read_manifest(folder)
         self.folder = folder
-        self.tokenizer = load_saved(folder)
+        self.tokenizer = vocabulary_config.load_saved(folder)
         if template and template != self.tokenizer.template:  # runs of several templates share the folder
             self.tokenizer = self.tokenizer.with_template(template)
         counted = folder / "unigrams.npy"
@@ -204,8 +196,9 @@ class Preparation:
 
     def corpus(self) -> Corpus:
         """Opens the prepared text. The template is that of the run's vocabulary, or else of the given one."""
-        path = str(self._default_dir) if saved_file(self._default_dir) else self._config.vocab_file
-        return Corpus(self.folder, load_tokenizer(Path(path), self._config.lowercase).template if path else None)
+        path = str(self._default_dir) if vocabulary_config.saved_file(self._default_dir) else self._config.vocab_file
+        tokenizer = vocabulary_config.load_tokenizer(Path(path), self._config.lowercase) if path else None
+        return Corpus(self.folder, tokenizer.template if tokenizer else None)
 
     def run(self) -> None:
         """Prepares the text unless it is prepared already.
@@ -247,7 +240,7 @@ def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[Finge
         for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{MANIFEST}")):
             theirs = json.loads(path.read_text())["parts"]
             found = _digest({**theirs, "vocabulary": ours} if is_given else theirs)
-            if found == fingerprint and (not is_given or load_saved(path.parent).key[0] == ours):
+            if found == fingerprint and (not is_given or vocabulary_config.load_saved(path.parent).key[0] == ours):
                 return found, path.parent
     return fingerprint, home / fingerprint
 
@@ -256,7 +249,8 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """Returns everything that determines the prepared bytes, except the sentence splitter."""
     vocabulary = f"{config.vocab_size} trained tokens" + f" of {config.tokenizer}" * (config.tokenizer != WORDPIECE)
     if config.vocab_file:
-        vocabulary = load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens).key[0]
+        path = Path(config.vocab_file)
+        vocabulary = vocabulary_config.load_tokenizer(path, config.lowercase, config.add_tokens).key[0]
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint() if config.source else "",
@@ -360,9 +354,9 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> Tokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
-    named = Path(config.vocab_file) if config.vocab_file else saved_file(folder)
+    named = Path(config.vocab_file) if config.vocab_file else vocabulary_config.saved_file(folder)
     if named:
-        tokenizer = load_tokenizer(named, config.lowercase, config.add_tokens)
+        tokenizer = vocabulary_config.load_tokenizer(named, config.lowercase, config.add_tokens)
     else:
         # Validation documents do not influence the vocabulary.
         count = functools.partial(preparation.count_words, lowercase=config.lowercase, kind=config.tokenizer)

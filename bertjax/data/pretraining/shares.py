@@ -72,12 +72,8 @@ def _outcome(folder: Path, number: int) -> dict[str, int]:
     """Returns the counts of a share's source. Raises UserError if the share failed or was never processed."""
     path = folder / f"{number:06d}" / _DONE
     if not path.exists():
-        raise UserError(
-            f"share {number} of the text",
-            got="no result from Beam's workers",
-            expected=f"{path}",
-            fix="use a data.prepared_dir and source files that all workers can access",
-        )
+        fix = "use a data.prepared_dir and source files that all workers can access"
+        raise UserError(f"share {number} of the text", got="no result from Beam's workers", expected=f"{path}", fix=fix)
     outcome = json.loads(path.read_text())
     if "error" in outcome:
         raise restored(outcome["error"])

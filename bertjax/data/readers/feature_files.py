@@ -105,12 +105,9 @@ def writing(folder: Path, made_with: Mapping[str, Any], shard_bytes: int = _SHAR
       UserError: if the folder is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            f"--output={folder}",
-            got="a folder that is not empty" if folder.is_dir() else "a file",
-            expected="a new or empty folder",
-            fix="choose another folder, or delete this one",
-        )
+        got = "a folder that is not empty" if folder.is_dir() else "a file"
+        fix = "choose another folder, or delete this one"
+        raise UserError(f"--output={folder}", got=got, expected="a new or empty folder", fix=fix)
     partial = folder.absolute().with_name(folder.absolute().name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)  # a killed process may have left it
     partial.mkdir(parents=True)

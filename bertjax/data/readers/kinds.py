@@ -56,12 +56,9 @@ def kind_of(path: Path, key: str, reads: Collection[str], plain: str) -> str:
     if suffix in reads:
         return suffix
     if suffix in _STRUCTURED:
-        raise UserError(
-            f"{lines.named(key)}={path}",
-            got=f"a {suffix} file",
-            expected=plain + (f", or a file named {', '.join(reads)}" if reads else ""),
-            fix=f"convert it, or rename it to .txt if it has {plain}",
-        )
+        expected = plain + (f", or a file named {', '.join(reads)}" if reads else "")
+        fix = f"convert it, or rename it to .txt if it has {plain}"
+        raise UserError(f"{lines.named(key)}={path}", got=f"a {suffix} file", expected=expected, fix=fix)
     return ""
 
 
@@ -69,10 +66,6 @@ def split_name(source: str, key: str) -> tuple[str, str]:
     """Returns the dataset and the split of `tfds:NAME[/CONFIG][:VERSION][:SPLIT]`; `key` is used in messages."""
     match = _TFDS_SOURCE.fullmatch(source)
     if match is None:
-        raise UserError(
-            lines.named(key),
-            got=repr(source),
-            expected="tfds:NAME[/CONFIG][:VERSION][:SPLIT]",
-            fix="name the dataset, for example tfds:lm1b:train",
-        )
+        fix = "name the dataset, for example tfds:lm1b:train"
+        raise UserError(lines.named(key), got=repr(source), expected="tfds:NAME[/CONFIG][:VERSION][:SPLIT]", fix=fix)
     return match["name"], match["split"] or "train"

@@ -237,22 +237,15 @@ def find_files(source: str, key: str, also: str = "") -> list[Path]:
     """
     parts = [part.strip() for part in source.split(",")]
     if not all(parts):
-        raise UserError(
-            named(key),
-            got=f"{source!r}, with an empty name",
-            expected=f"paths or globs separated by commas{_or(also)}",
-            fix=f"name the files, for example {key if key.startswith('--') else f'--config.{key}'}=folder/*.txt",
-        )
+        expected = f"paths or globs separated by commas{_or(also)}"
+        fix = f"name the files, for example {key if key.startswith('--') else f'--config.{key}'}=folder/*.txt"
+        raise UserError(named(key), got=f"{source!r}, with an empty name", expected=expected, fix=fix)
     paths = [path for part in parts for path in _matches(part, key, also)]
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise UserError(
-                f"{named(key)}={source}",
-                got=f"{path} twice",
-                expected="each file once",
-                fix="remove the repetition, or the glob that also matches it",
-            )
+            fix = "remove the repetition, or the glob that also matches it"
+            raise UserError(f"{named(key)}={source}", got=f"{path} twice", expected="each file once", fix=fix)
         seen.add(path.resolve())
     return paths
 
@@ -279,20 +272,13 @@ def open_file(path: Path, *, is_utf8: bool = True) -> Iterator[BufferedReader | 
         _check_name(path, is_gzip)
         with gzip.open(path, "rb") if is_gzip else path.open("rb") as stream:
             if is_utf8 and _is_binary(stream.peek(1)):
-                raise UserError(
-                    str(path),
-                    got="a binary file (it has NUL bytes)",
-                    expected="UTF-8 text",
-                    fix="convert it to UTF-8 text, or remove it from the config",
-                )
+                fix = "convert it to UTF-8 text, or remove it from the config"
+                raise UserError(str(path), got="a binary file (it has NUL bytes)", expected="UTF-8 text", fix=fix)
             yield stream
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(
-            str(path),
-            got=f"a damaged or truncated gzip file ({error})",
-            expected="a complete gzip file",
-            fix="make or copy the file again; gzip -t tests it",
-        ) from None
+        got = f"a damaged or truncated gzip file ({error})"
+        fix = "make or copy the file again; gzip -t tests it"
+        raise UserError(str(path), got=got, expected="a complete gzip file", fix=fix) from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -307,12 +293,9 @@ def _is_binary(start: bytes) -> bool:
 
 def _check_name(path: Path, is_gzip: bool) -> None:
     if is_gzip != (path.suffix == ".gz"):
-        raise UserError(
-            str(path),
-            got="gzip data in a file not named .gz" if is_gzip else "a file named .gz that is not gzip",
-            expected="a name that ends in .gz if and only if the file is gzip",
-            fix="rename the file, or compress it with gzip",
-        )
+        got = "gzip data in a file not named .gz" if is_gzip else "a file named .gz that is not gzip"
+        fix = "rename the file, or compress it with gzip"
+        raise UserError(str(path), got=got, expected="a name that ends in .gz if and only if the file is gzip", fix=fix)
 
 
 def _matches(part: str, key: str, also: str) -> list[Path]:
@@ -338,12 +321,9 @@ def _globbed(part: str, key: str, also: str) -> list[Path]:
     names = sorted(glob(part, recursive=True)) if has_magic(part) else []  # noqa: PTH207
     files = [name for name in names if not Path(name).is_dir()]
     if not files:
-        raise UserError(
-            f"{named(key)}={part}",
-            got="a pattern that matches no file" if has_magic(part) else "a path that does not exist",
-            expected=f"files relative to {Path.cwd()}{_or(also)}",
-            fix="correct the path",
-        )
+        got = "a pattern that matches no file" if has_magic(part) else "a path that does not exist"
+        fix = "correct the path"
+        raise UserError(f"{named(key)}={part}", got=got, expected=f"files relative to {Path.cwd()}{_or(also)}", fix=fix)
     return [path for file in files for path in _matches(file, key, also)]
 
 

@@ -140,12 +140,9 @@ def _builder(name: str, where: str) -> tfds.core.DatasetBuilder:
         return tfds.builder(name)
     # TFDS reports unknown names with several types, such as AssertionError for a version.
     except (ValueError, AssertionError, ImportError, OSError) as error:
-        raise UserError(
-            where,
-            got=f"an unknown dataset ({_first_line(error)})",
-            expected=f"NAME[/CONFIG][:VERSION] from the TFDS catalog, or a dataset prepared in {_data_dir()}",
-            fix="correct the name, or set the environment variable TFDS_DATA_DIR to the folder of prepared datasets",
-        ) from None
+        expected = f"NAME[/CONFIG][:VERSION] from the TFDS catalog, or a dataset prepared in {_data_dir()}"
+        fix = "correct the name, or set the environment variable TFDS_DATA_DIR to the folder of prepared datasets"
+        raise UserError(where, got=f"an unknown dataset ({_first_line(error)})", expected=expected, fix=fix) from None
 
 
 def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: str) -> Any:
@@ -155,12 +152,9 @@ def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: st
         return builder.as_data_source(split)
     except (ValueError, KeyError) as error:
         if builder.is_prepared():
-            raise UserError(
-                where,
-                got=f"split {split!r} ({_first_line(error)})",
-                expected="one of " + ", ".join(sorted(builder.info.splits)) + ", or a slice such as train[:1%]",
-                fix="correct the part after the last colon",
-            ) from None
+            expected = "one of " + ", ".join(sorted(builder.info.splits)) + ", or a slice such as train[:1%]"
+            fix = "correct the part after the last colon"
+            raise UserError(where, got=f"split {split!r} ({_first_line(error)})", expected=expected, fix=fix) from None
     # TFDS raises these for formats without random access.
     except (NotImplementedError, AssertionError, OSError):
         if builder.is_prepared():
@@ -170,24 +164,18 @@ def _records(builder: tfds.core.DatasetBuilder, name: str, split: str, where: st
                 expected="array_record, which is read without TensorFlow",
                 fix=f"delete that folder or choose another TFDS_DATA_DIR, then run {prepare}",
             ) from None
-    raise UserError(
-        where,
-        got=f"a dataset that is not prepared on this machine; nothing is in {builder.data_dir}",
-        expected="array_record files in this folder",
-        fix=f"run {prepare} (some builders need TensorFlow), or set TFDS_DATA_DIR to the folder of prepared datasets",
-    )
+    got = f"a dataset that is not prepared on this machine; nothing is in {builder.data_dir}"
+    fix = f"run {prepare} (some builders need TensorFlow), or set TFDS_DATA_DIR to the folder of prepared datasets"
+    raise UserError(where, got=got, expected="array_record files in this folder", fix=fix)
 
 
 def _check_text_field(fields: Mapping[str, Any], name: str, text_field: str) -> None:
     texts = sorted(field for field, feature in fields.items() if _is_text(feature))
     if text_field not in texts:
         got = "a field without text" if text_field in fields else "an unknown field"
-        raise UserError(
-            f"config key data.text_field={text_field} of tfds:{name}",
-            got=got,
-            expected="one of " + ", ".join(texts) if texts else "a dataset with a text field at its top level",
-            fix="set --config.data.text_field to the field that holds the text",
-        )
+        expected = "one of " + ", ".join(texts) if texts else "a dataset with a text field at its top level"
+        fix = "set --config.data.text_field to the field that holds the text"
+        raise UserError(f"config key data.text_field={text_field} of tfds:{name}", got=got, expected=expected, fix=fix)
 
 
 def _value_of(feature: Any) -> Callable[[Any], Any] | None:

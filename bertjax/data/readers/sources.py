@@ -183,12 +183,9 @@ def _plain_document(run: Iterable[tuple[Line, str]]) -> Document:
         texts.append(text)
         size += len(line.content)
         if size > MAX_DOCUMENT_BYTES:
-            raise UserError(
-                where,
-                got=f"a document of more than {MAX_DOCUMENT_BYTES:,} bytes without a blank line",
-                expected="a blank line between documents",
-                fix="separate the documents by blank lines, or divide this one",
-            )
+            got = f"a document of more than {MAX_DOCUMENT_BYTES:,} bytes without a blank line"
+            fix = "separate the documents by blank lines, or divide this one"
+            raise UserError(where, got=got, expected="a blank line between documents", fix=fix)
     return Document(texts, where)
 
 

@@ -56,12 +56,9 @@ class TableConfig(SplitConfig):
             count += 1
             yield row
         if not count:
-            raise UserError(
-                f"config key {key}={source}",
-                got=f"no rows{bad_rows.skipped()}",
-                expected="at least one row",
-                fix="check the source; config.data.on_bad_row=stop reports the first bad row",
-            )
+            got = f"no rows{bad_rows.skipped()}"
+            fix = "check the source; config.data.on_bad_row=stop reports the first bad row"
+            raise UserError(f"config key {key}={source}", got=got, expected="at least one row", fix=fix)
         _log.info("read %s: %d rows%s", source, count, bad_rows.skipped())
 
     def splits(self, make: Callable[["Row"], T]) -> Iterator[tuple[str, T]]:
@@ -369,12 +366,8 @@ def _names(header: _Fields) -> list[str]:
     where, names = header
     twice = [name for number, name in enumerate(names) if name in names[:number]]
     if twice:
-        raise UserError(
-            where,
-            got=f"a header with {twice[0]!r} twice",
-            expected="unique column names",
-            fix="correct the header, or set --config.data.header=False if the first line is a row",
-        )
+        fix = "correct the header, or set --config.data.header=False if the first line is a row"
+        raise UserError(where, got=f"a header with {twice[0]!r} twice", expected="unique column names", fix=fix)
     if len(names) == 1 and (separator := next((each for each in ";\t|," if each in names[0]), "")):
         raise UserError(
             where,
@@ -390,12 +383,9 @@ def _named(columns: Sequence[str], row: _Fields) -> Row:
     where, fields = row
     number = len(fields)
     if number != len(columns):
-        raise RowError(
-            where,
-            got="one field" if number == 1 else f"{number} fields",
-            expected=f"{len(columns)}, the columns {', '.join(columns)}",
-            fix="correct the row, or config.data.header or config.data.separator",
-        )
+        expected = f"{len(columns)}, the columns {', '.join(columns)}"
+        fix = "correct the row, or config.data.header or config.data.separator"
+        raise RowError(where, got="one field" if number == 1 else f"{number} fields", expected=expected, fix=fix)
     return Row(dict(zip(columns, fields, strict=True)), where)
 
 
@@ -431,12 +421,9 @@ class _CsvFields:
         self._where = self._where or line.where  # a quoted field may continue on further lines
         self._size += len(line.content) + 1
         if self._size > MAX_LINE_BYTES:
-            raise UserError(
-                self._where,
-                got=f"a row of more than {MAX_LINE_BYTES:,} bytes",
-                expected="shorter rows, in which each quote is closed",
-                fix="close the quote that the row opens, or truncate its texts",
-            )
+            expected = "shorter rows, in which each quote is closed"
+            fix = "close the quote that the row opens, or truncate its texts"
+            raise UserError(self._where, got=f"a row of more than {MAX_LINE_BYTES:,} bytes", expected=expected, fix=fix)
         try:
             return lines.decode(line) + "\n"
         except RowError as error:  # raised when the row is read, whose end the line may not be

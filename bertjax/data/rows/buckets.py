@@ -235,9 +235,5 @@ def default_seq_len(default: int | None, max_positions: int | None) -> int | Non
 def check_seq_len(seq_len: int, max_positions: int) -> None:
     """Raises UserError unless 8 <= seq_len <= max_positions."""
     if not 8 <= seq_len <= max_positions:
-        raise UserError(
-            "config key data.seq_len",
-            got=seq_len,
-            expected=f"8 to model.max_positions={max_positions}",
-            fix="choose a length in this range",
-        )
+        expected = f"8 to model.max_positions={max_positions}"
+        raise UserError("config key data.seq_len", got=seq_len, expected=expected, fix="choose a length in this range")

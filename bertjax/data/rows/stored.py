@@ -134,8 +134,7 @@ def load(folder: Path) -> dict[str, Ragged | np.ndarray]:
 def load_names(folder: Path) -> dict[str, list[str]]:
     """Returns the names that a `Writer` numbered, by field: number n stands for name n - 1, and 0 for no name."""
     path = folder / _NAMES
-    names: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
-    return names
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def split(fields: Fields, count: int) -> list[dict[str, np.ndarray]]:

@@ -5,14 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bertjax.data.text import bpe_trainer
-from bertjax.data.text.library_tokenizers import (
-    BYTE_CHARS,
-    LibraryTokenizer,
-    byte_level,
-    byte_normalizer,
-    byte_splitter,
-)
+from bertjax.data.text import bpe_trainer, library_tokenizers
+from bertjax.data.text.library_tokenizers import BYTE_CHARS, LibraryTokenizer
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 
@@ -28,7 +22,8 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     # Each different string between spaces is split once, which takes a tenth of the time. Only a run of several
     # characters of white space depends on what surrounds it.
     chunks = Counter(itertools.chain.from_iterable(map(_chunks, texts)))
-    normalize, split = byte_normalizer(lowercase).normalize_str, byte_splitter().pre_tokenize_str
+    normalize = library_tokenizers.byte_normalizer(lowercase).normalize_str
+    split = library_tokenizers.byte_splitter().pre_tokenize_str
     counts: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in split(normalize(chunk)):
@@ -51,14 +46,10 @@ def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Seq
     """
     special = (*SPECIALS, *more)
     if vocab_size < MIN_VOCAB_SIZE + len(more):
-        raise UserError(
-            "config key data.vocab_size",
-            got=vocab_size,
-            expected=f"at least {MIN_VOCAB_SIZE + len(more)}, for {len(special)} special tokens and all bytes",
-            fix="raise it",
-        )
+        expected = f"at least {MIN_VOCAB_SIZE + len(more)}, for {len(special)} special tokens and all bytes"
+        raise UserError("config key data.vocab_size", got=vocab_size, expected=expected, fix="raise it")
     bpe = bpe_trainer.train(counts, dict.fromkeys(BYTE_CHARS, 1), vocab_size, special, coverage=1.0)
-    return byte_level(bpe, lowercase, special)
+    return library_tokenizers.byte_level(bpe, lowercase, special)
 
 
 def _chunks(text: str) -> Iterator[str]:

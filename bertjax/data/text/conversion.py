@@ -11,16 +11,8 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from bertjax.data.text.vocabularies import (
-    OF_ROBERTA,
-    ROLES,
-    SPECIALS,
-    Added,
-    check_added,
-    read_json,
-    read_special_names,
-    tokenizer_class,
-)
+from bertjax.data.text import vocabularies
+from bertjax.data.text.vocabularies import OF_ROBERTA, ROLES, SPECIALS, Added
 from bertjax.errors import UserError
 from bertjax.interop.formats.protobuf import Message
 
@@ -70,7 +62,7 @@ def is_convertible(path: Path) -> bool:
 
 def kind_of(path: Path) -> str:
     """Returns the class of transformers that opens a file. Without a known one in its folder, the name decides."""
-    stated = tokenizer_class(path.parent)
+    stated = vocabularies.tokenizer_class(path.parent)
     # KoBERT is a BERT with a SentencePiece model.
     return FILES.get(path.name, "XLNetTokenizer") if stated in ("", "BertTokenizer") else stated
 
@@ -85,13 +77,10 @@ def read(path: Path) -> str:
     folder, name = path.parent, kind_of(path)
     known = _BYTE_LEVEL if path.name == "merges.txt" else tuple(_CLASSES)
     if name not in known:
-        raise UserError(
-            f"the tokenizer of {folder}",
-            got=f"tokenizer_class {name}",
-            expected=f"for {path.name} one of {', '.join(known)}",
-            fix="open the folder with transformers' AutoTokenizer, and save_pretrained it, which writes tokenizer.json",
-        )
-    config = read_json(folder / "tokenizer_config.json")
+        expected = f"for {path.name} one of {', '.join(known)}"
+        fix = "open the folder with transformers' AutoTokenizer, and save_pretrained it, which writes tokenizer.json"
+        raise UserError(f"the tokenizer of {folder}", got=f"tokenizer_class {name}", expected=expected, fix=fix)
+    config = vocabularies.read_json(folder / "tokenizer_config.json")
     try:
         tokenizer = _byte_level(folder, config) if name in _BYTE_LEVEL else _sentencepiece(path, name, config)
         _add_special(tokenizer, folder, name)
@@ -205,8 +194,8 @@ def _add_special(tokenizer: Tokenizer, folder: Path, name: str) -> None:
       UserError: if added_tokens.json gives them other ids.
     """
     usual = _CLASSES[name].special if name in _CLASSES else OF_ROBERTA
-    names = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
-    ids = read_json(folder / "added_tokens.json")
+    names = dict(zip(ROLES, usual, strict=True)) | vocabularies.read_special_names(folder)
+    ids = vocabularies.read_json(folder / "added_tokens.json")
     # As in transformers, only the mask token of DeBERTa does not include the space before it.
     tokens = sorted((names[role] for role in ROLES), key=lambda token: ids.get(token, math.inf))
     known = {token for token in tokens if tokenizer.token_to_id(token) is not None}
@@ -216,4 +205,4 @@ def _add_special(tokenizer: Tokenizer, folder: Path, name: str) -> None:
         [AddedToken(token, lstrip=strips and token == names["mask"], normalized=False) for token in wanted]
     )
     stated = [Added(token, ids.get(token)) for token in wanted]
-    check_added(stated, tokenizer.get_vocab(with_added_tokens=True), str(folder / "added_tokens.json"))
+    vocabularies.check_added(stated, tokenizer.get_vocab(with_added_tokens=True), str(folder / "added_tokens.json"))

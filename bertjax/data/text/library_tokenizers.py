@@ -14,23 +14,11 @@ from jaxtyping import Bool
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from bertjax.data.text import conversion
+from bertjax.data.text import conversion, vocabularies
 from bertjax.data.text.bpe_trainer import Bpe
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Pieces, Tokenizer, encodable, normalize, save_settings
-from bertjax.data.text.vocabularies import (
-    CONTINUATION,
-    MASK,
-    OF_ROBERTA,
-    ROLES,
-    SPECIALS,
-    Added,
-    check_added,
-    folder_template,
-    read_added,
-    read_special_names,
-    tokenizer_class,
-)
+from bertjax.data.text.vocabularies import CONTINUATION, MASK, OF_ROBERTA, ROLES, SPECIALS, Added
 from bertjax.errors import UserError
 from bertjax.files import completed
 
@@ -123,17 +111,18 @@ class LibraryTokenizer(Tokenizer):
           UserError: if a file cannot be read, or the constructor raises it.
         """
         content = conversion.read(path) if conversion.is_convertible(path) else _read(path)
-        named = read_special_names(path.parent)
+        folder = path.parent
+        named = vocabularies.read_special_names(folder)
         names = {"cls": named.get("bos", ""), "sep": named.get("eos", ""), **named}
         found = cls(content, [names.get(role, "") for role in ROLES], where=str(path))
-        added = read_added(path.parent, found.special)
+        added = vocabularies.read_added(folder, found.special)
         known = {Added(**token) for token in json.loads(found._content)["added_tokens"]} if added else set()
         if not known.issuperset(added):
             found = found.with_added([token for token in added if token not in known])
-            check_added(added, found._tokenizer.get_vocab(with_added_tokens=True), str(path.parent))
-        kind = conversion.kind_of(path) if conversion.is_convertible(path) else tokenizer_class(path.parent)
+            vocabularies.check_added(added, found._tokenizer.get_vocab(with_added_tokens=True), str(folder))
+        kind = conversion.kind_of(path) if conversion.is_convertible(path) else vocabularies.tokenizer_class(folder)
         ids = found.cls_id, found.sep_id
-        found.template = folder_template(path.parent, kind, found._post_processor, *ids, found.vocab_size)
+        found.template = vocabularies.folder_template(folder, kind, found._post_processor, *ids, found.vocab_size)
         return found
 
     @property
@@ -343,12 +332,9 @@ def _by_id(ids: Mapping[str, int], where: str) -> tuple[str, ...]:
     """Returns the tokens in the order of their ids; "" for unused ids."""
     size = max(ids.values()) + 1
     if size > _MAX_GAPS * len(ids):
-        raise UserError(
-            where,
-            got=f"{len(ids)} tokens with ids up to {size - 1}",
-            expected="ids with few gaps, because each has an embedding",
-            fix="number the tokens from 0 on",
-        )
+        expected = "ids with few gaps, because each has an embedding"
+        fix = "number the tokens from 0 on"
+        raise UserError(where, got=f"{len(ids)} tokens with ids up to {size - 1}", expected=expected, fix=fix)
     vocab = [""] * size
     for token, number in ids.items():
         vocab[number] = token

@@ -249,12 +249,9 @@ def sentencepiece_processor(model: bytes, where: str) -> Any:
     try:
         import sentencepiece  # optional: needed only for such models
     except ImportError:
-        raise UserError(
-            where,
-            got="a SentencePiece model, but the package sentencepiece is not installed",
-            expected="the package sentencepiece",
-            fix="pip install sentencepiece==0.2.3",
-        ) from None
+        got = "a SentencePiece model, but the package sentencepiece is not installed"
+        fix = "pip install sentencepiece==0.2.3"
+        raise UserError(where, got=got, expected="the package sentencepiece", fix=fix) from None
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except (RuntimeError, ValueError) as error:

@@ -26,18 +26,9 @@ from jaxtyping import Bool, Int32, Int64
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from bertjax.data.text import vocabularies
 from bertjax.data.text.templates import Template, joined_by
-from bertjax.data.text.vocabularies import (
-    CONTINUATION,
-    GOOGLE_WORD_CHARS,
-    MASK,
-    ROLES,
-    SPECIALS,
-    Added,
-    checked_ids,
-    read_folder,
-    read_vocab,
-)
+from bertjax.data.text.vocabularies import CONTINUATION, GOOGLE_WORD_CHARS, MASK, ROLES, SPECIALS, Added
 from bertjax.files import completed
 
 # The number of words whose pieces are cached; English has this many in 20 MB of text.
@@ -134,8 +125,7 @@ class Tokenizer(abc.ABC):
     def with_template(self, template: Template) -> "Tokenizer":
         """Returns the same tokenizer with another template."""
         cls, arguments = self.__reduce__()
-        made: Tokenizer = cls(*arguments[:-1], template)
-        return made
+        return cls(*arguments[:-1], template)
 
     @abc.abstractmethod
     def with_added(self, tokens: Sequence[Added]) -> "Tokenizer":
@@ -213,7 +203,7 @@ class WordPiece(Tokenizer):
         Raises:
           UserError: if a special token is missing or a token occurs twice.
         """
-        ids = checked_ids(vocab, "the vocabulary", special)
+        ids = vocabularies.checked_ids(vocab, "the vocabulary", special)
         self.added, self._num_pieces = tuple(added), len(vocab)
         numbers = dict(ids)
         for token in self.added:
@@ -262,12 +252,12 @@ class WordPiece(Tokenizer):
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":
         """Reads a vocab.txt (see `vocabularies.read_vocab`). The id of a token is its line number, from 0 on."""
-        return cls(read_vocab(Path(path)), lowercase)
+        return cls(vocabularies.read_vocab(Path(path)), lowercase)
 
     @classmethod
     def load(cls, folder: str | Path, default_lowercase: bool | None = None) -> "WordPiece":
         """Reads the tokenizer of a Hugging Face folder; see `vocabularies.read_folder`."""
-        return cls(*read_folder(Path(folder), default_lowercase))
+        return cls(*vocabularies.read_folder(Path(folder), default_lowercase))
 
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json; see `Tokenizer.save`.

@@ -130,21 +130,15 @@ def checked_ids(vocab: Sequence[str], what: str, special: Sequence[str] = SPECIA
         lines[token].append(number)
     missing = [token for token in special if token not in lines]
     if missing:
-        raise UserError(
-            what,
-            got=f"{len(vocab)} tokens without {' '.join(missing)}",
-            expected="one token per line, including " + " ".join(special),
-            fix="use a BERT vocabulary (vocab.txt)",
-        )
+        expected = "one token per line, including " + " ".join(special)
+        fix = "use a BERT vocabulary (vocab.txt)"
+        raise UserError(what, got=f"{len(vocab)} tokens without {' '.join(missing)}", expected=expected, fix=fix)
     twice = {token: numbers for token, numbers in lines.items() if len(numbers) > 1}
     if twice:
         token, numbers = next(iter(twice.items()))
-        raise UserError(
-            what,
-            got=f"{token!r} on lines {', '.join(map(str, numbers))} ({len(twice)} duplicated tokens in all)",
-            expected="each token once",
-            fix="restore the original file; deleting a line would shift the ids after it",
-        )
+        got = f"{token!r} on lines {', '.join(map(str, numbers))} ({len(twice)} duplicated tokens in all)"
+        fix = "restore the original file; deleting a line would shift the ids after it"
+        raise UserError(what, got=got, expected="each token once", fix=fix)
     return {token: numbers[0] - 1 for token, numbers in lines.items()}
 
 
@@ -284,12 +278,8 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], defau
             "or set --config.data.lowercase",
         )
     if first["strip_accents"] not in (None, lowercase) or first["chinese"] is False:
-        raise UserError(
-            str(folder),
-            got=f"{first}",
-            expected="accents stripped if and only if text is lowercased, and Chinese characters split, as in BERT",
-            fix=_FOREIGN_FIX,
-        )
+        expected = "accents stripped if and only if text is lowercased, and Chinese characters split, as in BERT"
+        raise UserError(str(folder), got=f"{first}", expected=expected, fix=_FOREIGN_FIX)
     return lowercase
 
 
@@ -305,24 +295,17 @@ def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], l
         *(["do_lower_case true for sentences"] if sentences.get("do_lower_case") and not lowercase else ()),
     ]
     if foreign:
-        raise UserError(
-            f"the tokenizer of {folder}",
-            got=", ".join(foreign),
-            expected="BERT's own tokenizer: text split at spaces, punctuation and Chinese characters, then WordPiece",
-            fix=_FOREIGN_FIX,
-        )
+        expected = "BERT's own tokenizer: text split at spaces, punctuation and Chinese characters, then WordPiece"
+        raise UserError(f"the tokenizer of {folder}", got=", ".join(foreign), expected=expected, fix=_FOREIGN_FIX)
 
 
 def _library_vocab(folder: Path, library: dict[str, Any]) -> list[str]:
     """Returns the tokens of a tokenizer.json, in the order of their ids."""
     model = library.get("model") or {}
     if model.get("type") != "WordPiece":
-        raise UserError(
-            str(folder),
-            got=f"a tokenizer.json of type {model.get('type')}" if library else "no vocab.txt and no tokenizer.json",
-            expected="a WordPiece vocabulary: vocab.txt or tokenizer.json",
-            fix="name the folder of a BERT model",
-        )
+        got = f"a tokenizer.json of type {model.get('type')}" if library else "no vocab.txt and no tokenizer.json"
+        fix = "name the folder of a BERT model"
+        raise UserError(str(folder), got=got, expected="a WordPiece vocabulary: vocab.txt or tokenizer.json", fix=fix)
     ids = model.get("vocab")
     if not isinstance(ids, dict) or {*map(repr, ids.values())} != {*map(repr, range(len(ids)))}:
         got = "ids with gaps or repeats" if ids and isinstance(ids, dict) else "no ids"
@@ -341,19 +324,13 @@ def _check_words(vocab: Sequence[str], what: str) -> None:
     if not any(token.startswith(CONTINUATION) for token in vocab) and any(
         token.startswith("\u2581") for token in vocab
     ):
-        raise UserError(
-            what,
-            got="tokens of SentencePiece, which start with \u2581, and none that start with ##",
-            expected="a BERT vocabulary with words and pieces",
-            fix="remove the file, and name the SentencePiece model of the same folder spiece.model",
-        )
+        got = "tokens of SentencePiece, which start with \u2581, and none that start with ##"
+        fix = "remove the file, and name the SentencePiece model of the same folder spiece.model"
+        raise UserError(what, got=got, expected="a BERT vocabulary with words and pieces", fix=fix)
     if has_only_specials(vocab):
-        raise UserError(
-            what,
-            got=f"only {len(vocab)} special tokens",
-            expected="a BERT vocabulary with words and pieces",
-            fix="restore the vocabulary that the model was trained with",
-        )
+        expected = "a BERT vocabulary with words and pieces"
+        fix = "restore the vocabulary that the model was trained with"
+        raise UserError(what, got=f"only {len(vocab)} special tokens", expected=expected, fix=fix)
 
 
 def tokenizer_class(folder: Path) -> str:

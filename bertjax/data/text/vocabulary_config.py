@@ -180,9 +180,6 @@ def _library(path: Path) -> Path | None:
 
 def _check_casing(tokenizer: Tokenizer, lowercase: bool, path: Path) -> None:
     if tokenizer.lowercase != lowercase:
-        raise UserError(
-            "config key data.lowercase",
-            got=lowercase,
-            expected=f"{tokenizer.lowercase}, the casing of the tokenizer in {path}",
-            fix=f"set --config.data.lowercase={tokenizer.lowercase}",
-        )
+        expected = f"{tokenizer.lowercase}, the casing of the tokenizer in {path}"
+        fix = f"set --config.data.lowercase={tokenizer.lowercase}"
+        raise UserError("config key data.lowercase", got=lowercase, expected=expected, fix=fix)

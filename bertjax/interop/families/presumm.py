@@ -272,12 +272,9 @@ def _heads(options: Mapping[str, Any], keys: Sequence[str], field: str, path: Pa
 
 
 def _no_bert(path: Path, got: str) -> UserError:
-    return UserError(
-        f"{path}",
-        got=got,
-        expected="a checkpoint of PreSumm or BertSum: model, opt and optim, with BERT in the model",
-        fix="use a model_step_N.pt file, or a transformers folder for other weights",
-    )
+    expected = "a checkpoint of PreSumm or BertSum: model, opt and optim, with BERT in the model"
+    fix = "use a model_step_N.pt file, or a transformers folder for other weights"
+    return UserError(f"{path}", got=got, expected=expected, fix=fix)
 
 
 class PreSumm(Published):

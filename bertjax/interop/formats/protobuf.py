@@ -60,8 +60,7 @@ class Message:
 
     def number(self, number: int) -> float:
         """Returns a float of 32 bits; 0 if it is absent."""
-        value: float = struct.unpack("<f", struct.pack("<I", self.integer(number) % 2**32))[0]
-        return value
+        return struct.unpack("<f", struct.pack("<I", self.integer(number) % 2**32))[0]
 
     def _contents(self, number: int) -> list[bytes]:
         values = self._fields.get(number, [])

@@ -20,18 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertjax.config import always
 from bertjax.data import splits
-from bertjax.data.readers import columnar, kinds, tables
-from bertjax.data.readers.lines import (
-    MAX_LINE_BYTES,
-    BadRows,
-    OnBadRow,
-    RowError,
-    check_text,
-    of_row,
-    parse_json,
-    read_json,
-    read_lines,
-)
+from bertjax.data.readers import columnar, kinds, lines, tables
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, OnBadRow, RowError
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
@@ -123,15 +113,11 @@ def read_questions(source: str, key: str, bad_rows: BadRows, *, aligned: bool) -
         if is_table(path, key):
             paragraphs = bad_rows.sift(map(_of_row, _rows(path, bad_rows), numbers))
         else:
-            paragraphs = _paragraphs(read_json(path), str(path), bad_rows)
+            paragraphs = _paragraphs(lines.read_json(path), str(path), bad_rows)
         yield from _questions(paragraphs, bad_rows, aligned, seen)
     if not seen:
-        raise UserError(
-            f"config key {key}={source}",
-            got=f"no questions{bad_rows.skipped()}",
-            expected="at least one question",
-            fix="check the source",
-        )
+        got = f"no questions{bad_rows.skipped()}"
+        raise UserError(f"config key {key}={source}", got=got, expected="at least one question", fix="check the source")
 
 
 def is_table(path: Path, key: str) -> bool:
@@ -146,7 +132,7 @@ def is_table(path: Path, key: str) -> bool:
     kind = kinds.kind_of(path, key, *_KINDS)
     if kind != ".json":
         return bool(kind)
-    first = next((line.content for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank), b"")
+    first = next((line.content for line in lines.read_lines(path, MAX_LINE_BYTES) if not line.is_blank), b"")
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):  # a value of several lines
@@ -161,7 +147,7 @@ def read_input(path: Path, bad_rows: BadRows) -> Iterator[Question]:
 
 def parse_questions(text: str, bad_rows: BadRows) -> Iterator[Question]:
     """Yields the questions of a SQuAD file that is input for prediction. Its answers are ignored."""
-    return _questions(_paragraphs(parse_json(text, "input"), "input", bad_rows), bad_rows, None, {})
+    return _questions(_paragraphs(lines.parse_json(text, "input"), "input", bad_rows), bad_rows, None, {})
 
 
 def questions_of(values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Question]:
@@ -244,7 +230,7 @@ def _questions(
       seen: the position of each id.
     """
     for paragraph in paragraphs:
-        parse = of_row(paragraph.columns or {})(partial(_question, paragraph, aligned, seen))
+        parse = lines.of_row(paragraph.columns or {})(partial(_question, paragraph, aligned, seen))
         yield from bad_rows.sift(map(parse, paragraph.questions, paragraph.positions))
 
 
@@ -256,12 +242,9 @@ def _articles(value: Any, where: str) -> list[Any]:
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         return value["data"]
     keys = f" with the keys {', '.join(map(repr, value)) or 'none'}" if isinstance(value, dict) else ""
-    raise UserError(
-        where,
-        got=_short(f"a JSON {type(value).__name__}{keys}"),
-        expected="SQuAD's form: an object with a list of articles under 'data'",
-        fix='convert it to {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}, or to a table of questions',
-    )
+    expected = "SQuAD's form: an object with a list of articles under 'data'"
+    fix = 'convert it to {"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}, or to a table of questions'
+    raise UserError(where, got=_short(f"a JSON {type(value).__name__}{keys}"), expected=expected, fix=fix)
 
 
 def _question(paragraph: _Paragraph, aligned: bool | None, seen: dict[str, str], row: Any, where: str) -> Question:
@@ -379,7 +362,7 @@ def _text(row: Any, name: str, where: str) -> str:
     value = _field(row, name, str, where)
     if not value.strip():
         raise RowError(where, f"an empty {name!r}", "text", "correct it")
-    check_text(value, where)
+    lines.check_text(value, where)
     return value
 
 
@@ -392,8 +375,7 @@ def _field(row: Any, name: str, kind: type[T], where: str) -> T:
     if type(row[name]) is not kind:
         got = f"a JSON {type(row[name]).__name__} under {name!r}"
         raise RowError(where, got, f"a JSON {kind.__name__}", "correct it")
-    value: T = row[name]
-    return value
+    return row[name]
 
 
 def _short(text: str) -> str:

@@ -169,12 +169,9 @@ def _texts(path: Path) -> list[str]:
         texts.append(lines.decode(line).strip())
         size += len(line.content)
         if size > MAX_DOCUMENT_BYTES:
-            raise UserError(
-                line.where,
-                got=f"a file of more than {MAX_DOCUMENT_BYTES:,} bytes",
-                expected="one article",
-                fix="set --config.data.layout=line if it has one article per line; otherwise split it into files",
-            )
+            got = f"a file of more than {MAX_DOCUMENT_BYTES:,} bytes"
+            fix = "set --config.data.layout=line if it has one article per line; otherwise split it into files"
+            raise UserError(line.where, got=got, expected="one article", fix=fix)
     if not any(texts):
         raise RowError(f"{path}:1", "a file without text", "an article", "add the text or delete the file")
     return texts

@@ -12,17 +12,9 @@ from bertjax.config import Constrained, always, one_of
 from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import ArticleLimits
 from bertjax.data.codecs.summarization.oracle import OracleConfig
-from bertjax.data.text import byte_bpe_trainer, wordpiece_trainer
+from bertjax.data.text import byte_bpe_trainer, vocabulary_config, wordpiece_trainer
 from bertjax.data.text.tokenizers import Tokenizer, WordPiece, between_spaces
-from bertjax.data.text.vocabulary_config import (
-    BYTE_BPE,
-    KINDS,
-    WORDPIECE,
-    AddedTokensConfig,
-    VocabularyConfig,
-    check_vocab_size,
-    load_tokenizer,
-)
+from bertjax.data.text.vocabulary_config import BYTE_BPE, KINDS, WORDPIECE, AddedTokensConfig, VocabularyConfig
 from bertjax.files import Fingerprint, completed
 
 _log = logging.getLogger(__name__)
@@ -48,7 +40,7 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.vocab_file:
-            check_vocab_size(self.tokenizer, self.vocab_size)
+            vocabulary_config.check_vocab_size(self.tokenizer, self.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,4 +131,4 @@ class ArticleText:
 
 def named_vocabulary(config: TrainedVocabularyConfig) -> Tokenizer:
     """Returns the vocabulary in `vocab_file` with `add_tokens`. Raises UserError if `load_tokenizer` does."""
-    return load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens)
+    return vocabulary_config.load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens)

@@ -154,12 +154,9 @@ class ArticleCodec(TrainingCodec[Article]):
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if the limits drop all training articles."""
         if not report["rows"][TRAIN]:
-            raise UserError(
-                "config keys data.limits",
-                got=f"limits that drop all articles of the split {TRAIN}",
-                expected="limits that some articles satisfy",
-                fix="lower data.limits.min_sentences, min_words or min_summary_words",
-            )
+            got = f"limits that drop all articles of the split {TRAIN}"
+            fix = "lower data.limits.min_sentences, min_words or min_summary_words"
+            raise UserError("config keys data.limits", got=got, expected="limits that some articles satisfy", fix=fix)
 
     def restored(self, values: Any) -> Article:
         id_, sentences, summary, gold, where, *more = values

@@ -20,12 +20,9 @@ def target_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     ids = {token: tokenizer.vocab.index(token) for token in TARGET_TOKENS if token in tokenizer.vocab}
     missing = [token for token in TARGET_TOKENS if token not in ids]
     if missing:
-        raise UserError(
-            "the vocabulary",
-            got="no " + ", ".join(missing),
-            expected="the tokens that mark the start, the end and the sentences of summaries",
-            fix="use BERT's published vocabulary, or replace unneeded tokens of this one by these",
-        )
+        expected = "the tokens that mark the start, the end and the sentences of summaries"
+        fix = "use BERT's published vocabulary, or replace unneeded tokens of this one by these"
+        raise UserError("the vocabulary", got="no " + ", ".join(missing), expected=expected, fix=fix)
     return ids[START], ids[END], ids[BETWEEN]
 
 

@@ -217,12 +217,9 @@ class PairCodec(TrainingCodec[Pair]):
             message = "skipped %d of %d pairs of %s: more than %d tokens"
             _log.warning(message, long, count, split, self.config.seq_len)
         if long == count:
-            raise UserError(
-                "config key data.seq_len",
-                got=f"{self.config.seq_len}, and all {long} pairs of {split} are longer",
-                expected="a length that some pairs fit in",
-                fix="raise --config.data.seq_len",
-            )
+            got = f"{self.config.seq_len}, and all {long} pairs of {split} are longer"
+            fix = "raise --config.data.seq_len"
+            raise UserError("config key data.seq_len", got=got, expected="a length that some pairs fit in", fix=fix)
 
     def translation(self, ids: Int32[np.ndarray, " n"]) -> str:
         """Returns the text of a target, without its prefix."""
