@@ -117,31 +117,7 @@ def test_forbidden_operations_are_refused(content, message):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"K\x01",
-        b".",
-        b"\xff.",
-        b"0.",
-        b"\x85.",
-        b"t.",
-        b"(K\x01.",
-        b"K\x01K\x02.",
-        b"](K\x01u.",
-        b"}(K\x01u.",
-        b"h\x00.",
-        b"a.",
-        b"R.",
-        b"b.",
-        b"Q.",
-        b"\x93.",
-        b"c\xff\n\n.",
-        b"X\xff\xff\xff\xffa.",
-        b"X\x01\x00\x00\x00\xff.",
-        b"\x8d" + b"\xff" * 8 + b"a.",
-        b"\x95" + b"\xff" * 8,
-    ],
+    "content", [b"", b"K\x01", b"\xff.", b"t.", b"](K\x01u.", b"h\x00.", b"Q.", b"\x8d" + b"\xff" * 8 + b"a."]
 )
 def test_damaged_pickles(content):
     with pytest.raises(UserError, match=r"^here: got "):
