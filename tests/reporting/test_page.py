@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import runpy
 import sys
 from pathlib import Path
 
@@ -162,12 +161,6 @@ def test_what_is_not_finite_breaks_a_curve(make_run):
     assert [y for one in loss["series"] if one["split"] == "valid" for _, y in one["points"]] == [6.0, None, 4.0]
 
 
-def test_a_second_phase_goes_on_where_the_first_ended(make_run):
-    first = make_run("first", lines([100, 200]))
-    found = read(page.write(make_run("second", lines([50]), init_from=str(first)))).data["curves"]
-    assert [(run["name"], run["offset"]) for run in found["runs"]] == [("1. first", 0), ("2. second", 200)]
-
-
 def test_the_config_begins_with_the_keys_that_differ_from_its_file(make_run):
     folder = make_run("r", lines([100]), seed=3)
     environment = {"command": ["launch.py", "--config.seed=3 4"], "python": "3.11"}
@@ -302,12 +295,3 @@ def test_the_whole_page_is_small(with_vega, make_run):
     found = Page(text).data["curves"]
     points = [one["points"] for panel in found["panels"] for one in panel["series"]]
     assert max(map(len, points)) <= 1501 and all(one[0][0] == 1 and one[-1][0] == 7_997 for one in points)
-
-
-def test_the_module_is_a_command(make_run, monkeypatch, capsys):
-    folder = make_run("r", lines([100]))
-    monkeypatch.setattr(sys, "argv", ["page", str(folder)])
-    monkeypatch.delitem(sys.modules, "bertjax.reporting.page")
-    runpy.run_module("bertjax.reporting.page", run_name="__main__")
-    assert Path(capsys.readouterr().out.strip()) == folder / "report.html"
-    assert (folder / "report.html").exists()
