@@ -171,10 +171,7 @@ def test_prepared_files_of_presumm_and_bertsum(save):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            {"model": []},
-            "a.bert.pt: got dict; expected a list of dicts with 'src_txt' .*Fix: name the files of format",
-        ),
+        ({"model": []}, "a.bert.pt: got dict; expected a list of dicts with 'src_txt' .*Fix: name the files of format"),
         ([Path("x")], "a.bert.pt: data.pkl: got pathlib.PosixPath; expected only the names .*Fix: if you trust"),
     ],
 )
@@ -189,10 +186,7 @@ def test_other_files_of_torch_are_errors(value, message):
         (3, "a.bert.pt: article 1: got int; expected a dict with 'src_txt' and 'tgt_txt'"),
         ({"src": [101], "tgt_txt": "x"}, "article 1: got a row without field 'article'; its fields: 'tgt_txt'"),
         ({**PREPARED, "tgt_txt": "<q>"}, "article 1: got an empty summary in field 'tgt_txt'"),
-        (
-            {**PREPARED, "clss": [0]},
-            r"article 1: got \[0, 1\] in field 'src_sent_labels'; expected 0 or 1",
-        ),
+        ({**PREPARED, "clss": [0]}, r"article 1: got \[0, 1\] in field 'src_sent_labels'; expected 0 or 1"),
     ],
 )
 def test_bad_prepared_articles_are_bad_rows(article, message):
