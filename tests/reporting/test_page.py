@@ -250,17 +250,13 @@ def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
         ({"config.json": "[1]", "metrics.jsonl": '{"step": 0}\n'}, "(a JSON list)"),
         ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n\xff\n{"step": 1}\n'}, "metrics.jsonl, line 2: got"),
         ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n{"step": "x"}\n{"step": 1}\n'}, "metrics.jsonl, line 2"),
-        (
-            {"config.json": "{}", "metrics.jsonl": '{"step": 0, "valid/f1": "high"}\n'},
-            "metrics.jsonl, line 1: got 'high' for valid/f1",
-        ),
+        ({"config.json": "{}", "metrics.jsonl": '{"step": 0, "valid/f1": "high"}\n'}, "metrics.jsonl, line 1: got"),
         ({"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "environment.json": "{"}, "environment.json: got"),
         (
             {"config.json": "{}", "metrics.jsonl": '{"step": 0}\n', "goodput.jsonl": '{"kind": "step"}\n{}\n'},
             'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "step" and "seconds" and "kind"',
         ),
         ({"sweep.json": "{}"}, "no run with metrics"),
-        ({"sweep.json": "{"}, "sweep.json: got a file that cannot be read"),
         (
             {"attention_length.json": "{}", "config.json": "{}", "metrics.jsonl": '{"step": 0}\n'},
             "got a file without 'device'",

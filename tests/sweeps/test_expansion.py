@@ -235,7 +235,6 @@ def test_values_that_cannot_be_set(tmp_path, sets, what, got):
     [
         ({"tusk.size": 1}, r"row 'wrong': tusk.size: got 'tusk'; expected one of pretrain, task"),
         ({"task.size": None}, r"row 'wrong': task.size: got None; expected a value that can be written as a flag"),
-        ({"task.seed": 1}, r"row 'wrong': got the key seed of stage task"),
     ],
 )
 def test_invalid_overrides_of_a_row(tmp_path, overrides, message):
