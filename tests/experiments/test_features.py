@@ -293,10 +293,7 @@ def test_features_cannot_be_trained(folder, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            {"model.layers": (5,)},
-            r"model\.layers: got \(5,\); expected one or more of 0 .* to 4, or -5 to -1, each once",
-        ),
+        ({"model.layers": (5,)}, r"model\.layers: got \(5,\); expected one or more of 0 .* to 4, or -5 to -1, each"),
         ({"model.layers": (-1, 4)}, r"model\.layers: got \(-1, 4\); .* Fix: use for example \(-4, -3, -2, -1\)"),
         ({"data.seq_len": 33}, r"data\.seq_len: got 33; expected 8 to model\.max_positions=32"),
         ({"model.num_layers": 2}, r"model\.num_layers: got 2; expected 4, as in init_from"),

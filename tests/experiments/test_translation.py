@@ -408,13 +408,6 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
 
 
-def test_limits_are_at_least_one_token(tmp_path):
-    task = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
-    row = jax.ShapeDtypeStruct((1, 8), np.int32)
-    batch = {"input_ids": row, "segment_ids": row}
-    assert jax.eval_shape(task.infer, random_params(task.init), batch)["ids"].shape[2] == 1
-
-
 def test_a_line_gets_the_only_prefix(tmp_path):
     task, data, *_ = ready_of(tmp_path, data__source_prefix=("to German: ",), data__target_prefix=("<de> ",))
     *both, empty = task.examples(iter(["a cat.", "to German: a cat.", ""]))
@@ -466,14 +459,6 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
         assert told in outcome.stderr
 
 
-def test_unsupported_settings_of_a_folder_are_listed(tmp_path, caplog):
-    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
-    assert open_weights(tmp_path).settings == {}
-    (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
-    assert open_weights(tmp_path).settings["decoding.num_beams"] == 5
-    assert "generation_config.json has repetition_penalty=1.5" in caplog.text
-
-
 def test_many_samples_use_smaller_batches(tmp_path):
     widths = [task_of(tmp_path, **changes).width() for changes in ({}, {"decoding__method": "sampling"})]
     assert widths == [2, 1]
@@ -482,17 +467,6 @@ def test_many_samples_use_smaller_batches(tmp_path):
     rows = [{"input_ids": np.ones(8, np.int32)}] * 600
     sizes = [len(members) for members, _ in inference.Predictor(task, mesh)._batches(rows)]
     assert max(sizes) * 64 * 8 <= 4 * 2**12 and sum(sizes) == 600
-
-
-def test_dates_never_end(tmp_path):
-    dates = {"source": "dates", "subwords": "characters", "seq_len": 32, "joint": False}
-    changes = {f"data__{key}": value for key, value in dates.items()}
-    data = ready_of(tmp_path, **changes, model__max_positions=64, model__share_embeddings=False).data
-    first, second = (next(data.batches("train", start, np.arange(32))) for start in (0, 1))
-    stream = data.batches("train", 0, np.arange(32))
-    np.testing.assert_equal([first, second], [next(stream), next(stream)])
-    assert not np.array_equal(first["input_ids"], second["input_ids"])
-    assert len(list(data.test_examples())) == 1000
 
 
 @pytest.fixture
@@ -578,15 +552,9 @@ def test_dates_are_translated_and_drawn(tmp_path, monkeypatch, compiled_attentio
         ({"decoding__method": "forced"}, "decoding.method: got forced; expected beam_search or sampling"),
         ({"decoding__max_length": 40}, "decoding.max_length: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 40}, "data.seq_len: got 40; expected at most model.max_positions=24"),
-        (
-            {"data__joint": False},
-            "model.share_embeddings: got True with data.joint=False; expected shared embeddings only with",
-        ),
+        ({"data__joint": False}, "model.share_embeddings: got True with data.joint=False; expected shared embeddings"),
         ({"model__source_vocab_size": 50}, "model.source_vocab_size: got 50; expected at least [0-9]+, the size of"),
-        (
-            {"data__source": "dates", "data__source_prefix": ("A: ",)},
-            "data.source: got dates together with data.source_prefix",
-        ),
+        ({"data__source": "dates", "data__source_prefix": ("A: ",)}, "data.source: got dates together with"),
         ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for generated"),
     ],
 )
