@@ -63,6 +63,7 @@ def test_one_document_has_no_random_next_sentence(home, prepare, tmp_path):
         ("data.seq_len", 64, "at most model.max_positions=48"),
         ("data.stages[0]", ((0.5, 16, 1),), "a fraction of all updates between 0 and 1, and a length"),
         ("data.stages[0]", ((1.0, 16),), "between 0 and 1"),
+        ("data.stages[0]", ((0.5, 4),), "at least 8"),
         ("data.stages", ((0.5, 8), (0.5, 16)), "less than 1"),
         ("data.stages", ((0.2, 16), (0.2, 8)), "increasing"),
         ("data.stages", ((0.2, 12),), "divide data.seq_len=32"),
@@ -114,6 +115,7 @@ def check_refused(train, tmp_path, overrides, what, expected):
         ("--confg.seed=1", "--confg.seed", "unknown flag", "--help", "'--config.seed'"),
         ("maybe", "arguments", "maybe", "flags only", "--name=value"),
         ("--mode=fit", "--mode", "'fit'", "train, evaluate, predict", "one of these"),
+        ("--distributed=maybe", "--distributed", "'maybe'", "auto, on, off", "one of these"),
     ],
 )
 def test_a_bad_flag(train, flag, what, got, expected, fix):

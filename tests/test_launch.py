@@ -19,7 +19,7 @@ from absl import flags
 from bertjax import launch as launcher
 from bertjax import modes
 from bertjax.configs import sizes
-from bertjax.runs.checkpoints import num_parameters
+from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
 from tests.experiments.commands import done, lines_of
@@ -422,6 +422,16 @@ def from_folder(home: Path, folder: Path, workdir: Path, **overrides: object) ->
 def test_the_export_has_the_files_of_published_folders(published):
     assert {"config.json", "model.safetensors", "vocab.txt"} <= {path.name for path in published.iterdir()}
     assert json.loads((published / "tokenizer_config.json").read_text())["model_max_length"] == 48
+
+
+def test_positions_that_were_not_learned_start_as_copies(home, published, tmp_path):
+    def positions(folder):
+        return restore_params(folder, "latest", None)["bert"]["embeddings"]["position_embeddings"]
+
+    values = {"num_steps": 1, "learned_positions": 10}  # the first update of a warm-up has rate 0
+    done(*from_folder(home, published, tmp_path / "run", **values))
+    before, after = positions(home / "run"), positions(tmp_path / "run")
+    np.testing.assert_array_equal(after, before[np.arange(len(before)) % 10])
 
 
 MEMORY = {

@@ -344,8 +344,8 @@ def test_long_validation_lines_are_always_split(tmp_path):
         (["Ein Hund.", "Eine Katze."], "Ein Hund. Eine Katze."),
         (["개가 본다.", "고양이"], "개가 본다. 고양이"),
         (["犬が見る。", "猫が好き。"], "犬が見る。猫が好き。"),
-        (["他说：", "“好", "2020年。", "A"], "他说：“好 2020年。A"),
         (["หมา", "แมว"], "หมาแมว"),
+        (["他说：", "“好", "2020年。", "A"], "他说：“好 2020年。A"),
         (["", "a", "", "b"], "a b"),
         ([], ""),
     ],
@@ -459,6 +459,14 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
         assert told in outcome.stderr
 
 
+def test_unsupported_settings_of_a_folder_are_listed(tmp_path, caplog):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    assert open_weights(tmp_path).settings == {}
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
+    assert open_weights(tmp_path).settings["decoding.num_beams"] == 5
+    assert "generation_config.json has repetition_penalty=1.5" in caplog.text
+
+
 def test_many_samples_use_smaller_batches(tmp_path):
     widths = [task_of(tmp_path, **changes).width() for changes in ({}, {"decoding__method": "sampling"})]
     assert widths == [2, 1]
@@ -467,6 +475,17 @@ def test_many_samples_use_smaller_batches(tmp_path):
     rows = [{"input_ids": np.ones(8, np.int32)}] * 600
     sizes = [len(members) for members, _ in inference.Predictor(task, mesh)._batches(rows)]
     assert max(sizes) * 64 * 8 <= 4 * 2**12 and sum(sizes) == 600
+
+
+def test_dates_never_end(tmp_path):
+    dates = {"source": "dates", "subwords": "characters", "seq_len": 32, "joint": False}
+    changes = {f"data__{key}": value for key, value in dates.items()}
+    data = ready_of(tmp_path, **changes, model__max_positions=64, model__share_embeddings=False).data
+    first, second = (next(data.batches("train", start, np.arange(32))) for start in (0, 1))
+    stream = data.batches("train", 0, np.arange(32))
+    np.testing.assert_equal([first, second], [next(stream), next(stream)])
+    assert not np.array_equal(first["input_ids"], second["input_ids"])
+    assert len(list(data.test_examples())) == 1000
 
 
 @pytest.fixture

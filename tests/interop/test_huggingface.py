@@ -81,6 +81,7 @@ def test_old_configs_lack_some_keys(tmp_path):
         ({"model_type": "t5"}, "model_type: got t5; expected bert, .*, marian. Fix: use a model of one of these fam"),
         ({"model_type": "neobert", "auto_map": {"AutoModel": "model.NeoBERT"}}, r"got neobert, with its own code"),
         ({"hidden_act": "tanh"}, "hidden_act: got tanh; expected one of gelu, "),
+        ({"hidden_act": ["gelu"]}, "hidden_act: got "),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type: got relative_key"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings: got False"),
         ({"remove": ("hidden_size",)}, "hidden_size: got no value"),

@@ -158,10 +158,12 @@ def test_layer_types_become_the_distance_of_global_layers(tmp_path, types, every
         ({"decoder_bias": False}, "decoder_bias: got False; expected True"),
         ({"norm_bias": 1}, "norm_bias: got 1; expected a value of type bool"),
         ({"layer_types": [LOCAL, GLOBAL] * 11}, "layer_types: got .*; expected full_attention in every n-th layer"),
+        ({"layer_types": "all"}, "layer_types: got all"),
         ({"layer_types": [GLOBAL]}, "layer_types: got "),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: got .*; expected None"),
         ({"rope_parameters": {LOCAL: {"rope_type": "yarn"}}}, f"rope_parameters.{LOCAL}: got .*yarn"),
         ({"rope_parameters": {GLOBAL: {"rope_theta": "1"}}}, f"rope_parameters.{GLOBAL}.rope_theta: got '1'"),
+        ({"rope_parameters": [1]}, f"rope_parameters.{GLOBAL}: got "),
         ({"remove": ("hidden_size",)}, "hidden_size: got no value"),
     ],
 )

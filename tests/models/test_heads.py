@@ -274,6 +274,11 @@ def test_a_tagger_has_dropout_but_its_bert_has_not():
     assert not np.allclose(dropped, logits, atol=1e-3)
 
 
+def test_a_tagger_checks_its_layers():
+    with pytest.raises(UserError, match=r"model\.feature_layers: got \(3,\); expected one or more of 0"):
+        abstract(bert_tagger(layers=(3,)))
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "features"])
 def test_a_bilstm_with_packed_rows_is_a_user_error(kind):
     model = bert_tagger() if kind == "features" else make(kind, lstm_size=5)

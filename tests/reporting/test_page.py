@@ -161,6 +161,12 @@ def test_what_is_not_finite_breaks_a_curve(make_run):
     assert [y for one in loss["series"] if one["split"] == "valid" for _, y in one["points"]] == [6.0, None, 4.0]
 
 
+def test_a_second_phase_goes_on_where_the_first_ended(make_run):
+    first = make_run("first", lines([100, 200]))
+    found = read(page.write(make_run("second", lines([50]), init_from=str(first)))).data["curves"]
+    assert [(run["name"], run["offset"]) for run in found["runs"]] == [("1. first", 0), ("2. second", 200)]
+
+
 def test_the_config_begins_with_the_keys_that_differ_from_its_file(make_run):
     folder = make_run("r", lines([100]), seed=3)
     environment = {"command": ["launch.py", "--config.seed=3 4"], "python": "3.11"}

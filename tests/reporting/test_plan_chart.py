@@ -113,6 +113,14 @@ def test_what_does_not_fit_has_no_times(tmp_path):
     assert any("does not fit" in text for text in texts(tmp_path / "plan.svg"))
 
 
+def test_the_same_plan_is_the_same_picture(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        draw_plan(tmp_path / name, RECORD)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    draw_plan(tmp_path / "plan.png", RECORD)
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_another_ending_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"--plot: got '.pdf'; expected .svg or .png"):
         draw_plan(tmp_path / "plan.pdf", RECORD)
