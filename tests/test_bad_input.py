@@ -106,8 +106,6 @@ def check_refused(train, tmp_path, overrides, what, expected):
 @pytest.mark.parametrize(
     ("flag", "what", "got", "expected", "fix"),
     [
-        ("--config.num_stepz=3", "config key num_stepz", "unknown key", "a key that", "'num_steps'"),
-        ("--config.modle.hidden_size=3", "config key modle.hidden_size", "unknown", "a key", "'model.hidden_size'"),
         ("--config.num_steps=many", "--config.num_steps=many", "int", "a value as --keys describes", "correct"),
         ("--config.model.scan_layers=maybe", "scan_layers=maybe", "^'maybe'$", "^True or False$", "correct"),
         ("--config.data.text_field=('a','b')", "data.text_field", r"\('a','b'\), several values", "one value", "one"),
@@ -115,10 +113,8 @@ def check_refused(train, tmp_path, overrides, what, expected):
         ("--config.num_steps.more=3", "key num_steps.more", "unknown", "a key that", "'num_steps'"),
         ("--wrkdir=runs/a", "--wrkdir", "unknown flag", "--help", "'--workdir'"),
         ("--confg.seed=1", "--confg.seed", "unknown flag", "--help", "'--config.seed'"),
-        ("--process_id=first", "--process_id=first", "int", "--help", "correct"),
         ("maybe", "arguments", "maybe", "flags only", "--name=value"),
         ("--mode=fit", "--mode", "'fit'", "train, evaluate, predict", "one of these"),
-        ("--config.experiment=bart", "experiment", "'bart'", "bert_pretraining", "one of these"),
         ("--distributed=maybe", "--distributed", "'maybe'", "auto, on, off", "one of these"),
     ],
 )

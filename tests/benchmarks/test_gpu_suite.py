@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_suite, gpu_verdicts
+from benchmarks import gpu_suite
 
 ROOT = Path(__file__).parents[2]
 # Starts a process that holds a lock, writes a result, and does not end.
@@ -76,76 +76,6 @@ def test_files_are_packed_into_small_tars_prepared_text_first(tmp_path):
     assert all((later / name).read_bytes() == (work / name).read_bytes() for name in packed)
     with tarfile.open(output / "kept-0.tar") as first:
         assert first.getnames()[0] == "kept/text/tokens"
-
-
-def step(name, size, length, seconds, **fields):
-    rates = {"tokens_per_second": 100 / seconds, "real_tokens_per_second": 50 / seconds, "flops_per_second": 4e14}
-    return {"name": name, "size": size, "length": length, "step_seconds": seconds, **rates, **fields}
-
-
-def attention(kind, backend, microseconds, error):
-    return {"name": f"attention, {kind}, {backend}", "microseconds": microseconds, "errors": {"context": error}}
-
-
-@pytest.fixture
-def parts():
-    kernels = [
-        {"name": "product", "operations_per_second": 8e14},
-        {"name": "copy", "moved_per_second": 4e12},
-        {"name": "dropout, residual, norm, xla", "microseconds": 400.0},
-        {"name": "dropout, residual, norm, triton", "moved_per_second": 2e12, "microseconds": 300.0},
-        attention("whole rows", "cudnn", 700.0, 1e-3),
-        *(attention("packed rows", name, us, e) for name, us, e in (("xla", 2800.0, 0), ("mine", 550.0, 4e-3))),
-        attention("packed rows, window 64", "xla", 2900.0, 1e-3),
-        {"name": "attention, packed rows, window 64, cudnn", "skipped": "local attention"},
-    ]
-    traced = {"kernels": {"groups": {"other": [21.5, 838]}, "longest": {"fusion_1": [1.5, 12]}}}
-    base = [
-        step("ours", "base", 512, 1.0, full_rows_seconds=2.0, **traced),
-        step("ours, packed", "base", 512, 0.5),
-        step("ours", "base", 128, 1.0, disturbed=True),
-    ]
-    torch = [
-        step("transformers, strong", "base", 512, 1.2),
-        step("transformers, strong", "base", 128, 1.0),
-        {"name": "transformers, strong", "size": "large", "length": 512, "error": "out of memory"},
-    ]
-    large = [step("ours, scanned", "large", 512, 1.0)]
-    tuning = [{"work": "training mrpc", "ratios": [1.0, 3.0, 1.2]}]
-    return {
-        "kernels": {"state": "finished after 50 s", "results": kernels},
-        "base": {"state": "finished after 90 s", "results": base},
-        "torch": {"state": "stopped after 90 s", "results": torch},
-        "large": {"state": "stopped after 50 s", "results": large},
-        "translation": {"state": "skipped: no time left"},
-        "fine-tuning": {"state": "finished after 9 s", "results": tuning},
-    }
-
-
-def test_verdicts(parts):
-    lines = gpu_verdicts.table(parts, is_smoke=False).splitlines()[2:]
-    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
-    assert [(measured, verdict) for _, measured, verdict in rows] == [
-        ("800 TFLOP/s, 4 TB/s", "80.8% of the peak"),
-        ("300 µs, XLA 400 µs, 0.50 of the copy's rate", "yes: 0.75"),
-        ("mine 550 µs, errors up to 4.0e-03, XLA 2,800 µs, cuDNN on whole rows 700 µs", "yes: 0.79"),
-        ("XLA 2,900 µs, cuDNN on whole rows 700 µs", "no kernel has computed it"),
-        ("100 and 83 tokens/s, on full rows 0.60", "reached: 1.20"),
-        ("100 and 100 tokens/s, while another case compiled", "missed: 1.00"),
-        ("", "transformers, strong, large, 512: out of memory"),
-        ("", "large: stopped after 50 s"),
-        ("400 TFLOP/s, 50.0% of the roof", "missed: 40.4%"),
-        ("", "large: stopped after 50 s"),
-        ("500.0 and 1000.0 ms an update, packed and padded", "2.00 times the real tokens/s"),
-        ("other 21.5 ms (838)", "longest: fusion_1 1.5 ms (12)"),
-        ("", "translation: skipped: no time left"),
-        ("training mrpc 1.20", "reached"),
-    ]
-
-
-def test_without_results_every_row_has_the_reason(parts):
-    lines = gpu_verdicts.table({name: {"state": "not run"} for name in parts}, is_smoke=False).splitlines()
-    assert len(lines) == 16 and all(line.endswith(": not run |") for line in lines[2:])
 
 
 @pytest.mark.slow

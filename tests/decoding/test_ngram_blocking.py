@@ -7,7 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words
-from tests.decoding.toys import has_repeat, repeats_at_end, words_of
+from tests.decoding.toys import has_repeat
 
 LENGTH, VOCABULARY = 10, 4
 CONTINUES = np.array([False, False, True, True])
@@ -26,6 +26,21 @@ def runs_of(ids):
         history[..., place] = token
         runs = extend(runs, history.copy(), place + 1)
     return runs, history, len(ids)
+
+
+def words_of(ids, continues):
+    words = []
+    for i, token in enumerate(ids):
+        if i and continues[token]:
+            words[-1] += (token,)
+        else:
+            words.append((token,))
+    return words
+
+
+def repeats_at_end(words, n):
+    grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    return bool(grams) and grams[-1] in grams[:-1]
 
 
 def test_the_example_of_the_docstring():

@@ -84,14 +84,6 @@ def test_rules_for_lead_and_oracle_scores():
     assert select(oracle_scores((4, 5), 6), SENTENCES, rules_for_baselines(only)).chosen == (4, 5)
 
 
-def test_lead_and_oracle_obey_the_rules():
-    assert select(lead_scores(6), SENTENCES, config(block_ngrams=0)).chosen == (0, 1, 2)
-    assert select(lead_scores(6), SENTENCES, config()).chosen == (0, 2, 3)
-    unlimited = config(num_sentences=0, threshold=0.0, block_ngrams=0)
-    assert select(oracle_scores((5, 1), 6), SENTENCES, unlimited).chosen == (1, 5)
-    assert select(oracle_scores((), 6), SENTENCES, config()).chosen == ()
-
-
 def test_sentences_without_scores_are_not_chosen():
     assert select(SCORES[:1], SENTENCES, config()).chosen == (0,)
     assert select(np.zeros(0), [], config()).chosen == ()

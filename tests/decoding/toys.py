@@ -135,21 +135,6 @@ def continuations(table, ids, settings, minimum, maximum):
     return [(token, values[token]) for token in allowed]
 
 
-def all_hypotheses(table, settings, minimum, maximum):
-    """[(ids, score)] of all possible hypotheses, best first."""
-    done, open_ = [], [((), 0.0)]
-    for length in range(1, maximum + 1):
-        grown = [
-            ((*ids, token), total + value)
-            for ids, total in open_
-            for token, value in continuations(table, ids, settings, minimum, maximum)
-        ]
-        ended = [(ids, total) for ids, total in grown if ids[-1] == EOS or length == maximum]
-        done += [(ids, score(settings, ids, total)) for ids, total in ended]
-        open_ = [(ids, total) for ids, total in grown if ids[-1] != EOS]
-    return sorted(done, key=lambda pair: -pair[1])
-
-
 def plain_search(table, settings, minimum, maximum):
     """[(ids, score)] of the n best hypotheses that beam search finds."""
     width, running, done = settings.num_beams, [((), 0.0)], []
@@ -179,43 +164,3 @@ def is_over(settings, scores, best, length, maximum):
         return True
     lengths = range(length, maximum + 1) if settings.stopping == "exact" else [length]
     return scores[needed - 1] >= max(best / penalty(settings, n) for n in lengths)
-
-
-def words_of(ids, continues):
-    words = []
-    for i, token in enumerate(ids):
-        if i and continues[token]:
-            words[-1] += (token,)
-        else:
-            words.append((token,))
-    return words
-
-
-def presumm_search(table, settings, minimum, maximum, continues):
-    """[(ids up to the first end token, score)] as in PreSumm's `predictor.py`.
-
-    Scores are divided at each step, the K best continue whether they ended or not, and the row ends when its best beam
-    ends. Two differences: padding is excluded, and if all beams would be blocked, none is (PreSumm's choice is then
-    arbitrary).
-    """
-    n, running, done = settings.block_ngrams, [((), 0.0)], []
-    for length in range(1, maximum + 1):
-        divisor, grown = ((5 + length) / 6) ** settings.alpha, []
-        continuing = [pair for pair in running if not (n and repeats_at_end(words_of(pair[0], continues), n))]
-        for ids, total in continuing or running:
-            values = log_softmax(logits_after(table, ids))
-            banned = (PAD, EOS) if length <= minimum else (PAD,)
-            grown += [((*ids, v), (total + value) / divisor) for v, value in enumerate(values) if v not in banned]
-        grown = sorted(grown, key=lambda pair: -pair[1])[: settings.num_beams]
-        ends = [ids[-1] == EOS or length == maximum for ids, _ in grown]
-        done += [pair for pair, end in zip(grown, ends, strict=True) if end]
-        if ends[0]:
-            break
-        running = [(ids, value * divisor) for ids, value in grown]
-    ids, value = max(done, key=lambda pair: pair[1])
-    return [(ids[: ids.index(EOS) + 1] if EOS in ids else ids, value)]
-
-
-def repeats_at_end(words, n):
-    grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
-    return bool(grams) and grams[-1] in grams[:-1]

@@ -26,12 +26,7 @@ from tests.parity.test_presumm import read as read_golden
 from tests.random_params import random_params
 from tests.showing import shown
 
-SIZES = {
-    **commands.SIZES,
-    "model.scorer_layers": 2,
-    "model.scorer_heads": 2,
-    "model.scorer_intermediate": 16,
-}
+SIZES = {**commands.SIZES, "model.scorer_layers": 2, "model.scorer_heads": 2, "model.scorer_intermediate": 16}
 # Each row has two sentences.
 ROWS = {"data.seq_len": 24, "data.window_overlap": 0}
 SMALL = {

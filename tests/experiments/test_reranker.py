@@ -101,11 +101,7 @@ def test_only_texts_are_truncated_and_counted(tmp_path):
         ("listwise,scores", {"negatives": [], "scores": [1]}, "a row without negatives"),
         ("binary", {"negatives": []}, "a row without negatives"),
         ("binary", {"negatives": ["cat a"], "positive": "cat a"}, "a negative that is equal to the positive"),
-        (
-            "binary,scores",
-            {"negatives": [], "scores": [1.5]},
-            r"\[1.5\] in column 'scores'; expected numbers from 0 to",
-        ),
+        ("binary,scores", {"negatives": [], "scores": [1.5]}, r"\[1.5\] in column 'scores'; expected numbers from 0"),
         ("regression", {"negatives": [], "scores": None}, "None in column 'scores'; expected a finite number"),
         ("distillation", {"negatives": ["dog", "fish"], "scores": [1, 2]}, "2 scores in column 'scores'; expected 3"),
         ("listwise", {"query": "the " * 14}, "a query of 14 tokens; expected at most 12"),
@@ -186,20 +182,3 @@ def test_a_cross_encoder_of_any_version_opens_with_its_activation(tmp_path):
     assert score == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-6)
     with pytest.raises(UserError, match=r"activation of scores: got x\.Tanh; expected torch"):
         opened({}, {"model_type": "CrossEncoder", "activation_fn": "x.Tanh"})
-
-
-@pytest.mark.slow
-def test_logits_equal_those_of_transformers(tmp_path):
-    import torch
-    from transformers import AutoTokenizer, BertForSequenceClassification
-
-    task, *_ = ready(tmp_path)
-    task.export(random_params(task.init, scale=0.3), tmp_path / "exported")
-    model = BertForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
-    pairs = [("likes cat", "the cat runs"), ("likes", " ".join(tiny.CHOICE_WORDS))]
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported")
-    batch = tokenizer(*map(list, zip(*pairs, strict=True)), return_tensors="pt", padding=True, truncation=True)
-    with torch.no_grad():
-        expected = model(**batch).logits[:, 0].numpy()
-    found = [each["score"] for each in bertjax.load(tmp_path / "exported").predict(pairs)]
-    np.testing.assert_allclose(found, expected, atol=2e-5)

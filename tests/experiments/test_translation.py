@@ -344,8 +344,8 @@ def test_long_validation_lines_are_always_split(tmp_path):
         (["Ein Hund.", "Eine Katze."], "Ein Hund. Eine Katze."),
         (["개가 본다.", "고양이"], "개가 본다. 고양이"),
         (["犬が見る。", "猫が好き。"], "犬が見る。猫が好き。"),
-        (["他说：", "“好", "2020年。", "A"], "他说：“好 2020年。A"),
         (["หมา", "แมว"], "หมาแมว"),
+        (["他说：", "“好", "2020年。", "A"], "他说：“好 2020年。A"),
         (["", "a", "", "b"], "a b"),
         ([], ""),
     ],
@@ -406,13 +406,6 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     assert found == pytest.approx({"bleu": 100, "chrf": 100, "exact_match": 100})
     assert task.score(list(zip(worse, outputs, strict=True))) == pytest.approx(found), "by the second reference"
     assert re.findall(r"bleu of 40 .*?(?:\|normalized:(\S+))?$", caplog.text, re.MULTILINE) == [stated or ""]
-
-
-def test_limits_are_at_least_one_token(tmp_path):
-    task = task_of(tmp_path, decoding__max_ratio=0.5, decoding__max_extra=-20)
-    row = jax.ShapeDtypeStruct((1, 8), np.int32)
-    batch = {"input_ids": row, "segment_ids": row}
-    assert jax.eval_shape(task.infer, random_params(task.init), batch)["ids"].shape[2] == 1
 
 
 def test_a_line_gets_the_only_prefix(tmp_path):
@@ -578,15 +571,9 @@ def test_dates_are_translated_and_drawn(tmp_path, monkeypatch, compiled_attentio
         ({"decoding__method": "forced"}, "decoding.method: got forced; expected beam_search or sampling"),
         ({"decoding__max_length": 40}, "decoding.max_length: got 40; expected at most model.max_positions=24"),
         ({"data__seq_len": 40}, "data.seq_len: got 40; expected at most model.max_positions=24"),
-        (
-            {"data__joint": False},
-            "model.share_embeddings: got True with data.joint=False; expected shared embeddings only with",
-        ),
+        ({"data__joint": False}, "model.share_embeddings: got True with data.joint=False; expected shared embeddings"),
         ({"model__source_vocab_size": 50}, "model.source_vocab_size: got 50; expected at least [0-9]+, the size of"),
-        (
-            {"data__source": "dates", "data__source_prefix": ("A: ",)},
-            "data.source: got dates together with data.source_prefix",
-        ),
+        ({"data__source": "dates", "data__source_prefix": ("A: ",)}, "data.source: got dates together with"),
         ({"data__source": "dates", "data__packing": True}, "data.packing: got True; expected False for generated"),
     ],
 )

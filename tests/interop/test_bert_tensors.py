@@ -22,7 +22,7 @@ from bertjax.models.bert import Bert, BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from tests.trees import assert_equal
 
-# Written by `save_pretrained` of transformers; see tests/parity/make_golden.py.
+# A BertForPreTraining, written by `save_pretrained` of transformers.
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden" / "bert_erf"
 CHOICES = {"scan_layers": True}
 WORDS = "bert.embeddings.word_embeddings.weight"

@@ -144,15 +144,8 @@ def test_special_ids(tmp_path):
         ({"remove": ("model_type",)}, "model_type: got no value"),
         ({"activation_function": "tanh"}, "activation_function: got tanh; expected one of gelu, "),
         ({"normalize_before": True}, "normalize_before: got True; expected False"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm: got True; expected False"),
-        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop: got 0.1; expected 0.0"),
-        ({"static_position_embeddings": False}, "static_position_embeddings: got False"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads: got 4; expected 2, as in encoder_attention_heads"),
-        ({"decoder_ffn_dim": 11}, "decoder_ffn_dim: got 11; expected 10, as in encoder_ffn_dim"),
-        (
-            {"decoder_vocab_size": 14},
-            "decoder_vocab_size: got 14; expected 13, the vocab_size, because embeddings are shared",
-        ),
+        ({"decoder_vocab_size": 14}, "decoder_vocab_size: got 14; expected 13, the vocab_size, because embeddings"),
         ({"remove": ("d_model",)}, "d_model: got no value; expected a value of type int"),
         ({"scale_embedding": 1}, "scale_embedding: got 1; expected a value of type bool"),
     ],
@@ -268,10 +261,7 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         (lambda t: {**t, FC1: t[FC1].T.copy()}, f"{FC1}: got (8, 10); expected shape (10, 8). Fix: use a complete"),
         (lambda t: {**t, "a.b": t[FC1]}, "tensors: got 1 unknown: a.b; expected only tensors of a MarianMTModel. Fix:"),
         (lambda t: {**t, FC1: t[FC1].astype(int)}, f"{FC1}: got int64; expected float32, float16 or bfloat16"),
-        (
-            lambda t: {**t, "lm_head.weight": t["model.shared.weight"] + 1},
-            "model.shared.weight: got other values; expected the values of model.shared.weight",
-        ),
+        (lambda t: {**t, "lm_head.weight": t["model.shared.weight"] + 1}, "model.shared.weight: got other values"),
         (
             lambda t: {**t, "model.encoder.embed_positions.weight": np.ones((9, 8), np.float32)},
             "expected sinusoids, all sines before all cosines. Fix: use a model",

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import sys
 from pathlib import Path
 
 import jax
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from bertjax.config import build_part, part
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.experiments.bertsum_abs import ModelConfig
 from bertjax.interop import huggingface
@@ -173,10 +171,7 @@ def test_a_mismatch_of_scorers():
     ("changes", "message"),
     [
         ({"scorer_layers": 1}, "tensors: got 16 unknown: ext_layer.transformer_inter.1.feed_forward.layer_norm.bias, "),
-        (
-            {"scorer_layers": 3},
-            r"ext_layer.transformer_inter.2.self_attn.linear_\w+.\w+: got no such tensor; expected sh",
-        ),
+        ({"scorer_layers": 3}, r"ext_layer.transformer_inter.2.self_attn.linear_\w+.\w+: got no such tensor"),
         ({"scorer_intermediate": 9}, r"ext_layer.*feed_forward.w_\d.\w+: got \(.*10.*\); expected shape \(.*9.*\)"),
         ({"num_layers": 1}, r"tensors: got 16 unknown: bert.encoder.layer.1"),
         ({"vocab_size": 38}, r"bert.*word_embeddings.weight: got \(37, 12\); expected shape \(38, 12\)"),
@@ -295,22 +290,6 @@ def test_bert_is_loaded_from_a_summarizer():
     assert "ext_layer.rnn.hidden0.0.weight_ih" in report.unused
 
 
-def test_named_classes_are_never_imported(tmp_path):
-    """This includes allowed classes: an optimizer with state by parameter, made by a call or with any contents."""
-    made = name("collections.defaultdict") + name("__builtin__.dict") + b"\x85R("
-    state = made + tensor() + plain({"step": 1}) + b"u"
-    adam = name("torch.optim.adam.Adam") + b")\x81}" + text("state") + state + b"sb"
-    optim = name("models.optimizers.Optimizer") + b")\x81}" + text("optimizer") + adam + b"sb"
-    path = write(tmp_path, {"a": np.zeros((2, 3), np.float32)}, options(a=[1]), optim)
-    before = set(sys.modules)
-    found = torch_pickle.read(path, presumm._INERT)
-    assert not {"torch", "models", "models.optimizers"} & (set(sys.modules) - before)
-    assert (found["opt"].name, found["opt"].attributes) == ("argparse.Namespace", {"a": [1]})
-    assert found["optim"].attributes["optimizer"].attributes["state"].attributes == {}
-    with pytest.raises(UserError, match=r"got argparse.Namespace; expected only the names"):
-        torch_pickle.read(path)
-
-
 @pytest.mark.parametrize(("scorer", "family"), [*((scorer, "bert") for scorer in SCORERS), ("rnn", "roberta")])
 def test_round_trip(tmp_path, scorer, family):
     model, params = read(GOLDEN / f"{scorer}.pt")
@@ -393,16 +372,6 @@ def fresh(model):
 def test_a_warm_start_from_a_checkpoint():
     model, params = read(GOLDEN / "rnn.pt")
     assert_equal(pretrained.warm_start(fresh(model), open_weights(GOLDEN / "rnn.pt")), params)
-
-
-def test_a_warm_start_from_an_exported_folder(tmp_path):
-    model, params = read(GOLDEN / "rnn.pt")
-    presumm.save(tmp_path, params, model.config, model.head, {})
-    WordPiece([*SPECIALS, *map(str, range(32))], lowercase=True).save(tmp_path)
-    assert open_weights(tmp_path).model == {
-        **KNOWN, "num_layers": 1, "num_heads": 3, "scorer": "rnn", "rnn_compat": True, "sentence_pooling": "cls"
-    }  # fmt: skip
-    assert_equal(pretrained.warm_start(fresh(model), open_weights(tmp_path)), params)
 
 
 @pytest.mark.parametrize("how", ["repeat_last", "tile"])

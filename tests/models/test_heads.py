@@ -266,17 +266,6 @@ def test_bert_below_a_tagger_gets_no_gradient():
     assert all(leaf.any() for leaf in jax.tree.leaves(gradients["params"]["tagger"]))
 
 
-def test_a_tagger_uses_only_the_chosen_layers():
-    """Layers 0 and -2 of a model with two layers depend on the first layer and not on the second."""
-    variables = init(bert_tagger())
-    logits, _ = run_with_gradient(bert_tagger(), variables, batch())
-    for layer, matters in ((0, True), (1, False)):
-        other = jax.tree.map(np.copy, variables)
-        other["params"]["bert"]["encoder"]["layers"]["intermediate"]["kernel"][layer] += 1
-        found, _ = run_with_gradient(bert_tagger(), other, batch())
-        assert np.array_equal(found, logits) is not matters
-
-
 def test_a_tagger_has_dropout_but_its_bert_has_not():
     variables, config = init(bert_tagger()), dataclasses.replace(CONFIG, dropout=0.5)
     logits, _ = run_with_gradient(bert_tagger(), variables, batch())

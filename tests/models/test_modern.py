@@ -256,13 +256,6 @@ def test_without_positions_the_order_of_tokens_does_not_matter():
         assert np.abs(run(config, shuffled) - run(config, inputs)[:, order]).max() > 1e-2
 
 
-def test_sinusoids_do_not_depend_on_the_initializer():
-    config = dataclasses.replace(MODERN, positions="sinusoidal")
-    other, params = dataclasses.replace(config, initializer_range=0.1), params_of(config)
-    inputs = of_lengths(5)
-    np.testing.assert_array_equal(hidden(config, (), params, inputs), hidden(other, (), params, inputs))
-
-
 def test_a_gated_layer_equals_the_formula():
     config = dataclasses.replace(
         MODERN, num_layers=1, local_attention=0, positions="none", norm_type="rms", activation="silu", qk_norm=True

@@ -106,9 +106,6 @@ def test_layer_matches_float64_numpy(norm, activation):
     params, (x, mask) = layer_params(init(norm), 0), inputs(config)
     expected = numpy_layer(config, params, x.astype(np.float64), mask)
     np.testing.assert_allclose(run_layer(config, params, x, mask), expected, atol=2e-5)
-    other = dataclasses.replace(config, activation="gelu_tanh" if activation == "gelu" else "gelu")
-    off = numpy_layer(other, params, x.astype(np.float64), mask)
-    assert np.abs(off - expected).max() > 1e-4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -132,7 +132,7 @@ CLASSES_OF = {
     "choices": "BertForMultipleChoice",
 }
 CASES = [(name, head) for name in ("bert", "distilbert", "modernbert") for head in CLASSES_OF]
-CASES.remove(("bert", "model"))  # test_bert.py has it, with its pooler
+CASES.remove(("bert", "model"))  # whose pooler the model for classes has, too
 CASES += [("modernbert with biases", head) for head in ("words", "classes", "spans")]
 CASES += [("modernbert of local layers", head) for head in ("classes", "tokens")]
 CASES += [("roberta", head) for head in CLASSES_OF if head != "model"]

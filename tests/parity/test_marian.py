@@ -146,20 +146,6 @@ def test_live(tmp_path, share, tie, activation):
 
 
 @pytest.mark.slow
-def test_live_pickle(tmp_path):
-    """Older files contain shared tables once per module, and the positions."""
-    import torch
-
-    model = make_model(*CASES[0])
-    model.save_pretrained(tmp_path)
-    _, expected = read(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    _, params = read(tmp_path)
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("share", "tie", "activation"), CASES[:2])
 def test_live_export(tmp_path, share, tie, activation):
     """transformers opens our export without missing or unexpected keys, and its outputs are equal."""

@@ -1,6 +1,5 @@
 """Pipelines of transformers on exports, compared with our predictions (slow)."""
 
-import itertools
 import json
 
 import numpy as np
@@ -15,8 +14,6 @@ pytestmark = pytest.mark.slow
 
 FAMILIES = ("bert", "distilbert", "modernbert", "roberta", "mpnet")
 WORDS = "the bird sees the cat"  # each is one token
-# Pipelines tokenize punctuation marks together with their words, and the model has few positions.
-CONFIGS = {"tokens": {"data.split_punctuation": False}, "spans": {"data.max_query_length": 8}}
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 # For each strategy, texts on which the words of the pipeline are ours: for "simple", every word is one token.
 ENTITIES = {
@@ -28,7 +25,6 @@ ENTITIES = {
     ],
     "simple": ["the bird\r\nsees 😀 the cat", " the bird,Jane \u3000the the bird bird e\u0301 "],
 }
-QUESTION = {"question": "the cat", "context": "the dog sees the birding. The bird sees two dogs"}
 
 
 def opened(name, head, folder, **changes):
@@ -43,7 +39,7 @@ def opened(name, head, folder, **changes):
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
     ids = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "cls", "sep")}
     their_model(name, head, vocab_size=len(tokenizer), **ids, **changes).save_pretrained(theirs)
-    model = bertjax.load(theirs, config=CONFIGS.get(head, {}))
+    model = bertjax.load(theirs)
     model.export(ours)
     return model, ours
 
@@ -53,30 +49,25 @@ def close(found, expected):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("task", ["fill-mask", "text-classification", "token-classification", "question-answering"])
+@pytest.mark.parametrize("task", ["fill-mask", "text-classification"])
 def test_pipelines_on_an_export_predict_the_same(name, task, tmp_path):
     import transformers
 
-    heads = {"fill-mask": "words", "text-classification": "classes", "token-classification": "tokens"}
+    heads = {"fill-mask": "words", "text-classification": "classes"}
     with tiny.few_devices(1):
-        model, folder = opened(name, heads.get(task, "spans"), tmp_path)
-        if task == "question-answering":
-            check_answer(model.predict([QUESTION])[0], folder)
-            return
+        model, folder = opened(name, heads[task], tmp_path)
         pipeline = transformers.pipeline(task, model=str(folder), tokenizer=str(folder))
         if task == "fill-mask":
             for record, expected in zip(model.predict(MASKED), pipeline(MASKED), strict=True):
                 (mask,) = record["masks"]
                 assert mask["tokens"] == model.tokenizer.names([each["token"] for each in expected])
                 close(mask["probabilities"], [each["score"] for each in expected])
-        elif task == "text-classification":
+        else:
             for record, expected in zip(model.predict(PLAIN), pipeline(PLAIN, top_k=None), strict=True):
                 assert record["label"] == expected[0]["label"]
                 close(
                     [record["probabilities"][each["label"]] for each in expected], [each["score"] for each in expected]
                 )
-        else:
-            check_tags(model, folder)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
@@ -93,25 +84,6 @@ def test_multi_label_folders_have_the_same_probabilities_both_ways(name, tmp_pat
             close([record["probabilities"][label] for label in scores], [*scores.values()])
             assert set(record["labels"]) == {label for label, score in scores.items() if score >= 0.5}
     assert any(len(record["labels"]) != 1 for record in records)
-
-
-def check_tags(model, folder):
-    """Tags of words are those of their first tokens. Groups of the strategy "simple" are runs of equal tags."""
-    import transformers
-
-    def entities(strategy, text):
-        options = {"model": str(folder), "tokenizer": str(folder), "ignore_labels": []}
-        return transformers.pipeline("token-classification", aggregation_strategy=strategy, **options)(text)
-
-    for text, record in zip(PLAIN, model.predict(PLAIN), strict=True):
-        tokens, place = entities("none", text), 0
-        for word, tag in zip(record["words"], record["tags"], strict=True):
-            place = text.index(word, place)
-            assert next(each["entity"] for each in tokens if each["start"] <= place < each["end"]) == tag
-    (record,) = model.predict([WORDS])
-    runs = itertools.groupby(zip(record["tags"], record["words"], strict=True), key=lambda pair: pair[0])
-    expected = [(tag, " ".join(word for _, word in pairs)) for tag, pairs in runs]
-    assert [(each["entity_group"], each["word"].strip()) for each in entities("simple", WORDS)] == expected
 
 
 def test_entities_have_the_characters_and_probabilities_of_the_pipeline(tmp_path):
@@ -140,23 +112,3 @@ def test_entities_have_the_characters_and_probabilities_of_the_pipeline(tmp_path
                 assert all(each["text"] == text[each["start"] : each["end"]] for each in found)
                 close([each["probability"] for each in found], [each["score"] for each in expected])
     assert merged  # entities with several words
-
-
-def check_answer(record, folder):
-    """transformers has no pipeline for answers any more: this is the best span of its model."""
-    import torch
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    inputs = tokenizer(*QUESTION.values(), return_tensors="pt", return_offsets_mapping=True)
-    offsets, owners = inputs.pop("offset_mapping")[0].tolist(), inputs.sequence_ids()
-    with torch.no_grad():
-        output = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()(**inputs)
-    places = [place for place, owner in enumerate(owners) if owner == 1]
-    scores = {
-        (a, b): float(output.start_logits[0, a] + output.end_logits[0, b]) for a in places for b in places if a <= b
-    }
-    start, end = max(scores, key=scores.get)
-    text = QUESTION["context"][offsets[start][0] : offsets[end][1]]
-    np.testing.assert_allclose(record["score"], scores[start, end], atol=2e-5)
-    assert record["answer"] == text.strip(), (record, scores)

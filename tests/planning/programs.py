@@ -91,10 +91,7 @@ def splash_attention(is_fused, block, query, key, value):
     sizes |= dict.fromkeys(("block_q_dq", "block_kv_dq"), None if is_fused else block)
     mask = masks.MultiHeadMask([masks.FullMask((query.shape[2], key.shape[2]))] * N)
     kernel = splash.make_splash_mha(
-        mask,
-        head_shards=1,
-        q_seq_shards=1,
-        block_sizes=splash.BlockSizes(**sizes, use_fused_bwd_kernel=is_fused),
+        mask, head_shards=1, q_seq_shards=1, block_sizes=splash.BlockSizes(**sizes, use_fused_bwd_kernel=is_fused)
     )
     return jax.vmap(kernel)(query, key, value)
 
@@ -188,10 +185,7 @@ PROGRAMS = {
     "attention, backward": Program(
         backward(attention),
         several(HEADS, 4),
-        {
-            "tpu": 9 * ONE + 5 * 4 * SCORES,
-            "gpu": 10 * ONE + (4 * 4 + 2 * 2 + 2 * 2 + 3 * 4) * SCORES,
-        },
+        {"tpu": 9 * ONE + 5 * 4 * SCORES, "gpu": 10 * ONE + (4 * 4 + 2 * 2 + 2 * 2 + 3 * 4) * SCORES},
         10 * SCORES * D,
     ),
 }

@@ -12,14 +12,10 @@ from bertjax.planning.targets import find_target, num_devices
         ("", r"got none; expected a device \(v4, v5e, v5p, v6e, a100, h100, h200, b200\) and a shape, .*DEVICE:SHAPE"),
         ("v5e", r"got 'v5e'; .*Fix: write DEVICE:SHAPE"),
         ("h100:8x", r"got 'h100:8x'; .*Fix: write DEVICE:SHAPE"),
-        ("h100:-8", r"got 'h100:-8'; "),
-        ("h100: 8", r"got 'h100: 8'; "),
         ("h100:٨", r"got 'h100:٨'; "),
         ("tesla:8", r"got 'tesla:8' \(unknown device\); .*Fix: write DEVICE:SHAPE"),
         ("H100:8", r"got 'H100:8' \(unknown device\); .*Did you mean 'h100:8'\?"),
         ("h10:4x8", r"got 'h10:4x8' \(unknown device\); .*Did you mean 'h100:4x8'\?"),
-        ("a100-80gb:8", r"got 'a100-80gb:8' \(unknown device\)"),
-        ("v5x:4x4", r"got 'v5x:4x4' \(unknown device\); .*Did you mean 'v5"),
     ],
 )
 def test_unknown_names(topology, message):
@@ -29,10 +25,5 @@ def test_unknown_names(topology, message):
 
 
 def test_numbers_of_devices():
-    assert [num_devices(name) for name in ("v5e:4x4", "v5p:4x4x4", "h100:1", "h100:8", "a100:4x8")] == [
-        16,
-        64,
-        1,
-        8,
-        32,
-    ]
+    numbers = {"v5e:4x4": 16, "v5p:4x4x4": 64, "h100:1": 1, "h100:8": 8, "a100:4x8": 32}
+    assert {name: num_devices(name) for name in numbers} == numbers

@@ -182,10 +182,8 @@ def test_several_seeds_are_one_page(make_run):
     [
         ("table.json", '{"header": ["row"], "rows": [[]], "notes": []}', "table.json: got an incomplete table"),
         ("table.json", '{"header": ["row"]}', "table.json: got an incomplete table"),
-        ("table.json", '{"header": ', "table.json: got a file that cannot be read"),
         ("sweep.json", '{"names": [], "rows": {}}', "sweep.json: got a malformed file"),
         ("sweep.json", '{"sweep": ', "sweep.json: got a file that cannot be read"),
-        ("runs/small-seed0/config.json", "{", "config.json: got a file that cannot be read"),
     ],
 )
 def test_half_of_a_sweep_is_told(make_run, name, text, message):

@@ -108,10 +108,7 @@ def test_answering_no_question_can_be_best():
     [
         (lambda: score_v2({"a": "x"}, {}, None), "scoring: got no questions; expected at least one"),
         (lambda: score_v1({"a": "x"}, {"a": ["x"], "b": []}), "question b: got no reference answer; expected at least"),
-        (
-            lambda: score_v2({"a": "x"}, {"a": ["x"], "b": [], "c": []}, None),
-            "predicted answers: got none for 2 of 3 questions, the first of which is b; expected one for each",
-        ),
+        (lambda: score_v2({"a": "x"}, {"a": ["x"], "b": [], "c": []}, None), "predicted answers: got none for 2 of 3"),
         (lambda: score_v2({"a": "x"}, {"a": ["x"]}, {}), "null scores: got none for 1 of 1 questions, the first of wh"),
         (lambda: score_v2({"a": "x"}, {"a": ["x"]}, {"a": math.nan}), "null score of question a: got NaN; expected"),
     ],

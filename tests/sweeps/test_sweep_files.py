@@ -110,16 +110,9 @@ def test_needs_and_metrics_of_a_sweep(spec):
     module = importlib.import_module(f"bertjax.configs.sweeps.{spec.partition(':')[0]}")
     assert f"python launch.py --sweep=configs/sweeps/{spec.partition(':')[0]}.py" in module.__doc__
     assert sweep.source and sweep.seeds and len(sweep.rows) > 1
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_base_row_has_published_scores(name):
-    if name in UNPUBLISHED:
-        return
-    sweep = sweep_of(name)
     (base,) = (row for row in sweep.rows if row.name == sweep.base)
-    assert base.paper
-    assert set(base.paper) <= {metric.name for metric in sweep.metrics}
+    assert base.paper.keys() <= {metric.name for metric in sweep.metrics}
+    assert base.paper or ":" in spec or spec in UNPUBLISHED, "its published scores"
 
 
 @pytest.mark.parametrize("size", ["base", "mini", "tiny"])

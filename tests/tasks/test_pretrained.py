@@ -159,11 +159,7 @@ def test_a_bertjax_run(run):
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (
-            {"num_layers": 2},
-            {},
-            r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: omit this key; if the size",
-        ),
+        ({"num_layers": 2}, {}, r"model\.num_layers: got 2; expected 4, as in init_from=.* Fix: omit this key; if"),
         ({"activation": "relu"}, {}, r"model\.activation: got relu; expected gelu"),
         ({"vocab_size": 99}, {}, r"model\.vocab_size: got 99; expected 14"),
         ({}, {"lowercase": False}, r"data\.lowercase: got False; expected True"),

@@ -1,6 +1,5 @@
 """Counts of compiled programs, detection of recompilations, and the compilation cache."""
 
-import logging
 import os
 import re
 import subprocess
@@ -37,20 +36,6 @@ def test_programs_and_cache_hits_are_counted():
         assert (len(compiled.programs), compiled.cache_hits) == (2, 1)
     program()(x)
     assert len(compiled.programs) == 2, "programs after the context are not counted"
-
-
-def test_a_steady_run_compiles_its_step_once(text, caplog):
-    tree = tiny.config(text, mesh__data=8, model__num_layers=1)
-    task, data, settings, _ = tiny.pretraining(tree)
-    trainer = loop.Trainer(task, settings, jax.devices())
-    with compilation.Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax.training.loop"):
-        state = trainer.fresh()
-        updates = list(trainer.updates(data.batches, state, compiled))
-    assert len(updates) == 6
-    (line,) = (message for message in caplog.messages if message.startswith("compiling"))
-    assert re.fullmatch(r"compiling for batches of 16 x \d+ tokens", line), line
-    assert compiled.programs.count("jit(step)") == 1
-    assert trainer.notices() == {}
 
 
 def test_an_unexpected_shape_fails_tests(text):

@@ -191,8 +191,3 @@ def test_rows_of_similar_length_share_a_batch():
     check_outputs(predict(examples_of(lengths), model=model), lengths)
     # Two batches of the 64 longest rows, which include all 100 long rows; then the others, all short.
     assert model.shapes == [(64, 40), (128, 8)]
-
-
-def test_a_row_that_is_too_long_is_not_truncated():
-    with pytest.raises(StopIteration):
-        Predictor(Model(), mesh())._padded_length(41)

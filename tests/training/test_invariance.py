@@ -100,15 +100,6 @@ def test_updates_of_pretraining_do_not_depend_on_the_mesh(data, folder, task, ow
 
 
 @pytest.mark.slow
-def test_updates_do_not_depend_on_the_mesh(alone, data, folder, task="translation"):
-    """With parameters split over 8 devices. All axes together are tested with two processes."""
-    expected = alone(task)
-    result = invariance.train(task, data[task], folder / task, (1, 8, 1), 8)
-    check(task, result, expected)
-    assert result.expected_bytes < 0.2 * expected.expected_bytes
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("slices", "mesh", "devices"), [(4, (1, 1, 1), 1), (1, (8, 1, 1), 8)])
 def test_updates_of_coupled_rows_do_not_depend_on_slices(alone, data, folder, slices, mesh, devices, task="embeddings"):
     values = {**data[task], "accumulation_steps": slices}

@@ -61,15 +61,6 @@ def made_blocks(monkeypatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("packing", [None, PACKING])
-def test_two_plans_are_equal(tmp_path, block, packing):
-    first, second = make_plan(tmp_path / "a", packing=packing), make_plan(tmp_path / "b", packing=packing)
-    # The epochs are requested in different orders.
-    ordered = [content(first, epoch) for epoch in range(4)]
-    assert [content(second, epoch) for epoch in (3, 1, 0, 2)] == [ordered[i] for i in (3, 1, 0, 2)]
-    assert len(set(ordered)) == 4
-
-
-@pytest.mark.parametrize("packing", [None, PACKING])
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
 def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
     made, config = make_plan(tmp_path, mode, packing=packing), dataclasses.replace(MASKING, mode=mode)

@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import itertools
 
 import numpy as np
@@ -8,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import random
-from bertjax.data.pretraining import masking
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
 from bertjax.errors import UserError
 from tests.data.batches import MASKING
@@ -174,43 +172,6 @@ def test_rows_equal_a_greedy_walk_over_the_same_random_order(row, changes):
                 elif where < config.mask_fraction + config.random_fraction:
                     expected[position] = token[place] * V >> 32
         assert output.input_ids[i].tolist() == expected
-
-
-@functools.cache
-def many(fractions: tuple[float, float, float]) -> Predictions:
-    """Returns MANY rows of 32 tokens, with five predicted tokens each."""
-    text = random.below(random.bits(1, random.Stream.CHUNKS, 0, np.arange(MANY), 29), V - 5) + 5
-    input_ids = np.full((MANY, 32), SEP)
-    input_ids[:, 0], input_ids[:, 1:15], input_ids[:, 16:31] = CLS, text[:, :14], text[:, 14:]
-    row = Rows(input_ids, input_ids >= 5, np.full(MANY, 32), np.arange(MANY))
-    return row.masked(changed(fractions))
-
-
-@pytest.mark.parametrize("fractions", FRACTIONS[:3])
-def test_tokens_are_replaced_at_the_configured_rates(fractions, check_rate):
-    output = many(fractions)
-    assert (output.weights.sum(axis=1) == 5).all()
-    after = np.take_along_axis(output.input_ids, output.positions[:, :5], axis=1)
-    mask, swap, keep = fractions
-    # A random token is [MASK] or the original token with probability 1 / V each; the text has no [MASK].
-    for name, happened, chance in (
-        ("[MASK]", after == MASK, mask + swap / V),
-        ("unchanged", after == output.labels[:, :5], keep + swap / V),
-        ("another token", (after != MASK) & (after != output.labels[:, :5]), swap * (1 - 2 / V)),
-    ):
-        if 0 < chance < 1:
-            check_rate(f"{name} at {fractions}", int(happened.sum()), after.size, chance)
-        else:
-            assert happened.mean() == chance
-
-
-def test_drawn_spans_have_the_mean_length_that_spanbert_reports():
-    words = np.linspace(0, 2**32 - 1, 100_001).astype(np.uint32)
-    lengths = masking._span_lengths(words[:, None], 10)
-    share = np.bincount(lengths[:, 0])[1:] / len(words)
-    chances = 0.2 * 0.8 ** np.arange(10) / (1 - 0.8**10)
-    np.testing.assert_allclose(share, chances, atol=1e-4)
-    assert abs(lengths.mean() - 3.8) < 0.01  # section 3.1
 
 
 @pytest.mark.parametrize(

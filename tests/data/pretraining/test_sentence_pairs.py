@@ -98,16 +98,6 @@ def test_instances_equal_a_walk_chunk_by_chunk(lengths, values, draws):
         )
 
 
-def test_random_next_is_half_of_chunks_and_all_of_single_sentences(check_rate):
-    # Sentences of five tokens in rows with room for thirty are never truncated, so every row shows its chunk.
-    text = Sentences(np.full(MANY * 12, 5, np.int32), np.full(MANY, 12, np.int32))
-    rows = instances_of(text, pairs(30 + 3, 0.0, 0.5), 0, 0)
-    is_single = rows["start_a"] == 11 * 5
-    assert is_single.sum() > 500 and rows["is_random_next"][is_single].all()
-    several = rows["is_random_next"][~is_single]
-    check_rate("random next", int(several.sum()), len(several), 0.5)
-
-
 @pytest.mark.parametrize(("next_sentence", "whole", "room"), [(True, False, 13), (False, True, 14), (False, False, 14)])
 def test_short_documents_have_uniform_targets(next_sentence, whole, room, check_rate, check_uniform):
     # With sentences of one token, every row except a document's last is as long as the document's target.
@@ -131,14 +121,6 @@ def test_short_documents_have_uniform_targets(next_sentence, whole, room, check_
     check_uniform(f"all targets, pairs {next_sentence}", np.bincount(target)[2:])
     rows = instances_of(text, dataclasses.replace(config, short_seq_prob=0.0), 0, 0)
     assert len(rows) == MANY
-
-
-def test_truncation_removes_tokens_at_both_ends_with_equal_probability(check_rate):
-    # Two sentences of ten tokens with room for thirteen: the first loses three tokens, the second four.
-    text = Sentences(np.full(MANY * 2, 10, np.int32), np.full(MANY, 2, np.int32))
-    rows = instances_of(text, pairs(16, 0.0, 0.0), 0, 0)
-    assert (rows["length_a"] == 7).all() and (rows["length_b"] == 6).all()
-    check_rate("removed at the front", int((rows["start_a"] + rows["start_b"] - 10).sum()), 7 * MANY, 0.5)
 
 
 @settings(max_examples=40)

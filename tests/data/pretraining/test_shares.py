@@ -167,11 +167,7 @@ def test_a_missing_beam_is_reported_before_anything_is_written(make_config, tmp_
 @pytest.mark.parametrize(
     ("runner", "options", "got"),
     [
-        (
-            "DirectRunner",
-            ("--direct_running_mode=multi_threading",),
-            "direct_running_mode=multi_threading; expected work",
-        ),
+        ("DirectRunner", ("--direct_running_mode=multi_threading",), "direct_running_mode=multi_threading; expected"),
         ("", ("--direct_num_workers=2",), r".*direct_num_workers=2.* without a runner; expected no options"),
     ],
 )

@@ -1,4 +1,3 @@
-import itertools
 import sysconfig
 
 import pytest
@@ -25,15 +24,6 @@ class Thing:
 
 def last(): return "no docstring is here"
 '''
-
-
-# The topics, and the first modules by name.
-FIRST = 100
-
-
-@pytest.fixture(scope="module")
-def first_documents():
-    return list(itertools.islice(documentation.documents(), FIRST))
 
 
 @pytest.fixture
@@ -115,20 +105,3 @@ def test_a_python_without_sources_is_reported(library):
     for use in (documentation.fingerprint, lambda: list(documentation.documents())):
         with pytest.raises(UserError, match=r"no pydoc_data/topics\.py.*data\.source to your own files"):
             use()
-
-
-def check_is_clean_prose(paragraphs):
-    for paragraph in paragraphs:
-        assert paragraph == " ".join(paragraph.split())
-        assert sum(map(str.isalpha, paragraph)) > len(paragraph) / 2
-    assert not any(paragraph.startswith(">>>") for paragraph in paragraphs)
-    # A term may be joined to the text that follows it, but few paragraphs are lists of names.
-    ends = sum(paragraph.rstrip("\"')”").endswith((".", ":", "!", "?", ";")) for paragraph in paragraphs)
-    assert ends > 0.75 * len(paragraphs)
-
-
-def test_the_first_documents_of_this_python_are_clean_prose(first_documents):
-    paragraphs = [paragraph for _, document in first_documents for paragraph in document]
-    assert len(paragraphs) > FIRST
-    assert first_documents[-1][0].endswith(".py")
-    check_is_clean_prose(paragraphs)

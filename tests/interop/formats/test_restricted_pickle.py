@@ -80,35 +80,25 @@ def test_pickles_one_after_another():
     ("content", "message"),
     [
         (b"cos\nsystem\n.", r"os\.system; expected only the names ours\.join, ours\.kind, ours\.Thing\. Fix: if you"),
-        (b"\x8c\x02os\x8c\x06system\x93.", r"os\.system;"),
         (b"cours\njoin.__globals__\n.", r"ours\.join\.__globals__"),
         (b"cours\njoin\n}b.", "items or attributes for a value of type Function; expected type dict"),
         (b"cours\nkind\n)R.", "a call of str with tuple"),
-        (b"cours\njoin\n]R.", "a call of Function with list"),
-        (b"]K\x01)R.", "a call of int with tuple"),
         (b"K\x01K\x02\x93.", "a name that is no string"),
         (b"K\x01K\x02a.", "items or attributes for a value of type int; expected type list"),
         (b"]K\x01K\x02s.", "items or attributes for a value of type list; expected type dict"),
         (b"})K\x01s.", "a key of type tuple; expected keys of type str, or small integers"),
         (b"}\x8a\x05\0\0\0\0\x01K\x01s.", "a key of type int"),
-        (b"}\x88K\x01s.", "a key of type bool"),
         (b"(ios\nsystem\n.", "opcode INST 'os system'"),
         (b"(cours\njoin\no.", "opcode OBJ"),
         (b"cours\njoin\n)\x81.", "opcode NEWOBJ for Function with tuple"),
-        (b"cours\nkind\n)\x81.", "opcode NEWOBJ for str with tuple"),
         (b"cours\nThing\n]\x81.", "opcode NEWOBJ for InertClass with list"),
-        (b"cours\nThing\n]R.", "a call of InertClass with list"),
         (b"cours\nThing\n}b.", "items or attributes for a value of type InertClass; expected type dict"),
-        (b"cours\nThing\n)\x81K\x01a.", "items or attributes for a value of type Inert; expected type list"),
-        (b"cours\nThing\n)\x81)R.", "a call of Inert with tuple"),
         (b"cours\njoin\n)}\x92.", "opcode NEWOBJ_EX"),
         (b"\x82\xf0.", "opcode EXT1 240"),
         (b"Pid\n.", "opcode PERSID 'id'"),
         (b"\x97.", "opcode NEXT_BUFFER"),
         (b"\x8b\xd0\x07\0\0" + b"\x01" * 2000 + b".", "opcode LONG4 0x1010101"),  # Python limits decimal digits
-        (b"K\x012.", "opcode DUP"),
         (b"C\x01a.", "opcode SHORT_BINBYTES b'a'"),
-        (b"\x8f.", "opcode EMPTY_SET"),
     ],
 )
 def test_forbidden_operations_are_refused(content, message):
@@ -117,31 +107,7 @@ def test_forbidden_operations_are_refused(content, message):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"K\x01",
-        b".",
-        b"\xff.",
-        b"0.",
-        b"\x85.",
-        b"t.",
-        b"(K\x01.",
-        b"K\x01K\x02.",
-        b"](K\x01u.",
-        b"}(K\x01u.",
-        b"h\x00.",
-        b"a.",
-        b"R.",
-        b"b.",
-        b"Q.",
-        b"\x93.",
-        b"c\xff\n\n.",
-        b"X\xff\xff\xff\xffa.",
-        b"X\x01\x00\x00\x00\xff.",
-        b"\x8d" + b"\xff" * 8 + b"a.",
-        b"\x95" + b"\xff" * 8,
-    ],
+    "content", [b"", b"K\x01", b"\xff.", b"t.", b"](K\x01u.", b"h\x00.", b"Q.", b"\x8d" + b"\xff" * 8 + b"a."]
 )
 def test_damaged_pickles(content):
     with pytest.raises(UserError, match=r"^here: got "):

@@ -1,4 +1,3 @@
-import copyreg
 import os
 import pickle
 import struct
@@ -107,38 +106,6 @@ def test_nested_containers(file):
         torch_pickle.read_tensors(GOLDEN / file)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("zipped", [True, False])
-def test_files_of_the_installed_torch(tmp_path, zipped):
-    torch = pytest.importorskip("torch")
-    values = torch.randn(4, 5)
-    model = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.LayerNorm(5))
-    model[0].bias = model[1].bias  # shared
-    tensors = {
-        **model.state_dict(),
-        **{f"{t.dtype}": t for t in (values.half(), values.bfloat16(), (100 * values).long(), values.byte())},
-        "views": values[1:, ::2].T,
-        "parameter": torch.nn.Parameter(values),
-    }
-    torch.save(tensors, tmp_path / "a.bin", _use_new_zipfile_serialization=zipped)
-    found = torch_pickle.read_tensors(tmp_path / "a.bin")
-    assert list(found) == list(tensors)
-    for key, array in found.items():
-        expected = tensors[key].detach()
-        assert (f"torch.{array.dtype.name}", array.shape) == (str(expected.dtype), tuple(expected.shape))
-        np.testing.assert_array_equal(array.astype(np.float64), expected.double().numpy())
-    assert np.shares_memory(found["0.bias"], found["1.bias"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("zipped", [True, False])
-def test_modules_of_torch_are_refused(tmp_path, zipped):
-    torch = pytest.importorskip("torch")
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "a.bin", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError, match=r"got torch\.nn\.modules\.linear\.Linear; expected only the names"):
-        torch_pickle.read(tmp_path / "a.bin")
-
-
 class Call:
     """An object that is pickled as a call."""
 
@@ -149,50 +116,22 @@ class Call:
         return self.reduced
 
 
-class State:
-    """An object that makes a folder in `__setstate__`."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __setstate__(self, state):
-        Path(state["path"]).mkdir()
-
-
 def dumped(value, protocol=2):
     return pickle.dumps(value, protocol)
 
 
-class New:
-    """An object that makes a folder in `__new__`."""
-
-    def __new__(cls, path):
-        Path(path).mkdir()
-        return super().__new__(cls)
-
-
-OURS = [name(f"{__name__}.{cls}") for cls in ("State", "New")]
 # Pickles that make the folder of that name with Python's own unpickler, and the names in the refusals.
 ATTACKS = {
     "os.system": (lambda p: dumped(Call(os.system, f"mkdir {p}")), r"posix\.system"),
     "eval": (lambda p: dumped(Call(eval, f"__import__('os').mkdir({p!r})"), 4), r"builtins\.eval"),
-    "eval, protocol 2": (lambda p: dumped(Call(eval, f"__import__('os').mkdir({p!r})")), r"__builtin__\.eval"),
-    "exec": (lambda p: dumped(Call(exec, f"import os; os.mkdir({p!r})")), r"__builtin__\.exec"),
     "getattr": (
         lambda p: name("__builtin__.getattr") + name("__builtin__.__import__") + text("os") + b"\x85R"
         + text("mkdir") + b"\x86R" + text(p) + b"\x85R.",
         r"__builtin__\.getattr",
     ),
-    "__setstate__": (lambda p: dumped(State(p), 0), r"copy_reg\._reconstructor"),
-    "__setstate__, NEWOBJ": (lambda p: b"\x80\x02" + OURS[0] + b")\x81}" + text("path") + text(p) + b"sb.", "State"),
     "INST": (lambda p: b"(" + text(p) + b"ios\nmkdir\n.", "opcode INST 'os mkdir'"),
     "OBJ": (lambda p: b"(" + name("os.mkdir") + text(p) + b"o.", r"os\.mkdir"),
-    "NEWOBJ": (lambda p: b"\x80\x02" + OURS[1] + text(p) + b"\x85\x81.", r"test_torch_pickle\.New"),
-    "EXT1": (lambda p: b"\x80\x02\x82\xf0" + text(p) + b"\x85R.", "opcode EXT1 240"),
-    "dotted name": (lambda p: b"\x80\x04\x8c\x02os\x8c\x0dpath.os.mkdir\x93" + text(p) + b"\x85R.", r"path\.os\.mkdir"),
     "nested pickle": (lambda p: dumped(Call(pickle.loads, dumped(Call(os.mkdir, p))), 4), r"_pickle\.loads"),
-    "copyreg": (lambda p: name("copy_reg.__newobj__") + OURS[1] + text(p) + b"\x86R.", r"copy_reg\.__newobj__"),
-    "numpy": (lambda p: dumped([np.zeros(2), Call(os.mkdir, p)]), r"numpy\._?core\.multiarray\._reconstruct"),
     "a value of an OrderedDict": (
         lambda p: name("collections.OrderedDict") + b")R" + text("a") + dumped(Call(os.mkdir, p))[2:-1] + b"s.",
         r"posix\.mkdir",
@@ -204,16 +143,10 @@ ATTACKS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def extension():
-    copyreg.add_extension("os", "mkdir", 240)
-    yield
-    copyreg.remove_extension("os", "mkdir", 240)
-
-
 @WRITERS
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_code_is_executed(tmp_path, write, attack, extension):
+def test_no_code_is_executed(tmp_path, write, attack):
+    """`test_restricted_pickle.py` has the other opcodes."""
     make, named = ATTACKS[attack]
     canary = tmp_path / "canary"
     content = make(str(canary))
@@ -279,36 +212,25 @@ def test_tensors_by_hand(tmp_path, write):
         (tensor(offset=1), "a tensor of 6 elements up to index 6 of its storage; expected .* which has 6 elements"),
         (tensor(offset=-1), r"offset -1 and strides \(3, 1\)"),
         (tensor(offset=2**70), "a tensor of 6 elements up to"),
-        (tensor(stride=(4, 1)), "a tensor of 6 elements up to index 6"),
         (tensor(stride=(-3, 1)), r"offset 0 and strides \(-3, 1\); expected an offset and 2 strides of 0 or more"),
         (tensor(stride=(1,)), r"offset 0 and strides \(1\)"),
-        (tensor(stride=(3, 1, 1)), r"offset 0 and strides \(3, 1, 1\)"),
         (tensor(stride=(1.0, 1)), r"offset 0 and strides \(float, 1\)"),
         (tensor(size=(7,), stride=(0,)), "a tensor of 7 elements up to index 0"),
         (tensor(size=(2**30, 2**10), stride=(0, 0)), "a tensor of 1099511627776 elements"),
         (tensor(size=(2**62, 2**62), stride=(0, 0)), "shape"),
-        (tensor(size=(0, 2**62), stride=(0, 0)), "shape"),
         (tensor(size=(-1, 3)), r"shape \(-1, 3\)"),
         (tensor(size=(True, 3)), r"shape \(True, 3\)"),
-        (tensor(size=("2", 3)), "shape"),
         (tensor(size=(1,) * 100, stride=(1,) * 100), "shape"),
         (tensor(size=[2, 3]), r"tensor arguments \(_Storage, 0, list, tuple\)"),
         (tensor(stored=tensor()), r"tensor arguments \(ndarray, 0, tuple, tuple\)"),
-        (tensor(stored=b"K\x01"), r"tensor arguments \(1, 0, tuple, tuple\)"),
         (tensor(more=plain({"neg": True})), "tensor arguments .*; expected 6 arguments, without marks"),
         (tensor(more=tensor()), "tensor arguments .*; expected 6 arguments, without marks"),
-        (tensor(more=b"NN"), "tensor arguments .*; expected 6 arguments, without marks"),
-        (
-            tensor(function="torch._utils._rebuild_tensor"),
-            "tensor arguments .*; expected storage, offset, size and stride",
-        ),
+        (tensor(function="torch._utils._rebuild_tensor"), "tensor arguments .*; expected storage, offset, size and"),
         (name("torch._utils._rebuild_parameter") + b"(}\x88}tR", r"parameter arguments \(dict, bool, dict\)"),
         (name("collections.OrderedDict") + b"]\x85R", r"OrderedDict arguments \(list\)"),
         (b"(" + tensor() + storage()[len(b"(" + text("storage")) :], r"persistent id \(ndarray, _StorageType"),
         (storage(size=-1), r"persistent id \(storage, _StorageType, 0, cpu, -1\)"),
-        (storage(size=True), "persistent id"),
         (storage(size=5), "storage|another size"),
-        (storage(size=2**70), "storage"),
         (storage(kind="torch.HalfStorage"), "storage|another size"),
     ],
 )
@@ -322,14 +244,8 @@ def test_damaged_tensors(tmp_path, write, value, got):
     ("pickled", "message"),
     [
         (b"]" + tensor() + b"a.", "got list; expected a dict of tensors. Fix: save only model.state"),
-        (
-            b"}" + text("a") + tensor() + b"s" + text("b") + b"K\x01s.",
-            "b: got int; expected a tensor with a string",
-        ),
-        (
-            b"}K\x01" + tensor() + b"s.",
-            "1: got a name that is a number; expected a tensor with a string as its name",
-        ),
+        (b"}" + text("a") + tensor() + b"s" + text("b") + b"K\x01s.", "b: got int; expected a tensor with a string"),
+        (b"}K\x01" + tensor() + b"s.", "1: got a name that is a number; expected a tensor with a string as its name"),
         (state(storage()), "a: got _Storage"),
     ],
 )

@@ -171,10 +171,7 @@ def test_prepared_files_of_presumm_and_bertsum(save):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            {"model": []},
-            "a.bert.pt: got dict; expected a list of dicts with 'src_txt' .*Fix: name the files of format",
-        ),
+        ({"model": []}, "a.bert.pt: got dict; expected a list of dicts with 'src_txt' .*Fix: name the files of format"),
         ([Path("x")], "a.bert.pt: data.pkl: got pathlib.PosixPath; expected only the names .*Fix: if you trust"),
     ],
 )
@@ -189,10 +186,7 @@ def test_other_files_of_torch_are_errors(value, message):
         (3, "a.bert.pt: article 1: got int; expected a dict with 'src_txt' and 'tgt_txt'"),
         ({"src": [101], "tgt_txt": "x"}, "article 1: got a row without field 'article'; its fields: 'tgt_txt'"),
         ({**PREPARED, "tgt_txt": "<q>"}, "article 1: got an empty summary in field 'tgt_txt'"),
-        (
-            {**PREPARED, "clss": [0]},
-            r"article 1: got \[0, 1\] in field 'src_sent_labels'; expected 0 or 1",
-        ),
+        ({**PREPARED, "clss": [0]}, r"article 1: got \[0, 1\] in field 'src_sent_labels'; expected 0 or 1"),
     ],
 )
 def test_bad_prepared_articles_are_bad_rows(article, message):
@@ -309,14 +303,8 @@ def test_validation_articles_are_split_off():
 @pytest.mark.parametrize(
     ("row", "got"),
     [
-        (
-            '{"body": "x", "id": 1}',
-            r"a row without field 'article'; its fields: 'body', 'id'; .* --config\.data\.article_field",
-        ),
-        (
-            '{"article": "x."}',
-            r"a row without field 'summary'; its fields: 'article'; expected the field of config\.data\.summary_field",
-        ),
+        ('{"body": "x", "id": 1}', r"a row without field 'article'; its fields: 'body', 'id'"),
+        ('{"article": "x."}', r"a row without field 'summary'; its fields: 'article'; expected the field of"),
         ('{"article": " \\n ", "summary": "x"}', "an empty article in field 'article'; expected text"),
         ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without letters; expected a text with letters"),
         ('{"article": "x", "summary": "\\n"}', "an empty summary in field 'summary'; expected text"),
@@ -428,11 +416,7 @@ def test_input_lines_are_articles():
     [
         ([], "line", r"input: got no articles; expected at least one"),
         (["\n", " "], "file", r"input line 1: got an empty article"),
-        (
-            ["x", "\n"],
-            "line",
-            r"input line 2: got an empty article; expected a text.*Fix: add the text or delete.*skip",
-        ),
+        (["x", "\n"], "line", r"input line 2: got an empty article; expected a text.*Fix: add the text or"),
     ],
 )
 def test_input_without_text_is_an_error(lines, layout, message):

@@ -166,10 +166,7 @@ def test_bad_lines_are_errors_or_skipped(bad, got, caplog):
 @pytest.mark.parametrize(
     ("row", "got"),
     [
-        (
-            '{"en": "x"}',
-            r"a row without column 'de'; its columns: 'en'; expected the column of config\.data\.target_column",
-        ),
+        ('{"en": "x"}', r"a row without column 'de'; its columns: 'en'; expected the column of"),
         ('{"en": "x", "de": 3}', "int in column 'de'; expected text"),
         ('{"en": "x", "de": "\\ud800"}', "half of a surrogate pair"),
     ],
@@ -190,32 +187,17 @@ def test_bad_rows_are_errors(row, got):
             r"data\.test_source and data\.test_target: got 'a\.en' and '', with the columns '' and ''; expected a "
             r"table with .*, or two files aligned by line\. Fix: set data\.test_target, or set the columns",
         ),
-        (
-            {"source_column": "en", "target_column": "de"},
-            r"got 'a\.en' and 'a\.de', with the columns 'en' and 'de'; .*Fix: set data\.test_target or the columns to",
-        ),
+        ({"source_column": "en", "target_column": "de"}, r"got 'a\.en' and 'a\.de', with the columns 'en' and 'de'"),
         ({"source_column": "en"}, r"data\.\{source_column,target_column\}: got 'en' and ''; expected two different"),
         ({"test_source": "a.en,"}, r"data\.test_source and data\.test_target: got 2 and 1 names separated by commas"),
-        (
-            {"test_source": "a.*"},
-            r"data\.test_source=a\.\* and data\.test_target=a\.de: got 2 and 1 files; expected the same number",
-        ),
-        (
-            {"test_source": "a.en,*.en", "test_target": "a.de,a.de"},
-            r"data\.test_source=a\.en,\*\.en: got a\.en with a\.de twice; expected each pair of files once",
-        ),
-        (
-            {"source_prefix": ("a", "b")},
-            r"data\.source_prefix: got 2 prefixes for 1 source\(s\) in data\.test_source; expected no prefix",
-        ),
+        ({"test_source": "a.*"}, r"data\.test_source=a\.\* and data\.test_target=a\.de: got 2 and 1 files; expected"),
+        ({"test_source": "a.en,*.en", "test_target": "a.de,a.de"}, r"data\.test_source=a\.en,\*\.en: got a\.en with"),
+        ({"source_prefix": ("a", "b")}, r"data\.source_prefix: got 2 prefixes for 1 source\(s\) in"),
         (
             {"test_source": "a.en,a.en", "test_target": "a.de,a.de", "target_prefix": ("a", "b")},
             r"data\.target_prefix: got 2 prefixes, but no data\.source_prefix; expected sources from which",
         ),
-        (
-            {"test_source": "tfds:a", "test_target": "tfds:b"},
-            r"data\.test_source: got tfds:a; expected two columns\. Fix",
-        ),
+        ({"test_source": "tfds:a", "test_target": "tfds:b"}, r"data\.test_source: got tfds:a; expected two columns"),
         ({"valid_target": "a.de"}, r"data\.valid_source: got nothing, but data\.valid_target=a\.de; expected the so"),
     ],
 )
