@@ -28,9 +28,9 @@ from bertjax.configs import translation as translation_config
 from bertjax.contract import Batch, TrainingTask
 from bertjax.data.readers import documentation
 from bertjax.experiments import bertsum_abs, bertsum_ext, translation
-from bertjax.planning.flops import training_flops
 from bertjax.training import sharding
 from bertjax.training.compilation import Compilations
+from bertjax.training.flops import training_flops
 from bertjax.training.inference import Predictor
 from bertjax.training.loop import Trainer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import table
-from bertjax.planning.targets import num_devices
+from bertjax.tools.planning.targets import num_devices
 
 _TOPOLOGIES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:8x8", "h100:1", "h100:8", "h100:4x8")
 _MODERN = ("ettin_17m", "ettin_32m", "ettin_68m", "ettin_150m", "modernbert_base", "modernbert_large")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 
 from bertjax.contract import Batch
-from bertjax.planning import gpus, hlo
-from bertjax.planning.costs import step_costs
-from bertjax.planning.roofline import seconds_in_turn
+from bertjax.tools.planning import gpus, hlo
+from bertjax.tools.planning.costs import step_costs
+from bertjax.tools.planning.roofline import seconds_in_turn
 
 HEADER = ["ms an update (bounds)", "GB moved (predicted)", "GiB used (predicted)"]
 _UPDATE = "jit_step"  # the name of the compiled update

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import common
 from bertjax.experiments import bert_pretraining
-from bertjax.reporting.drawing import load_matplotlib
+from bertjax.tools.reporting.drawing import load_matplotlib
 
 _HEADER = ["run", "updates", "ms by stage, median (quartiles)", "mean ms", "of the first run's", "minutes"]
 _LOSS = "valid/masked_lm_loss"

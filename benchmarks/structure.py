@@ -28,7 +28,12 @@ _TASK = ("experiments/multiple_choice.py", "configs/multiple_choice.py", "bertja
 _DEFINED = {"Config", "FREE_AFTER_TRAINING", "resolve"}
 _DEFINED_BEFORE = _DEFINED | {"build_data", "build_task", "read_facts", "stand_in_facts"}
 _DEFINED_NOW = _DEFINED | {"Data", "Task", "open_vocabulary", "example_config"}
-_STEPS = ("bertjax/modes", "bertjax/tasks", "bertjax/training", "bertjax/planning/planner.py")  # between file and task
+_STEPS = (
+    "bertjax/modes",
+    "bertjax/tasks",
+    "bertjax/training",
+    "bertjax/tools/planning/planner.py",
+)  # between file and task
 _ATTENTION = ("attention", "backends", "dot_product", "compact", "flash", "local", "row_attention")
 _TINY = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "max_positions": 32}
 

@@ -362,7 +362,7 @@ class TrainingTask(PredictionTask):
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Record]:
         """Yields records for the run's page. Values may be arrays and `Attended`.
 
-        Each "kind" is one that `bertjax.reporting.samples` lists.
+        Each "kind" is one that `bertjax.tools.reporting.samples` lists.
 
         Args:
           params: the parameters.

@@ -141,7 +141,7 @@ def _run(mode: str) -> int:
     request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started)
     if _SWEEP.value is None and _SEEDS.value is None:
         return modes.run(request, given, find).value
-    from bertjax import sweeps
+    from bertjax.tools import sweeps
 
     if _SWEEP.value is not None:
         options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)

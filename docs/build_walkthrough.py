@@ -27,7 +27,7 @@ from bertjax.files import completed
 from bertjax.models.attention import make_mask
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.losses import smoothed_cross_entropy
-from bertjax.reporting import drawing
+from bertjax.tools.reporting import drawing
 from bertjax.training.optimizers import OptimizerConfig, make_schedule
 
 ROOT = Path(__file__).parents[1]

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import bertjax
-from bertjax.reporting import goodput
-from bertjax.reporting.runs import read_run
+from bertjax.tools.reporting import goodput
+from bertjax.tools.reporting.runs import read_run
 
 TEXT = "A subclass should [MASK] this method."
 _MODELS = {"untrained": "untrained", "bert": "BERT", "modern": "modern encoder"}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bertjax.modes.samples import _plain
-from bertjax.reporting import samples
+from bertjax.tools.reporting import samples
 
 
 def shown(task, data, folder: Path, count: int = 2) -> samples.Shown:

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 # name. Task packages of `data` do not import each other.
 LAYERS = {
     "launch.py": "launch",
-    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.registered keys modes sweeps "
-    "training usage",
+    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.registered keys modes "
+    "tools.sweeps training usage",
     "configs/": "configs errors config.defaults evaluations.find experiments",
     "configs/parts.py": "configs errors config.defaults contract evaluations.find experiments.find models.bert "
     "training.config",
@@ -29,14 +29,15 @@ LAYERS = {
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE configs contract data.readers experiments interop.published training",
     "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.registered models scoring tasks",
-    "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published model modes planning runs "
-    "training",
-    "bertjax/sweeps/": "BASE sweeps modes distributed runs training.preemption reporting.runs reporting.titles "
-    "scoring.paired data.text data.readers data.codecs.summarization.article_formats",
-    "bertjax/planning/": "BASE planning contract training",
+    "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published model modes runs training",
+    "bertjax/reporting/": "tools.reporting",
+    "bertjax/tools/__init__.py": "",
+    "bertjax/tools/sweeps/": "BASE tools.sweeps modes distributed runs training.preemption tools.reporting.runs "
+    "tools.reporting.titles scoring.paired data.text data.readers data.codecs.summarization.article_formats",
+    "bertjax/tools/planning/": "BASE tools.planning contract training",
     "bertjax/training/": "BASE training contract distributed meshes runs",
     "bertjax/runs/": "BASE runs distributed",
-    "bertjax/reporting/": "BASE reporting runs.early_stopping runs.goodput",
+    "bertjax/tools/reporting/": "BASE tools.reporting runs.early_stopping runs.goodput",
     "bertjax/tasks/": "BASE tasks contract models data decoding scoring interop",
     "bertjax/decoding/": "BASE decoding models.decoder",
     "bertjax/scoring/": "BASE scoring data.codecs.tagging.tag_schemes",
@@ -81,7 +82,7 @@ OWNERS = {
     "tensorboardX": ("bertjax/training/metric_log.py",),
     "tensorflow_datasets": ("bertjax/data/readers/records.py",),
     "apache_beam": ("bertjax/data/beam.py",),
-    "submitit": ("bertjax/sweeps/processes.py",),
+    "submitit": ("bertjax/tools/sweeps/processes.py",),
     "absl.flags": ("bertjax/launch.py",),
     "absl.app": ("bertjax/launch.py",),
     "ml_collections": ("bertjax/launch.py", "configs/", "experiments/"),

@@ -9,8 +9,7 @@ import numpy as np
 
 from bertjax.contract import Data, TrainingTask
 from bertjax.errors import UserError
-from bertjax.planning.flops import largest_spec, stage_of, training_flops
-from bertjax.planning.plan_record import count_positions
+from bertjax.training.flops import count_positions, largest_spec, stage_of, training_flops
 
 Spec = Mapping[str, jax.ShapeDtypeStruct]
 _MOST_UPDATES = 2**31  # updates are counted in 32 bits

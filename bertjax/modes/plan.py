@@ -6,13 +6,12 @@ from pathlib import Path
 from bertjax.contract import ConfigTree, Record, TrainingTask
 from bertjax.modes.stages import Resolved
 from bertjax.modes.tools import tool
-from bertjax.planning import planner
-from bertjax.planning.flops import stage_of
 from bertjax.training.config import TrainingConfig
+from bertjax.training.flops import stage_of
 
 
 def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> Record:
-    """Returns the memory and time that training on TPUs or GPUs would take; see `planner.run`.
+    """Returns the memory and time that training on TPUs or GPUs would take; see `planning.planner.run`.
 
     Args:
       resolved: the experiment.
@@ -32,7 +31,7 @@ def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> Recor
                 complete = planned.complete(data)
         return complete.task, complete.settings
 
-    record = planner.run(topology, is_search, resolved.config, build)
+    record: Record = tool("planner")(topology, is_search, resolved.config, build)
     if draw:
         draw(record)
     return record

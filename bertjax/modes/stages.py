@@ -147,7 +147,7 @@ class Resolved(NamedTuple):
         if budget.limit is None:
             return self.build(fill(self.config), vocabulary, TrainingConfig)
         from bertjax.modes.budgets import Meter  # which takes time to import
-        from bertjax.planning.flops import with_plain_attention
+        from bertjax.training.flops import with_plain_attention
 
         if budget.hours:
             _check_hours(self.config)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 TOOLS = {
-    "attention figure": "bertjax.reporting.attention:drawer",
-    "plan figure": "bertjax.reporting.plan_chart:drawer",
-    "run page": "bertjax.reporting.page:write",
-    "summary page": "bertjax.reporting.summaries:page",
+    "attention figure": "bertjax.tools.reporting.attention:drawer",
+    "planner": "bertjax.tools.planning.planner:run",
+    "plan figure": "bertjax.tools.reporting.plan_chart:drawer",
+    "run page": "bertjax.tools.reporting.page:write",
+    "summary page": "bertjax.tools.reporting.summaries:page",
 }
 
 

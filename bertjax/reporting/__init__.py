@@ -1,0 +1,1 @@
+"""The former name of `bertjax.tools.reporting`, for its commands."""

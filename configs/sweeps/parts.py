@@ -1,4 +1,4 @@
-"""Building blocks of the sweep files. `bertjax/sweeps/definition.py` explains each value."""
+"""Building blocks of the sweep files. `bertjax/tools/sweeps/definition.py` explains each value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

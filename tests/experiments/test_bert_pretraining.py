@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.planning import flops
 from bertjax.tasks import pretrained
-from bertjax.training import loop
+from bertjax.training import flops, loop
 from bertjax.training.compilation import Compilations
 from tests import tiny
 from tests.trees import specs

@@ -10,7 +10,7 @@ import pytest
 import bertjax
 from bertjax.errors import UserError
 from bertjax.models.embedding_losses import Texts, total
-from bertjax.reporting import samples
+from bertjax.tools.reporting import samples
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
 from tests.random_params import random_params

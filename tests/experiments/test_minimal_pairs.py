@@ -22,10 +22,10 @@ from bertjax.experiments import bert_pretraining, minimal_pairs
 from bertjax.interop import huggingface
 from bertjax.models.bert import BertForMaskedLM, BertInputs
 from bertjax.modes import stages
-from bertjax.reporting import page
-from bertjax.reporting.runs import read_run
 from bertjax.runs import run_folder
-from bertjax.sweeps.evaluations import evaluation
+from bertjax.tools.reporting import page
+from bertjax.tools.reporting.runs import read_run
+from bertjax.tools.sweeps.evaluations import evaluation
 from bertjax.training.inference import Inference
 from tests import published, tiny
 from tests.experiments.commands import done, lines_of, tree_of

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bertjax.models.attention import make_mask
 from bertjax.models.encoder import Encoder
 from bertjax.models.transformer_config import TransformerConfig
-from bertjax.planning.targets import find_target
+from bertjax.tools.planning.targets import find_target
 
 ROWS, LENGTH, HIDDEN = 8, 256, 128
 

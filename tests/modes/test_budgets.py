@@ -16,9 +16,9 @@ from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, classification
 from bertjax.modes import budgets
 from bertjax.modes.stages import Resolved, of_config
-from bertjax.planning.flops import training_flops
-from bertjax.reporting import runs, verdict
-from bertjax.sweeps import running
+from bertjax.tools.reporting import runs, verdict
+from bertjax.tools.sweeps import running
+from bertjax.training.flops import training_flops
 from tests import tiny
 from tests.experiments.commands import done, tree_of
 

@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.modes.predict import predict
 from bertjax.modes.request import Request
 from bertjax.progress import log_once
-from bertjax.reporting import attention
+from bertjax.tools.reporting import attention
 from bertjax.training import inference
 
 

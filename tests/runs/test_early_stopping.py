@@ -6,7 +6,7 @@ import math
 import pytest
 
 from bertjax.runs.early_stopping import find_stop
-from bertjax.sweeps import running
+from bertjax.tools.sweeps import running
 
 NAN = math.nan
 

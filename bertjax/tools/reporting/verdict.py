@@ -1,0 +1,143 @@
+"""The header of a page: the status of a run, its main metric with the baseline, and its duration and devices."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bertjax.progress import amount
+from bertjax.tools.reporting import goodput, panels, titles
+from bertjax.tools.reporting.comparison import difference, number
+from bertjax.tools.reporting.results import Summary
+from bertjax.tools.reporting.runs import Run
+
+_TILES = 5
+_USED = "train/used_"
+_REPEATED = re.compile(r"^(.+) \(\1\)$")
+
+
+class _Baseline(NamedTuple):
+    title: str
+    value: float
+
+
+def main_metric(run: Run) -> str | None:
+    """Returns the name of the main metric of a run; None if it has no metrics.
+
+    It is `checkpoint.best_metric`, or else the first metric with a baseline, or else the first metric.
+    """
+    metrics, compared = list(filter(panels.is_primary, run.final_metrics())), _baselines(run)
+    best = (run.config.get("checkpoint") or {}).get("best_metric")
+    return min(metrics, key=lambda name: (name != best, name not in compared), default=None)
+
+
+def _baselines(run: Run) -> dict[str, _Baseline]:
+    """Returns the baseline of each final metric that has one."""
+    names = {name.removeprefix("valid/") for name in filter(panels.is_primary, run.final_metrics())}
+    found: dict[str, _Baseline] = {}
+    for level, value in run.levels().items():
+        place = titles.baseline(level, names)
+        if place and place[1] != titles.BOUND:
+            found.setdefault(f"valid/{place[0]}", _Baseline(place[1], value))
+    return found
+
+
+def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the header of a run's page."""
+    steps, planned = run.num_steps, run.config.get("num_steps") or 0
+    spent = goodput.breakdown(run)
+    total = "" if (run.config.get("budget") or {}).get("hours") else f" of {planned:,}"
+    status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
+    if run.stopped_early and steps < planned:
+        status = f"Stopped early: {steps:,} of {planned:,} steps"
+    metrics, main, baselines = run.final_metrics(), main_metric(run), _baselines(run)
+    evaluation = run.final_evaluation()
+    shown = [("Evaluated", f"step {evaluation['step']:,} of {steps:,}")] if evaluation else []
+    others = [name for name in filter(panels.is_primary, metrics) if name != main]
+    return {
+        "status": status,
+        "is_finished": run.is_finished,
+        "main": main and _described(main, metrics[main], baselines.get(main)),
+        "tiles": [_described(name, metrics[name], baselines.get(name)) for name in others[:_TILES]],
+        "facts": [*shown, *_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
+    }
+
+
+def of_runs(
+    runs: Mapping[str, Run], environments: Sequence[Mapping[str, Any]], summary: Summary | None, rest: int
+) -> dict[str, Any]:
+    """Returns the header of the page of several runs: the main metric as the mean over seeds, or else the best run's.
+
+    Args:
+      runs: the runs, by name.
+      environments: the environments of the runs that have one.
+      summary: the summary of several seeds; None for other runs.
+      rest: the number of runs without metrics.
+    """
+    done, total = sum(run.is_finished for run in runs.values()), len(runs) + rest
+    main = next(filter(None, map(main_metric, reversed([*runs.values()]))), None)
+    spent = [each["seconds"] for each in map(goodput.breakdown, runs.values()) if each]
+    return {
+        "status": f"{done} of {total} runs finished" if done < total else f"All {total} runs finished",
+        "is_finished": done == total,
+        "main": main and _of_several(main, runs, summary),
+        "tiles": [],
+        "facts": _facts(spent, environments),
+    }
+
+
+def _of_several(main: str, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
+    """Returns the main metric of several runs, compared with the baselines of the runs that it is of."""
+    if summary and (mean := summary.means.get(main)) is not None:
+        found = [each[main] for each in map(_baselines, runs.values()) if main in each]
+        level = sum(each.value for each in found) / max(len(found), 1)
+        baseline = _Baseline(found[0].title, level) if len(found) == len(runs) else None
+        return {**_described(main, mean, baseline), "of": f"mean of {len(summary.seeds)} seeds"}
+    values = {name: run.final_metrics().get(main, math.nan) for name, run in runs.items()}
+    gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
+    best = max(gains or values, key=lambda name: gains.get(name, 0.0))
+    return {**_described(main, values[best], _baselines(runs[best]).get(main)), "of": f"best run: {best}"}
+
+
+def _described(name: str, value: float, baseline: _Baseline | None) -> dict[str, Any]:
+    """Returns the title and value of a metric, compared with its baseline if there is one."""
+    described = {**titles.of(name), "value": number(value)}
+    if baseline is None or not math.isfinite(value):
+        return described
+    against = f"{difference(value, baseline.value)} against the {baseline.title} ({number(baseline.value)})"
+    return {**described, "against": against, "is_better": _sign(name) * (value - baseline.value) > 0}
+
+
+def _sign(metric: str) -> int:
+    return -1 if titles.direction(metric) == "lower" else 1
+
+
+def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Returns duration, devices, parameters and commit, if known. Equal values of several runs appear once."""
+    known = {
+        "Duration": [goodput.duration(sum(seconds))] if seconds else [],
+        "Device": [devices(one["devices"]) for one in environments if one.get("devices")],
+        "Parameters": [f"{one['parameters']:,}" for one in environments if one.get("parameters")],
+        "Commit": [one["commit"] for one in environments if one.get("commit")],
+    }
+    return [(name, ", ".join(dict.fromkeys(values))) for name, values in known.items() if values]
+
+
+def _used(run: Run) -> list[tuple[str, str]]:
+    """Returns what a run with a budget has used, and the budget."""
+    used = {
+        name.removeprefix(_USED): value for name, (_, value) in run.last_metrics().items() if name.startswith(_USED)
+    }
+    budget = {name: value for name, value in (run.config.get("budget") or {}).items() if value}
+    listed = (", ".join(amount(*each) for each in values.items()) for values in (used, budget))
+    return list(zip(("Used", "Budget"), listed, strict=True)) if used else []
+
+
+def devices(counts: Mapping[str, int]) -> str:
+    """Formats the devices of a run. A platform equal to the kind of device is omitted.
+
+    >>> devices({"TPU v5e (tpu)": 8}), devices({"cpu (cpu)": 1})
+    ('8 × TPU v5e (tpu)', '1 × cpu')
+    """
+    kinds = {_REPEATED.sub(r"\1", kind): count for kind, count in counts.items()}
+    return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())

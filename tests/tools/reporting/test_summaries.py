@@ -1,0 +1,87 @@
+"""The page of summaries: what it says of each article, and that it is whole and safe."""
+
+import itertools
+import re
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.tools.reporting.summaries import page
+from tests.tools.reporting.pages import Page
+
+EVIL = "<script>alert(\"x\")</script> & 'more'"
+RECORD = {
+    "id": "a<b>.txt",
+    "summary": ["Third.", EVIL],
+    "positions": [2, 0],
+    "sentences": [EVIL, "Second & last.", "Third.", "Short.", "Fifth."],
+    "scores": [0.75, 0.5, 1.0, None, 0.0],
+    "refused": [
+        {"position": 1, "reason": "block_ngrams", "blocked_by": 2, "ngram": '<a> "b" c'},
+        {"position": 4, "reason": "threshold", "blocked_by": None, "ngram": ""},
+        {"position": 3, "reason": "word_budget", "blocked_by": None, "ngram": ""},
+    ],
+}
+
+
+def read(*records):
+    return Page("".join(page(iter(records))))
+
+
+def test_an_article_with_its_sentences():
+    found = read(RECORD)
+    assert found.texts["h3"] == ["a<b>.txt"]
+    assert found.texts["blockquote"] == ["Third. " + EVIL]
+    assert found.texts["span"][-5:] == [EVIL + "2", "Second & last.", "Third.1", "Short.", "Fifth."]
+    assert found.texts["sup"][-2:] == ["2", "1"]
+    assert [span["class"] for span in found.sentences] == [
+        "sentence chosen",
+        "sentence refused",
+        "sentence chosen",
+        "sentence unscored refused",
+        "sentence refused",
+    ]
+    assert [span["style"] for span in found.sentences] == [f"--score: {score}" for score in (0.75, 0.5, 1.0, 0, 0)]
+    cells = found.texts["td"]
+    assert [tuple(cells[row : row + 3]) for row in range(0, len(cells), 3)] == [
+        ("1", "0.750", "in the summary, place 2"),
+        ("2", "0.500", 'skipped: repeats “<a> "b" c” of sentence 3'),
+        ("3", "1.000", "in the summary, place 1"),
+        ("4", "–", "skipped: the summary would be too long"),
+        ("5", "0.000", "skipped: its score is too low"),
+    ]
+    assert found.texts["summary"] == ["Scores of 5 sentences"]
+
+
+def test_a_reference_is_shown_if_the_article_has_one():
+    found = read({**RECORD, "reference": ["One & two.", "Three."]}, {**RECORD, "reference": []}, RECORD)
+    assert [text for text in found.texts["details"] if "Scores" not in text] == ["ReferenceOne & two. Three."]
+    assert len(found.texts["section"]) == 3
+
+
+def test_what_is_written_is_text_alone():
+    text = "".join(page([{**RECORD, "reference": [EVIL]}]))
+    assert "<script" not in text and "<b>" not in text and "<a>" not in text
+    assert not re.search(r"https?:|src=|url\(|@import|\son\w+=", text)  # no requests, no scripts
+    assert '<meta charset="utf-8">' in text
+
+
+def test_a_bad_input_is_its_error():
+    assert "of wrong <kind>" in read(RECORD, {"error": "of wrong <kind>"}).texts["section"][1]
+
+
+def test_no_articles_are_a_page_without_any():
+    assert "section" not in read().texts
+
+
+def test_articles_are_written_as_they_come():
+    parts = page(itertools.chain([RECORD], (pytest.fail("read ahead") for _ in range(1))))
+    assert next(parts).startswith("<!doctype html>")
+    assert "<section>" in next(parts)
+
+
+def test_records_of_something_else():
+    with pytest.raises(
+        UserError, match=r"--format=html: got records with the keys label, text; .*extractive .* model\. Fix: omit"
+    ):
+        next(page([{"label": "a", "text": "b"}]))
