@@ -1,7 +1,6 @@
 """A model that is ready to predict: what `bertjax.load` returns."""
 
 import hashlib
-import json
 import logging
 import os
 import textwrap
@@ -21,6 +20,7 @@ from bertjax.data.readers import vector_files
 from bertjax.errors import UserError, naming_arguments
 from bertjax.interop.published import Published, open_weights
 from bertjax.progress import amount, track
+from bertjax.tasks.text_encoders import TextEncoder, chosen_prompt, text_encoder
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference, Predictor, reported
 
@@ -37,7 +37,7 @@ _SHOWN = 80  # characters of the names of classes in `print(model)`
 
 
 class _Encoder(NamedTuple):
-    task: PredictionTask
+    encoder: TextEncoder
     params: Params
     predictor: Predictor
 
@@ -160,36 +160,31 @@ class Model(Inference):
         Raises:
           UserError: for a bad text, an invalid option, a model without a BERT, or an `output` of other vectors.
         """
-        encoder = self._encoder(layer, pooling, normalize, exact)
-        task: Any = encoder.task
+        own = self._encoder(layer, pooling, normalize, exact)
         if prompt_name is not None or prompt is not None:
-            from bertjax.experiments.features import chosen_prompt
-
             published = self._published or open_weights(self._folder)
-            task = task.prompted(chosen_prompt(published, prompt_name, prompt))
-        encoder = encoder._replace(task=task)
-        _check_storage(task, dtype, exact, output)
+            own = own._replace(encoder=own.encoder.prompted(chosen_prompt(published, prompt_name, prompt)))
+        size = own.encoder.size
+        _check_storage(own.encoder, dtype, exact, output)
         texts = _listed(texts)
         if output is None:
-            found = list(self._vectors(encoder, texts, texts, dtype))
-            return np.stack(found) if found else np.zeros((0, task.size), dtype)
-        made_with = _made_with(encoder)
-        with vector_files.writing(Path(output), made_with, task.size, dtype) as file:
-            for vector in self._vectors(encoder, texts, file.unread(texts), dtype, file.done):
+            vectors = list(self._vectors(own, texts, texts, dtype))
+            return np.stack(vectors) if vectors else np.zeros((0, size), dtype)
+        with vector_files.writing(Path(output), self._made_with(own), size, dtype) as file:
+            for vector in self._vectors(own, texts, file.unread(texts), dtype, file.done):
                 file.add(vector)
         return np.load(output, mmap_mode="r")
 
     def _vectors(
-        self, encoder: _Encoder, texts: Iterable[Any], unread: Iterable[Any], dtype: str, done: int = 0
+        self, own: _Encoder, texts: Iterable[Any], unread: Iterable[Any], dtype: str, done: int = 0
     ) -> Iterator[np.ndarray]:
         """Yields the vectors of the texts after the first `done`, and logs the number of bad ones."""
-        task: Any = encoder.task
-        examples = self._tracked(reported(task.examples_in(unread, done + 1), "texts"), texts, done)
+        examples = self._tracked(reported(own.encoder.examples(unread, done + 1), "texts"), texts, done)
         count = bad = 0
-        for count, (_, outputs) in enumerate(encoder.predictor(encoder.params, examples), start=1):
+        for count, (_, outputs) in enumerate(own.predictor(own.params, examples), start=1):
             bad += not outputs
             vector = outputs[0]["features"] if outputs else None
-            yield vector_files.to_dtype(vector, task.size, dtype, done + count)
+            yield vector_files.to_dtype(vector, own.encoder.size, dtype, done + count)
         if bad:
             vectors = "zeros" if dtype == "int8" else "NaN"
             _log.warning("%d of %d texts are bad: their vectors are %s", bad, count, vectors)
@@ -200,53 +195,30 @@ class Model(Inference):
         return track(examples, "predicting", "input", total)
 
     def _encoder(self, layer: int, pooling: str | None, normalize: bool | None, exact: bool) -> _Encoder:
-        """The task "features" on the parameters of this model."""
+        """The encoder of this model, with its parameters. Each is made once."""
         options = (layer, pooling, normalize)
         key = repr((*options, exact))  # options of wrong types may not be hashable
         if key not in self._encoders:
-            if "bert" not in self.params:
-                got, expected = f"a model of the task {self.config['experiment']}", "a model with a BERT"
-                raise UserError("encode", got=got, expected=expected, fix="load another folder")
             weights = self._published or open_weights(self._folder)
-            task = _features(self.config, weights, *options)
-            shapes, params = jax.eval_shape(task.init, jax.random.key(0)), self.params
-            if not shapes.keys() <= params.keys():  # maps of sentence-transformers that another task does not have
-                params = task.warm_start(shapes, weights)
-            self._encoders[key] = _Encoder(task, _subtree(params, shapes), Predictor(task, self.mesh, exact=exact))
+            encoder = text_encoder(self.task, self.config, weights, *options)
+            params = encoder.params_of(self.params, weights)
+            self._encoders[key] = _Encoder(encoder, params, Predictor(encoder, self.mesh, exact=exact))
         return self._encoders[key]
 
-
-def _features(
-    config: Mapping[str, Any], published: Published, layer: int, pooling: str | None, normalize: bool | None
-) -> PredictionTask:
-    """The task "features" for the encoder of another task's model."""
-    from bertjax.config import build_part
-    from bertjax.configs.features import get_config
-    from bertjax.experiments import features
-
-    default = json.loads(get_config("sentence").to_json())
-    if config["experiment"] == "features" and config["pooling"] == "sentence":
-        default = {key: config[key] for key in default}
-    model = {key: config["model"].get(key, value) for key, value in default["model"].items()}
-    data = {key: config["data"].get(key, default["data"][key]) for key in ("lowercase", "on_bad_row")}
-    if not published.has_vocabulary:
-        data["vocab_file"] = config["data"]["vocab_file"]
-    given = {
-        **default,
-        "init_from": str(published.path),
-        "model": {**model, "layers": (layer,)},
-        "data": {**default["data"], **data},
-        "sentence_pooling": default["sentence_pooling"] if pooling is None else pooling,
-        "normalize": default["normalize"] if normalize is None else normalize,
-        "dtype_out": "float32",
-    }
-    settings = build_part(features.Config, features.resolve(given, published))
-    return features.Task(settings, features.open_vocabulary(settings, published))
+    def _made_with(self, own: _Encoder) -> dict[str, Any]:
+        """The description of what vectors depend on, with the names of arguments of `Model.encode`."""
+        digest = hashlib.sha256()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(own.params):
+            name = f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}"
+            digest.update(name.encode() + np.asarray(leaf).tobytes())
+        values = traverse_util.flatten_dict(own.encoder.made_with, sep=".")
+        named = {_OF_ENCODE.get(key, key): value for key, value in values.items()}
+        return {"weights": digest.hexdigest(), "tokenizer": self.tokenizer.key, **named}
 
 
-def _check_storage(task: Any, dtype: str, exact: bool, output: Any) -> None:
+def _check_storage(encoder: TextEncoder, dtype: str, exact: bool, output: Any) -> None:
     """Raises UserError for options of `Model.encode` that do not fit each other."""
-    if choice(dtype, vector_files.DTYPES, "dtype") == "int8" and not task.normalizes:
+    if choice(dtype, vector_files.DTYPES, "dtype") == "int8" and not encoder.normalizes:
         got, expected = "int8, which has only directions, for vectors of any length", "vectors of length 1"
         raise UserError("dtype", got=got, expected=expected, fix='set normalize=True or dtype="float16"')
     if output is not None and not exact:
@@ -255,24 +227,6 @@ def _check_storage(task: Any, dtype: str, exact: bool, output: Any) -> None:
     if output is not None and jax.process_count() > 1:
         got, expected = f"{jax.process_count()} processes", "one process"
         raise UserError(f"output={output}", got=got, expected=expected, fix="give each process texts of its own")
-
-
-def _made_with(encoder: _Encoder) -> dict[str, Any]:
-    """The description of what vectors depend on, with the names of arguments of `Model.encode`."""
-    task: Any = encoder.task
-    weights = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(encoder.params):
-        weights.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode() + np.asarray(leaf).tobytes())
-    config = traverse_util.flatten_dict(task.made_with, sep=".")
-    names = {key: _OF_ENCODE.get(key, key) for key in config if key not in ("init_from", "dtype_out")}
-    values = {name: config[key] for key, name in names.items()}
-    return {"weights": weights.hexdigest(), "tokenizer": task.tokenizer.key, **values}
-
-
-def _subtree(params: Params, like: Params) -> Params:
-    return {
-        name: _subtree(params[name], part) if isinstance(part, Mapping) else params[name] for name, part in like.items()
-    }
 
 
 def _listed(inputs: Any) -> Iterable[Any]:

@@ -1,7 +1,6 @@
 """Vectors of word pieces, words or texts from a frozen BERT (Devlin et al. 2019, section 5.3)."""
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,12 +24,12 @@ from bertjax.errors import UserError
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.interop.sentence_transformers import Sentences
-from bertjax.models.heads import POOLINGS, BertFeatures, DenseConfig, SentenceDense, check_layers, pool, pool_spans
+from bertjax.models.heads import POOLINGS, BertFeatures, DenseConfig, SentenceDense, check_layers, pool_spans
 from bertjax.tasks import bert, completion
 from bertjax.tasks.bert import BertTask
+from bertjax.tasks.text_encoders import chosen_prompt, scaled, text_vectors
 
 _BEST_LAYERS = 4  # the last four are best in table 7
-_LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,20 +147,6 @@ def _size(model: Mapping[str, Any]) -> int:
     return int(model["hidden_size"]) * (len(model["layers"]) if model["mixing"] == "concatenation" else 1)
 
 
-def chosen_prompt(published: Published, name: str | None, prompt: str | None) -> str:
-    """Returns the prompt with a name, or the given one, or the default of `published`; see `Config`.
-
-    Raises:
-      UserError: if both are given, or there is no prompt of this name.
-    """
-    if prompt is None:
-        return sentence_transformers.prompt_of(published.sentences or Sentences(), name, published.path)
-    if name is not None or not isinstance(prompt, str):
-        got = f"{prompt!r}" if name is None else f"{prompt!r} with prompt_name={name!r}"
-        raise UserError("prompt", got=got, expected="a text (str), without prompt_name", fix="omit one of them")
-    return prompt
-
-
 open_vocabulary = bert.open_vocabulary
 
 
@@ -185,6 +170,7 @@ class Task(BertTask[Config]):
         poolings = config.sentence_pooling if config.pooling == "sentence" else ""
         self._pooled_size = _size(dataclasses.asdict(head)) * (1 + poolings.count("+"))
         self._dense = SentenceDense(config.dense)
+        self._sentences = Sentences(config.sentence_pooling, config.dense, config.normalize, config.include_prompt)
         self.size = config.dense[-1].size if config.dense else self._pooled_size
         self.normalizes = config.normalize
         self.exact = config.pooling == "sentence"  # the other rows have arrays of units, too
@@ -200,23 +186,14 @@ class Task(BertTask[Config]):
         """The description of the vectors."""
         return {**dataclasses.asdict(self._config), "size": self.size}
 
-    def prompted(self, prompt: str) -> "Task":
-        """Returns the task with another prompt, and the same parameters and programs."""
-        task = copy.copy(self)
-        task._config = dataclasses.replace(self._config, prompt=prompt)
-        task._codec = task._config.codec(self._tokenizer)
-        return task
-
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The vectors of each row: [B, D], or [B, U, D] of its units."""
         x = self.apply(params, batch, None)
         if self._config.pooling == "sentence":
-            x = pool(x, batch.get("pooled", batch["segment_ids"]), self._config.sentence_pooling)
-            x = self._dense.apply({"params": params.get("dense", {})}, x)
+            x = text_vectors(x, batch, self._sentences, params)
         else:
             x = pool_spans(x, batch["unit_starts"], batch["unit_lengths"])
-        if self._config.normalize:
-            x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), _LEAST_NORM)
+            x = scaled(x) if self.normalizes else x
         return {"features": x.astype(self._config.dtype_out)}
 
     def export(self, params: Params, folder: Path) -> None:
@@ -231,11 +208,10 @@ class Task(BertTask[Config]):
             fix = "use configs/features.py:sentence"
             raise UserError("config keys pooling and model.layers", got=got, expected=expected, fix=fix)
         self.save({"bert": params["bert"]}, folder, "BertModel")
-        sentences = Sentences(config.sentence_pooling, config.dense, config.normalize, config.include_prompt)
         sizes = bert.hidden_size, self._seq_len
         source = Path(config.init_from)
         prompts = {"": config.prompt}
-        sentence_transformers.save(folder, sentences, params.get("dense", {}), sizes, prompts, source)
+        sentence_transformers.save(folder, self._sentences, params.get("dense", {}), sizes, prompts, source)
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The `units`, their `features` [n, D], and for a pair the number of the first unit of its `second` text."""

@@ -147,7 +147,7 @@ resolve = translators.complete
 
 def open_vocabulary(config: Config, published: Published) -> SavedVocabularies:
     """Returns the vocabularies of a run or of weights."""
-    return published.vocabularies
+    return open_vocabularies(published.path) if published.is_run else published.vocabularies
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], SavedVocabularies]:
@@ -197,7 +197,7 @@ class Data(PreparedData[Config, Pair]):
 
     def _make_vocabularies(self) -> SavedVocabularies:
         if self._published:
-            return self._published.vocabularies
+            return open_vocabulary(self._config, self._published)
         texts = self._text.pairs
         made = subword_vocabularies.make(self._subwords, lambda: ((pair.source, pair.target) for pair in texts(TRAIN)))
         return SavedVocabularies(*made)

@@ -27,7 +27,7 @@ LAYERS = {
     "bertjax/fitting.py": "BASE experiments.find loading model modes training",
     "bertjax/keys.py": "BASE evaluations experiments.find training.config",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
-    "bertjax/model.py": "BASE configs contract data.readers experiments interop.published training",
+    "bertjax/model.py": "BASE contract data.readers interop.published tasks.text_encoders training",
     "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.registered models scoring tasks",
     "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published model modes runs training",
     "bertjax/reporting/": "tools.reporting",

@@ -199,7 +199,7 @@ def test_how_vectors_are_stored_is_checked_first(model, tmp_path):
 
 def test_models_of_other_kinds_have_no_vectors(encoder):
     model = bertjax.load(encoder)
-    model.params = {"encoder": {}}
+    model.task = object()
     with pytest.raises(UserError, match="encode: got a model of the task features; expected a model with a BERT"):
         model.encode(["a"])
 

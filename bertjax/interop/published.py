@@ -169,7 +169,11 @@ class Published(abc.ABC):
 
     @functools.cached_property
     def vocabularies(self) -> Any:
-        """The `SavedVocabularies` of a translation model. Raises UserError for others, or if they were changed."""
+        """The `SavedVocabularies` of a published translation model; those of a run are opened by its experiment.
+
+        Raises:
+          UserError: for another model, or vocabularies that were changed.
+        """
         raise self._no_translator()
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
@@ -259,13 +263,6 @@ class Run(Published):
     def max_length(self) -> int | None:
         """That of the experiment "embeddings"."""
         return self.config["data"]["seq_len"] if self.experiment == "embeddings" else None
-
-    @functools.cached_property
-    def vocabularies(self) -> Any:
-        """See `Published.vocabularies`."""
-        from bertjax.interop.vocabularies import open_vocabularies  # which takes time to import
-
-        return open_vocabularies(self.path)
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
         """See `Published.translation`."""
