@@ -143,6 +143,14 @@ def test_lines_without_masks_or_with_too_much_text(home, line, got, expected):
         list(make(home, "masks").examples(iter([line])))
 
 
+@pytest.mark.parametrize(("direction", "shift"), [("left_to_right", -1), ("right_to_left", 1)])
+def test_a_causal_model_predicts_a_mask_where_it_has_read_up_to_it(home, direction, shift):
+    causal = {"objective": "causal_lm", "model.direction": direction, "data.next_sentence": False}
+    (example,) = make(home, "masks", **causal).examples(iter(["a [MASK] the [MASK]"]))
+    assert example.source.kept == [2, 4]
+    assert example.rows[0]["masked_positions"].tolist() == [2 + shift, 4 + shift]
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
     _, _, lines, _, _ = TASKS[name]
