@@ -159,8 +159,9 @@ def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
     assert same(task.examples_in(objects), task.examples(iter(lines)))
     with_tabs = [tuple(text + "\t" for text in each) if isinstance(each, tuple) else each + "\t" for each in objects]
     assert same(task.examples_in(with_tabs), task.examples(iter(lines)))
-    with pytest.raises(UserError, match=r"input( line)? 2: got "):
-        list(task.examples_in([objects[0], ("a", "[MASK]", "cat")]))
+    for first in (1, 6):
+        with pytest.raises(UserError, match=rf"input( line)? {first + 1}: got "):
+            list(task.examples_in([objects[0], ("a", "[MASK]", "cat")], first))
 
 
 def test_a_tab_in_a_choice_is_part_of_it(home, monkeypatch):
