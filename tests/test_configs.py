@@ -1,5 +1,6 @@
 """All configs in configs/, at all sizes: they load, all their keys are used, and unknown keys are errors."""
 
+import functools
 import importlib
 import json
 import re
@@ -187,6 +188,27 @@ def test_a_key_that_every_run_has_may_not_be_missing(name):
         del value_at(tree, path[:-1])[path[-1]]
         with pytest.raises(UserError, match=rf"config key {'.'.join(path)}: got no value; expected a value of type"):
             make(tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("classification", "threshold", 0.5),
+        ("classification", "class_weights", ()),
+        ("classification", "data.label_separator", ","),
+        ("tagging", "data.packing", False),
+        ("tagging", "data.split_punctuation", True),
+        ("question_answering", "data.workers", 0),
+        ("bert_pretraining", "objective", "masked_lm"),
+        ("bertsum_ext", "rouge.references", "average"),
+        ("bertsum_ext", "data.oracle.first_sentences", 0),
+        ("translation", "model.norm", "post"),
+    ],
+)
+def test_a_run_that_is_older_than_a_key_has_its_default(name, key, value):
+    tree, path = tree_of(name, SIZES[name][0]), key.split(".")
+    value_at(tree, path[:-1]).pop(path[-1])
+    assert functools.reduce(getattr, path, make(tree)[0]._config) == value
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -26,6 +26,7 @@ from bertjax.config import (
     build,
     choice,
     constraints,
+    defaults,
     each,
     one_of,
     part,
@@ -266,6 +267,19 @@ def test_flat_parts_read_their_keys_from_the_subtree_of_the_whole():
     del values["length"]
     with pytest.raises(UserError, match=r"data\.length: got no value"):
         build(Composition, values, "data")
+
+
+def test_a_new_run_has_defaults_or_types():
+    @dataclasses.dataclass(frozen=True)
+    class Unset:
+        inner: Inner
+        header: bool | None = None
+        seed: int | None = None
+
+    of_layers = {"num_layers": int, "rate": float, "scale": float, "norm": "post", "metrics": (), "label": ""}
+    expected = {"packing": bool, "length": int, "header": True, **of_layers, "dropout": 0.0}
+    assert defaults(Composition) == expected
+    assert defaults(Composition, Unset) == {**expected, "seed": int, "inner": {"size": int, "rate": float}}
 
 
 @pytest.mark.parametrize("cls", [Layers, MoreLayers])

@@ -95,6 +95,28 @@ def test_a_task_without_the_view_of_an_evaluation(tmp_path):
             evaluations.find(name).evaluation(evaluations.find(name).Config(), _of_no_task(task), "stop")
 
 
+def test_an_evaluation_has_the_values_of_its_keys_and_the_policy_for_bad_rows(tmp_path):
+    tree = tiny.config(tiny.write_text(tmp_path / "t.txt"))
+    task = tiny.ready(tree, tmp_path / "kept").task
+    folder = tiny.write_collection(tmp_path / "beir", ["the cat", "the dog"])
+    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "dev.tsv")
+    with (folder / "corpus.jsonl").open("a") as file:
+        file.write("\nbad\n")
+    pairs = [{"good": "the cat", "bad": "cat the", "UID": "a"}] * 3
+    (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in [*pairs, "bad"]))
+    own = {
+        "minimal_pairs": {"source": str(tmp_path / "pairs.jsonl"), "every": 2, "per_paradigm": 0},
+        "retrieval": {"source": str(folder), "every": 3, "qrels": "dev"},
+    }
+    tree = evaluations.with_keys({**tree, **own, "data": {**tree["data"], "on_bad_row": "skip"}})
+    found = evaluations.of_config(tree, task)
+    assert [(each.name, each.every) for each in found] == [("minimal_pairs", 2), ("retrieval", 3)]
+    assert [len(list(each.examples())) for each in found] == [3, 4]
+    for each in evaluations.of_config({**tree, "data": {**tree["data"], "on_bad_row": "stop"}}, task):
+        with pytest.raises(UserError, match=r"jsonl:\d: got .*bad"):
+            list(each.examples())
+
+
 def _of_no_task(task):
     """A view without the model of the task."""
     return evaluations.minimal_pairs._MaskedLM(task)

@@ -133,6 +133,16 @@ def test_other_rows_or_settings_are_prepared_separately(tmp_path):
     assert PreparedRows(codec_of(tmp_path / "b" / "a.tsv"), tmp_path, PreparationConfig()).folder != folder
 
 
+def test_rows_of_another_kind_or_version_are_prepared_separately(tmp_path, monkeypatch):
+    codec = codec_of(write(tmp_path / "a.tsv"))
+    folders = {PreparedRows(codec, tmp_path, PreparationConfig()).folder}
+    monkeypatch.setattr(LabeledTextCodec, "kind", "other")
+    folders.add(PreparedRows(codec, tmp_path, PreparationConfig()).folder)
+    monkeypatch.setattr(LabeledTextCodec, "version", 3)
+    folders.add(PreparedRows(codec, tmp_path, PreparationConfig()).folder)
+    assert len(folders) == 3
+
+
 def test_folders_of_earlier_versions_are_reused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tsv")
     with monkeypatch.context() as before:

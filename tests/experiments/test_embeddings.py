@@ -106,6 +106,21 @@ def test_the_loss_of_packed_texts_is_that_of_separate_ones(tmp_path, objective, 
     np.testing.assert_allclose(sums[objective], expected, rtol=1e-5)
 
 
+def test_queries_and_documents_have_their_prompts_except_in_prediction(tmp_path):
+    task, data, *_ = ready(tmp_path, **{"data.query_prompt": "the ", "data.document_prompt": "a big "})
+    encode = data.vocabulary.encode_batch
+    example = next(data.validation_examples())
+    query, *documents = example.source.item.texts
+    prompted = [f"the {query}", *(f"a big {text}" for text in documents)]
+    assert [row["input_ids"].tolist()[1:-1] for row in example.rows] == encode(prompted)
+    (example,) = task.examples_in(["cat runs"])
+    assert example.rows[0]["input_ids"].tolist()[1:-1] == encode(["cat runs"])[0]
+    searched = task.text_vectors()
+    for codec, prompt in ((searched.query, "the "), (searched.document, "a big ")):
+        fields, *_ = codec.encode([searched.of_text("cat runs")])
+        assert fields["input_ids"].values.tolist()[1:-1] == encode([f"{prompt}cat runs"])[0]
+
+
 def test_slices_draw_the_same_dropout(tmp_path):
     def gradient(slices):
         task, data, *_ = ready(

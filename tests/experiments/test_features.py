@@ -123,7 +123,7 @@ def test_every_word_of_a_long_text_has_a_vector(folder, pooling, line):
         kinds += [kind] * (len(units) - len(kinds))
     options = {"data.seq_len": 12, "model.layers": (0, -1)}
     (record,) = extract(folder, [line], pooling, **options)
-    assert record["units"] == units
+    assert record["units"] == units and record["split"] is True and "truncated" not in record
     embedded, last = np.split(record["features"], 2, axis=1)
     assert len({row.tobytes() for row in last}) == len(units)  # no position occurs twice
     # The embeddings determine piece, position and text.

@@ -104,6 +104,12 @@ def test_questions_in_both_formats(variant, values):
     assert list(found.choices).index(found.label) == 2
 
 
+def test_every_truncated_choice_is_counted():
+    row = Row({"sent1": "q " * 12, "sent2": "s", "label": 1, **{f"ending{i}": "a " * (6 * i) for i in range(4)}}, "x:1")
+    found = codec("swag").labeled(row._replace(values={**row.values, "ending0": "a"}))
+    assert codec("swag").training([found]).counts == {"choices": 4, "truncated": 2}
+
+
 def test_choices_can_be_lists():
     arc = codec("arc")
     for choices in (["x", "y"], {"text": ["x", "y"], "label": ["0", "1"]}):

@@ -66,6 +66,9 @@ def test_the_update_depends_neither_on_absent_texts_nor_on_how_a_batch_is_divide
     batch, wider = (each.padded(rows, 16) for each in (data.rows, ChoiceRows(data.fields(), 6)))
     assert len(set(batch["segment_ids"].any(axis=-1).sum(axis=1))) > 2  # otherwise means of means would be equal
     assert specs(task.batch_specs()[-1]) == specs(batch)
+    of_texts = task.loss_name in ("binary", "regression")
+    count = batch["segment_ids"].any(axis=-1).sum() if of_texts else 7
+    assert task.denominators(batch) == {task.loss_name: count}
 
     def gradient(batch, steps):
         divided = dataclasses.replace(settings, accumulation_steps=steps)

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax.config import build
+from bertjax.configs import bert_pretraining
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import open_weights
@@ -107,6 +108,11 @@ def params_of(architecture, config=CONFIG):
     for name, leaf in norm.items():
         leaf[0] = name == "scale"
     return params
+
+
+def test_the_config_of_the_published_base_size():
+    model = bert_pretraining.get_config("modernbert_base").model.to_dict()
+    assert {key: model[key] for key in FIELDS} == FIELDS
 
 
 def write_config(folder, values, remove=(), **changes):

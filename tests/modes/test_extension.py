@@ -1,5 +1,6 @@
 """A run that goes on for longer is the longer run, bit for bit, where the learning rate does not tell them apart."""
 
+import itertools
 import json
 
 import jax
@@ -102,6 +103,15 @@ def test_a_run_that_is_older_than_a_key(tmp_path, missing):
     old = {**config, "optimizer": {key: value for key, value in config["optimizer"].items() if key != missing}}
     (tmp_path / "config.json").write_text(json.dumps(old))
     Resolved(bert_pretraining, changed(config)).check_folder(tmp_path)
+
+
+def test_evaluations_may_be_added_changed_and_left_out(tmp_path):
+    """One of an installed package too, which need not be installed any more."""
+    config = write_run(tmp_path, **CONSTANT)
+    configs = [config, *({**config, "evaluations": "mine", "mine": {"length": length}} for length in (3, 4))]
+    for before, now in itertools.permutations(configs, 2):
+        (tmp_path / "config.json").write_text(json.dumps(before))
+        Resolved(bert_pretraining, now).check_folder(tmp_path)
 
 
 @pytest.mark.parametrize("damage", [{"num_steps": "4"}, {"optimizer": None}, {"optimizer": {"groups": [["bias"]]}}])

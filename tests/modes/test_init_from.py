@@ -264,6 +264,8 @@ def test_restoring_a_config(tmp_path):
     expected = {**resolved, "seed": 1, "model": {"size": 9, "other": 3, "new": 0}}
     assert lost_weights.restored(tmp_path, now, []) == expected
     assert lost_weights.restored(tmp_path, given, ["model.other"])["model"] == {"size": 8, "other": 1}
+    lost_weights.save_record(tmp_path, lost_weights.record_of(given, resolved, ["model.other"]))
+    assert lost_weights.restored(tmp_path, given, ["model.other"]) == resolved  # it was set when the run was started
 
 
 def test_what_is_gone(tmp_path):

@@ -2,6 +2,11 @@
 
 import json
 
+import pytest
+
+from bertjax.contract import Evaluation
+from bertjax.errors import UserError
+from bertjax.modes.prepare import check_rows
 from tests import tiny
 from tests.experiments.commands import SIZES, done, flags
 from tests.tiny import check_message as check
@@ -32,3 +37,13 @@ def test_damaged_rows_are_refused(tmp_path):
             message = tiny.run_on_one(*command, f"--mode={mode}").error
             check(message, name, f"damaged file .* of {len(whole):,} bytes", "the whole file", "delete .*/data/")
         path.write_bytes(whole)
+
+
+def test_the_first_row_of_an_evaluation_is_read():
+    def examples():
+        yield from ()
+        raise UserError("a row", got="one", expected="another", fix="correct it")
+
+    evaluation = Evaluation("mine", None, examples, dict, ())
+    with pytest.raises(UserError, match="a row: got one"):
+        check_rows([evaluation._replace(examples=lambda: iter(())), evaluation])

@@ -143,6 +143,14 @@ def test_lines_without_masks_or_with_too_much_text(home, line, got, expected):
         list(make(home, "masks").examples(iter([line])))
 
 
+@pytest.mark.parametrize(("direction", "shift"), [("left_to_right", -1), ("right_to_left", 1)])
+def test_a_causal_model_predicts_a_mask_where_it_has_read_up_to_it(home, direction, shift):
+    causal = {"objective": "causal_lm", "model.direction": direction, "data.next_sentence": False}
+    (example,) = make(home, "masks", **causal).examples(iter(["a [MASK] the [MASK]"]))
+    assert example.source.kept == [2, 4]
+    assert example.rows[0]["masked_positions"].tolist() == [2 + shift, 4 + shift]
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
     _, _, lines, _, _ = TASKS[name]
@@ -151,8 +159,9 @@ def test_tabs_separate_the_texts_of_lines_but_not_of_python_objects(home, name):
     assert same(task.examples_in(objects), task.examples(iter(lines)))
     with_tabs = [tuple(text + "\t" for text in each) if isinstance(each, tuple) else each + "\t" for each in objects]
     assert same(task.examples_in(with_tabs), task.examples(iter(lines)))
-    with pytest.raises(UserError, match=r"input( line)? 2: got "):
-        list(task.examples_in([objects[0], ("a", "[MASK]", "cat")]))
+    for first in (1, 6):
+        with pytest.raises(UserError, match=rf"input( line)? {first + 1}: got "):
+            list(task.examples_in([objects[0], ("a", "[MASK]", "cat")], first))
 
 
 def test_a_tab_in_a_choice_is_part_of_it(home, monkeypatch):

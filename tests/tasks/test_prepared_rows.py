@@ -1,5 +1,7 @@
 """Each task prepares its rows to the same files in this process, with workers and with Beam, and finds them again."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,20 @@ def test_another_seed_finds_the_rows(name, data_of, tmp_path, monkeypatch):
     batch = next(data.batches("train", 0, np.arange(4)))
     assert batch["input_ids"].any() and batch["weights"].any()
     assert data.report()["rows"]["train"] > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("classification", {"is_numeric": True}),
+        ("embeddings", {"scores": "pair"}),
+        ("reranker", {"compares": False}),
+        ("reranker", {"is_probability": True}),
+        ("bertsum_abs", {"target_len": 7}),
+    ],
+)
+def test_rows_depend_on_what_the_objective_needs(name, changes, data_of):
+    data = data_of(name, "kept")
+    data.prepare()
+    other = dataclasses.replace(data.codec, **changes)
+    assert prepared.PreparedRows(other, data._folder, data._config.data.preparation).folder != data.prepared.folder

@@ -59,6 +59,12 @@ def test_pairs_in_the_order_of_the_config():
     assert rows == [LabeledText("a", "b", "yes", "a.csv:1"), LabeledText("c", "d", "no", "a.csv:2")]
 
 
+def test_pairs_are_duplicates_if_both_texts_are_equal():
+    codec, first = codec_of(), LabeledText("a", "b", "yes", "a.csv:1")
+    others = [first._replace(label="no", where="a.csv:2"), first._replace(second="c"), first._replace(second=None)]
+    assert [codec.text(other) == codec.text(first) for other in others] == [True, False, False]
+
+
 def test_numbers():
     write("a.tsv", "text\tlabel\nx\t5.000\ny\t-1e-3\nz\t 2 \n")
     assert [row.label for row in read(numeric=True)] == [5.0, -0.001, 2.0]

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.codecs.questions.questions import Answer, Question, read_questions
+from bertjax.data.codecs.questions.question_rows import QuestionCodec
+from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig, read_questions
 from bertjax.data.codecs.questions.spans import (
     SpanConfig,
     best_answers,
@@ -77,6 +78,13 @@ def test_windows_of_a_question():
     assert [row.max_context.astype(int).tolist() for row in rows] == [
         [1, 1, 1, 1, 0], [0, 1, 1, 1, 0], [0, 1, 1],
     ]  # fmt: skip
+
+
+def test_counts_of_training_rows_are_those_of_questions():
+    codec = QuestionCodec(QuestionsConfig(), config(seq_len=10, doc_stride=3, max_query_length=2), TOKENIZER)
+    long = "a b c d e f g h i"
+    _, counts, *_ = codec.training([ask(long, long, "who ? ?"), ask(long, "e f"), ask("a b", "b", "?")])
+    assert counts == {"windows": 7, "answers_in_no_window": 1, "contexts_without_overlap": 0, "truncated": 1}
 
 
 def test_a_stride_longer_than_a_window_leaves_no_gap():

@@ -11,6 +11,7 @@ from bertjax.data.codecs.tagging import sentences, tagged_words
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
 from bertjax.data.readers.lines import BadRows
+from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 TEXT = "Jane\r\nsaw the cafe\u0301, 😀Bob's!"
@@ -43,6 +44,19 @@ def write(folder, content, name="rows.jsonl"):
         content = "".join(json.dumps(row) + "\n" for row in content)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def test_the_digest_depends_on_the_columns_of_tables_if_there_is_one(tmp_path):
+    def keys(path):
+        config = tagged_words.SentencesConfig(source=str(path), valid_source="", valid_fraction=0.1, on_bad_row="stop")
+        tokenizer = WordPiece(SPECIALS, lowercase=True)
+        fields = TableFields(), TableFields(split_punctuation=False)
+        return [tagged_words.TaggedCodec(config, ColumnsConfig(0, -1), tokenizer, 16, each).key() for each in fields]
+
+    one, other = keys(write(tmp_path, [LISTS]))
+    assert one != other
+    one, other = keys(write(tmp_path, "a O\n", "a.conll"))
+    assert one == other
 
 
 def test_rows_may_name_their_columns_differently(tmp_path):

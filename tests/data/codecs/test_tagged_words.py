@@ -170,6 +170,15 @@ def test_each_word_is_found_at_its_position(words, seq_len):
     assert all(len(row["input_ids"]) <= seq_len for row in found)
 
 
+@pytest.mark.parametrize(("source", "valid_source", "scheme"), [("a", "b", "IO"), ("a", "", "BIO"), ("", "b", "BIO")])
+def test_validation_sentences_of_their_own_source_do_not_determine_the_scheme(source, valid_source, scheme):
+    config = SentencesConfig(source=source, valid_source=valid_source, valid_fraction=0.1, on_bad_row="stop")
+    survey = TaggedCodec(config, ENTITIES, TOKENIZER, 16).survey()
+    survey.add("train", [sentences.Sentence(("a",), ("I-X",), "a:1")] if source else [])
+    survey.add("valid", [sentences.Sentence(("a",), ("B-X",), "b:1")])
+    assert survey.facts()["scheme"] == scheme
+
+
 @pytest.mark.parametrize(
     ("tags", "scheme", "orders"),
     [

@@ -38,6 +38,18 @@ def test_short_sentences_are_removed_and_long_ones_truncated():
     assert taken.summary == ("s t u", "v w")
 
 
+@pytest.mark.parametrize(
+    ("sentences", "is_cut"),
+    [
+        (("a b", "c", "d e f g"), False),  # a short sentence is not missing
+        (("a b", "d e f g h"), True),
+        (("a b", "c d", "e f", "g h"), True),
+    ],
+)
+def test_missing_words_and_sentences_are_marked(sentences, is_cut):
+    assert limit(article(*sentences), (), limits(), drops=True).is_cut is is_cut
+
+
 def test_articles_are_dropped_only_in_training():
     few = article("a b", "c", "d")
     assert limit(few, (0,), limits(), drops=True) == "data.limits.min_sentences"

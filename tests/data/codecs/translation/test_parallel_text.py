@@ -229,6 +229,8 @@ def test_different_texts_have_different_fingerprints(files):
         text("valid", seed=1).fingerprint(),
         text("valid", valid_fraction=0.1).fingerprint(),
         text(source_prefix=("x",)).fingerprint(),
+        text(target_prefix=("x",)).fingerprint(),
+        text(on_bad_row="skip").fingerprint(),
         text(test_source="a.en,a.en", test_target="a.de,a.fr").fingerprint(),
     ]
     write("a.de", "eine Katze\nzwei\ndrei\n")

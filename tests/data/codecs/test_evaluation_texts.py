@@ -1,0 +1,34 @@
+"""Sources of texts that evaluate vectors, and what their digest depends on."""
+
+import dataclasses
+
+import pytest
+
+from bertjax.data.codecs.evaluation_texts import Sources, SourcesConfig
+from tests.data.files import write
+from tests.data.readers import test_beir as beir
+
+CONFIG = SourcesConfig()
+
+
+def test_positives_of_a_folder_to_mine_are_its_relevant_documents(tmp_path):
+    found = Sources(dataclasses.replace(CONFIG, source=str(beir.write(tmp_path / "beir")))).read()
+    assert found.relevant == {"cat": {"the cat": 1}}
+    assert found.documents == ["dogs the dog", "the bird", "the cat"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"text_columns": ("positive", "query")},
+        {"label_column": "label"},
+        {"text_field": "query"},
+        {"header": False},
+        {"separator": ";"},
+        {"on_bad_row": "skip"},
+    ],
+)
+def test_the_digest_depends_on_how_a_table_is_read(changes):
+    write("a.tsv", "query\tpositive\nthe cat\tcats\n")
+    config = dataclasses.replace(CONFIG, valid_source="a.tsv")
+    assert Sources(dataclasses.replace(config, **changes)).fingerprint() != Sources(config).fingerprint()
