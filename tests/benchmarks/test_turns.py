@@ -20,13 +20,6 @@ def fail_or_die(name, wait):
     os._exit(3)
 
 
-def hang(seconds, wait):
-    if not seconds:
-        wait()
-    time.sleep(seconds)
-    return {"seconds": seconds}
-
-
 def compile_slowly(seconds, wait):
     time.sleep(seconds)
     wait()
@@ -53,10 +46,3 @@ def test_a_case_that_compiles_for_long_holds_up_the_others_for_half_of_the_time(
     assert next(results) == (1, {"seconds": 0, "disturbed": True})
     assert time.monotonic() - began >= 8
     results.close()  # ends the other process
-
-
-def test_cases_without_time_are_skipped():
-    began = time.monotonic()
-    found = dict(turns.take_turns(hang, [(0,), (1000,), (1000,)], 2, turns.Clock(5)))
-    assert found[1] == found[2] == {"skipped": "no time left"}
-    assert time.monotonic() - began < 30
