@@ -1,23 +1,5 @@
-import pytest
-
 from benchmarks import common
 from benchmarks.pretraining_step import ratios
-
-
-def batch_specs(shape, overrides):
-    (spec,) = common.read_config(shape, overrides).example().task.batch_specs()
-    return spec
-
-
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_synthetic_batches_have_the_shapes_of_the_task(next_sentence):
-    shape = common.Shape("tiny", 4, 16, 50)
-    specs = batch_specs(shape, {"data.next_sentence": next_sentence})
-    batch = common.made_up_batch(specs, shape.vocab_size)
-    assert {name: (a.shape, a.dtype) for name, a in batch.items()} == {n: (s.shape, s.dtype) for n, s in specs.items()}
-    assert batch["input_ids"].min() >= 5 and batch["input_ids"].max() < 50
-    assert all(len(set(row)) == shape.predicted for row in batch["masked_positions"].tolist())
-    assert batch["masked_positions"].min() >= 1 and batch["masked_positions"].max() < 16
 
 
 def test_contenders_alternate():
