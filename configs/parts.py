@@ -31,6 +31,9 @@ def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
     return [of_group[0] if of_group else "" for of_group in found]
 
 
+# Imports of dataclasses are in functions: `--help` imports these files, and does without JAX.
+
+
 def config_of(experiment: str) -> ConfigDict:
     """Returns the config of an experiment with the defaults of its dataclasses. Keys without one are unset.
 
