@@ -147,7 +147,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str, ...]:
     """The class names of the model in `init_from`. Raises UserError unless it was trained for this objective."""
     objective = config["objective"]
-    stated = published.objective
+    stated = pretrained.problem_of(published)
     problem = OBJECTIVES[objective].problem
     if published.num_classes == 1 and problem != "regression" and stated != "multi_label":
         raise UserError(

@@ -1,6 +1,7 @@
 """Evaluations that a run makes in addition to that of its validation split."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests import tiny
 from tests.experiments.commands import done, lines_of
 
 SEARCH = {"evaluations": "retrieval", "retrieval__every": 2}
+RARE = {"retrieval__source": "beir", **SEARCH, "checkpoint__best_metric": "valid/retrieval/ndcg@10"}
 # An evaluation of an installed package: the mean of the features of two rows.
 MODULE = """
 import dataclasses
@@ -69,19 +71,13 @@ def test_a_trained_run_is_evaluated_with_another_evaluation(run, tmp_path):
     [
         ({"evaluations": "retrieval"}, "retrieval.source", "no folder", "BEIR", "--config.retrieval.source=FOLDER"),
         ({"evaluations": "blimp"}, "evaluations", "'blimp'", "one of minimal_pairs, retrieval", "choose one"),
-        (
-            {"retrieval__source": "{beir}", **SEARCH, "checkpoint__best_metric": "valid/retrieval/ndcg@10"},
-            "checkpoint.best_metric",
-            "valid/retrieval/ndcg@10, which only one of 2 evaluations has",
-            "a metric of every evaluation",
-            "set --config.retrieval.every=1",
-        ),
+        (RARE, "checkpoint.best_metric", "ndcg@10, which only one of 2", "of every evaluation", "retrieval.every=1"),
         ({**SEARCH, "retrieval__sauce": "x"}, "retrieval.sauce", "an unknown key", "--keys", "retrieval.source"),
     ],
 )
-def test_wrong_evaluations_are_reported_before_training(tmp_path, values, what, got, expected, fix):
-    beir = tiny.write_collection(tmp_path / "beir", ["the cat", "the dog"])
-    values = {key: beir if value == "{beir}" else value for key, value in values.items()}
+def test_wrong_evaluations_are_reported_before_training(tmp_path, monkeypatch, values, what, got, expected, fix):
+    monkeypatch.chdir(tmp_path)
+    tiny.write_collection(Path("beir"), ["the cat", "the dog"])
     outcome = tiny.run_on_one(*tiny.arguments(tiny.write_text(tmp_path / "t.txt"), tmp_path / "run", **values))
     tiny.check_message(outcome.error, what=what, got=got, expected=expected, fix=fix)
     assert not (tmp_path / "run").exists()
@@ -90,9 +86,11 @@ def test_wrong_evaluations_are_reported_before_training(tmp_path, values, what, 
 def test_a_task_without_the_view_of_an_evaluation(tmp_path):
     tree = tiny.config(tiny.write_text(tmp_path / "t.txt"))
     task = tiny.ready(tree, tmp_path / "kept").task
+    view = evaluations.minimal_pairs._MaskedLM(task)
     for name in ("minimal_pairs", "retrieval"):
+        module = evaluations.find(name)
         with pytest.raises(UserError, match=f"evaluations: got {name}, for a task without a "):
-            evaluations.find(name).evaluation(evaluations.find(name).Config(), _of_no_task(task), "stop")
+            module.evaluation(module.Config(), view, "stop")
 
 
 def test_an_evaluation_has_the_values_of_its_keys_and_the_policy_for_bad_rows(tmp_path):
@@ -115,11 +113,6 @@ def test_an_evaluation_has_the_values_of_its_keys_and_the_policy_for_bad_rows(tm
     for each in evaluations.of_config({**tree, "data": {**tree["data"], "on_bad_row": "stop"}}, task):
         with pytest.raises(UserError, match=r"jsonl:\d: got .*bad"):
             list(each.examples())
-
-
-def _of_no_task(task):
-    """A view without the model of the task."""
-    return evaluations.minimal_pairs._MaskedLM(task)
 
 
 def test_an_installed_package_adds_evaluations(tmp_path, monkeypatch):

@@ -13,15 +13,22 @@ from bertjax.contract import Params
 from bertjax.errors import UserError
 from bertjax.interop.huggingface import PROBLEM_TYPES
 from bertjax.interop.published import Published
+from bertjax.tasks.objectives import OBJECTIVES
 
 _log = logging.getLogger(__name__)
 
 _TABLES = ("word_embeddings", "output_embeddings", "target_embeddings")  # parameters with a row for each token
 
 
+def problem_of(published: Published) -> str | None:
+    """Returns the problem of the objective that weights state, or the objective if it is of no classifier."""
+    objective = OBJECTIVES.get(published.objective or "")
+    return objective.problem if objective else published.objective
+
+
 def is_alike(published: Published, is_multi_label: bool) -> bool:
     """Returns whether a classifier of texts, unless it states no objective, gives one class or any number of them."""
-    stated = published.objective
+    stated = problem_of(published)
     return stated not in PROBLEM_TYPES or (stated == "multi_label") == is_multi_label
 
 
@@ -35,7 +42,7 @@ def has_classes(published: Published, labels: Sequence[str], is_multi_label: boo
         return False
     if not labels:  # a regression model has no class name, or a meaningless one
         return published.num_classes < 2
-    if published.objective == "regression":  # of several numbers
+    if problem_of(published) == "regression":  # of several numbers
         return False
     if published.labels or published.num_classes != len(labels):
         return published.labels == tuple(labels)

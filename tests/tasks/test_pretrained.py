@@ -7,6 +7,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from bertjax.models.bert import BertForPreTraining, BertInputs
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.runs import checkpoints
 from bertjax.tasks import completion, pretrained
+from bertjax.tasks.objectives import OBJECTIVES
 from tests import published, tiny
 from tests.experiments.commands import done, flags
 from tests.random_params import random_params
@@ -129,6 +131,9 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
         problem_type = f"{kind}_classification" if kind and "label" in kind else kind
         weights = opened(architectures=["BertForSequenceClassification"], problem_type=problem_type)
         assert tuple(pretrained.has_classes(weights, ("no", "yes"), many) for many in (False, True)) == expected
+    objective = mock.patch.object(type(weights), "objective", "asymmetric")  # a new loss for several classes
+    with mock.patch.dict(OBJECTIVES, asymmetric=OBJECTIVES["multi_label"]), objective:
+        assert [pretrained.has_classes(weights, ("no", "yes"), many) for many in (False, True)] == [False, True]
 
 
 @pytest.mark.parametrize("name", ["", "bert_model.ckpt"])
