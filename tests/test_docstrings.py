@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "bertjax"
 # Their examples name values and files that exist only for a user.
 ILLUSTRATED = {
-    *("config", "data.readers.feature_files", "loading", "reporting.attention"),
+    *("config", "data.readers.feature_files", "loading", "tools.reporting.attention"),
     *(f"interop.{name}" for name in ("formats.reading", "formats.tensorflow_checkpoint", "huggingface", "published")),
     *(f"interop.families.{name}" for name in ("google", "marian", "modernbert", "presumm")),
 }

@@ -147,7 +147,7 @@ def load(spec: str) -> Sweep:
 
 def _names() -> list[str]:
     """Returns the names of the files in `configs/sweeps/`."""
-    return [path.stem for path in Path(__file__).parents[1].glob("configs/sweeps/*.py")]
+    return [path.stem for path in Path(__file__).parents[2].glob("configs/sweeps/*.py")]
 
 
 def _check(sweep: Sweep) -> None:
