@@ -50,8 +50,8 @@ class Meter:
         self._task, self._specs = task, task.batch_specs()
         self._counts = [0] * len(self._specs)  # of the updates that were read, by shape
         self._by_rows, self._has_data = stage_of(task, 0, 1) is None, data is not None
-        largest = itertools.repeat(self._specs.index(largest_spec(task)))
-        self._shapes = shapes_of_updates(task, data, batch_size) if data and self._by_rows else largest
+        self._largest = self._specs.index(largest_spec(task))
+        self._shapes = shapes_of_updates(task, data, batch_size) if data and self._by_rows else iter(())
         self._costs: dict[tuple[str, int], float] = {}
 
     def used(self, name: str, done: int, num_steps: int | None) -> float:
@@ -59,7 +59,7 @@ class Meter:
 
         Args:
           name: "tokens" or "flops".
-          done: a number of updates, not smaller than in earlier calls if the shapes depend on the rows.
+          done: a number of updates, not smaller than in earlier calls if the shapes are read from the rows.
           num_steps: the number of updates of the run, which determines its stages; None if it has only one.
         """
         counts = self._read(done) if self._by_rows else self._of_stages(done, num_steps or 0)
@@ -72,7 +72,9 @@ class Meter:
         return self._costs[name, shape]
 
     def _read(self, done: int) -> list[int]:
-        """How many of the first updates have each shape, read from the rows."""
+        """How many of the first updates have each shape, read from the rows; without data, all have the largest."""
+        if not self._has_data:
+            return [done if shape == self._largest else 0 for shape in range(len(self._specs))]
         for shape in itertools.islice(self._shapes, done - sum(self._counts)):
             self._counts[shape] += 1
         return self._counts

@@ -80,6 +80,14 @@ def test_batches_of_several_lengths_count_each_with_its_length(labeled):
     assert [meter.used("tokens", done, 40) for done in (1, 5, 5, 40)] == [totals[0], totals[4], totals[4], totals[39]]
 
 
+def test_updates_without_prepared_rows_count_with_the_largest_length(labeled):
+    config, _ = labeled
+    largest = 4 * 64.0
+    for tokens, updates in ((largest, 1), (3 * largest - 1, 2), (3 * largest, 3), (1000.5 * largest, 1000)):
+        resolved = Resolved(classification, {**config, "budget": {"tokens": tokens}})
+        assert resolved.example().settings.num_steps == updates
+
+
 def test_batches_with_more_short_rows():
     rng, lengths = np.random.default_rng(0), (16, 48, 64)
     rows = Rows(fields_of({"input_ids": np.ones(length, np.int32)} for length in rng.integers(2, 65, 200)))
