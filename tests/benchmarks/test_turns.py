@@ -1,5 +1,4 @@
 import os
-import time
 
 from benchmarks import turns
 
@@ -20,12 +19,6 @@ def fail_or_die(name, wait):
     os._exit(3)
 
 
-def compile_slowly(seconds, wait):
-    time.sleep(seconds)
-    wait()
-    return {"seconds": seconds}
-
-
 def test_cases_of_a_group_compile_before_any_is_measured_and_are_measured_in_turn(tmp_path):
     cases = [(name, tmp_path) for name in "abc"]
     found = {index: result["seen"] for index, result in turns.take_turns(measure, cases, 2, turns.Clock(1000))}
@@ -38,11 +31,3 @@ def test_errors_end_only_their_case():
     found = dict(turns.take_turns(fail_or_die, [("fails",), ("dies",), ("fails",)], 3, turns.Clock(1000)))
     assert found[1] == {"error": "the process ended with status 3"}
     assert found[0] == found[2] == {"error": "no memory"}
-
-
-def test_a_case_that_compiles_for_long_holds_up_the_others_for_half_of_the_time():
-    results = turns.take_turns(compile_slowly, [(1000,), (0,)], 2, turns.Clock(16))
-    began = time.monotonic()
-    assert next(results) == (1, {"seconds": 0, "disturbed": True})
-    assert time.monotonic() - began >= 8
-    results.close()  # ends the other process
