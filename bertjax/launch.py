@@ -258,9 +258,11 @@ def _with_packaged_config(argv: list[str]) -> list[str]:
 
 
 def _config_path(written: str) -> str:
-    """Returns the path of a config file, or of the one that an installed package registers under a name."""
+    """Returns the path of a config file, which may be named as in `configs/` or by an installed package."""
     if not written.isidentifier() or Path(written).exists():
         return with_packaged(written)
+    if written in _files("configs", "get_config"):
+        return with_packaged(f"configs/{written}.py")
     entry = registered("bertjax.configs").get(written)
     return str(importlib.import_module(entry.module).__file__) if entry else written
 

@@ -271,7 +271,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """Returns the classifier, unless the classes match: the same names, or as many classes without names."""
-        matches = pretrained.has_classes(published, self.labels, self._config.is_multi_label)
+        matches = pretrained.has_classes(published, self.labels, self._config.is_multi_label, self._config.experiment)
         return () if matches else ("classifier",)
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:

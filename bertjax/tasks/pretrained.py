@@ -17,6 +17,7 @@ from bertjax.tasks.objectives import OBJECTIVES
 
 _log = logging.getLogger(__name__)
 
+_OF_TEXTS = ("classification", "reranker", "features")  # experiments with a classifier of texts
 _TABLES = ("word_embeddings", "output_embeddings", "target_embeddings")  # parameters with a row for each token
 
 
@@ -32,13 +33,16 @@ def is_alike(published: Published, is_multi_label: bool) -> bool:
     return stated not in PROBLEM_TYPES or (stated == "multi_label") == is_multi_label
 
 
-def has_classes(published: Published, labels: Sequence[str], is_multi_label: bool = False) -> bool:
-    """Returns whether a classifier of texts can predict these classes, or a number if there are none.
+def has_classes(
+    published: Published, labels: Sequence[str], is_multi_label: bool = False, experiment: str = "classification"
+) -> bool:
+    """Returns whether the classifier of a model can predict these classes, or a number if there are none.
 
-    It must have the same names in the same order, or the same number of classes without names.
+    It must have the same names in the same order, or the same number of classes without names; and be a classifier of
+    texts or, for another `experiment` that extends classification, of that experiment.
     """
-    is_of_texts = published.experiment in ("classification", "reranker", "features")
-    if not is_of_texts or not is_alike(published, is_multi_label):
+    has_head = published.experiment in (_OF_TEXTS if experiment in _OF_TEXTS else (experiment,))
+    if not has_head or not is_alike(published, is_multi_label):
         return False
     if not labels:  # a regression model has no class name, or a meaningless one
         return published.num_classes < 2

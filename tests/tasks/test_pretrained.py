@@ -131,6 +131,10 @@ def test_a_hugging_face_folder_with_classes(huggingface_folder, tmp_path):
         problem_type = f"{kind}_classification" if kind and "label" in kind else kind
         weights = opened(architectures=["BertForSequenceClassification"], problem_type=problem_type)
         assert tuple(pretrained.has_classes(weights, ("no", "yes"), many) for many in (False, True)) == expected
+    for experiment in ("classification", "relation"):  # another task that extends classification has a head of its own
+        with mock.patch.object(type(weights), "experiment", experiment):
+            is_loaded = pretrained.has_classes(opened(), ("no", "yes"), experiment="relation")
+            assert is_loaded == (experiment == "relation")
     objective = mock.patch.object(type(weights), "objective", "asymmetric")  # a new loss for several classes
     with mock.patch.dict(OBJECTIVES, asymmetric=OBJECTIVES["multi_label"]), objective:
         assert [pretrained.has_classes(weights, ("no", "yes"), many) for many in (False, True)] == [False, True]

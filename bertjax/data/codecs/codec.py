@@ -139,7 +139,9 @@ class Codec(abc.ABC, Generic[R]):
 
     def _checked(self, texts: Any, where: str) -> R:
         if not (isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts)):
-            got = f"an object of type {type(texts).__name__}"
+            values = texts if isinstance(texts, list | tuple) else ()
+            wrong = next((value for value in values if not isinstance(value, str)), None)
+            got = f"an object of type {type(texts).__name__}" + (f" with {wrong!r:.40}" if values else "")
             expected = "a text (str), or a tuple of texts"
             raise RowError(where, got, expected, "convert it to a str or a tuple of str")
         for text in texts:
