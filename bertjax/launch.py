@@ -39,7 +39,7 @@ gc.set_threshold(50_000, 20, 20)
 # Imports are in functions: worker processes import this file without JAX, and a mode imports only what it needs.
 MODES = ("train", "evaluate", "predict", "mine", "export", "prepare", "check", "report", "plan")
 FORMATS = ("", "text", "jsonl", "csv", "tsv", "html")
-_OF_CONFIG = "config", None, "Config file, with a variant after a colon."
+_OF_CONFIG = "config", None, "Config file or its name, with a variant after a colon."
 # `build_all` reports unknown keys, because it knows the valid ones.
 _UNLOCKED = {"lock_config": False, "accept_new_attributes": True}
 _CONFIG = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED)
