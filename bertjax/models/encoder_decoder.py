@@ -3,6 +3,7 @@
 Shapes: B batch, S source length, T target length, H hidden size, N heads, V target vocabulary, L layers, K beams.
 """
 
+import abc
 import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -107,7 +108,7 @@ class Memory(NamedTuple):
     segments: Array  # [B, S] int: 0 at padding
 
 
-class Seq2Seq(nn.Module):
+class Seq2Seq(nn.Module, abc.ABC):
     """A model with a `Decoder`: embeddings of targets, output layer, and decoding step by step.
 
     In `setup`, subclasses set `decoder`, `drop`, `target_words` [V, H], the factor `scale` of embeddings, `output`
@@ -171,13 +172,13 @@ class Seq2Seq(nn.Module):
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
 
+    @abc.abstractmethod
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> Any:
         """Returns the `hidden` states of the encoder, and its `attention` weights if requested."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _places(self, length: int) -> Float[Array, "P H"]:
         """Returns the embeddings of the positions of targets of up to `length` tokens."""
-        raise NotImplementedError
 
     def _embed(
         self,

@@ -1,5 +1,6 @@
 """Base classes of tasks with a BERT: model config, inputs, vocabulary, initial weights and export."""
 
+import abc
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.config import DropoutRate, Size, one_of, part
-from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask
+from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
 from bertjax.data.codecs.codec import Codec
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
@@ -227,6 +228,17 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         huggingface.save(folder, params, config, architecture, labels, more, self._special, family)
         tokenizer.save(folder, max_length or config.max_positions, token_types=config.type_vocab_size > 1)
 
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
+        self.save(params, folder, self.architecture, self.labels or None)
+
+
+class SampledTask(TrainingTask):
+    """A task whose run's page shows validation examples, attention and positions of a BERT."""
+
+    _model_config: HeadConfig
+    _tokenizer: Tokenizer
+
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation examples, the first few with attention weights, and the position embeddings."""
         for number, (example, outputs) in enumerate(infer(self.shown(data))):
@@ -238,13 +250,9 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         """Yields candidates for the examples on the run's page."""
         return data.validation_examples()
 
+    @abc.abstractmethod
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record of a validation example for the run's page, with its "kind" and the reference."""
-        raise NotImplementedError("a task that trains implements this")
-
-    def export(self, params: Params, folder: Path) -> None:
-        """Writes a folder that `from_pretrained` of the transformers class `architecture` opens."""
-        self.save(params, folder, self.architecture, self.labels or None)
 
 
 def batch_specs(

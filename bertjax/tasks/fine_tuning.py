@@ -17,7 +17,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.config import Composed, Count, DropoutRate, Flat, above, always, at_least
-from bertjax.contract import Batch, Example, Metrics, Params, TrainingTask
+from bertjax.contract import Batch, Example, Metrics, Params
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.readers import tables
 from bertjax.data.rows import buckets
@@ -32,7 +32,7 @@ from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.tasks import bert, completion, inputs
-from bertjax.tasks.bert import BertTask
+from bertjax.tasks.bert import BertTask, SampledTask
 from bertjax.tasks.prepared_data import ExperimentConfig, PreparedData
 
 _log = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ class FineTuningData(PreparedData[C, R]):
         return training_batches(self.rows, lengths, data.is_packed, config.batch_size, config.seed)
 
 
-class FineTuningTask(BertTask[C], TrainingTask):
+class FineTuningTask(BertTask[C], SampledTask):
     """A task that trains a BERT with a head on prepared rows.
 
     Attributes:

@@ -28,7 +28,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.tasks import bert, completion, pretrained
-from bertjax.tasks.bert import BertTask
+from bertjax.tasks.bert import BertTask, SampledTask
 from bertjax.tasks.prepared_data import ExperimentConfig
 
 FREE_AFTER_TRAINING = (
@@ -191,7 +191,7 @@ class PretrainingData(Data, Generic[C]):
         return -np.log(counts / counts.sum())
 
 
-class PretrainingTask(BertTask[C], StagedTask):
+class PretrainingTask(BertTask[C], SampledTask, StagedTask):
     """A task that pretrains a BERT on prepared text."""
 
     def __init__(self, config: C, vocabulary: Tokenizer, bert: HeadConfig, model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from flax import linen as nn
 
 from bertjax.config import Composed, Flat, always, one_of, part
-from bertjax.contract import Example, Params, TrainingTask
+from bertjax.contract import Example, Params
 from bertjax.data.codecs.summarization import article_text
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.codecs.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
@@ -29,7 +29,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.scoring.rouge import RougeConfig
 from bertjax.tasks import completion, inputs, pretrained, summaries
-from bertjax.tasks.bert import BertTask
+from bertjax.tasks.bert import BertTask, SampledTask
 from bertjax.tasks.fine_tuning import WarmStartConfig
 from bertjax.tasks.prepared_data import PreparedData
 
@@ -180,7 +180,7 @@ class SummarizationData(PreparedData[C, Article]):
         return summaries.baselines(limited, self._config.rules, self._config.rouge)
 
 
-class SummarizationTask(BertTask[C], TrainingTask):
+class SummarizationTask(BertTask[C], SampledTask):
     """A task that summarizes articles with a BERT encoder. `Source.kept` of an example is an `ArticleParts`."""
 
     def __init__(

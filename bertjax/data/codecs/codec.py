@@ -102,7 +102,32 @@ class Columns(NamedTuple):
 
 
 class Codec(abc.ABC, Generic[R]):
-    """A kind of row to predict on. By default an input is one text or several.
+    """A kind of row to predict on."""
+
+    @abc.abstractmethod
+    def encode(self, examples: Sequence[R]) -> Encoded:
+        """Returns the rows of examples, without what is learned from them. Raises RowError for a bad example."""
+
+    @abc.abstractmethod
+    def lines(self, lines: Iterable[str], bad_rows: BadRows) -> Iterator[Input]:
+        """Returns the inputs in lines of text.
+
+        Args:
+          lines: without line breaks. Lines with invalid UTF-8, as lone surrogates, or a NUL character are bad.
+          bad_rows: the policy for bad inputs. The iterator continues after it raises RowError, or applies the policy.
+        """
+
+    @abc.abstractmethod
+    def objects(self, values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Input]:
+        """Returns the inputs in Python objects, as `lines` does. Messages count them from `first` on."""
+
+    @abc.abstractmethod
+    def file(self, path: str, bad_rows: BadRows) -> Iterator[Input] | None:
+        """Returns the inputs in a table, another file or a folder, as `lines` does; None for a file of lines."""
+
+
+class ParsedCodec(Codec[R]):
+    """A kind of row whose inputs are one text or several each: a line, a Python object or a row of a table.
 
     Attributes:
       splits_tabs: whether tabs in a line separate texts.
@@ -115,12 +140,8 @@ class Codec(abc.ABC, Generic[R]):
     columns: Columns | None = None
 
     @abc.abstractmethod
-    def encode(self, examples: Sequence[R]) -> Encoded:
-        """Returns the rows of examples, without what is learned from them. Raises RowError for a bad example."""
-
     def parse(self, texts: Sequence[str], where: str) -> R:
         """Returns the example of the texts of an input at `where`. Raises RowError for bad texts."""
-        raise NotImplementedError("a codec implements this, or `lines`, `objects` and `file`")
 
     def parse_object(self, value: Any, where: str) -> R:
         """Returns the example of a Python object: a text, a tuple or list of texts, or a dict like a table's row.
@@ -149,12 +170,6 @@ class Codec(abc.ABC, Generic[R]):
         return self.parse(texts, where)
 
     def lines(self, lines: Iterable[str], bad_rows: BadRows) -> Iterator[Input]:
-        """Returns the inputs in lines of text, by default one for each line.
-
-        Args:
-          lines: without line breaks. Lines with invalid UTF-8, as lone surrogates, or a NUL character are bad.
-          bad_rows: the policy for bad inputs. The iterator continues after it raises RowError, or applies the policy.
-        """
 
         def parsed(number: int, line: str) -> Input:
             return Input(self._checked(line.split("\t") if self.splits_tabs else [line], f"input line {number}"))
@@ -162,7 +177,6 @@ class Codec(abc.ABC, Generic[R]):
         return itertools.starmap(parsed, enumerate(lines, start=1))
 
     def objects(self, values: Iterable[Any], bad_rows: BadRows, first: int = 1) -> Iterator[Input]:
-        """Returns the inputs in Python objects, as `lines` does. Messages count them from `first` on."""
 
         def parsed(number: int, value: Any) -> Input:
             return Input(self.parse_object(value, f"input {number}"))
@@ -170,7 +184,6 @@ class Codec(abc.ABC, Generic[R]):
         return itertools.starmap(parsed, enumerate(values, start=first))
 
     def file(self, path: str, bad_rows: BadRows) -> Iterator[Input] | None:
-        """Returns the inputs in a table, another file or a folder, as `lines` does; None for a file of lines."""
         if not self.columns:
             return None
         key, names, header, separator = self.columns
@@ -242,7 +255,7 @@ class TrainingCodec(Codec[R]):
 
 
 @dataclasses.dataclass(frozen=True)
-class TableCodec(TrainingCodec[R]):
+class TableCodec(ParsedCodec[R], TrainingCodec[R]):
     """A kind of row that is read from tables.
 
     Attributes:

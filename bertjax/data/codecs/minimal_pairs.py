@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.codecs.codec import NO_LIMITS, Codec, Columns, Encoded, check_texts
+from bertjax.data.codecs.codec import NO_LIMITS, Columns, Encoded, ParsedCodec, check_texts
 from bertjax.data.readers import tables
 from bertjax.data.readers.kinds import TABLES, kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
@@ -49,7 +49,7 @@ class Sentence(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceCodec(Codec[Sentence]):
+class SentenceCodec(ParsedCodec[Sentence]):
     """Sentences as rows whose predictions are the log-probabilities of their tokens.
 
     Attributes:

@@ -7,7 +7,15 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from bertjax.data.codecs.codec import NO_LIMITS, Codec, Columns, Encoded, check_texts, encoded_texts, limits_of
+from bertjax.data.codecs.codec import (
+    NO_LIMITS,
+    Columns,
+    Encoded,
+    ParsedCodec,
+    check_texts,
+    encoded_texts,
+    limits_of,
+)
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
@@ -24,7 +32,7 @@ class Texts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextCodec(Codec[Texts]):
+class TextCodec(ParsedCodec[Texts]):
     """Texts and pairs: one row for each, truncated.
 
     Attributes:

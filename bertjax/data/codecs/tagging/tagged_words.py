@@ -16,7 +16,16 @@ import numpy as np
 
 from bertjax.config import always
 from bertjax.data import splits
-from bertjax.data.codecs.codec import Columns, Encoded, Survey, TrainingCodec, TrainingRows, check_texts, limits_of
+from bertjax.data.codecs.codec import (
+    Columns,
+    Encoded,
+    ParsedCodec,
+    Survey,
+    TrainingCodec,
+    TrainingRows,
+    check_texts,
+    limits_of,
+)
 from bertjax.data.codecs.tagging import column_files, tag_schemes, tagged_tables
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.sentences import Sentence, TextSentence, words_of
@@ -92,7 +101,7 @@ class TagSurvey(Survey[Sentence]):
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedCodec(TrainingCodec[Sentence]):
+class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
     """Sentences of tagged words: one row for each, or several for a long one. They do not depend on the tags' scheme.
 
     Inputs to predict on are texts, which are divided into words, or lists of words.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from bertjax.config import Constrained, always, at_least, one_of
-from bertjax.data.codecs.codec import Columns, Encoded, TrainingCodec, TrainingRows, check_texts, limits_of
+from bertjax.data.codecs.codec import Columns, Encoded, ParsedCodec, TrainingCodec, TrainingRows, check_texts, limits_of
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.lines import RowError
 from bertjax.data.rows.stored import Ragged, fields_of
@@ -61,7 +61,7 @@ class TranslationRowsConfig(Constrained, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True)
-class PairCodec(TrainingCodec[Pair]):
+class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
     """Pairs of texts: `input_ids` of the source and `labels` of the target, both with their end tokens.
 
     Inputs to predict on are texts, or with `scores_targets` texts with their translations. A pair that is longer than
