@@ -9,9 +9,9 @@ The variant, after the colon, is piece, word (the default) or sentence, and sets
 text, or two texts separated by a tab, which form one row as in BERT's pretraining. In tables, `data.text_columns` names
 the columns to read (docs/reference/inputs.md).
 
-- Output: a name that ends in a slash is a folder of sharded safetensors files and the words of each vector; read it
-  with `bertjax.data.readers.feature_files.FeatureFiles`. Any other name is a file with a line of JSON per text and
-  numbers of 6 decimals.
+- Output: a name that ends in a slash is a folder with vectors.npy and the words of each vector; read it with
+  `bertjax.data.readers.feature_files.FeatureFiles`. Any other name is a file with a line of JSON per text and numbers
+  of 6 decimals.
 - Long texts: pieces and words get vectors from overlapping rows; each vector comes from the row with the most context,
   and none is omitted. A sentence vector covers only the beginning; the log reports how many texts were truncated.
 - Layers: 0 is the embeddings, -1 the last layer. BERT's best frozen features on CoNLL-2003 (section 5.3, table 7) are

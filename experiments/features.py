@@ -230,5 +230,5 @@ class Task(BertTask[Config]):
     def open_folder(self, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """Opens a folder of `readers.feature_files`. A bad input is a text without units."""
         none = {"units": [], "features": np.zeros((0, self.size), self._config.dtype_out)}
-        with feature_files.writing(folder, self.made_with) as writer:
+        with feature_files.writing(folder, self.made_with, self.size, self._config.dtype_out) as writer:
             yield lambda record: writer.add({**none, **record})

@@ -44,15 +44,23 @@ def to_dtype(vector: Float32[np.ndarray, " D"] | None, size: int, dtype: str, nu
     if vector is None:
         return np.full(size, 0 if dtype == "int8" else np.nan, dtype)
     with np.errstate(over="ignore"):  # reported below
-        found = vector.astype("float16" if dtype == "float16" else "float32", copy=False)
-    if not np.isfinite(found).all():
+        stored = vector.astype("float16" if dtype == "float16" else "float32", copy=False)
+    if not np.isfinite(stored).all():
         expected = "finite numbers; float16 holds numbers up to 65504"
         fix = 'set dtype="float32", or use other weights'
         raise UserError(f"the vector of text {number}", got="numbers that are not finite", expected=expected, fix=fix)
     if dtype != "int8":
-        return found
-    largest = np.abs(found).max()
-    return np.rint(found * (_MOST_INT8 / largest if largest else 0)).astype(np.int8)
+        return stored
+    largest = np.abs(stored).max()
+    return np.rint(stored * (_MOST_INT8 / largest if largest else 0)).astype(np.int8)
+
+
+def npy_header(count: int, size: int, dtype: str) -> bytes:
+    """Returns the header of a .npy file of vectors [count, size]. Its length does not depend on `count`."""
+    header = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (count, size)}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue()
 
 
 class VectorFile:
@@ -65,7 +73,7 @@ class VectorFile:
     def __init__(self, path: Path, made_with: Mapping[str, Any], size: int, dtype: str) -> None:
         """Opens a file; see `writing`."""
         partial, record, texts = (path.with_name(path.name + end) for end in (".partial", ".json", ".texts"))
-        self._path, self._shape, self._dtype = path, (size,), np.dtype(dtype)
+        self._path, self._size, self._dtype = path, size, np.dtype(dtype)
         self._is_complete = path.exists()
         self._rows = path if self._is_complete else partial
         made_with = json.loads(json.dumps({**made_with, "dtype": dtype}))
@@ -93,11 +101,7 @@ class VectorFile:
             file.truncate(length)
 
     def _header(self, count: int) -> bytes:
-        """The header of the file; its size does not depend on the number of vectors."""
-        header, descr = io.BytesIO(), np.lib.format.dtype_to_descr(self._dtype)
-        fields = {"descr": descr, "fortran_order": False, "shape": (count, *self._shape)}
-        np.lib.format.write_array_header_1_0(header, fields)
-        return header.getvalue()
+        return npy_header(count, self._size, self._dtype.name)
 
     def _check_record(self, record: Path, made_with: Mapping[str, Any]) -> None:
         try:
@@ -150,7 +154,7 @@ class VectorFile:
         self.close()
         with self._rows.open("r+b") as file:
             content = self._rows.stat().st_size - len(self._header(0))
-            file.write(self._header(content // (self._dtype.itemsize * self._shape[0])))
+            file.write(self._header(content // (self._dtype.itemsize * self._size)))
         self._rows.replace(self._path)
 
 

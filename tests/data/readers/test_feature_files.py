@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
+from safetensors.numpy import save_file
 
 from bertjax.data.readers.feature_files import FeatureFiles, writing
 from bertjax.errors import UserError
@@ -20,11 +20,25 @@ def record(counts, size=3, dtype=np.float32, seed=0):
     return {"units": units, **pair, "features": rng.standard_normal((count, size)).astype(dtype)}
 
 
-def write(folder, records, shard_bytes=100):
-    with writing(folder, MADE_WITH, shard_bytes) as writer:
+def write(folder, records, dtype="float32"):
+    with writing(folder, MADE_WITH, 3, dtype) as writer:
         for each in records:
             writer.add(each)
     return FeatureFiles(folder)
+
+
+def write_shards(folder, shards):
+    """Writes a folder in the format of earlier versions."""
+    index = []
+    for number, records in enumerate(shards):
+        names = {"features": f"features-{number:05d}.safetensors", "units": f"units-{number:05d}.jsonl"}
+        offsets = np.cumsum([0, *(len(each["units"]) for each in records)])
+        features = np.concatenate([each["features"] for each in records])
+        save_file({"features": features, "offsets": offsets}, folder / names["features"])
+        lines = [json.dumps({key: each[key] for key in each if key != "features"}) + "\n" for each in records]
+        (folder / names["units"]).write_text("".join(lines))
+        index.append({**names, "texts": len(records)})
+    (folder / "index.json").write_text(json.dumps({**MADE_WITH, "shards": index}))
 
 
 def check(found, expected):
@@ -36,15 +50,13 @@ def check(found, expected):
 
 @settings(max_examples=20)
 @given(
-    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=2), max_size=12),
-    st.integers(1, 400),
-    st.sampled_from([np.float16, np.float32]),
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=2), max_size=12), st.sampled_from(["float16", "float32"])
 )
-def test_reading_returns_what_was_written(tmp_path_factory, texts, shard_bytes, dtype):
+def test_reading_returns_what_was_written(tmp_path_factory, texts, dtype):
     folder = tmp_path_factory.mktemp("features") / "out"
     records = [record(counts, dtype=dtype, seed=i) for i, counts in enumerate(texts)]
     records[:1] = [{**each, "truncated": True} for each in records[:1]]
-    files = write(folder, records, shard_bytes)
+    files = write(folder, records, dtype)
     assert files.made_with == MADE_WITH
     assert len(files) == len(records)
     for found, expected in zip(files, records, strict=True):
@@ -53,23 +65,33 @@ def test_reading_returns_what_was_written(tmp_path_factory, texts, shard_bytes, 
         check(files[i], records[i])
 
 
-def test_shards_are_aligned_with_their_lines(tmp_path):
-    write(tmp_path, [record([2], seed=i) for i in range(10)])  # an existing empty folder is allowed
-    # Each text has 24 bytes, so the fifth fills a shard.
-    names = [f"{kind}-{i:05d}.{end}" for i in (0, 1) for kind, end in (("features", "safetensors"), ("units", "jsonl"))]
-    assert {path.name for path in tmp_path.iterdir()} == {"index.json", *names}
-    index = json.loads((tmp_path / "index.json").read_text())
-    assert [shard["texts"] for shard in index["shards"]] == [5, 5]
-    tensors = load_file(tmp_path / "features-00001.safetensors")
-    assert tensors["features"].shape == (10, 3)
-    assert tensors["offsets"].tolist() == [0, 2, 4, 6, 8, 10]
-    lines = (tmp_path / "units-00001.jsonl").read_text().removesuffix("\n").split("\n")
-    assert [len(json.loads(line)["units"]) for line in lines] == [2] * 5
+def test_numpy_reads_the_files(tmp_path):
+    records = [record([2, 1]), record([0]), record([1], seed=1)]
+    write(tmp_path, records)  # an existing empty folder is allowed
+    vectors, offsets = (np.load(tmp_path / name, mmap_mode="r") for name in ("vectors.npy", "offsets.npy"))
+    lines = (tmp_path / "units.jsonl").read_bytes()
+    np.testing.assert_array_equal(vectors, np.concatenate([each["features"] for each in records]))
+    assert offsets[:, 0].tolist() == [0, 3, 3, 4]
+    assert [json.loads(lines[slice(*offsets[i : i + 2, 1])])["units"] for i in range(3)] == [
+        r["units"] for r in records
+    ]
+
+
+def test_shards_of_earlier_versions_are_read(tmp_path):
+    records = [record([2]), record([1, 3], seed=1), record([0]), record([1], seed=2)]
+    write_shards(tmp_path, [records[:3], records[3:]])
+    files = FeatureFiles(tmp_path)
+    assert files.made_with == MADE_WITH
+    for found, expected in zip(files, records, strict=True):
+        check(found, expected)
+    (tmp_path / "units-00001.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"features-00001\.safetensors: got .*; expected a complete shard"):
+        FeatureFiles(tmp_path)[3]
 
 
 def test_the_folder_appears_only_when_it_is_complete(tmp_path):
     folder = tmp_path / "deep" / "out"
-    with pytest.raises(KeyboardInterrupt), writing(folder, MADE_WITH, 1) as writer:
+    with pytest.raises(KeyboardInterrupt), writing(folder, MADE_WITH, 3, "float32") as writer:
         writer.add(record([2]))
         assert not folder.exists()
         raise KeyboardInterrupt
@@ -79,13 +101,10 @@ def test_the_folder_appears_only_when_it_is_complete(tmp_path):
 def test_the_files_of_a_killed_process_are_replaced(tmp_path):
     left = tmp_path / "out.partial"
     left.mkdir()
-    (left / "features-00007.safetensors").write_bytes(b"half")
+    (left / "vectors.npy").write_bytes(b"half")
     assert len(write(tmp_path / "out", [record([1])])) == 1
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "features-00000.safetensors",
-        "index.json",
-        "units-00000.jsonl",
-    ]
+    names = ["index.json", "offsets.npy", "units.jsonl", "vectors.npy"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
@@ -99,8 +118,9 @@ def test_an_existing_output_is_an_error(tmp_path, is_folder):
 
 
 def test_numbers_that_are_not_finite_are_errors(tmp_path):
+    infinite = {"units": ["a"], "features": np.full((1, 3), np.inf, np.float16)}
     with pytest.raises(UserError, match=r"text 1: got numbers that are not finite; .*65504\. Fix: set --config\.dtype"):
-        write(tmp_path / "out", [record([1]), {"units": ["a"], "features": np.full((1, 3), np.inf, np.float16)}])
+        write(tmp_path / "out", [record([1], dtype="float16"), infinite], "float16")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +128,10 @@ def test_numbers_that_are_not_finite_are_errors(tmp_path):
     [
         ("index.json", b"{", r"index\.json: got .*; expected the index of a folder that --mode=predict wrote"),
         ("index.json", b'{"shards": [{"features": "a"}]}', r"index\.json: got no list of shards"),
-        ("features-00000.safetensors", b"", r"features-00000\.safetensors: got .*; expected a complete shard"),
-        ("units-00000.jsonl", b'{"units": ["one"\n', r"features-00000\.safetensors: got .*; expected a complete shard"),
-        ("units-00000.jsonl", b'{"units": []}\n{"units": []}\n', r"expected 2 texts and 0 vectors, according to the"),
+        ("vectors.npy", b"", r"vectors\.npy: got .*; expected a complete folder"),
+        ("offsets.npy", b"\x93NUMPY", r"vectors\.npy: got .*; expected a complete folder"),
+        ("units.jsonl", b"{}", r"vectors\.npy: got 4 vectors and 2 bytes of units; expected 4 vectors and \d+ bytes"),
+        ("units.jsonl", b" " * 84, r"units\.jsonl: got .*; expected the units of text 0"),
     ],
 )
 def test_damage_is_reported(tmp_path, name, content, message):
