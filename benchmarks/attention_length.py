@@ -17,12 +17,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from bertjax.models.dot_product import Mask
 from flax import linen as nn
 
 from benchmarks import common
 from bertjax.files import completed
 from bertjax.models.attention import MultiHeadAttention, make_mask
-from bertjax.models.dot_product import Mask
 from bertjax.models.recurrent import BiGRU, BiLSTM
 from bertjax.models.transformer_config import LayerKind, TransformerConfig
 

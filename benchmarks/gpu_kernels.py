@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_kernels --output=kernels.json
 
-Attention is forward and backward, by every backend of `bertjax.models.backends`: on rows of one instance, on rows of
-four, and on the latter with a window. Backends that cannot compute it are listed with the reason. Errors of results and
-gradients are relative to the norms of those of plain XLA in float32. The output file is updated after each measurement.
+Attention is forward and backward, by every backend of `bertjax.models.attention.backends`: on rows of one instance, on
+rows of four, and on the latter with a window. Backends that cannot compute it are listed with the reason. Errors of
+results and gradients are relative to the norms of those of plain XLA in float32. The output file is updated after each
+measurement.
 `--smoke` runs small shapes on a CPU.
 """
 
@@ -21,7 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import common, gpu, turns
-from bertjax.models import attention, backends, dot_product, triton_norm
+from bertjax.models import triton_norm
+from bertjax.models.attention import backends
+from bertjax.models.attention.inputs import AttentionInputs
+from bertjax.models.attention.mask import make_mask
+from bertjax.models.attention.xla import xla
 from bertjax.models.layers import Draws, Update
 from bertjax.models.norms import Norm
 
@@ -117,13 +122,13 @@ def measure_attention(found: Measurements, shape: tuple[int, int, int, int]) -> 
     """Times each kind of attention, `attention, KIND, BACKEND`, with all backends that can compute it."""
     arrays = [_normal(shape, seed) for seed in range(4)]
     segments, positions = _packed(*shape[:2])
-    whole = attention.make_mask(jnp.ones(shape[:2], jnp.int32), "both")
-    packed = attention.make_mask(segments, "both", positions)
+    whole = make_mask(jnp.ones(shape[:2], jnp.int32), "both")
+    packed = make_mask(segments, "both", positions)
     kinds = {"whole rows": whole, "packed rows": packed, f"packed rows, window {_WINDOW}": packed.within(_WINDOW)}
     for kind, mask in kinds.items():
-        accurate = functools.cache(functools.partial(_accurate, _passes(dot_product.xla), arrays, mask))
+        accurate = functools.cache(functools.partial(_accurate, _passes(xla), arrays, mask))
         for name, backend in backends.BACKENDS.items():
-            obstacle = next(backend.obstacles(dot_product.AttentionInputs(*arrays[:3], mask)), "")
+            obstacle = next(backend.obstacles(AttentionInputs(*arrays[:3], mask)), "")
             if obstacle:
                 found.add(f"attention, {kind}, {name}", skipped=obstacle)
                 continue
@@ -136,7 +141,7 @@ def _passes(attend: _Function) -> _Function:
 
     def passes(query: Any, key: Any, value: Any, gradient: Any, mask: Any) -> dict[str, Any]:
         def forward(*arrays: Any) -> Any:
-            return attend(dot_product.AttentionInputs(*arrays, mask))[0]
+            return attend(AttentionInputs(*arrays, mask))[0]
 
         context, pull = jax.vjp(forward, query, key, value)
         return {"context": context, **dict(zip(("query", "key", "value"), pull(gradient), strict=True))}

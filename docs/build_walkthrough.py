@@ -24,7 +24,7 @@ from bertjax.data.pretraining.masking import Draw, MaskingConfig
 from bertjax.data.text.tokenizers import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.models.attention import make_mask
+from bertjax.models.attention.mask import as_array, make_mask
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.losses import smoothed_cross_entropy
 from bertjax.tools.reporting import drawing
@@ -112,7 +112,9 @@ def draw_masks(figure: Any) -> None:
         "packed": ([1] * 4 + [2] * 5 + [3] * 3, "both"),
     }
     for panel, (title, (segments, direction)) in zip(figure.subplots(1, 3), rows.items(), strict=True):
-        panel.imshow(np.asarray(make_mask(jnp.array([segments]), direction).allowed)[0, 0], vmin=0, vmax=1.4, **_BLUES)
+        panel.imshow(
+            np.asarray(as_array(make_mask(jnp.array([segments]), direction)))[0, 0], vmin=0, vmax=1.4, **_BLUES
+        )
         panel.set_title(title)
         panel.set_xlabel("key")
         panel.set_ylabel("query")

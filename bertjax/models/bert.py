@@ -13,13 +13,13 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Count, Size, above, at_least, one_of
-from bertjax.models.attention import make_mask
+from bertjax.models.attention.disentangled import Distances
+from bertjax.models.attention.mask import make_mask
+from bertjax.models.attention.relative import BucketedBias, PositionTable
 from bertjax.models.convolution import Convolution
-from bertjax.models.disentangled import Distances
 from bertjax.models.embeddings import BertEmbeddings, embedding_table
 from bertjax.models.encoder import Encoder, take_positions
 from bertjax.models.layers import Dense, word_logits
-from bertjax.models.relative import BucketedBias, PositionTable
 from bertjax.models.transformer import ACTIVATIONS, activate, keep_rows_split
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, kernel_init, make_norm
 

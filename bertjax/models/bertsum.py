@@ -16,13 +16,13 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from bertjax.config import Constrained, DropoutRate, Size, one_of
-from bertjax.models.attention import make_mask
+from bertjax.models.attention.mask import make_mask
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 from bertjax.models.embeddings import sinusoids
-from bertjax.models.encoder import run_layers, stacked_init
 from bertjax.models.heads import pool_spans
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import LayerNormBiLSTM
+from bertjax.models.stack import Stack, dropout_key, stacked_init
 from bertjax.models.transformer import TransformerLayer
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, check_value, make_norm
 
@@ -155,22 +155,14 @@ class SentenceTransformer(nn.Module):
         """Returns the logit of each sentence, computed from all sentences of its row."""
         config = self.config
         layer = TransformerLayer(config, cross=False, parent=None)
-        stacked = self.param("layers", stacked_init(layer, config.num_layers))
+        params = self.param("layers", stacked_init(layer, config.num_layers))
         x = x + _numbers(first, *x.shape[1:]).astype(x.dtype)
         kinds = [LayerKind(bare_input=True), *[LayerKind()] * (config.num_layers - 1)]
+        options = {"deterministic": deterministic, "return_attention": False}
+        stack = Stack(layer, kinds, params, return_layers=False, options=options)
         for rows in (slice(0, 1), slice(1, None)):
-            key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
-            x, _, _ = run_layers(
-                layer,
-                kinds[rows],
-                jax.tree.map(lambda leaf, rows=rows: leaf[rows], stacked),
-                x,
-                (make_mask(mask, "both"),),
-                key,
-                deterministic=deterministic,
-                return_attention=False,
-                return_layers=False,
-            )
+            key = dropout_key(self, deterministic=deterministic)
+            x, _, _ = stack(x, (make_mask(mask, "both"),), key, rows)
         return _logit("output", make_norm(config, "final_norm")(x))
 
 

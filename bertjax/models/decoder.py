@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from bertjax.models.dot_product import Mask, Tokens
-from bertjax.models.encoder import run_layers, stacked_init
+from bertjax.models.attention.mask import Mask
+from bertjax.models.stack import Stack, dropout_key, stacked_init
 from bertjax.models.transformer import LayerCache, TransformerLayer
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, make_norm
 
@@ -38,7 +38,7 @@ class DecoderCache(NamedTuple):
 
     params: tuple[Any, ...]  # the parameters of each layer, sliced from the stack once instead of in every step
     layers: tuple[LayerCache, ...]
-    memory_mask: Mask  # [B, 1, 1, M]: which positions of the memory the beams may attend to
+    memory_mask: Array  # [B, 1, 1, M] bool: which positions of the memory the beams may attend to
 
 
 class Decoder(nn.Module):
@@ -79,27 +79,23 @@ class Decoder(nn.Module):
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
         """
-        key = self.make_rng("dropout") if self.has_rng("dropout") and not deterministic else None
-        y, weights, _ = run_layers(
-            self._layer(self.config),
-            [LayerKind()] * self.num_layers,
-            self.layers,
-            x,
-            (mask, memory, memory_mask),
-            key,
-            return_layers=False,
-            deterministic=deterministic,
-            return_attention=return_attention,
-        )
+        options = {"deterministic": deterministic, "return_attention": return_attention}
+        kinds = [LayerKind()] * self.num_layers
+        stack = Stack(self._layer(self.config), kinds, self.layers, return_layers=False, options=options)
+        key = dropout_key(self, deterministic=deterministic)
+        y, weights, _ = stack(x, (mask, memory, memory_mask), key)
         return DecoderOutput(self._normalized(y), weights.own, weights.cross)
 
-    def start(self, memory: Float[Array, "B M H"], memory_mask: Mask, num_beams: int, length: int) -> DecoderCache:
-        """Returns the initial cache for `length` steps."""
-        layer, places = self._layer(self._config_of_steps()), length * num_beams
-        each = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], self.layers) for i in range(self.num_layers))
-        caches: Any = [layer.apply({"params": params}, memory, places, method="start") for params in each]
+    def start(
+        self, memory: Float[Array, "B M H"], memory_mask: Bool[Array, "B 1 1 M"], num_beams: int, length: int
+    ) -> DecoderCache:
+        """Returns the initial cache for `length` steps; see `DecoderCache`."""
+        layer = self._layer(self._config_of_steps())
+        places = length * num_beams
+        params = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], self.layers) for i in range(self.num_layers))
+        caches: Any = [layer.apply({"params": of_layer}, memory, places, method="start") for of_layer in params]
         # Without the barrier, the compiler moves slices and transpositions into the loop over steps.
-        return jax.lax.optimization_barrier(DecoderCache(each, tuple(caches), memory_mask))
+        return jax.lax.optimization_barrier(DecoderCache(params, tuple(caches), memory_mask))
 
     def step(
         self, x: Float[Array, "B K H"], cache: DecoderCache, beams: Beams
@@ -127,12 +123,9 @@ class Decoder(nn.Module):
         return self.final_norm(y) if self.config.norm == "pre" else y
 
 
-def _history(beams: Beams, length: int) -> Mask:
+def _history(beams: Beams, length: int) -> Bool[Array, "B 1 K TK"]:
     """Returns the mask of the cache positions of `length` steps that belong to the history of each of the K beams."""
     rows, num_beams, _ = beams.lineage.shape
     in_place = beams.lineage[..., :length, None] == jnp.arange(num_beams)
     fed = jnp.arange(length)[:, None] <= beams.index
-    allowed = (in_place & fed).reshape(rows, 1, num_beams, length * num_beams)
-    ones = jnp.ones((rows, length * num_beams), jnp.int32)
-    queries = Tokens(ones[:, :num_beams], jnp.broadcast_to(beams.index, (rows, num_beams)))
-    return Mask(allowed, queries, Tokens(ones, jnp.arange(length * num_beams)[None] // num_beams * ones))
+    return (in_place & fed).reshape(rows, 1, num_beams, length * num_beams)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from bertjax.models.attention.mask import Tokens
 from bertjax.models.bert import Bert, BertInputs, HeadConfig
-from bertjax.models.dot_product import Tokens
 from bertjax.models.heads import DenseConfig, SentenceDense, places_of_vectors, pool_texts
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.models.dot_product import MASKED_SCORE
+from bertjax.models.attention.inputs import MASKED_SCORE
 from bertjax.models.losses import RANKS
 
 _LEAST_NORM = 1e-12  # as in torch.nn.functional.normalize

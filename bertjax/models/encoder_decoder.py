@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Count, Size, one_of
 from bertjax.errors import UserError
-from bertjax.models.attention import make_cross_mask, make_mask, make_memory_mask
+from bertjax.models.attention.mask import make_cross_mask, make_mask
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder, EncoderOutput
@@ -153,7 +153,8 @@ class Seq2Seq(nn.Module, abc.ABC):
           UserError: if `length` is larger than max_positions.
         """
         _check_length(length, len(self._places(length)))
-        return self.decoder.start(memory.hidden, make_memory_mask(memory.segments), num_beams, length)
+        mask = (memory.segments != 0)[:, None, None, :]
+        return self.decoder.start(memory.hidden, mask, num_beams, length)
 
     def step(
         self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams

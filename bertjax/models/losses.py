@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config import choice
-from bertjax.models.dot_product import MASKED_SCORE
+from bertjax.models.attention.inputs import MASKED_SCORE
 
 RANKS = ("accuracy@1", "mrr@10", "ndcg@10")  # the metrics of rankings
 

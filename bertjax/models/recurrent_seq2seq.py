@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from bertjax.config import Constrained, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
+from bertjax.models.attention.inputs import MASKED_SCORE
 from bertjax.models.decoder import Beams
-from bertjax.models.dot_product import MASKED_SCORE
 from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.layers import Dense, Dropout
 from bertjax.models.recurrent import GRU, BiGRU

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
-from bertjax.models.attention import MultiHeadAttention
-from bertjax.models.dot_product import Mask
+from bertjax.models.attention.layer import MultiHeadAttention
+from bertjax.models.attention.mask import Mask
 from bertjax.models.layers import Dropout, Update
 from bertjax.models.norms import add
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
@@ -130,7 +130,7 @@ class TransformerLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S H"],
-        mask: Mask,
+        mask: Mask | Bool[Array, "B 1 #S T"],
         memory: Float[Array, "B M H"] | None = None,
         memory_mask: Mask | None = None,
         source: Float[Array, "B T H"] | None = None,
@@ -176,7 +176,12 @@ class TransformerLayer(nn.Module):
         return LayerCache(empty_key, empty_value, key, value)
 
     def step(
-        self, x: Float[Array, "B K H"], cache: LayerCache, place: Int[Array, ""], mask: Mask, memory_mask: Mask
+        self,
+        x: Float[Array, "B K H"],
+        cache: LayerCache,
+        place: Int[Array, ""],
+        mask: Bool[Array, "B 1 K P"],
+        memory_mask: Bool[Array, "B 1 1 M"],
     ) -> tuple[Float[Array, "B K H"], LayerCache]:
         """Processes one token per beam, without dropout.
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from bertjax.config import Constrained, Count, DropoutRate, Size, above, one_of
 from bertjax.errors import UserError
-from bertjax.models.disentangled import Distances
+from bertjax.models.attention.disentangled import Distances
 from bertjax.models.layers import Dense
 from bertjax.models.norms import Norm
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.contract import Attended, Example, Params
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.models.attention import make_mask
+from bertjax.models.attention.mask import as_array, make_mask
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 
 ATTENDED = 3  # examples whose attention is shown
@@ -84,7 +84,7 @@ def bert_positions(params: Params) -> Iterator[dict[str, Any]]:
 
 def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
     """Returns an image of which token may attend to which; see `make_mask`."""
-    allowed = make_mask(jnp.asarray(segments)[None], direction).allowed
+    allowed = as_array(make_mask(jnp.asarray(segments)[None], direction))
     caption = "Rows attend to the dark columns. Pale columns are other instances, padding or later tokens."
     return matrix("Attention mask of a row", caption, np.asarray(allowed)[0, 0])
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bertjax.models.attention import make_mask
+from bertjax.models.attention.mask import make_mask
 from bertjax.models.encoder import Encoder
 from bertjax.models.transformer_config import TransformerConfig
 from bertjax.tools.planning.targets import find_target

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import dot_product
-from bertjax.models.attention import MultiHeadAttention, make_cross_mask, make_mask
-from bertjax.models.dot_product import Mask, Tokens
+from bertjax.models.attention.layer import MultiHeadAttention
+from bertjax.models.attention.mask import Tokens, as_array, make_cross_mask, make_mask
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
@@ -41,14 +40,14 @@ def inputs(batch=2, queries=5, keys=7, hidden=12):
 def init(module):
     x, source, mask = inputs()
     options = {"deterministic": True, "return_attention": True}
-    return random_params(lambda key: module.init(key, x, source, Mask(mask), **options), scale=0.4)
+    return random_params(lambda key: module.init(key, x, source, mask, **options), scale=0.4)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def apply(module, variables, x, source, mask, key=None, bias=None):
     rngs = {} if key is None else {"dropout": key}
     options = {"deterministic": key is None, "return_attention": True, "rngs": rngs}
-    output, weights = module.apply(variables, x, source, Mask(mask), bias, **options)
+    output, weights = module.apply(variables, x, source, mask, bias, **options)
     return output.total(), weights
 
 
@@ -103,12 +102,12 @@ def test_cross_attention_matches_a_loop_over_allowed_keys(num_heads, groups, key
 def loss(module, variables, x, source, mask):
     rngs, deterministic = {"dropout": jax.random.key(2)}, not module.config.attention_dropout
     options = {"deterministic": deterministic, "return_attention": False}
-    return jnp.mean(module.apply(variables, x, source, Mask(mask), rngs=rngs, **options)[0].total() ** 2)
+    return jnp.mean(module.apply(variables, x, source, mask, rngs=rngs, **options)[0].total() ** 2)
 
 
 @pytest.mark.parametrize(("devices", "chunked"), [(1, True), (2, False)])
 def test_attention_is_chunked_only_on_one_cpu(monkeypatch, devices, chunked):
-    monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", 1)
+    monkeypatch.setattr("bertjax.models.attention.chunked._SCORES_AT_A_TIME", 1)
     output = functools.partial(loss, attention())
     with jax.set_mesh(jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])):
         assert ("scan" in str(jax.make_jaxpr(output)(init(attention()), *inputs()))) == chunked
@@ -152,7 +151,7 @@ def test_bfloat16_keeps_parameters_and_weights_in_float32():
 
 @jax.jit
 def masks(segment_ids):
-    return {name: make_mask(segment_ids, name).allowed for name in ("both", "left_to_right", "right_to_left")}
+    return {name: as_array(make_mask(segment_ids, name)) for name in ("both", "left_to_right", "right_to_left")}
 
 
 def test_make_mask():
@@ -184,7 +183,7 @@ def test_make_mask():
 def test_make_cross_mask():
     """Tokens attend to tokens of the same segment; padding attends to all tokens."""
     cross_mask = jax.jit(functools.partial(make_cross_mask, is_packed=True))
-    mask = cross_mask(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]])).allowed
+    mask = as_array(cross_mask(np.array([[1, 2, 0], [1, 1, 1]]), np.array([[1, 1, 2, 0], [1, 0, 0, 0]])))
     assert mask.dtype == bool
     expected = [[[1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]], [[1, 0, 0, 0]] * 3]
     np.testing.assert_array_equal(mask, np.array(expected, bool)[:, None])
@@ -196,7 +195,7 @@ def test_a_mask_has_segments_and_positions_of_its_tokens():
     jax.tree.map(np.testing.assert_array_equal, mask.keys, Tokens(segments, positions))
     some = mask.of_queries(np.array([[3, 0]]))
     jax.tree.map(np.testing.assert_array_equal, some.queries, Tokens(np.array([[2, 1]]), np.array([[1, 0]])))
-    np.testing.assert_array_equal(some.allowed[0, 0], [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(as_array(some)[0, 0], [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]])
     np.testing.assert_array_equal(make_mask(segments, "both").queries.positions, [[0, 1, 2, 3, 4]])
 
 

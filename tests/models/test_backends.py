@@ -18,14 +18,16 @@ from jax.sharding import AxisType
 
 from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models import backends, dot_product, flash
-from bertjax.models.attention import make_cross_mask, make_mask
-from bertjax.models.compact import compact
-from bertjax.models.dot_product import AttentionInputs, Dropout, Mask
-from bertjax.models.flash import cudnn, splash
+from bertjax.models.attention import backends
+from bertjax.models.attention.chunked import chunked
+from bertjax.models.attention.compact import compact
+from bertjax.models.attention.gpu import cudnn, triton
+from bertjax.models.attention.inputs import AttentionInputs, Dropout
+from bertjax.models.attention.mask import as_array, make_cross_mask, make_mask
+from bertjax.models.attention.tpu import rows as rows_kernel
+from bertjax.models.attention.tpu import splash
+from bertjax.models.attention.xla import xla
 from bertjax.models.layers import drop
-from bertjax.models.row_attention import rows as rows_kernel
-from bertjax.models.triton_attention import triton
 from bertjax.training import platforms
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +70,7 @@ def formula(inputs):
     """Attention as in the paper, with a bias of the scores."""
     scores = jnp.einsum("BSNQ,BTNQ->BNST", *inputs[:2]) / inputs.query.shape[-1] ** 0.5
     scores = scores if inputs.bias is None else scores + inputs.bias
-    weights = jax.nn.softmax(jnp.where(inputs.mask.allowed, scores, -1e9))
+    weights = jax.nn.softmax(jnp.where(as_array(inputs.mask), scores, -1e9))
     if inputs.dropout is not None:
         weights = jax.vmap(jax.vmap(functools.partial(drop, rate=inputs.dropout.rate)))(weights, inputs.dropout.keys)
     return jnp.einsum("BNST,BTND->BSND", weights, inputs.value), weights
@@ -101,9 +103,9 @@ def check(attend, mask, *inputs, rate=0.0):
 
 
 FORMS = {
-    "plain": dot_product.xla,
-    "chunks of two heads": dot_product.chunked,
-    "chunks of two rows": dot_product.chunked,
+    "plain": xla,
+    "chunks of two heads": chunked,
+    "chunks of two rows": chunked,
     "blocks": backends._by_blocks,
     "compact, tpu": compact,
     "compact, cuda": compact,
@@ -122,8 +124,9 @@ def test_forms_of_xla_equal_the_formula(monkeypatch, form, has_own_bias):
     bias = 3 * jax.random.normal(jax.random.key(0), (len(query) if has_own_bias else 1, heads, length, length))
     monkeypatch.setattr(meshes, "platform", lambda: form.partition(", ")[2] or "cpu")
     if "chunks" in form:
-        monkeypatch.setattr(dot_product, "_MIN_CHUNKS", 1)
-        monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", length**2 * (2 if "heads" in form else 2 * heads))
+        monkeypatch.setattr("bertjax.models.attention.chunked._MIN_CHUNKS", 1)
+        scores = length**2 * (2 if "heads" in form else 2 * heads)
+        monkeypatch.setattr("bertjax.models.attention.chunked._SCORES_AT_A_TIME", scores)
     inputs, rate = (query, key, value, bias), 0.0 if is_local else 0.3
     scans = "scan" in str(jax.make_jaxpr(functools.partial(loss, FORMS[form], mask, None))(*inputs))
     assert scans == ("chunks" in form)
@@ -196,7 +199,7 @@ def test_kernels_round_no_more_than_plain_attention(monkeypatch, attend, platfor
     """In bfloat16, compared with float32, for the output and each gradient."""
     monkeypatch.setattr(meshes, "platform", lambda: platform)
     mask, size, rate = masks()["packed, both"], 16, 0.3 if attend is compact else 0.0
-    exact = results(dot_product.xla, rate, mask, *arrays(mask, size=size))
+    exact = results(xla, rate, mask, *arrays(mask, size=size))
 
     def errors(attend):
         found = results(attend, rate, mask, *arrays(mask, "bfloat16", size))
@@ -207,8 +210,8 @@ def test_kernels_round_no_more_than_plain_attention(monkeypatch, attend, platfor
             ]
         )
 
-    assert (errors(dot_product.xla) > 1e-4).all()
-    assert (errors(lambda inputs: attend(inputs)) < 1.2 * errors(dot_product.xla)).all()
+    assert (errors(xla) > 1e-4).all()
+    assert (errors(lambda inputs: attend(inputs)) < 1.2 * errors(xla)).all()
 
 
 @pytest.mark.parametrize("name", ["padded, both", "padded, left_to_right", "padded, odd", "padded, cross"])
@@ -244,7 +247,7 @@ def test_queries_without_keys_give_no_gradient_of_queries_and_keys(attend):
     inputs = arrays(mask, size=64)
     found, expected = (
         jax.jit(jax.grad(lambda *x, of=of: jnp.sum(jnp.sin(of(AttentionInputs(*x, mask))[0])), (0, 1)))(*inputs)
-        for of in (attend, dot_product.xla)
+        for of in (attend, xla)
     )
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
@@ -254,7 +257,7 @@ def test_queries_without_keys_give_no_gradient_of_queries_and_keys(attend):
 
 
 def request(mask=None, dtype="bfloat16", size=SIZE, value_size=None, length=QUERIES, **values):
-    mask = mask or make_mask(jnp.ones((ROWS, length), jnp.int32), "both")
+    mask = make_mask(jnp.ones((ROWS, length), jnp.int32), "both") if mask is None else mask
     query = jnp.zeros((ROWS, length, HEADS, size), dtype)
     value = jnp.zeros((*query.shape[:3], value_size or size), dtype)
     return AttentionInputs(query, query, value, mask, **values)
@@ -273,12 +276,12 @@ SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
         ({"dropout": DROPOUT}, compact, compact),
         ({"bias": BIAS}, compact, compact),
         ({"value_size": 16}, compact, compact),
-        ({"return_weights": True}, dot_product.xla, dot_product.xla),
+        ({"return_weights": True}, xla, xla),
         ({"dtype": "float32"}, splash, compact),
         ({"size": 64}, rows_kernel, cudnn),
         ({"size": 128, "length": 512, "dtype": "float32"}, rows_kernel, triton),
         ({"size": 12}, splash, compact),
-        ({"length": 96}, dot_product.xla, cudnn),
+        ({"length": 96}, xla, cudnn),
         ({"length": 96, "dropout": DROPOUT}, compact, compact),
         ({"mask": PACKED}, splash, compact),
         ({"mask": PACKED, "size": 64}, rows_kernel, triton),
@@ -286,7 +289,7 @@ SOME = CAUSAL.of_queries(jnp.zeros((ROWS, QUERIES), jnp.int32))
         ({"mask": CAUSAL, "size": 64}, rows_kernel, cudnn),
         ({"mask": BACKWARDS, "size": 64}, rows_kernel, triton),
         ({"mask": SOME, "size": 64}, compact, triton),
-        ({"mask": Mask(CAUSAL.allowed), "size": 64}, compact, compact),
+        ({"mask": as_array(CAUSAL), "size": 64}, compact, compact),
         ({"mask": PACKED, "size": 64, "dropout": DROPOUT}, compact, compact),
     ],
 )
@@ -301,7 +304,7 @@ def test_auto_chooses_what_can_compute_the_request(monkeypatch, values, on_tpu, 
 @pytest.mark.parametrize("name", ["auto", "cudnn", "splash"])
 def test_one_token_needs_no_kernel(name):
     """Parameters are initialized by one token, without the devices of a plan."""
-    assert backends._chosen(name, request(length=1)) is dot_product.chunked
+    assert backends._chosen(name, request(length=1)) is chunked
 
 
 def test_each_device_of_pmap_has_its_own_program():
@@ -327,9 +330,9 @@ def test_gpus_with_flash_attention(monkeypatch, capability, expected):
 
 @pytest.mark.parametrize("name", ["auto", "xla"])
 def test_the_forms_of_xla_on_cpus(name):
-    assert backends._chosen(name, request()) is dot_product.chunked
+    assert backends._chosen(name, request()) is chunked
     with jax.set_mesh(jax.make_mesh((8,), ("data",))):
-        assert backends._chosen(name, request()) is dot_product.xla
+        assert backends._chosen(name, request()) is xla
 
 
 @pytest.mark.parametrize(
@@ -342,7 +345,7 @@ def test_the_forms_of_xla_on_cpus(name):
         ("cudnn", "cuda", {"mask": SOME}, "attention of some queries in one direction"),
         ("cudnn", "cuda", {"size": 136}, "heads of 136"),
         ("triton", "cuda", {"size": 96}, "heads of 96"),
-        ("triton", "cuda", {"mask": Mask(CAUSAL.allowed)}, "attention of some queries"),
+        ("triton", "cuda", {"mask": as_array(CAUSAL)}, "a mask without a description"),
         ("triton", "tpu", {}, "a device of kind tpu"),
         ("rows", "tpu", {}, "heads of 8, with 16 numbers per token on a device"),
         ("rows", "tpu", {"size": 64, "length": 640}, "640 queries and 640 keys"),

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, dot_product
+from bertjax.models.attention import layer
+from bertjax.models.attention.xla import xla
 from bertjax.models.bert import Bert, BertForPreTraining, BertInputs
 from bertjax.models.encoder import take_positions
 from tests.models.test_heads import CONFIG
@@ -162,9 +163,9 @@ def test_kernels_that_compute_only_the_output_positions(monkeypatch, backend, qu
 
     def attend(name, inputs):
         found.append((name, *inputs.lengths))
-        return dot_product.xla(inputs)
+        return xla(inputs)
 
-    monkeypatch.setattr(attention, "dot_product_attention", attend)
+    monkeypatch.setattr(layer, "dot_product_attention", attend)
     config = dataclasses.replace(BASE, num_layers=1, attention_backend=backend)
     params = abstract(config)["bert"]
     del params["pooler"]

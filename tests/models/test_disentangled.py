@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import backends, dot_product
-from bertjax.models.attention import make_mask
+from bertjax.models.attention import backends
+from bertjax.models.attention.chunked import chunked
+from bertjax.models.attention.disentangled import Distances, Positions
+from bertjax.models.attention.inputs import AttentionInputs
+from bertjax.models.attention.mask import make_mask
+from bertjax.models.attention.xla import xla
 from bertjax.models.bert import Bert
-from bertjax.models.disentangled import Distances, Positions
-from bertjax.models.dot_product import AttentionInputs
 from tests.models.test_modern import BERT, alone, of_lengths, params_of, run
 
 CONFIG = dataclasses.replace(
@@ -56,15 +58,15 @@ def test_all_forms_of_attention_equal_the_formula(monkeypatch, terms):
         output = attend(AttentionInputs(query, key, value, mask, relative=positions))[0]
         return jnp.sum(output * weights), output
 
-    monkeypatch.setattr(dot_product, "_SCORES_AT_A_TIME", 150 * 150)
-    monkeypatch.setattr(dot_product, "_MIN_CHUNKS", 1)
+    monkeypatch.setattr("bertjax.models.attention.chunked._SCORES_AT_A_TIME", 150 * 150)
+    monkeypatch.setattr("bertjax.models.attention.chunked._MIN_CHUNKS", 1)
     found = {}
-    for attend in (dot_product.xla, dot_product.chunked, backends._with_scores_of_positions):
+    for attend in (xla, chunked, backends._with_scores_of_positions):
         both = jax.jit(jax.grad(functools.partial(loss, attend), range(5), has_aux=True))
         found[attend], output = both(*qkv, *tables)
         np.testing.assert_allclose(output, formula(distances, *qkv, *tables), atol=1e-5)
     for gradients in found.values():
-        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=3e-5), gradients, found[dot_product.xla])
+        jax.tree.map(functools.partial(np.testing.assert_allclose, atol=3e-5), gradients, found[xla])
 
 
 def test_packed_rows_equal_single_rows():

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import backends
-from bertjax.models.attention import make_mask
+from bertjax.models.attention import backends
+from bertjax.models.attention.inputs import AttentionInputs, Dropout
+from bertjax.models.attention.mask import make_mask
+from bertjax.models.attention.relative import BucketedBias
+from bertjax.models.attention.rotary import rotate
+from bertjax.models.attention.xla import xla
 from bertjax.models.bert import Bert, BertForMaskedLM, BertInputs, HeadConfig
-from bertjax.models.dot_product import AttentionInputs, Dropout, xla
 from bertjax.models.embeddings import BertEmbeddings
 from bertjax.models.heads import BertForSequenceClassification
-from bertjax.models.relative import BucketedBias
-from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind
 from tests.random_params import random_params
 

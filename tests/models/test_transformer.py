@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bertjax.config import part
-from bertjax.models.dot_product import Mask
 from bertjax.models.encoder import Encoder
 from bertjax.models.transformer import ACTIVATIONS, TransformerLayer
 from bertjax.models.transformer_config import TransformerConfig, dense
@@ -47,14 +46,14 @@ def run(config, variables, key=None, x=None, deterministic=True, return_attentio
     default, mask = inputs(config)
     rngs = {} if key is None else {"dropout": key}
     returns |= {"deterministic": deterministic, "return_attention": return_attention}
-    return Encoder(config).apply(variables, default if x is None else x, Mask(mask), rngs=rngs, **returns)
+    return Encoder(config).apply(variables, default if x is None else x, mask, rngs=rngs, **returns)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run_layer(config, params, x, mask, key=None):
     rngs = {} if key is None else {"dropout": key}
     options = {"deterministic": key is None, "return_attention": False, "rngs": rngs}
-    return TransformerLayer(config, cross=False).apply({"params": params}, x, Mask(mask), **options)[0]
+    return TransformerLayer(config, cross=False).apply({"params": params}, x, mask, **options)[0]
 
 
 def numpy_layer(config, params, x, mask):
@@ -181,7 +180,7 @@ def test_outputs_of_all_layers(norm, scan, remat):
 @functools.partial(jax.jit, static_argnums=0)
 def make(config, key):
     x, mask = inputs(config)
-    return Encoder(config).init(key, x, Mask(mask), deterministic=True, return_attention=False)
+    return Encoder(config).init(key, x, mask, deterministic=True, return_attention=False)
 
 
 def test_parameters_are_stacked_equally_with_all_options():

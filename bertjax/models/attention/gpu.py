@@ -1,6 +1,7 @@
-"""Attention on NVIDIA GPUs that cuDNN cannot compute: packed rows, local layers, right to left, and some queries only.
+"""Attention on NVIDIA GPUs, by cuDNN and by a kernel for what cuDNN cannot compute.
 
-The kernel is flash attention (Dao et al. 2022), written in Pallas and compiled by Triton. It masks by the place of each
+cuDNN cannot compute packed rows, local layers, attention right to left, and attention of some queries only. The kernel
+for these is flash attention (Dao et al. 2022), written in Pallas and compiled by Triton. It masks by the place of each
 token, a number made of its segment and its position. A query attends to the keys whose place differs from its own by at
 most a reach. A block of queries skips the blocks of keys whose places are all out of reach; in the backward pass, so
 does a block of keys. Queries may have any number and order.
@@ -20,8 +21,9 @@ from jax.experimental.pallas import triton as pltriton
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context, Tokens, padded
-from bertjax.models.row_attention import product
+from bertjax.models.attention.inputs import MASKED_SCORE, RESIDUALS, AttentionInputs, Context, padded
+from bertjax.models.attention.mask import Mask, Tokens
+from bertjax.models.attention.tpu import product
 
 SIZES = (16, 32, 64, 128)  # of heads: Triton's arrays have powers of two elements, and its products at least 16
 MAX_LENGTH = 2**15 - 1  # 32 bits hold the places of shorter rows
@@ -50,6 +52,28 @@ class _Places(NamedTuple):
     query_ranges: Array  # [B, n, 2]: likewise, blocks of queries for each block of keys
 
 
+def cudnn(inputs: AttentionInputs) -> tuple[Context, None]:
+    """cuDNN's flash attention, for rows of one instance.
+
+    The mask is a number of keys per row, because cuDNN would store a mask by query and key, and compute its gradient.
+    Lengths are padded to even numbers, which training needs.
+    """
+    mask, length = inputs.mask, inputs.query.shape[1]
+    query, key, value = (padded(x, 2) for x in inputs[:3])
+    assert inputs.dropout is None and inputs.bias is None and isinstance(mask, Mask)
+    # The kernel has no result for a row without keys.
+    lengths = jnp.maximum(jnp.sum(mask.keys.segments != 0, axis=1, dtype=jnp.int32), 1)
+    context = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        key_value_seq_lengths=lengths,
+        is_causal=mask.direction == "left_to_right",
+        implementation="cudnn",
+    )
+    return context[:, :length], None
+
+
 def triton(inputs: AttentionInputs) -> tuple[Context, None]:
     """Attention by the kernels of this module, interpreted on a CPU.
 
@@ -57,7 +81,7 @@ def triton(inputs: AttentionInputs) -> tuple[Context, None]:
     each device calls them on its own rows and heads.
     """
     query, key, value, mask = inputs[:4]
-    assert inputs.dropout is None and inputs.bias is None
+    assert inputs.dropout is None and inputs.bias is None and isinstance(mask, Mask)
     farthest = min(mask.window or MAX_LENGTH, MAX_LENGTH)
     before, after = (0 if mask.direction == other else farthest for other in ("right_to_left", "left_to_right"))
     block = min(_BLOCK_BYTES // query.dtype.itemsize, max(min(SIZES), pl.next_power_of_2(max(inputs.lengths))))

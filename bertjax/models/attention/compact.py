@@ -12,7 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Key
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, RESIDUALS, AttentionInputs, Context
+from bertjax.models.attention.inputs import MASKED_SCORE, RESIDUALS, AttentionInputs, Context
+from bertjax.models.attention.mask import as_array
 from bertjax.models.layers import LEVELS, draw_levels, kept_levels
 
 _Scores = Float[Array, "B N S T"]
@@ -26,7 +27,7 @@ def compact(inputs: AttentionInputs) -> tuple[Context, None]:
     query, key, value, mask = inputs[:4]
     keys, rate = inputs.dropout or (None, 0.0)
     query, key, value = (x.swapaxes(1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
-    return _attend(query, key, value, mask.allowed, inputs.bias, keys, rate).swapaxes(1, 2), None
+    return _attend(query, key, value, as_array(mask), inputs.bias, keys, rate).swapaxes(1, 2), None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6,))

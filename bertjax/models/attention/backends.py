@@ -12,12 +12,12 @@ from jaxtyping import Array
 
 from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models import disentangled, local, triton_attention
-from bertjax.models.compact import compact
-from bertjax.models.dot_product import RESIDUALS, AttentionInputs, Context, Weights, chunked, xla
-from bertjax.models.flash import LANES, cudnn, splash
-from bertjax.models.row_attention import MAX_LENGTH, rows
-from bertjax.models.triton_attention import triton
+from bertjax.models.attention import disentangled, gpu, local, tpu
+from bertjax.models.attention.chunked import chunked
+from bertjax.models.attention.compact import compact
+from bertjax.models.attention.inputs import RESIDUALS, AttentionInputs, Context, Weights
+from bertjax.models.attention.mask import Mask
+from bertjax.models.attention.xla import xla
 
 _PREFERRED = {"tpu": ("rows", "splash"), "cuda": ("cudnn", "triton")}
 
@@ -35,25 +35,25 @@ class Backend(NamedTuple):
 
 def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
     size, dtype = inputs.query.shape[-1], inputs.query.dtype.name
-    mask = inputs.mask
     yield from _obstacles_of_kernels(inputs, "cuda")
     if dtype not in ("bfloat16", "float16"):
         yield f"model.dtype={dtype}"
     if size % 8 or size > 128:
         yield f"heads of {size}"
-    if mask.is_packed:
+    assert isinstance(inputs.mask, Mask)
+    if inputs.mask.is_packed:
         yield "several instances in a row"
-    if mask.window:
+    if inputs.mask.window:
         yield "local attention"
-    if mask.direction == "right_to_left":
+    if inputs.mask.direction == "right_to_left":
         yield "attention right_to_left"
 
 
 def _obstacles_of_triton(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_of_kernels(inputs, "cuda", needs_order=False)
-    if inputs.query.shape[-1] not in triton_attention.SIZES:  # others would have to be copied with zeros
+    if inputs.query.shape[-1] not in gpu.SIZES:  # others would have to be copied with zeros
         yield f"heads of {inputs.query.shape[-1]}"
-    if max(inputs.lengths) > triton_attention.MAX_LENGTH:
+    if max(inputs.lengths) > gpu.MAX_LENGTH:
         yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
     if not meshes.divides(len(inputs.query), inputs.query.shape[2]):
         yield "rows or heads that the mesh does not divide"
@@ -61,13 +61,13 @@ def _obstacles_of_triton(inputs: AttentionInputs) -> Iterator[str]:
 
 def _obstacles_of_splash(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_on_tpus(inputs)
-    if inputs.lengths[0] % LANES:
+    if inputs.lengths[0] % tpu.LANES:
         yield f"{inputs.lengths[0]} queries"
 
 
 def _obstacles_on_tpus(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_of_kernels(inputs, "tpu")
-    if inputs.lengths[1] % LANES:
+    if inputs.lengths[1] % tpu.LANES:
         yield f"{inputs.lengths[1]} keys"
     if not meshes.divides(len(inputs.query), inputs.query.shape[2]):
         yield "rows or heads that the mesh does not divide"
@@ -76,9 +76,9 @@ def _obstacles_on_tpus(inputs: AttentionInputs) -> Iterator[str]:
 def _obstacles_of_rows(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_on_tpus(inputs)
     size, width = inputs.query.shape[-1], meshes.heads_of_device(inputs.query.shape[2]) * inputs.query.shape[-1]
-    if max(inputs.lengths) > MAX_LENGTH:
+    if max(inputs.lengths) > tpu.MAX_LENGTH:
         yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
-    if LANES % size or width % LANES:
+    if tpu.LANES % size or width % tpu.LANES:
         yield f"heads of {size}, with {width} numbers per token on a device"
 
 
@@ -87,7 +87,9 @@ def _obstacles_of_kernels(inputs: AttentionInputs, platform: str, needs_order: b
         yield f"a device of kind {meshes.platform()}"
     if platform == "cuda" and not meshes.is_ampere_or_newer():
         yield "a GPU that is not from NVIDIA, or older than Ampere"
-    if not (inputs.mask.is_described if needs_order else inputs.mask.direction):
+    if not isinstance(inputs.mask, Mask):
+        yield "a mask without a description, as beams have"
+    elif needs_order and inputs.mask.needs_positions:
         yield "attention of some queries in one direction or nearby"
     if inputs.dropout is not None:
         yield "dropout on the attention weights"
@@ -104,28 +106,29 @@ def _obstacles_of_kernels(inputs: AttentionInputs, platform: str, needs_order: b
 BACKENDS = {
     "xla": Backend(xla),
     "cudnn": Backend(
-        cudnn,
+        gpu.cudnn,
         _obstacles_of_cudnn,
         "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, model.dtype=bfloat16, "
         "heads of 8, 16, ... 128, data.packing=False, model.local_attention=0, and model.direction both or "
         "left_to_right",
     ),
     "triton": Backend(
-        triton,
+        gpu.triton,
         _obstacles_of_triton,
         "an NVIDIA GPU, model.attention_dropout=0, return_attention=False, heads of 16, 32, 64 or 128, and lengths of "
-        f"at most {triton_attention.MAX_LENGTH}",
+        f"at most {gpu.MAX_LENGTH}",
     ),
     "rows": Backend(
-        rows,
+        tpu.rows,
         _obstacles_of_rows,
         "a TPU, model.attention_dropout=0, return_attention=False, heads of 8, 16, ... "
-        f"{LANES} that fill {LANES} numbers, and lengths of at most {MAX_LENGTH}, with keys a multiple of {LANES}",
+        f"{tpu.LANES} that fill {tpu.LANES} numbers, and lengths of at most {tpu.MAX_LENGTH}, with keys a multiple of "
+        f"{tpu.LANES}",
     ),
     "splash": Backend(
-        splash,
+        tpu.splash,
         _obstacles_of_splash,
-        f"a TPU, model.attention_dropout=0, return_attention=False, and lengths that are multiples of {LANES}",
+        f"a TPU, model.attention_dropout=0, return_attention=False, and lengths that are multiples of {tpu.LANES}",
     ),
 }
 
@@ -162,7 +165,7 @@ def _chosen(name: str, inputs: AttentionInputs) -> _Attend:
         name = "xla"
     if name == "auto":
         names = (*_PREFERRED.get(meshes.platform(), ()), "xla")
-        name = next(each for each in names if not next(BACKENDS[each].obstacles(inputs), ""))
+        name = next(name for name in names if not next(BACKENDS[name].obstacles(inputs), ""))
     obstacle = next(BACKENDS[name].obstacles(inputs), "")
     if obstacle:
         raise UserError(
@@ -178,12 +181,12 @@ def _compiled(inputs: AttentionInputs) -> _Attend:
     """The fastest form of `xla`. On several CPUs, chunks would have to move between them."""
     if inputs.return_weights:
         return xla
-    if local.saves_time(inputs.mask, *inputs.lengths):
+    if local.saves_time(inputs):
         return _by_blocks
     if meshes.platform() == "cpu":
         return chunked if meshes.num_devices() == 1 else xla
     # A step of decoding has few queries, for which rearranging the cached keys would take longest.
-    if inputs.dropout is None and inputs.lengths[0] < LANES:
+    if inputs.dropout is None and inputs.lengths[0] < tpu.LANES:
         return xla
     return compact if inputs.relative is None else _with_scores_of_positions
 

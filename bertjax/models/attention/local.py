@@ -3,6 +3,7 @@
 Shapes: B batch, S queries and keys, N heads, D size of a head's values. Rows are split into n blocks of C tokens.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,14 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models.dot_product import AttentionInputs, Mask, allowed
+from bertjax.models.attention.inputs import AttentionInputs
+from bertjax.models.attention.mask import Mask
 
 _MIN_BLOCK = 64  # smaller blocks make slow matrix products
 
 
-def saves_time(mask: Mask, queries: int, keys: int) -> bool:
+def saves_time(inputs: AttentionInputs) -> bool:
     """Whether a block of queries and its keys, from three blocks, make fewer scores than whole rows."""
-    return mask.is_in_order and 0 < 3 * _size(mask.window) < keys == queries
+    mask = inputs.mask
+    queries, keys = inputs.lengths
+    return isinstance(mask, Mask) and mask.is_in_order and 0 < 3 * _size(mask.window) < keys == queries
 
 
 def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
@@ -27,6 +31,7 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     has other draws than for whole rows.
     """
     query, key, value, mask, dropout, bias = inputs[:6]
+    assert isinstance(mask, Mask)
     size = _size(mask.window)
     own, near = functools.partial(_own, size=size), functools.partial(_near, size=size)
     queries, keys = jax.tree.map(own, mask.queries), jax.tree.map(near, mask.keys)
@@ -34,7 +39,7 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
         numbers = jnp.arange(-(-query.shape[1] // size))[:, None]
         folded = jnp.vectorize(jax.random.fold_in, signature="(),()->()")(dropout.keys[:, None], numbers)
         dropout = dropout._replace(keys=folded.reshape(-1, folded.shape[-1]))
-    rows = Mask(allowed(queries, keys, mask.direction), queries, keys).within(mask.window)
+    rows = dataclasses.replace(mask, queries=queries, keys=keys, is_in_order=False)
     if bias is not None:
         bias = jnp.tile(_bias(bias, size), (len(query) // len(bias), 1, 1, 1))
     return AttentionInputs(own(query), near(key), near(value), rows, dropout, bias)

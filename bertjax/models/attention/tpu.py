@@ -1,4 +1,4 @@
-"""Attention of short rows on TPUs: a kernel that keeps the scores of whole rows in on-chip memory.
+"""Attention on TPUs: JAX's flash attention, and a kernel that keeps the scores of short rows in on-chip memory.
 
 Flash attention splits rows into blocks, and its kernels need the axis of heads before that of positions, which costs a
 copy of every array. Rows of at most `MAX_LENGTH` tokens need neither: this kernel reads queries, keys and values as the
@@ -16,12 +16,15 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu import splash_attention as kernels
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import meshes
-from bertjax.models.dot_product import MASKED_SCORE, AttentionInputs, Context, padded
+from bertjax.models.attention.inputs import MASKED_SCORE, RESIDUALS, AttentionInputs, Context, padded
+from bertjax.models.attention.mask import Mask
 
-LANES = 128
+LANES = 128  # of the vector registers; lengths of keys are multiples
+_MAX_BLOCK = 512  # tokens of a block of flash attention
 MAX_LENGTH = 512  # longer rows exceed the 16 MiB that a kernel may use on a v4
 
 
@@ -32,7 +35,7 @@ def rows(inputs: AttentionInputs) -> tuple[Context, None]:
     rows and heads.
     """
     query, key, value, mask = inputs[:4]
-    assert inputs.dropout is None and inputs.bias is None and mask.queries is not None and mask.keys is not None
+    assert inputs.dropout is None and inputs.bias is None and isinstance(mask, Mask)
     length = query.shape[1]
     query, segments = (padded(x, LANES) for x in (query * query.shape[-1] ** -0.5, mask.queries.segments))
     flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))
@@ -161,7 +164,7 @@ def product(a: Array, b: Array, contracted: tuple[int, int] = (1, 0)) -> Array:
 
 
 def _allowed(queries: Int[Array, "S 1"], keys: Int[Array, "1 T"], direction: str, window: int) -> Bool[Array, "S T"]:
-    """The mask of a row; see `attention.make_mask`."""
+    """The mask of a row; see `mask.Mask`."""
     allowed = ((queries == keys) | (queries == 0)) & (keys != 0)
     row, column = (jax.lax.broadcasted_iota(jnp.int32, allowed.shape, axis) for axis in (0, 1))
     if window:
@@ -169,3 +172,78 @@ def _allowed(queries: Int[Array, "S 1"], keys: Int[Array, "1 T"], direction: str
     if direction == "both":
         return allowed
     return allowed & ((column <= row) if direction == "left_to_right" else (column >= row))
+
+
+def splash(inputs: AttentionInputs) -> tuple[Context, None]:
+    """The TPU's flash attention (`jax.experimental.pallas.ops.tpu.splash_attention`), interpreted on a CPU.
+
+    Padding attends to padding, where `xla` lets it attend to all tokens. XLA does not partition the kernel, so each
+    device calls it on its own rows and heads.
+    """
+    query, key, value, mask = inputs[:4]
+    assert inputs.dropout is None and inputs.bias is None and isinstance(mask, Mask)
+    heads = (x.swapaxes(1, 2) for x in (query * query.shape[-1] ** -0.5, key, value))
+    attend = meshes.on_each_device(
+        functools.partial(_splash_of_device, mask.direction, mask.window, meshes.platform() == "cpu"),
+        (meshes.OF_HEADS,) * 3 + (meshes.OF_ROWS,) * 2,
+        meshes.OF_HEADS,
+    )
+    return attend(*heads, mask.queries.segments, mask.keys.segments).swapaxes(1, 2), None
+
+
+def _splash_of_device(
+    direction: str,
+    window: int,
+    interpret: bool,
+    query: Float[Array, "B N S D"],
+    key: Float[Array, "B N T D"],
+    value: Float[Array, "B N T D"],
+    query_segments: Array,
+    key_segments: Array,
+) -> Float[Array, "B N S D"]:
+    shape = query.shape[2], key.shape[2]
+    kernel = kernels.make_splash_mha(
+        kernels.MultiHeadMask([_mask(direction, window, shape)] * query.shape[1]),
+        block_sizes=_block_sizes(*shape, window),
+        head_shards=1,
+        q_seq_shards=1,
+        residual_checkpoint_name=RESIDUALS,
+        interpret=interpret,
+    )
+    return jax.vmap(kernel)(query, key, value, kernels.SegmentIds(query_segments, key_segments))
+
+
+def _mask(direction: str, window: int, shape: tuple[int, int]) -> Any:
+    """The kernel's mask within a segment. Blocks without any True are skipped."""
+    if direction == "both" and not window:
+        return kernels.FullMask(shape)
+    before, after = (0 if direction == other else window or None for other in ("right_to_left", "left_to_right"))
+    return kernels.LocalMask(shape, (before, after), offset=0)
+
+
+def _block_sizes(queries: int, keys: int, window: int) -> Any:
+    """The largest blocks that divide the lengths; for local attention, the largest that are not wider than a window.
+
+    With one block of keys, one backward kernel recomputes the scores once: 5 products instead of 7, and half the
+    temporary memory. With several, it would store a gradient of the queries for each block. XLA's layout of heads of 64
+    has the positions last; other layouts of the kernel's arguments would be copied.
+    """
+    most = max(LANES, min(window or _MAX_BLOCK, _MAX_BLOCK))
+    block_q, block_kv = (_largest_block(length, most) for length in (queries, keys))
+    is_fused, layout = block_kv == keys, kernels.QKVLayout.SEQ_MINOR
+    return kernels.BlockSizes(
+        block_q=block_q,
+        block_kv=block_kv,
+        block_q_dkv=block_q,
+        block_kv_dkv=block_kv,
+        block_q_dq=None if is_fused else block_q,
+        block_kv_dq=None if is_fused else block_kv,
+        use_fused_bwd_kernel=is_fused,
+        q_layout=layout,
+        k_layout=layout,
+        v_layout=layout,
+    )
+
+
+def _largest_block(length: int, most: int) -> int:
+    return max(size for size in range(LANES, most + 1, LANES) if length % size == 0)

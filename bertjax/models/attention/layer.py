@@ -1,4 +1,4 @@
-"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2) and its masks.
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2), by the backend of its config.
 
 Shapes: B batch, S queries, T keys, H hidden size, N heads, G heads of keys and values, Q size of a head's queries and
 keys, D size of its values.
@@ -9,14 +9,15 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from bertjax.models import dot_product
-from bertjax.models.backends import dot_product_attention
-from bertjax.models.disentangled import Distances, Positions
-from bertjax.models.dot_product import AttentionInputs, Mask, Tokens
+from bertjax.models.attention import inputs
+from bertjax.models.attention.backends import dot_product_attention
+from bertjax.models.attention.disentangled import Distances, Positions
+from bertjax.models.attention.inputs import AttentionInputs
+from bertjax.models.attention.mask import Mask
+from bertjax.models.attention.rotary import rotate
 from bertjax.models.layers import Dropout, Update, row_numbers
-from bertjax.models.rotary import rotate
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
 
@@ -49,7 +50,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "B S H"],
         source: Float[Array, "B T H"],
-        mask: Mask,
+        mask: Mask | Bool[Array, "B 1 #S T"],
         bias: Float[Array, "#B N S T"] | Float[Array, "R H"] | None = None,
         *,
         deterministic: bool,
@@ -74,7 +75,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "B S H"],
         key: Float[Array, "B T G Q"],
         value: Float[Array, "B T G D"],
-        mask: Mask,
+        mask: Mask | Bool[Array, "B 1 #S T"],
         bias: Float[Array, "#B N S T"] | Float[Array, "R H"] | None = None,
         *,
         deterministic: bool,
@@ -98,19 +99,23 @@ class MultiHeadAttention(nn.Module):
         query = self._split(self.query(x), config.num_heads)
         query = self.query_norm(query) if config.qk_norm else query
         if kind.rotary_base:
-            assert mask.queries is not None and mask.keys is not None
+            assert isinstance(mask, Mask)
             query = rotate(query, mask.queries.positions, kind.rotary_base)
             key = rotate(key, mask.keys.positions, kind.rotary_base)
         relative = None
         if kind.distances is not None and bias is not None:
-            assert mask.is_in_order
+            assert isinstance(mask, Mask) and mask.is_in_order
             table, bias = self.drop(bias, deterministic=deterministic), None
             relative, query = self._positions(table, kind.distances), query * kind.distances.scale
         key, value = self._shared(key), self._shared(value)
         dropout = None if deterministic or not config.attention_dropout else self._dropout(len(x))
-        mask = mask.within(kind.window)
-        inputs = AttentionInputs(query, key, value, mask, dropout, bias, return_attention, relative)
-        context, weights = dot_product_attention(config.attention_backend, inputs)
+        if kind.window:
+            assert isinstance(mask, Mask)
+            mask = mask.within(kind.window)
+        context, weights = dot_product_attention(
+            config.attention_backend,
+            AttentionInputs(query, key, value, mask, dropout, bias, return_attention, relative),
+        )
         return self.output.update(context.reshape(*x.shape[:-1], -1)), weights
 
     def _positions(self, table: Float[Array, "R H"], distances: Distances) -> Positions:
@@ -120,11 +125,11 @@ class MultiHeadAttention(nn.Module):
         query = None if terms == "content_to_position" else self._split(self.query(table), heads).swapaxes(0, 1)
         return Positions(key, None if query is None else query * distances.scale, distances)
 
-    def _dropout(self, batch: int) -> dot_product.Dropout:
+    def _dropout(self, batch: int) -> inputs.Dropout:
         heads = self.config.num_heads
         pairs = row_numbers(batch)[:, None] * heads + jnp.arange(heads)
         keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
-        return dot_product.Dropout(keys, self.config.attention_dropout)
+        return inputs.Dropout(keys, self.config.attention_dropout)
 
     def _split(self, y: Float[Array, "*rows width"], heads: int) -> Float[Array, "*rows {heads} size"]:
         return y.reshape(*y.shape[:-1], heads, -1)
@@ -133,29 +138,3 @@ class MultiHeadAttention(nn.Module):
         """Keys or values with a copy for each query head, which every backend reads."""
         copies = self.config.num_heads // self.config.key_value_heads
         return x if copies == 1 else jnp.repeat(x, copies, axis=2)
-
-
-def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[Array, "B S"] | None = None) -> Mask:
-    """Returns which query (axis 2) may attend to which key (axis 3) of the same row.
-
-    Args:
-      segment_ids: 0 at padding; instances packed into a row are numbered 1, 2, ... Tokens attend only to tokens of
-        the same number. For one instance per row, this is the usual attention mask of 1 and 0.
-      direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
-      position_ids: the position of each token in its instance; None for 0 to S - 1.
-    """
-    tokens = Tokens.of(segment_ids, position_ids)
-    allowed = dot_product.allowed(tokens, tokens, direction)
-    return Mask(allowed, tokens, tokens, direction, is_packed=position_ids is not None)
-
-
-def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"], *, is_packed: bool) -> Mask:
-    """Returns which query (axis 2) may attend to which key (axis 3) of another sequence: same segment number."""
-    queries, keys = Tokens.of(query_segments), Tokens.of(key_segments)
-    return Mask(dot_product.allowed(queries, keys, "both"), queries, keys, "both", is_packed)
-
-
-def make_memory_mask(segments: Int[Array, "B T"]) -> Mask:
-    """Returns the mask of beams over the memory of one instance: all keys except padding."""
-    one = jnp.ones_like(segments[:, :1])
-    return Mask((segments != 0)[:, None, None, :], Tokens.of(one), Tokens.of(segments))
