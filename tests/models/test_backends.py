@@ -18,7 +18,7 @@ from jax.sharding import AxisType
 
 from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models.attention import backends
+from bertjax.models.attention import backends, tpu
 from bertjax.models.attention.chunked import chunked
 from bertjax.models.attention.compact import compact
 from bertjax.models.attention.gpu import cudnn, triton
@@ -176,7 +176,7 @@ def test_triton_skips_blocks_that_are_out_of_reach(lengths):
 
 
 def test_splash_with_several_blocks_of_keys(monkeypatch):
-    monkeypatch.setattr(flash, "_MAX_BLOCK", 128)
+    monkeypatch.setattr(tpu, "_MAX_BLOCK", 128)
     check(lambda inputs: splash(inputs), masks()["packed, cross"])
 
 
