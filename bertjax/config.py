@@ -365,10 +365,8 @@ def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:
         fix = f"set --config.{where} to a value of that type"
         raise UserError(f"config key {where}", got=f"{value!r} ({type(value).__name__})", expected=expected, fix=fix)
     if isinstance(value, str) and _SEVERAL.fullmatch(value):
-        got, fix = (
-            f"{value}, several values",
-            f"set --config.{where} to one of them, or write a,b if it may name several",
-        )
+        got = f"{value}, several values"
+        fix = f"set --config.{where} to one of them, or write a,b if it may name several"
         raise UserError(f"config key {where}", got=got, expected="one value", fix=fix)
     return value
 

@@ -203,7 +203,8 @@ class PredictionTask(View):
         Raises:
           UserError: for a bad value, naming its number, unless `data.on_bad_row=skip`.
         """
-        got, expected = "Python objects", "a file, because the task has no `examples_in`"
+        got = "Python objects"
+        expected = "a file, because the task has no `examples_in`"
         raise UserError("inputs", got=got, expected=expected, fix="use --mode=predict --input=FILE")
 
     @abc.abstractmethod
@@ -334,7 +335,8 @@ class TrainingTask(PredictionTask):
         encodes in `accumulation_steps` slices; see `bertjax.models.slices`.
     """
 
-    uses_dropout, couples_rows = True, False
+    uses_dropout = True
+    couples_rows = False
 
     @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:

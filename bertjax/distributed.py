@@ -28,7 +28,8 @@ _POLL_SECONDS = 1
 _MESSAGE_BYTES = 1024
 _DONE = "done"
 # Time limits for: a missing heartbeat, and the other processes to exit. Each is below a minute.
-_SILENT_SECONDS, _END_SECONDS = 30, 30
+_SILENT_SECONDS = 30
+_END_SECONDS = 30
 # JAX aborts with a stack trace this long after a join has failed, if the process has not exited yet.
 _ABORT_SECONDS = 60
 # Parts of the messages of collectives and JAX's coordination service when another process is gone.
@@ -108,7 +109,8 @@ def initialize(
         return
     except jax.errors.JaxRuntimeError as error:
         message.cancel()
-        expected, fix = "process 0 to listen at its address", "choose a free port on the machine of process 0"
+        expected = "process 0 to listen at its address"
+        fix = "choose a free port on the machine of process 0"
         raise UserError("--coordinator_address", got=str(error), expected=expected, fix=fix) from error
     finally:
         timer.cancel()
@@ -141,7 +143,8 @@ def _check_flags(address: str, num_processes: int, process_id: int, join_timeout
         fix = "name the host of process 0 and a free port on it"
         raise UserError("--coordinator_address", got=repr(address), expected="HOST:PORT", fix=fix)
     if not 0 <= process_id < num_processes:
-        expected, fix = f"a number from 0 to {num_processes - 1}", "number the --num_processes processes from 0"
+        expected = f"a number from 0 to {num_processes - 1}"
+        fix = "number the --num_processes processes from 0"
         raise UserError("--process_id", got=process_id, expected=expected, fix=fix)
 
 

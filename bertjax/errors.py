@@ -74,7 +74,8 @@ class UserError(ValueError):
 def refuse_other_names(package: str) -> None:
     """Raises UserError if a package at the top level of a clone is imported by another name than `bertjax.PACKAGE`."""
     if not package.startswith("bertjax."):
-        got, expected = f"a second copy of bertjax.{package}", "one copy, because each has its own classes"
+        got = f"a second copy of bertjax.{package}"
+        expected = "one copy, because each has its own classes"
         raise UserError(f"import {package}", got=got, expected=expected, fix=f"import bertjax.{package}")
 
 
@@ -104,7 +105,8 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
         return UserError("worker processes", got="a killed process, probably out of memory", expected=expected, fix=fix)
     reason = next((words for words in _DISK_FULL if words in str(error)), None)
     if isinstance(error, OSError) and error.errno in _REFUSALS:
-        where, reason = str(error.filename or where), error.strerror
+        where = str(error.filename or where)
+        reason = error.strerror
     if reason is None:
         return None
     fix = "free some space or choose another path; finished work is kept"
@@ -142,7 +144,8 @@ def in_python(message: str, keys: Mapping[str, str] = _OF_KEYS) -> str:
 
 
 def _argument(flag: re.Match[str]) -> str:
-    key, value = flag["key"], flag["value"]
+    key = flag["key"]
+    value = flag["value"]
     if key is None:
         return _OF_FLAGS[flag["flag"]] if flag["flag"] else _OF_KEYS["init_from"]
     if value is None:

@@ -231,7 +231,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _damaged(folder: Path, name: str, got: str) -> UserError:
-    got, fix = f"a damaged file of prepared data ({got})", f"delete {folder}, so that it is prepared again"
+    got = f"a damaged file of prepared data ({got})"
+    fix = f"delete {folder}, so that it is prepared again"
     return UserError(str(folder / name), got=got, expected="the whole file", fix=fix)
 
 

@@ -32,7 +32,8 @@ def train(config: Any, workdir: str | os.PathLike[str], *, report: bool = True) 
     from bertjax.progress import lines_shown
     from bertjax.training import compilation, platforms
 
-    given, folder = _tree(config), os.fspath(workdir)
+    given = _tree(config)
+    folder = os.fspath(workdir)
     platforms.leave_out_tpu()
     request = modes.Request(mode="train", workdir=folder, report=report)
     with lines_shown(), compilation.kept_programs():
@@ -50,7 +51,8 @@ def _tree(config: Any) -> dict[str, Any]:
     except TypeError as error:
         raise UserError("config", got=error, expected="values that JSON can hold", fix="convert them") from error
     if not isinstance(tree, dict) or "experiment" not in tree:
-        got, expected = f"an object of type {type(config).__name__}", "the config of an experiment"
+        got = f"an object of type {type(config).__name__}"
+        expected = "the config of an experiment"
         fix = "pass bertjax.configs.classification.get_config(), for example, with your values"
         raise UserError("config", got=got, expected=expected, fix=fix)
     return tree

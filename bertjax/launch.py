@@ -176,7 +176,8 @@ def _files(folder: str, function: str) -> list[str]:
 
 def _load(arguments: Sequence[str]) -> dict[str, Any]:
     """Returns the config of command-line arguments."""
-    own, argv = flags.FlagValues(), _with_packaged_config(["", *arguments])
+    own = flags.FlagValues()
+    argv = _with_packaged_config(["", *arguments])
     config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
     _add_evaluations(own["config"], argv)
     with _flag_errors(argv):
@@ -299,7 +300,8 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     what, got = illegal.groups() if illegal else ("flags", message)
     expected = f"a value as {'--keys' if what.startswith('--config.') else '--help'} describes"
     if "Non-boolean argument" in got:
-        got, expected = repr(what.partition("=")[2]), "True or False"
+        got = repr(what.partition("=")[2])
+        expected = "True or False"
     return UserError(what, got=got, expected=expected, fix="correct the value")
 
 

@@ -84,7 +84,8 @@ def _check(folder: Any, experiment: Any, config: Any) -> None:
             )
     for key, value in config.items():
         if not isinstance(key, str) or isinstance(value, Mapping):
-            got, expected = f"{key!r}: {value!r}", "values by dotted key"
+            got = f"{key!r}: {value!r}"
+            expected = "values by dotted key"
             raise UserError("config", got=got, expected=expected, fix='write it as {"data.seq_len": 64}')
 
 

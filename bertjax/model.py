@@ -73,12 +73,14 @@ class Model(Inference):
         """
         super().__init__(task, settings, workdir, checkpoint, published)
         self.config = Tree(config)
-        self._published, self._folder = published, workdir or Path(config["init_from"])
+        self._published = published
+        self._folder = workdir or Path(config["init_from"])
         self._encoders: dict[str, _Encoder] = {}
 
     def __reduce__(self) -> NoReturn:
         """Raises UserError, because programs and arrays on devices belong to a process."""
-        got, expected = "a model, whose programs belong to this process", "the name of its folder"
+        got = "a model, whose programs belong to this process"
+        expected = "the name of its folder"
         raise UserError("pickle", got=got, expected=expected, fix="call bertjax.load in the other process")
 
     def __copy__(self) -> "Model":
@@ -87,7 +89,8 @@ class Model(Inference):
         return copied
 
     def __repr__(self) -> str:
-        labels, model = getattr(self.task, "labels", ()), self.config.model
+        labels = getattr(self.task, "labels", ())
+        model = self.config.model
         sizes = [f"{model[key]} {name}" for key, name in _SIZES.items() if model.get(key)]
         parameters = amount("parameters", float(sum(leaf.size for leaf in jax.tree.leaves(self.params))))
         lines = {
@@ -219,19 +222,23 @@ class Model(Inference):
 def _check_storage(encoder: TextEncoder, dtype: str, exact: bool, output: Any) -> None:
     """Raises UserError for options of `Model.encode` that do not fit each other."""
     if choice(dtype, vector_files.DTYPES, "dtype") == "int8" and not encoder.normalizes:
-        got, expected = "int8, which has only directions, for vectors of any length", "vectors of length 1"
+        got = "int8, which has only directions, for vectors of any length"
+        expected = "vectors of length 1"
         raise UserError("dtype", got=got, expected=expected, fix='set normalize=True or dtype="float16"')
     if output is not None and not exact:
-        got, expected = "False with an output", "True, because vectors may not depend on where encoding resumes"
+        got = "False with an output"
+        expected = "True, because vectors may not depend on where encoding resumes"
         raise UserError("exact", got=got, expected=expected, fix="omit it")
     if output is not None and jax.process_count() > 1:
-        got, expected = f"{jax.process_count()} processes", "one process"
+        got = f"{jax.process_count()} processes"
+        expected = "one process"
         raise UserError(f"output={output}", got=got, expected=expected, fix="give each process texts of its own")
 
 
 def _listed(inputs: Any) -> Iterable[Any]:
     """Refuses a single text, whose characters would be inputs, and what is no iterable."""
     if isinstance(inputs, str | bytes | os.PathLike | Mapping) or not isinstance(inputs, Iterable):
-        got, expected = f"an object of type {type(inputs).__name__}", "a list of inputs"
+        got = f"an object of type {type(inputs).__name__}"
+        expected = "a list of inputs"
         raise UserError("inputs", got=got, expected=expected, fix="write [text] for a single text")
     return inputs

@@ -61,7 +61,8 @@ class _EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
 @contextlib.contextmanager
 def lines_shown() -> Iterator[None]:
     """Writes log lines to standard error. Disables log lines of libraries, whose errors are raised."""
-    log, of_asyncio = logging.getLogger("bertjax"), logging.getLogger("asyncio")
+    log = logging.getLogger("bertjax")
+    of_asyncio = logging.getLogger("asyncio")
     before = log.level, of_asyncio.level, log.propagate, absl_logging.get_verbosity(), asyncio.get_event_loop_policy()
     handler = _LineHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))

@@ -4,7 +4,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_WIDTH, _INDENT = 110, 26
+_WIDTH = 110
+_INDENT = 26
 
 
 class Experiment(NamedTuple):

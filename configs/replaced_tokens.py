@@ -28,12 +28,18 @@ def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base` or `tiny,modern`."""
     config = bert_pretraining.get_config(variant, "replaced_tokens")
     config.data.next_sentence = False
-    config.masking.rate, config.masking.valid_rate = 0.15, 0.0
+    config.masking.rate = 0.15
+    config.masking.valid_rate = 0.0
     # Those of google-research/electra; the paper always masks.
-    config.masking.mask_fraction, config.masking.random_fraction, config.masking.keep_fraction = 0.85, 0.0, 0.15
+    config.masking.mask_fraction = 0.85
+    config.masking.random_fraction = 0.0
+    config.masking.keep_fraction = 0.15
     config.checkpoint.best_metric = ""
     for size in set(variant.split(",")) & _PUBLISHED.keys():
         rows, updates, rate, masked, width = _PUBLISHED[size]
-        config.batch_size, config.num_steps, config.masking.rate, config.generator.width = rows, updates, masked, width
+        config.batch_size = rows
+        config.num_steps = updates
+        config.masking.rate = masked
+        config.generator.width = width
         config.optimizer.learning_rate = rate
     return config

@@ -36,7 +36,8 @@ class Config(PretrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        model, data = self.model, self.data
+        model = self.model
+        data = self.data
         ok = self.objective != "causal_lm" or not (model.direction == "both" or data.next_sentence)
         got = f"causal_lm with model.direction={model.direction} and data.next_sentence={data.next_sentence}"
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
@@ -80,7 +81,8 @@ class Task(PretrainingTask[Config]):
     predicts_positions = True
 
     def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
-        model, predicts_next = config.model.encoder(vocabulary.vocab), config.data.next_sentence
+        model = config.model.encoder(vocabulary.vocab)
+        predicts_next = config.data.next_sentence
         super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next))
         self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
 
@@ -98,7 +100,8 @@ class Task(PretrainingTask[Config]):
         output = self.apply(params, batch, rng, batch["masked_positions"])
         terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
         if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
-            labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
+            labels = batch["next_sentence_labels"]
+            weights = batch["next_sentence_weights"]
             terms["next_sentence"] = (output.next_sentence_logits, labels, weights)
         sums, metrics = scored(terms)
         return sums, {"tokens": num_tokens(batch), **metrics}

@@ -61,7 +61,8 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
         super().__post_init__()
         self.check(self.num_scored == 0 or self.num_scored >= 2, "num_scored", "at least 2, or 0 for all")
         seq2seq.check_generates(self.decoding)
-        is_cut, expected = self.data.long_articles == "cut", "cut, because the decoder sees only one row"
+        is_cut = self.data.long_articles == "cut"
+        expected = "cut, because the decoder sees only one row"
         fix = "set --config.data.long_articles=cut, and raise --config.data.seq_len to keep more of an article"
         self.data.check(is_cut, "long_articles", expected, fix=fix)
 

@@ -82,7 +82,8 @@ def _pooling(published: Published | None) -> str:
     return "mean" if sentences and sentences.pooling == "mean" else "cls"
 
 
-open_vocabulary, example_config = bert.open_vocabulary, fine_tuning.example_config
+open_vocabulary = bert.open_vocabulary
+example_config = fine_tuning.example_config
 
 
 class Data(SummarizationData[Config]):

@@ -111,7 +111,8 @@ class Config(fine_tuning.ClassWeightsConfig):
             fix = "omit them, or set --config.objective=classification"
             self.check(not labels and not self.class_weights, "objective", expected, got=got, fix=fix)
             return
-        got, expected = "no value, and no classes in data.labels or init_from", "training rows, or a classifier"
+        got = "no value, and no classes in data.labels or init_from"
+        expected = "training rows, or a classifier"
         fix = "set --config.data.source=FILE, or --config.init_from to the folder of a classifier; if its classes have "
         fix += "no names, also set --config.data.labels in their order"
         data.check(labels, "source", f"{expected} in init_from for prediction", got=got, fix=fix)

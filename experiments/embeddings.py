@@ -136,7 +136,8 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     config = completion.bert(config, published, seq_len=(published and published.max_length) or 128)
     config = completion.sentences(config, sentences, config["model"]["hidden_size"])
     data = config["data"]
-    query, document = sentences.prompt("query"), sentences.prompt("document", "passage", "corpus")
+    query = sentences.prompt("query")
+    document = sentences.prompt("document", "passage", "corpus")
     defaults = {"query_prompt": query, "document_prompt": document}
     prompts = {key: default if data[key] is None else data[key] for key, default in defaults.items()}
     if any(prompts.values()) and not sentences.includes_prompt:
@@ -336,7 +337,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that sentence-transformers opens."""
-        config, data = self._config, self._config.data
+        config = self._config
+        data = self._config.data
         self.save({"bert": params["bert"]}, folder, self.architecture)
         sentences = Sentences(config.sentence_pooling, config.dense, config.normalize)
         prompts = {"query": data.query_prompt, "document": data.document_prompt}

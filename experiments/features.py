@@ -116,13 +116,15 @@ class Config(Constrained):
         check_layers(self.model.layers, self.model.num_layers, "model.layers")
         for pooling in self.sentence_pooling.split("+"):
             choice(pooling, POOLINGS, "sentence_pooling")
-        got, fix = f"{self.prompt!r} with pooling={self.pooling}", "use configs/features.py:sentence, or omit it"
+        got = f"{self.prompt!r} with pooling={self.pooling}"
+        fix = "use configs/features.py:sentence, or omit it"
         self.check(self.pooling == "sentence" or not self.prompt, "prompt", "pooling=sentence", got=got, fix=fix)
 
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and sentence pooling. Raises UserError if it is invalid."""
-    folder, of_sentence = published.path, config["pooling"] == "sentence"
+    folder = published.path
+    of_sentence = config["pooling"] == "sentence"
     sentences = (published.sentences if of_sentence else None) or Sentences()
     seq_len = published.max_length if of_sentence else None
     if of_sentence and sentence_transformers.lowercases(folder) and not published.lowercase:
@@ -133,7 +135,8 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     if not model["layers"]:
         model["layers"] = (-1,) if of_sentence else tuple(range(-min(_BEST_LAYERS, model["num_layers"]), 0))
     config = completion.sentences(config, sentences, _size(model))
-    name, prompt = config["prompt_name"], config["prompt"]
+    name = config["prompt_name"]
+    prompt = config["prompt"]
     return {
         **config,
         "model": model,
@@ -202,9 +205,11 @@ class Task(BertTask[Config]):
         Raises:
           UserError: unless the vectors are of texts, from the last layer.
         """
-        config, bert = self._config, self._model_config
+        config = self._config
+        bert = self._model_config
         if config.pooling != "sentence" or config.model.layers not in ((-1,), (bert.num_layers,)):
-            got, expected = f"{config.pooling} and {config.model.layers}", "sentence and (-1,), the last layer"
+            got = f"{config.pooling} and {config.model.layers}"
+            expected = "sentence and (-1,), the last layer"
             fix = "use configs/features.py:sentence"
             raise UserError("config keys pooling and model.layers", got=got, expected=expected, fix=fix)
         self.save({"bert": params["bert"]}, folder, "BertModel")

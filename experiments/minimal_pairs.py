@@ -102,7 +102,8 @@ class Data(EvaluationData):
     """Minimal pairs. Those of `data.valid_source` are the validation examples."""
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
-        self._config, self._folder = config, folder
+        self._config = config
+        self._folder = folder
         self._rows = config.data.pairs
         check_source(self._rows.valid_source, "data.valid_source")
 

@@ -33,7 +33,8 @@ from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, Pretra
 _log = logging.getLogger(__name__)
 
 FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
-resolve, open_vocabulary = pretraining.resolve, bert.open_vocabulary
+resolve = pretraining.resolve
+open_vocabulary = bert.open_vocabulary
 # The embeddings that generator and discriminator have in common, by `generator.embeddings`.
 _SHARED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -69,7 +70,8 @@ class GeneratorConfig(Constrained, prefix="generator"):
         scaled = ("hidden_size", "num_heads", "num_key_value_heads", "intermediate_size")
         known = {name: size for name in scaled if (size := getattr(model, name, 0))}
         sizes: dict[str, Any] = {name: max(1, round(self.width * size)) for name, size in known.items()}
-        hidden, heads = sizes["hidden_size"], sizes["num_heads"]
+        hidden = sizes["hidden_size"]
+        heads = sizes["num_heads"]
         expected = f"a fraction of model.hidden_size={model.hidden_size} that its heads divide"
         self.check(hidden % heads == 0, "width", expected, got=f"{self.width}: {heads} heads for {hidden}")
         layers = max(1, round(self.depth * model.num_layers))
@@ -91,7 +93,8 @@ class Config(PretrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expected, fix = "False, because there are no labels of pairs", "set --config.data.next_sentence=False"
+        expected = "False, because there are no labels of pairs"
+        fix = "set --config.data.next_sentence=False"
         self.data.check(not self.data.next_sentence, "next_sentence", expected, fix=fix)
 
     def codec(self, tokenizer: Tokenizer) -> TextCodec:
@@ -141,7 +144,8 @@ class Data(PretrainingData[Config]):
 
         They are the loss and the accuracy of a discriminator that knows only this share.
         """
-        costs, found = self.costs(), np.zeros(2)
+        costs = self.costs()
+        found = np.zeros(2)
         if costs is None:
             return super().baselines()
         for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
@@ -167,12 +171,15 @@ class Task(PretrainingTask[Config]):
 
     def init(self, rng: jax.Array) -> Params:
         """`generator` lacks shared embeddings, and `changes` are 0."""
-        params, ids = super().init(rng), jnp.zeros((1, 1), jnp.int32)
+        params = super().init(rng)
+        ids = jnp.zeros((1, 1), jnp.int32)
         if not self._has_generator:
             return params
-        rows, own_rng = BertInputs(ids, ids, ids), jax.random.fold_in(rng, 1)
+        rows = BertInputs(ids, ids, ids)
+        own_rng = jax.random.fold_in(rng, 1)
         generator = self._generator.init(own_rng, rows, ids, deterministic=True)["params"]
-        shared, tables = _SHARED[self._config.generator.embeddings], params["bert"]["embeddings"]
+        shared = _SHARED[self._config.generator.embeddings]
+        tables = params["bert"]["embeddings"]
         own = {name: tree for name, tree in generator["bert"]["embeddings"].items() if name not in shared}
         encoder = {name: tree for name, tree in generator["bert"].items() if name != "embeddings"}
         params["generator"] = {**generator, "bert": {**encoder, **({"embeddings": own} if own else {})}}
@@ -195,7 +202,8 @@ class Task(PretrainingTask[Config]):
 
     def _of_generator(self, params: Params) -> Params:
         """The parameters of the generator, with the shared embeddings."""
-        own, names = params["generator"], _SHARED[self._config.generator.embeddings]
+        own = params["generator"]
+        names = _SHARED[self._config.generator.embeddings]
         shared = {name: tree for name, tree in params["bert"]["embeddings"].items() if name in names}
         return {**own, "bert": {**own["bert"], "embeddings": {**shared, **own["bert"].get("embeddings", {})}}}
 
@@ -211,12 +219,15 @@ class Task(PretrainingTask[Config]):
         """The cross-entropies of the generator's and the discriminator's predictions; see `TrainingTask.loss`."""
         words = self._generate(params, batch, rng)
         sums, metrics = scored({"masked_lm": (words, batch["masked_labels"], batch["masked_weights"])})
-        corrupted, real = self._corrupted(words, batch), batch["segment_ids"] != 0
+        corrupted = self._corrupted(words, batch)
+        real = batch["segment_ids"] != 0
         logits = self.apply(params, {**batch, "input_ids": corrupted.input_ids}, rng)
-        replaced, found = corrupted.is_replaced & real, (logits > 0) & real
+        replaced = corrupted.is_replaced & real
+        found = (logits > 0) & real
         loss = jnp.sum((jax.nn.softplus(logits) - logits * replaced) * real)
         sums["replaced"] = self._config.discriminator_weight * loss
-        hits, tokens = jnp.sum(replaced & found, dtype=jnp.float32), num_tokens(batch)
+        hits = jnp.sum(replaced & found, dtype=jnp.float32)
+        tokens = num_tokens(batch)
         counts = {name: jnp.sum(each, dtype=jnp.float32) for name, each in {"true": replaced, "found": found}.items()}
         return sums, {
             "tokens": tokens,
@@ -265,7 +276,8 @@ class Task(PretrainingTask[Config]):
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The tokens, and the probability of each that it is replaced."""
-        (row,), (output,) = example.rows, outputs
+        (row,) = example.rows
+        (output,) = outputs
         tokens = self._tokenizer.names(row["input_ids"].tolist())
         probabilities = [round(value, 6) for value in output["probabilities"][: len(tokens)].tolist()]
         return {"text": "\t".join(example.source.item.texts), "tokens": tokens, "probabilities": probabilities}
@@ -289,8 +301,10 @@ class Task(PretrainingTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record of the first instance of a row."""
-        (output,), count = outputs, example.source
-        found, true = output["probabilities"][:count] > 0.5, output["is_replaced"][:count]
+        (output,) = outputs
+        count = example.source
+        found = output["probabilities"][:count] > 0.5
+        true = output["is_replaced"][:count]
         kinds = ([_KINDS[int(each)] for each in row] for row in (found, true))
         words = self._tokenizer.names(output["input_ids"][:count].tolist())
         return {"kind": "tags", "words": words, **dict(zip(("tags", "reference"), kinds, strict=True))}
@@ -310,7 +324,8 @@ class Task(PretrainingTask[Config]):
         self.save({name: params[name] for name in names}, folder, architecture, config=config, family=family)
         if self._has_generator:
             config, family = self._of_electra(self._generator_config)
-            words, inside = self._of_generator(params), folder / "generator"
+            words = self._of_generator(params)
+            inside = folder / "generator"
             try:
                 self.save(words, inside, "BertForMaskedLM", config=config, family=family)
             except UserError as error:

@@ -120,7 +120,8 @@ class Data(EvaluationData):
 
     def __init__(self, config: Config, folder: Path, published: Published | None) -> None:
         assert published, "the experiment has no runs"
-        self._config, self._published = config, published
+        self._config = config
+        self._published = published
         self._sources = Sources(config.data.sources)
 
     def key(self) -> Any:
@@ -206,7 +207,8 @@ class Task(features.Task, MiningTask):
         if published.is_run and published.experiment != "reranker":  # such as regression on pairs
             return load(path)
         if not published.is_run and published.num_classes != 1:
-            got, expected = f"a model with {published.num_classes} outputs", "a cross-encoder with one"
+            got = f"a model with {published.num_classes} outputs"
+            expected = "a cross-encoder with one"
             raise UserError(f"config key reranker={path}", got=got, expected=expected, fix="name another folder")
         # Sigmoids close to 1 would be equal.
         return load(path, "" if published.is_run else "reranker", config={"activation": "identity"})
@@ -227,14 +229,18 @@ class Task(features.Task, MiningTask):
         self._settings.data.check(not label, "label_column", "'' with --mode=mine", fix="omit the variant labels")
         source, vectors = search.vectors(results, self.size, unit=self._settings.similarity == "cosine")
         assert isinstance(source, Collection)
-        names, numbers = source.documents, {name: number for number, name in enumerate(source.documents)}
+        names = source.documents
+        numbers = {name: number for number, name in enumerate(source.documents)}
         positives = [[numbers[name] for name in source.relevant[query]] for query in source.queries]
         equal = [numbers.get(query, -1) for query in source.queries]
-        config, rows, few = self._settings.mining, 0, 0
+        config = self._settings.mining
+        rows = 0
+        few = 0
         each = negatives.mine(vectors["query"], vectors["document"], positives, equal, config, self._settings.seed)
         for query, places in zip(source.queries, each, strict=True):
             for positive in source.relevant[query]:
-                rows, few = rows + 1, few + (len(places) < config.num_negatives)
+                rows += 1
+                few = few + (len(places) < config.num_negatives)
                 yield {"query": query, "positive": positive, "negatives": [names[place] for place in places]}
         _log.info("mined %d rows of %d queries from %d documents", rows, len(positives), len(names))
         if few:

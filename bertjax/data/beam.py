@@ -41,7 +41,8 @@ class BeamConfig:
 
 def check(config: BeamConfig) -> None:
     """Raises UserError unless Apache Beam is installed and has the runner."""
-    where, got = f"{_KEY}.runner={config.runner}", ""
+    where = f"{_KEY}.runner={config.runner}"
+    got = ""
     try:
         from apache_beam.runners.runner import create_runner
 

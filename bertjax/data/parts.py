@@ -25,7 +25,8 @@ class Parts:
           suffix: the suffix of the file names.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._suffix = folder, suffix
+        self._folder = folder
+        self._suffix = suffix
         self.paths = sorted(folder.glob(f"[0-9]*{suffix}"))
 
     @property

@@ -78,7 +78,8 @@ class PreparedRows(Generic[R]):
           config: the preparation settings. A small amount of text is always encoded in this process.
         """
         self._codec = codec
-        self._num_workers, self._beam = config.workers, config.beam
+        self._num_workers = config.workers
+        self._beam = config.beam
         home = Path(config.prepared_dir or default_dir).absolute()
         self._digest, *earlier = _digests(codec)
         folders = [home / digest for digest in (self._digest, *earlier)]
@@ -179,7 +180,8 @@ class PreparedRows(Generic[R]):
 
 def _blocks(codec: TrainingCodec[R], census: "_Census") -> Iterator[tuple[str, list[R]]]:
     """Reads and counts the rows, and yields them in blocks, each of one split."""
-    blocks, limit = defaultdict[str, list[R]](list), _BLOCK_CHARACTERS
+    blocks = defaultdict[str, list[R]](list)
+    limit = _BLOCK_CHARACTERS
     for split, row in codec.splits():
         census.note(split, codec.text(row))
         blocks[split].append(row)
@@ -211,7 +213,8 @@ class ValidRows(Generic[R]):
 
     def __init__(self, codec: TrainingCodec[R]) -> None:
         """Reads the rows. Raises UserError if `TrainingCodec.splits` or `Survey.add` does."""
-        survey, self._rows = codec.survey(), defaultdict[str, list[R]](list)
+        survey = codec.survey()
+        self._rows = defaultdict[str, list[R]](list)
         for split, rows in _blocks(codec, _Census()):
             survey.add(split, rows)
             self._rows[split] += map(codec.scored, rows)
@@ -246,7 +249,8 @@ def _encode_file(path: str, encode: Callable[[Sequence[Any]], TrainingRows]) -> 
         fields, *counted = encode(list(map(json.loads, text.splitlines())))
         outcome: Mapping[str, Any] = {"counted": counted}
     except UserError as error:  # Beam would hide the message in a traceback
-        fields, outcome = {}, {"error": str(error)}
+        fields = {}
+        outcome = {"error": str(error)}
     with completed(_fields_path(path)) as partial, partial.open("wb") as file:
         np.savez(file, allow_pickle=False, **stored.flat(fields))
     with completed(_outcome_path(path)) as partial:
@@ -284,7 +288,8 @@ class _Census:
     def __init__(self) -> None:
         self.characters = 0
         self._hashes = {split: array.array("q") for split in (TRAIN, VALID)}
-        self._counts, self._left_out = Counter[str](), Counter[str]()
+        self._counts = Counter[str]()
+        self._left_out = Counter[str]()
         self._lengths = np.zeros(len(_LENGTHS), np.int64)
 
     def note(self, split: str, text: str) -> None:

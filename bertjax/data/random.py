@@ -39,7 +39,8 @@ class Stream(enum.IntEnum):
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:
     """Returns Philox 4x32-10: four 32-bit words for each counter of four 32-bit words, held in uint64 arrays."""
     c0, c1, c2, c3 = (counter.copy() for counter in counters)
-    product0, product1 = np.empty_like(c0), np.empty_like(c0)
+    product0 = np.empty_like(c0)
+    product1 = np.empty_like(c0)
     k0, k1 = key
     for _ in range(_ROUNDS):  # in place: new arrays would cost more than the arithmetic
         np.multiply(c0, np.uint64(_MULTIPLIERS[0]), out=product0)
@@ -52,7 +53,8 @@ def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, i
         c2 ^= c3
         c2 ^= np.uint64(k1)
         np.bitwise_and(product0, _LOW, out=c3)
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+        k0 = (k0 + _WEYL[0]) & 0xFFFFFFFF
+        k1 = (k1 + _WEYL[1]) & 0xFFFFFFFF
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 
@@ -123,9 +125,11 @@ def permuted(seed: int, epoch: int, index: Int64[np.ndarray, " n"], size: int) -
     2002, "Ciphers with arbitrary finite domains").
     """
     half = np.int64(max(1, -(-(size - 1).bit_length() // 2)))
-    values, open_ = index.astype(np.int64), np.arange(len(index))
+    values = index.astype(np.int64)
+    open_ = np.arange(len(index))
     while len(open_):
-        left, right = values[open_] >> half, values[open_] & ((1 << half) - 1)
+        left = values[open_] >> half
+        right = values[open_] & ((1 << half) - 1)
         for step in range(_FEISTEL_ROUNDS):
             words = bits(seed, Stream.ORDER, epoch, right, 1, step)[:, 0]
             left, right = right, left ^ (words.astype(np.int64) & ((1 << half) - 1))

@@ -14,7 +14,8 @@ from bertjax.data.random import Stream, bits, uniform
 from bertjax.errors import UserError
 
 T = TypeVar("T")
-TRAIN, VALID = "train", "valid"
+TRAIN = "train"
+VALID = "valid"
 _SPLIT_AT_ONCE = 4096
 
 
@@ -69,7 +70,8 @@ def read_splits(
         groups = np.array([group(row, number) for number, row in enumerate(part, start=count)])
         out = held_out(groups, config.valid_fraction, seed)
         yield from ((VALID if is_out else TRAIN, row) for is_out, row in zip(out.tolist(), part, strict=True))
-        count, count_held_out = count + len(part), count_held_out + int(out.sum())
+        count = count + len(part)
+        count_held_out = count_held_out + int(out.sum())
         num_groups = max(num_groups, int(groups.max()) + 1)
     if not 0 < count_held_out < count:
         groups_of = f" with {num_groups} {of_groups}, which are not divided," if num_groups < count else ""

@@ -53,7 +53,8 @@ def gather(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator
         total += size(item)
         if total >= limit:
             yield group
-            group, total = [], 0
+            group = []
+            total = 0
     if group:
         yield group
 

@@ -131,7 +131,8 @@ def _start(rules: _Rules, start_ids: Int[Array, " B"]) -> _State:
 
 def _advance(rules: _Rules, state: _State, logits: Float[Array, "B K V"], cache: Any) -> _State:
     """Updates beams and finished hypotheses after one step of the model."""
-    config, index = rules.config, state.beams.index
+    config = rules.config
+    index = state.beams.index
     candidates = _find_candidates(rules, state, logits)
     is_end = (candidates.tokens == rules.eos_id) | (index + 1 >= rules.max_lengths)[:, None]
     finished = _update_finished(rules, state, candidates, is_end)
@@ -149,7 +150,8 @@ def _advance(rules: _Rules, state: _State, logits: Float[Array, "B K V"], cache:
 
 def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]) -> _Candidates:
     """The M likeliest continuations of each row: the likeliest of each beam, and the best of these."""
-    config, index = rules.config, state.beams.index
+    config = rules.config
+    index = state.beams.index
     so_far, allowed = _block(rules, state, logits)
     num = config.num_beams * (1 if config.stopping == "presumm" else 2)
     # Two more for each beam, since padding and the end token may be excluded below.
@@ -167,7 +169,8 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
         log_probabilities = jnp.where(is_last, ended, log_probabilities)
         tokens = jnp.where(is_last, rules.eos_id, tokens)
 
-    rows, width = len(tokens), tokens.shape[-1]
+    rows = len(tokens)
+    width = tokens.shape[-1]
     flat = log_probabilities.reshape(rows, -1)
     best, places = jax.lax.top_k(flat, min(num, flat.shape[-1]))
     return _Candidates(best, places // width, _pick(tokens.reshape(rows, -1), places))
@@ -193,7 +196,8 @@ def _block(
 
 def _update_finished(rules: _Rules, state: _State, candidates: _Candidates, is_end: Bool[Array, "B M"]) -> Hypotheses:
     """The K best of the hypotheses that finished before or in this step. Rows that are done do not change."""
-    config, index = rules.config, state.beams.index
+    config = rules.config
+    index = state.beams.index
     first = _Candidates(*(field[:, : config.num_beams] for field in candidates))
     finishes = is_end[:, : config.num_beams] & ~state.is_done[:, None]
     log_probabilities = jnp.where(finishes, first.log_probabilities, -jnp.inf)
@@ -229,7 +233,8 @@ def _is_done(
       is_end: which candidates end.
       finished: the finished hypotheses, including those of this step.
     """
-    config, best = rules.config, running[:, 0]
+    config = rules.config
+    best = running[:, 0]
     is_dead = best == -jnp.inf
     if config.stopping == "presumm":
         return is_dead | is_end[:, 0]
@@ -248,7 +253,8 @@ def _is_done(
 
 def _extend(rules: _Rules, state: _State, continuing: _Candidates) -> _Running:
     """The beams extended by their new tokens."""
-    running, index = state.running, state.beams.index
+    running = state.running
+    index = state.beams.index
     history = _append(_pick(running.history, continuing.parents), continuing.tokens, index)
     runs = running.runs
     if rules.config.block_ngrams:
@@ -258,7 +264,8 @@ def _extend(rules: _Rules, state: _State, continuing: _Candidates) -> _Running:
 
 def _next_beams(beams: Beams, parents: Int[Array, "B K"]) -> Beams:
     """The `Beams` of the next step."""
-    index, (num_beams, length) = beams.index + 1, beams.lineage.shape[1:]
+    index = beams.index + 1
+    (num_beams, length) = beams.lineage.shape[1:]
     own = jnp.arange(num_beams)[:, None]
     lineage = jnp.where(jnp.arange(length) == index, own, _pick(beams.lineage, parents))
     return Beams(index, parents, lineage)

@@ -122,7 +122,8 @@ def _record(
     state: _State, tokens: Int[Array, "B K"], log_probabilities: Float[Array, "B K"], pad_id: int
 ) -> Hypotheses:
     """Appends a token to each hypothesis that has not ended."""
-    drawn, is_done = state.drawn, state.is_done
+    drawn = state.drawn
+    is_done = state.is_done
     tokens = jnp.where(is_done, pad_id, tokens)[..., None]
     return drawn._replace(
         ids=jax.lax.dynamic_update_slice_in_dim(drawn.ids, tokens, state.place, axis=-1),

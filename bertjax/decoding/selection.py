@@ -49,7 +49,8 @@ class SelectionConfig(Constrained, prefix="selection"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ok, keys = self.num_sentences or self.word_budget, "{num_sentences,word_budget,threshold}"
+        ok = self.num_sentences or self.word_budget
+        keys = "{num_sentences,word_budget,threshold}"
         expected = "at least one limit, since otherwise the summary is the whole article"
         fix = "set one of them, for example --config.selection.num_sentences=3"
         self.check(ok or self.threshold is not None, keys, expected, got="no limit", fix=fix)

@@ -40,7 +40,8 @@ class _MaskedLM(View):
     def __init__(self, task: LanguageModelTask) -> None:
         # The kernels of cuDNN are for bfloat16 alone.
         config = dataclasses.replace(task.language_model.encoder, dtype="float32", attention_backend="auto")
-        self._model, self._lengths = BertForMaskedLM(config), task.predict_lengths()
+        self._model = BertForMaskedLM(config)
+        self._lengths = task.predict_lengths()
 
     def predict_lengths(self) -> Sequence[int]:
         return self._lengths
@@ -56,7 +57,8 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
       UserError: for a missing file, or a task without a language model.
     """
     if not isinstance(task, LanguageModelTask):
-        got, expected = "minimal_pairs, for a task without a language model", "an evaluation of this task"
+        got = "minimal_pairs, for a task without a language model"
+        expected = "an evaluation of this task"
         raise UserError("config key evaluations", got=got, expected=expected, fix="omit it")
     check_source(config.source, "minimal_pairs.source")
     model = task.language_model

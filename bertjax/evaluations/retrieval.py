@@ -44,7 +44,8 @@ class _MeanVectors(View):
     """The means over the tokens of texts, by the encoder `bert` of any task."""
 
     def __init__(self, task: BertTask[Any]) -> None:
-        self._model, self._task = Embedder(task.encoder, "mean", ()), task
+        self._model = Embedder(task.encoder, "mean", ())
+        self._task = task
 
     def predict_lengths(self) -> Sequence[int]:
         return self._task.predict_lengths()
@@ -60,7 +61,8 @@ def _text_vectors(task: PredictionTask) -> TextVectors:
     if isinstance(task, search.VectorTask):
         return task.text_vectors()
     if not isinstance(task, BertTask):
-        got, expected = "retrieval, for a task without a BERT", "an evaluation of this task"
+        got = "retrieval, for a task without a BERT"
+        expected = "an evaluation of this task"
         raise UserError("config key evaluations", got=got, expected=expected, fix="omit it")
     codec = TextCodec(task.tokenizer, task.max_length, Columns("", ()))
     return TextVectors(_MeanVectors(task), codec, codec, lambda text: Texts((text,)), task.encoder.hidden_size)
@@ -73,7 +75,8 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
       UserError: for a missing file, or a task without a BERT.
     """
     texts = _text_vectors(task)
-    expected, fix = "a folder in BEIR's form", "set --config.retrieval.source=FOLDER"
+    expected = "a folder in BEIR's form"
+    fix = "set --config.retrieval.source=FOLDER"
     config.check(config.source, "source", expected, got="no folder", fix=fix)
     folder = beir.Folder(config.source, "retrieval.source", config.qrels, on_bad_row)
     folder.files()

@@ -177,7 +177,8 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
       UserError: if a tensor of the encoder is missing, a head is incomplete, a shape differs from `like`, a tensor
         belongs to no known head, or the scorer is of another kind.
     """
-    slots, left = _slots(like), dict(tensors)
+    slots = _slots(like)
+    left = dict(tensors)
     _check_scorer(slots, left, source)
     missing = [head for head in HEADS if _is_missing(head, slots, left)]
     params = {
@@ -212,7 +213,8 @@ def disassemble(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     Raises:
       UserError: for a BiLSTM, which transformers does not have.
     """
-    leaves, tensors = _flat(params), {}
+    leaves = _flat(params)
+    tensors = {}
     for path, slot in _slots(params).items():
         if not slot.names:
             refuse("config key model.lstm_size", f"{leaves[path].shape[-1]} ({path})", "0, as in transformers")
@@ -294,9 +296,11 @@ def _slot(path: str, shape: tuple[int, ...]) -> Slot:
     module, leaf = path.rsplit("/", 1)
     if _is_in(path, "lstm"):
         return Slot((), shape, False, False)
-    theirs, of_leaf = _MODULES[module], _LEAVES.get(leaf, f"{leaf}.weight")
+    theirs = _MODULES[module]
+    of_leaf = _LEAVES.get(leaf, f"{leaf}.weight")
     name = theirs.replace("*", of_leaf) if "*" in theirs else f"{theirs}.{of_leaf}"
-    stacked, transposed = "{}" in name, leaf == "kernel"
+    stacked = "{}" in name
+    transposed = leaf == "kernel"
     names = tuple(name.format(layer) for layer in range(shape[0])) if stacked else (name,)
     shape = shape[1:] if stacked else shape
     return Slot(names, shape[::-1] if transposed else shape, stacked, transposed)
@@ -308,7 +312,8 @@ def _is_in(path: str, module: str) -> bool:
 
 def _check_scorer(slots: Mapping[str, Slot], tensors: Mapping[str, Any], source: str) -> None:
     """Raises UserError if both the model and the weights have a scorer, and the kinds differ."""
-    wanted, found = scorer_of(name for slot in slots.values() for name in slot.names), scorer_of(tensors)
+    wanted = scorer_of(name for slot in slots.values() for name in slot.names)
+    found = scorer_of(tensors)
     if wanted and found and wanted != found:
         fix = f"set --config.model.scorer={found}"
         raise UserError(f"{source}: scorer", got=found, expected=f"{wanted}, as in model.scorer", fix=fix)

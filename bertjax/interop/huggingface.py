@@ -113,7 +113,8 @@ def load(
         embeddings differ from the input's.
     """
     folder = model_folder(folder)
-    tensors, source = read_tensors(folder), str(folder)
+    tensors = read_tensors(folder)
+    source = str(folder)
     tensors = families.find(family).to_canonical(tensors, like, architecture, source)
     is_tied = "masked_lm" in like and "output_embeddings" not in like["masked_lm"]
     tensors = canonical(tensors, source, is_tied=is_tied)
@@ -149,7 +150,8 @@ def save(
     Raises:
       UserError: for an option that the family does not have.
     """
-    of_family, found = families.find(family), heads_of(params)
+    of_family = families.find(family)
+    found = heads_of(params)
     _check_fields(config, architecture, of_family, found)
     is_bare = architecture == "BertModel" and not found  # transformers does without a pooler
     if not (is_bare or found == of_family.heads_of(architecture)):

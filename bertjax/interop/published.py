@@ -64,7 +64,8 @@ class Published(abc.ABC):
 
     def __init__(self, path: Path, config: Mapping[str, Any] = _NOTHING) -> None:
         """Reads nothing yet."""
-        self.path, self.config = path, config
+        self.path = path
+        self.config = config
 
     @property
     @abc.abstractmethod
@@ -218,7 +219,8 @@ class Run(Published):
     def fields(self) -> Mapping[str, Any]:
         """The subtree `model`. Raises UserError for a run without a BERT."""
         if "vocab_size" not in self.config.get("model", {}):
-            got, expected = f"a run of {self.config.get('experiment')}", "a run of a task with a BERT"
+            got = f"a run of {self.config.get('experiment')}"
+            expected = "a run of a task with a BERT"
             raise UserError(f"config key init_from={self.path}", got=got, expected=expected, fix="name another folder")
         model = self.config["model"]
         return {**model, "vocab_size": model["vocab_size"] or self._tokenizer.vocab_size}
@@ -284,7 +286,8 @@ class Run(Published):
         paths = list(unchanged)
         is_missing = {name: any(path.startswith(f"{name}/") for path in paths) for name in ("masked_lm", *head)}
         if any(is_missing[name] for name in head) and not is_missing["masked_lm"]:
-            found, paths = {**found, **found["masked_lm"]}, [path for path in paths if path.split("/")[0] not in head]
+            found = {**found, **found["masked_lm"]}
+            paths = [path for path in paths if path.split("/")[0] not in head]
         missing = dict.fromkeys(path.rsplit("/", 1)[0] for path in paths if path.split("/")[0] in wanted)
         return {name: found[name] for name in wanted}, tuple(missing)
 
@@ -294,7 +297,8 @@ def open_weights(path: Path) -> Published:
     if checkpoints.has_checkpoint(path):
         return Run(path, json_files.read_json(path / "config.json", dict))
     if (path / _ADAPTER).exists():
-        got, expected = f"an adapter of PEFT ({_ADAPTER}), which changes the weights of a model", "a whole model"
+        got = f"an adapter of PEFT ({_ADAPTER}), which changes the weights of a model"
+        expected = "a whole model"
         fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"
         raise UserError(f"config key init_from={path}", got=got, expected=expected, fix=fix)
     for kind in _KINDS:

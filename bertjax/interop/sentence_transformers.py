@@ -102,7 +102,8 @@ def load_dense(folder: Path, like: Mapping[str, Any]) -> dict[str, Any]:
     """
     params = {}
     for number, path in enumerate(path for kind, path in _modules(folder) if kind == "Dense"):
-        leaves, source = like[str(number)], f"{path}"
+        leaves = like[str(number)]
+        source = f"{path}"
         tensors = {name: as_float32(array, f"{source}: {name}") for name, array in read_tensors(path).items()}
         slots = {"kernel": Slot(("linear.weight",), leaves["kernel"].shape[::-1], False, True)}
         if "bias" in leaves:
@@ -131,7 +132,8 @@ def save(
       prompts: texts that precede the texts, by name. That of the name "" precedes each text by default.
       source: a folder of sentence-transformers whose other prompts are kept.
     """
-    names, (size, length) = sentences.pooling.split("+"), sizes
+    names = sentences.pooling.split("+")
+    (size, length) = sizes
     kinds = ("Transformer", "Pooling", *["Dense"] * len(sentences.dense), *["Normalize"] * sentences.normalizes)
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     modes: dict[str, Any] = {key: name in names for key, name in _FLAGS.items()}
@@ -174,7 +176,8 @@ def prompt_of(sentences: Sentences, name: str | None, source: Path) -> str:
       UserError: if there is no prompt of this name.
     """
     key = "default_prompt_name" if name is None else "prompt_name"
-    name, prompts = sentences.default_prompt if name is None else name, sentences.prompts
+    name = sentences.default_prompt if name is None else name
+    prompts = sentences.prompts
     if name is None:
         return ""
     if name not in list(prompts):

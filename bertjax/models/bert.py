@@ -218,7 +218,8 @@ class Bert(nn.Module):
         config = self.config
         sizes = config.vocab_size, config.max_positions, config.type_vocab_size
         self.embeddings = BertEmbeddings(config, *sizes, config.positions, config.embedding_norm, config.word_size)
-        size, rows = config.convolution_size, config.relative_buckets
+        size = config.convolution_size
+        rows = config.relative_buckets
         self.convolution = Convolution(config, size, config.convolution_activation) if size else None
         self.encoder = Encoder(config, self.convolution)
         if config.relative_positions != "none":
@@ -257,7 +258,8 @@ class Bert(nn.Module):
         )
         pooled = None
         if self.pooler_activation:
-            is_late, activation = self.pooling == "late", ACTIVATIONS[self.pooler_activation]
+            is_late = self.pooling == "late"
+            activation = ACTIVATIONS[self.pooler_activation]
             if output_positions is not None:
                 read = hidden[:, : inputs.instance_positions.shape[1]]
             else:
@@ -295,7 +297,8 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, hidden: Float[Array, "B P H"], word_embeddings: Float[Array, "V W"]) -> Float32[Array, "B P V"]:
         """Returns the logits of all words at each masked position."""
         config = self.config
-        x, is_linear = keep_rows_split(hidden), config.masked_lm_head == "linear"
+        x = keep_rows_split(hidden)
+        is_linear = config.masked_lm_head == "linear"
         x = x if is_linear else transform(config, config.word_size, x)
         if not config.tie_output:
             word_embeddings = embedding_table(self, config, "output_embeddings", config.vocab_size, config.word_size)

@@ -72,7 +72,8 @@ class BertSum(nn.Module):
 
     def setup(self) -> None:
         """Makes the submodules. Raises UserError if the scorer does not fit BERT's hidden size."""
-        config, head = self.config, self.head
+        config = self.config
+        head = self.head
         self.bert = Bert(config)
         self.scorer = _make_scorer(config, head)
 
@@ -201,7 +202,8 @@ def _numbers(first: Int[Array, " B"], count: int, size: int) -> Float32[Array, "
     """The sinusoids of `count` consecutive numbers from `first`: those from 0, rotated by the angles of `first`."""
     sines, cosines = np.moveaxis(sinusoids(count, size, "interleaved").reshape(count, -1, 2), -1, 0)
     angles = first[:, None, None] / 10_000.0 ** (np.arange(size // 2) * 2 / size)
-    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    sine = jnp.sin(angles)
+    cosine = jnp.cos(angles)
     turned = sines * cosine + cosines * sine, cosines * cosine - sines * sine
     return jnp.stack(turned, axis=-1).reshape(len(first), count, size)
 

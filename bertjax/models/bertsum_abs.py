@@ -59,9 +59,11 @@ class BertSumAbs(Seq2Seq):
         config = self.config
         self.bert = Bert(config)
         # PreSumm first initializes this table by N(0, 0.02), then as part of the output layer, which shares it.
-        init, shape = nn.initializers.xavier_uniform(), (config.vocab_size, config.hidden_size)
+        init = nn.initializers.xavier_uniform()
+        shape = (config.vocab_size, config.hidden_size)
         self.target_words = self.param("target_embeddings", init, shape)
-        self.scale, self.output = config.hidden_size**0.5, None
+        self.scale = config.hidden_size**0.5
+        self.output = None
         self.drop = Dropout(self.head.decoder_dropout)
         self.decoder = Decoder(_decoder_config(config, self.head), self.head.decoder_layers)
         self.bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))

@@ -34,8 +34,10 @@ class Convolution(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B S H"]:
         """Returns the sum for each token, normalized; `segment_ids` are those of `BertInputs`."""
-        reach, length = self.size // 2, segment_ids.shape[1]
-        x, ids = jnp.pad(embeddings, ((0, 0), (reach, reach), (0, 0))), jnp.pad(segment_ids, ((0, 0), (reach, reach)))
+        reach = self.size // 2
+        length = segment_ids.shape[1]
+        x = jnp.pad(embeddings, ((0, 0), (reach, reach), (0, 0)))
+        ids = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
         near = [slice(start, start + length) for start in range(self.size)]
         around = [jnp.where((ids[:, each] == segment_ids)[..., None], x[:, each], 0) for each in near]
         y = dense(self.config, self.config.hidden_size, "dense")(jnp.concatenate(around, axis=-1))

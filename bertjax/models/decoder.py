@@ -103,7 +103,8 @@ class Decoder(nn.Module):
         """Returns the last layer's output for one token per beam, and the cache extended by these tokens."""
         num_beams = x.shape[1]
         length = cache.layers[0].value.shape[2] // num_beams
-        layer, mask = self._layer(self._config_of_steps()), _history(beams, length)
+        layer = self._layer(self._config_of_steps())
+        mask = _history(beams, length)
         # Always unrolled: a loop over the layers would copy each layer's cache.
         caches: list[Any] = []
         for params, old in zip(cache.params, cache.layers, strict=True):

@@ -53,7 +53,8 @@ def ranking(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) ->
     queries, documents = unit[:, 0], unit[:, 1:].swapaxes(0, 1).reshape(-1, unit.shape[-1])  # column after column
     similar = _products(queries, documents)  # [B, (T - 1) B]
     own = jnp.diagonal(similar)
-    numbers, present = texts.numbers[:, 1:].T.ravel(), (texts.present & (texts.weights > 0)[:, None])[:, 1:].T.ravel()
+    numbers = texts.numbers[:, 1:].T.ravel()
+    present = (texts.present & (texts.weights > 0)[:, None])[:, 1:].T.ravel()
     same_query = texts.numbers[:, :1] == texts.numbers[:, 0]  # [B, B]
     is_other = numbers[None] != texts.numbers[:, 1:2]
     is_positive_of_same = jnp.pad(same_query, ((0, 0), (0, len(numbers) - len(own))))
@@ -78,7 +79,9 @@ def cosent(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) -> 
 
     Huang et al. 2024, "CoSENT: Consistent sentence embedding via similarity ranking"; `CoSENTLoss`.
     """
-    cosines, scores, real = scale * _cosines(vectors)[:, 0], texts.scores[:, 0], texts.weights > 0
+    cosines = scale * _cosines(vectors)[:, 0]
+    scores = texts.scores[:, 0]
+    real = texts.weights > 0
     is_lower = (scores[:, None] < scores) & real[:, None] & real
     differences = jnp.where(is_lower, cosines[:, None] - cosines, MASKED_SCORE)
     return jax.nn.logsumexp(jnp.append(differences.ravel(), 0.0))

@@ -37,7 +37,8 @@ class BertEmbeddings(nn.Module):
 
     def setup(self) -> None:
         """Makes the tables. They are attributes because the masked language model shares the word embeddings."""
-        config, size = self.config, self.size or self.config.hidden_size
+        config = self.config
+        size = self.size or self.config.hidden_size
         self.word_embeddings = embedding_table(self, config, "word_embeddings", self.vocab_size, size)
         if self.positions == "learned":
             self.position_embeddings = embedding_table(self, config, "position_embeddings", self.max_positions, size)

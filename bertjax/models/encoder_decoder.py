@@ -168,7 +168,8 @@ class Seq2Seq(nn.Module, abc.ABC):
         Returns:
           The logits, and the cache extended by these tokens.
         """
-        positions, places = jnp.broadcast_to(beams.index, tokens.shape), self._places(beams.lineage.shape[-1])
+        positions = jnp.broadcast_to(beams.index, tokens.shape)
+        places = self._places(beams.lineage.shape[-1])
         x = self._embed(self.target_words, places, tokens, positions, deterministic=True)
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache

@@ -129,7 +129,8 @@ def pool_texts(
         [CLS] and [SEP]; "mean_sqrt_len_tokens", their sum divided by the root of their number; "weightedmean", a mean
         with the positions from 1 on as weights; or several, such as "cls+mean", whose vectors are concatenated.
     """
-    hidden, positions = hidden.astype(jnp.float32), positions[:, None]
+    hidden = hidden.astype(jnp.float32)
+    positions = positions[:, None]
     names = [choice(each, POOLINGS, "sentence_pooling") for each in pooling.split("+")]
     return jnp.concatenate([_pool(hidden, own, positions, name) for name in names], axis=-1)
 

@@ -42,7 +42,8 @@ class BiLSTM(nn.Module):
           segment_ids: 0 at padding. Padding does not change the state, so the reverse direction begins at the last
             token.
         """
-        rows, units = x.shape[0], self.units
+        rows = x.shape[0]
+        units = self.units
         input_kernel = self.param("input_kernel", _glorot(0, (1, 2)), (x.shape[-1], 2, 4, units))
         recurrent_kernel = self.param("recurrent_kernel", _glorot(1, (0, 2)), (2, units, 4, units))
         bias = self.param("bias", _forget_bias_init, (2, 4, units))
@@ -104,7 +105,8 @@ class LayerNormBiLSTM(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B S I"], segment_ids: Int[Array, "B S"]) -> BiRNNOutput:
         """Reads each row in both directions; see `BiLSTM`."""
-        cell, zeros = LayerNormLSTMCell(self.units, parent=None), jnp.zeros((2, x.shape[0], self.units))
+        cell = LayerNormLSTMCell(self.units, parent=None)
+        zeros = jnp.zeros((2, x.shape[0], self.units))
 
         def init(key: Array) -> Any:
             return cell.init(key, x[:, 0], (zeros[0], zeros[0]))["params"]
@@ -138,7 +140,8 @@ class BiGRU(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B S I"], segment_ids: Int[Array, "B S"]) -> BiRNNOutput:
         """Reads each row in both directions; see `BiLSTM`."""
-        rows, units = x.shape[0], self.units
+        rows = x.shape[0]
+        units = self.units
         input_kernel = self.param("input_kernel", _glorot(0, (1, 2)), (x.shape[-1], 2, 3, units))
         recurrent_kernel = self.param("recurrent_kernel", _glorot(1, (0, 2)), (2, units, 3, units))
         bias = self.param("bias", nn.initializers.zeros, (2, 3, units))

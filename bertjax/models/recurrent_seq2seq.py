@@ -88,12 +88,15 @@ class RecurrentSeq2Seq(nn.Module):
     def setup(self) -> None:
         """Makes the submodules."""
         config = self.config
-        table, size = nn.initializers.truncated_normal(config.initializer_range), config.hidden_size
+        table = nn.initializers.truncated_normal(config.initializer_range)
+        size = config.hidden_size
         shapes = [(rows, config.embedding_size) for rows in (config.source_vocab_size, config.target_vocab_size)]
         self.source_words = self.param("source_embeddings", table, shapes[0])
         self.target_words = self.param("target_embeddings", table, shapes[1])
-        self.encoder, self.decoder = BiGRU(size // 2), GRU(size)
-        self.bridge, self.combine = _dense(size), _dense(size)
+        self.encoder = BiGRU(size // 2)
+        self.decoder = GRU(size)
+        self.bridge = _dense(size)
+        self.combine = _dense(size)
         self.output = _dense(config.target_vocab_size)
         self.drop = Dropout(config.dropout)
         if config.attention == "additive":

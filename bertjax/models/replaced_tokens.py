@@ -78,7 +78,8 @@ def corrupt(
       weights: 0 for unused positions.
       sampled: the tokens of the generator.
     """
-    rows, outside = jnp.arange(len(input_ids))[:, None], input_ids.shape[1]
+    rows = jnp.arange(len(input_ids))[:, None]
+    outside = input_ids.shape[1]
     places = jnp.where(weights > 0, positions, outside)  # unused positions are dropped
     ids = input_ids.at[rows, places].set(sampled, mode="drop")
     return Corrupted(ids, jnp.zeros(ids.shape, bool).at[rows, places].set(sampled != labels, mode="drop"))
@@ -108,7 +109,8 @@ def with_changes(params: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "changes" not in params:
         return dict(params)
-    changes, embeddings = params["changes"]["embeddings"], params["bert"]["embeddings"]
+    changes = params["changes"]["embeddings"]
+    embeddings = params["bert"]["embeddings"]
     added = {name: jax.lax.stop_gradient(embeddings[name]) + change for name, change in changes.items()}
     bert = {**params["bert"], "embeddings": {**embeddings, **added}}
     return {name: bert if name == "bert" else tree for name, tree in params.items() if name != "changes"}

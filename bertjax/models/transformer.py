@@ -117,15 +117,18 @@ class TransformerLayer(nn.Module):
     def setup(self) -> None:
         """Makes the submodules."""
         config = self.config
-        self.attention, self.attention_norm = MultiHeadAttention(config, self.kind), make_norm(config)
+        self.attention = MultiHeadAttention(config, self.kind)
+        self.attention_norm = make_norm(config)
         if self.cross:
-            self.cross_attention, self.cross_attention_norm = MultiHeadAttention(config), make_norm(config)
+            self.cross_attention = MultiHeadAttention(config)
+            self.cross_attention_norm = make_norm(config)
         if config.gated:
             self.gate = dense(config, config.intermediate_size, part="intermediate")
         self.intermediate = dense(config, config.intermediate_size, part="intermediate")
         self.output = residual_dense(config)
         self.output_norm = make_norm(config)
-        self.activation_drop, self.drop = Dropout(config.activation_dropout), Dropout(config.dropout)
+        self.activation_drop = Dropout(config.activation_dropout)
+        self.drop = Dropout(config.dropout)
 
     def __call__(
         self,
@@ -221,11 +224,14 @@ class TransformerLayer(nn.Module):
         """The layer's output, and the second results of `attend` and `attend_to_memory`."""
 
         def feed_forward(y: Array) -> tuple[Update, None]:
-            config, inner = self.config, self.intermediate(y)
+            config = self.config
+            inner = self.intermediate(y)
             inner = activate(config, self.gate(y)) * inner if config.gated else activate(config, inner)
             return self.output.update(self.activation_drop(inner, deterministic=deterministic)), None
 
-        is_pre, y, extras = self.config.norm == "pre", x, []
+        is_pre = self.config.norm == "pre"
+        y = x
+        extras = []
         sublayers = [attend, attend_to_memory, feed_forward] if self.cross else [attend, feed_forward]
         norms = [self.attention_norm, *([self.cross_attention_norm] if self.cross else []), self.output_norm]
         if is_pre:
@@ -242,7 +248,8 @@ class TransformerLayer(nn.Module):
             norm = norms.pop(0)
             num_norms = 1 if is_pre or not norms else 2
             results = norm.of_sum(x, update, draws, num_sums=int(is_pre), num_norms=num_norms)
-            x, y = results[0], results[-1]
+            x = results[0]
+            y = results[-1]
         return x, extras[0], extras[1]
 
 

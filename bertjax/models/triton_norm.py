@@ -25,7 +25,9 @@ from bertjax.models.layers import LEVELS, Draws, Update, kept_levels
 
 _TILE = 2**12  # elements: the registers hold no more with the sums of the gradients
 _MAX_PROGRAMS = 2**9  # of a backward pass
-_MAX_WIDTH, _MIN_CHUNK, _MAX_CHUNKS = 1024, 16, 12
+_MAX_WIDTH = 1024
+_MIN_CHUNK = 16
+_MAX_CHUNKS = 12
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # of threefry
 _PARITY = 0x1BD11BDA  # of its third key
 
@@ -69,7 +71,8 @@ class _Gradients(NamedTuple):
 
 def can_compute(x: Float[Array, "*rows H"]) -> bool:
     """Returns whether the kernels can compute the norm of `x` on the devices of the program."""
-    width, size = x.shape[-1], _chunk_size(x.shape[-1])
+    width = x.shape[-1]
+    size = _chunk_size(x.shape[-1])
     fits = x.ndim <= 3 and width <= _MAX_WIDTH and size >= _MIN_CHUNK and width // size <= _MAX_CHUNKS
     return meshes.platform() == "cuda" and meshes.is_ampere_or_newer() and fits and meshes.divides(len(x), 0)
 
@@ -89,7 +92,8 @@ def sum_and_norm(
     key = numbers = None
     if update is not None and draws is not None:
         if draws.rows is None and jax.random.key_impl(draws.key) == "threefry2x32":
-            key, numbers = jax.random.key_data(draws.key), jnp.arange(x.size // x.shape[-1], dtype=jnp.uint32)[:, None]
+            key = jax.random.key_data(draws.key)
+            numbers = jnp.arange(x.size // x.shape[-1], dtype=jnp.uint32)[:, None]
             options = options._replace(rate=draws.rate)
         else:
             update = Update(draws.drop(update.total()), None)
@@ -112,7 +116,8 @@ def _forward(options: Options, inputs: _Inputs, stores: bool = True) -> tuple[li
     """The results, and what `_backward` needs."""
 
     def of_device(inputs: _Inputs) -> tuple[Any, _Stored]:
-        x, column = inputs.x, _like(inputs.x[:, :1], "float32") if stores else None
+        x = inputs.x
+        column = _like(inputs.x[:, :1], "float32") if stores else None
         total = _like(x, x.dtype) if inputs.update is not None and (stores or options.num_sums) else None
         results = _like(x, options.dtype), _Stored(total, column if options.centered else None, column)
         return _call(_forward_kernel, options, len(x) // _tile_rows(x), (inputs,), results)
@@ -126,7 +131,8 @@ def _forward(options: Options, inputs: _Inputs, stores: bool = True) -> tuple[li
 
 def _backward(options: Options, residuals: tuple[_Inputs, _Stored], gradients: Sequence[Array]) -> tuple[_Inputs]:
     def of_device(inputs: _Inputs, stored: _Stored, gradients: list[Array]) -> _Gradients:
-        x, programs = stored.total, min(_MAX_PROGRAMS, len(stored.total) // _tile_rows(stored.total))
+        x = stored.total
+        programs = min(_MAX_PROGRAMS, len(stored.total) // _tile_rows(stored.total))
         num_sums = len(jax.tree.leaves((inputs.scale, inputs.shift, inputs.update)))
         sums = jax.ShapeDtypeStruct((programs, num_sums, x.shape[1]), jnp.float32)
         results = _Gradients(_like(x, x.dtype), _like(x, x.dtype) if options.rate else None, sums)
@@ -175,8 +181,10 @@ def _tile_rows(x: Any) -> int:
 
 def _forward_kernel(options: Options, inputs: _Inputs, norm: Any, stored: _Stored) -> None:
     """Writes the residual sum of a tile, its statistics and its norm."""
-    columns, own = _chunks(inputs.x), _rows_of(pl.program_id(0), inputs.x)
-    kept, totals = _kept(options, inputs, own, columns), []
+    columns = _chunks(inputs.x)
+    own = _rows_of(pl.program_id(0), inputs.x)
+    kept = _kept(options, inputs, own, columns)
+    totals = []
     for chunk, keep in zip(columns, kept, strict=True):
         total = inputs.x[own, chunk].astype(jnp.float32)
         if inputs.update is not None:
@@ -203,13 +211,17 @@ def _backward_kernel(
     options: Options, inputs: _Inputs, stored: _Stored, gradients: list[Any], results: _Gradients
 ) -> None:
     """Writes the gradients of each k-th tile, and their sums over rows."""
-    columns, program = _chunks(stored.total), pl.program_id(0)
-    rows, (programs, num_sums) = _tile_rows(stored.total), results.sums.shape[:2]
-    of_sums, of_norms = gradients[: options.num_sums], gradients[options.num_sums :]
+    columns = _chunks(stored.total)
+    program = pl.program_id(0)
+    rows = _tile_rows(stored.total)
+    (programs, num_sums) = results.sums.shape[:2]
+    of_sums = gradients[: options.num_sums]
+    of_norms = gradients[options.num_sums :]
 
     def tile(turn: Array, totals: list[list[Array]]) -> list[list[Array]]:
         own = _rows_of(program + turn * programs, stored.total)
-        kept, inverse = _kept(options, inputs, own, columns), stored.inverse[own, :]
+        kept = _kept(options, inputs, own, columns)
+        inverse = stored.inverse[own, :]
         mean = 0.0 if stored.mean is None else stored.mean[own, :]
         normal = [(stored.total[own, chunk].astype(jnp.float32) - mean) * inverse for chunk in columns]
         result_grad = [sum(each[own, chunk].astype(jnp.float32) for each in of_norms) for chunk in columns]
@@ -269,7 +281,9 @@ def _kept(options: Options, inputs: _Inputs, own: Any, columns: Sequence[Any]) -
     if not options.rate:
         return [None] * len(columns)
     kept: dict[int, Array] = {}
-    low, limit, apart = jnp.uint32(LEVELS - 1), jnp.uint32(kept_levels(options.rate)), len(columns) // 4
+    low = jnp.uint32(LEVELS - 1)
+    limit = jnp.uint32(kept_levels(options.rate))
+    apart = len(columns) // 4
     for number, chunk in enumerate(columns[:apart]):
         shape = own.size, chunk.size
         row = jnp.broadcast_to(inputs.numbers[own, :], shape)
@@ -282,10 +296,12 @@ def _kept(options: Options, inputs: _Inputs, own: Any, columns: Sequence[Any]) -
 def _threefry(key: Any, x: UInt32[Array, "T C"], y: UInt32[Array, "T C"]) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011), as in `jax.random`, which Triton cannot compile."""
     keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)
-    x, y = x + keys[0], y + keys[1]
+    x = x + keys[0]
+    y = y + keys[1]
     for group in range(1, 6):
         for bits in _ROTATIONS[1 - group % 2]:
             x += y
             y = x ^ ((y << jnp.uint32(bits)) | (y >> jnp.uint32(32 - bits)))
-        x, y = x + keys[group % 3], y + keys[(group + 1) % 3] + jnp.uint32(group)
+        x = x + keys[group % 3]
+        y = y + keys[(group + 1) % 3] + jnp.uint32(group)
     return x, y

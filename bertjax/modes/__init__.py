@@ -33,7 +33,8 @@ def run(request: Request, given: ConfigTree | None, find: Callable[[str], Experi
     values = request.overrides if given is None else traverse_util.flatten_dict(given, sep=".")
     distributed.agree_on_command({**flags, **values})
     if given is None and request.overrides and request.mode not in ("evaluate", "predict", "export"):
-        got, expected = f"--mode={request.mode} and no --config", "--config, or a mode that uses a trained run"
+        got = f"--mode={request.mode} and no --config"
+        expected = "--config, or a mode that uses a trained run"
         fix = "omit it, or add --config"
         raise UserError(f"config key {next(iter(request.overrides))}", got=got, expected=expected, fix=fix)
     if request.mode == "report":

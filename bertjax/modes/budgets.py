@@ -47,9 +47,11 @@ class Meter:
           data: the prepared data. Without them, shapes that depend on the rows are taken for the largest ones.
           batch_size: rows of an update.
         """
-        self._task, self._specs = task, task.batch_specs()
+        self._task = task
+        self._specs = task.batch_specs()
         self._counts = [0] * len(self._specs)  # of the updates that were read, by shape
-        self._by_rows, self._has_data = stage_of(task, 0, 1) is None, data is not None
+        self._by_rows = stage_of(task, 0, 1) is None
+        self._has_data = data is not None
         self._largest = self._specs.index(largest_spec(task))
         self._shapes = shapes_of_updates(task, data, batch_size) if data and self._by_rows else iter(())
         self._costs: dict[tuple[str, int], float] = {}
@@ -100,7 +102,8 @@ class Meter:
         """
         first = self.used(name, 1, 1)
         if first > most:
-            expected, fix = f"at least {first:.10g}, the cost of one update", "raise it, or lower batch_size"
+            expected = f"at least {first:.10g}, the cost of one update"
+            fix = "raise it, or lower batch_size"
             raise UserError(f"config key budget.{name}", got=most, expected=expected, fix=fix)
         if most / first > _MOST_UPDATES:
             expected = f"at most {first * _MOST_UPDATES:.3g}, the cost of 2^31 updates"

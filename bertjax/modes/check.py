@@ -34,8 +34,11 @@ _SECONDS = 60
 _WARMUP = 10
 # A metric is learned if it is a loss below this fraction of its first value or below `_LOW_LOSS`, or an accuracy of at
 # least `_ACCURACY`.
-_LOSS_FRACTION, _LOW_LOSS, _ACCURACY = 0.1, 0.1, 0.9
-_SOME_PROGRESS, _WORSE = 0.95, 1.1
+_LOSS_FRACTION = 0.1
+_LOW_LOSS = 0.1
+_ACCURACY = 0.9
+_SOME_PROGRESS = 0.95
+_WORSE = 1.1
 _FEW = 30  # updates that are too few for a verdict
 
 Values = Mapping[str, float]
@@ -70,17 +73,21 @@ def overfit_one_batch(
     settings = dataclasses.replace(config, num_steps=_UPDATES, optimizer=optimizer)
     first: Values = {}
     last = first
-    updates, seconds = 0, 0.0
-    problem, is_out_of_time = "", False
+    updates = 0
+    seconds = 0.0
+    problem = ""
+    is_out_of_time = False
     with Compilations() as compiled:
         trainer = Trainer(task, settings, jax.devices(), published)
         began = time.monotonic()
         try:
             for update in trainer.updates(repeated, trainer.fresh(), compiled):
                 trainer.settle(update.state)
-                last, updates = means(update.report.metrics, "train"), update.done
+                last = means(update.report.metrics, "train")
+                updates = update.done
                 if not first:
-                    first, began = last, time.monotonic()
+                    first = last
+                    began = time.monotonic()
                 seconds = time.monotonic() - began
                 is_out_of_time = bool(distributed.of_first_process(seconds > _SECONDS))  # clocks differ
                 if not missed(first, last) or is_out_of_time:

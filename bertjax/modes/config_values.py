@@ -37,7 +37,8 @@ def override(config: ConfigTree, overrides: FlatConfig, free: Sequence[str]) -> 
       UserError: for a key that may not differ.
     """
     result = copy.deepcopy(dict(config))
-    known, allowed = list(dotted(config)), (*_ALWAYS, *free)
+    known = list(dotted(config))
+    allowed = (*_ALWAYS, *free)
     for key, written in overrides.items():
         if not is_below(key, allowed):
             raise UserError(
@@ -67,7 +68,8 @@ def with_settings(
       free: the experiment's keys that may differ after training.
     """
     result = copy.deepcopy(dict(config))
-    before, values = json.loads(json.dumps(dict(stated))), flat(json.loads(json.dumps(config)))
+    before = json.loads(json.dumps(dict(stated)))
+    values = flat(json.loads(json.dumps(config)))
     for key in (key for key in values if key in before and before[key] != values[key] and is_below(key, free)):
         if key in overridden or (key.startswith("data.") and values[key] is not None):
             _log.info("config key %s: %r; %s has %r", key, values[key], folder, before[key])

@@ -141,7 +141,8 @@ def table(record: Record) -> str:
 
 def _cell(metrics: Mapping[str, float], name: str) -> str:
     """The value of a metric, with its interval if it has one."""
-    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+    low = metrics.get(f"{name}_low")
+    high = metrics.get(f"{name}_high")
     interval = "" if low is None or high is None else f" [{low:.4g}, {high:.4g}]"
     value = metrics.get(name)
     return "" if value is None else f"{value:.4g}{interval}" if abs(value) < 1000 else f"{value:,.0f}{interval}"

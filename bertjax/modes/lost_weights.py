@@ -52,7 +52,8 @@ def restored(workdir: Path, given: ConfigTree, overridden: Collection[str]) -> C
     """
     try:
         found = json.loads((workdir / _RECORD).read_text())
-        before, result = dict(found["given"]), dict(found["resolved"])
+        before = dict(found["given"])
+        result = dict(found["resolved"])
         known = set(found["overridden"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
@@ -61,7 +62,8 @@ def restored(workdir: Path, given: ConfigTree, overridden: Collection[str]) -> C
             expected=f"the folder that the run was started from, or the {_RECORD} that the run saved",
             fix=f"restore the folder, or start another run with --config.init_from={workdir}",
         ) from error
-    now, newly_set = flat(given), set(overridden) - known
+    now = flat(given)
+    newly_set = set(overridden) - known
     for key in before.keys() - now.keys():
         result.pop(key, None)
     for key, value in now.items():

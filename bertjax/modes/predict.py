@@ -47,7 +47,8 @@ def predict(model: Model, request: Request, fingerprint: Callable[[str], str], c
     task = model.task
     output = request.output
     if request.plot and not isinstance(task, AttendingTask):
-        got, expected = "a task that draws no attention", "a task that does, such as translation"
+        got = "a task that draws no attention"
+        expected = "a task that does, such as translation"
         raise UserError("--plot", got=got, expected=expected, fix="omit it")
     official = task.official if output.endswith(".json") and isinstance(task, OfficialFormat) else None
     open_folder = task.open_folder if output.endswith("/") or Path(output).is_dir() else None
@@ -114,7 +115,8 @@ def _found(model: Model, source: str, columns: Sequence[str]) -> Iterator[Exampl
 
 def _examples(model: Model, request: Request, columns: Sequence[str]) -> Iterator[Example]:
     """Yields the examples in the input, shows progress, logs the number of bad ones, and draws them with --plot."""
-    layers, heads = request.plot_layers, request.plot_heads
+    layers = request.plot_layers
+    heads = request.plot_heads
     draw = tool("attention figure")(Path(request.plot), layers, heads) if request.plot else None
     count = bad = 0
     for example in track(_found(model, request.input, columns), "predicting", "example"):
@@ -131,7 +133,8 @@ def _draw(draw: Draw, model: Model, number: int, example: Example) -> None:
     """Draws the attention of an example if it has one row."""
     kinds = model.attention(example)
     if kinds is not None and not kinds:
-        got, expected = "a model without attention", "a model with attention"
+        got = "a model without attention"
+        expected = "a model with attention"
         fix = "omit it, or train a model with --config.model.attention=additive"
         raise UserError("--plot", got=got, expected=expected, fix=fix)
     if kinds and distributed.is_first_process():

@@ -83,12 +83,17 @@ def _keep_whole_lines(path: Path, is_quoted: bool) -> int:
     """Truncates a file after its last complete line; returns the number of lines. See `open_lines`."""
     if not path.exists():
         return 0
-    content, count, end, quotes, start = path.read_bytes(), 0, 0, 0, 0
+    content = path.read_bytes()
+    count = 0
+    end = 0
+    quotes = 0
+    start = 0
     while stop := content.find(b"\n", start) + 1:
         quotes += content.count(b'"', start, stop)
         start = stop
         if not (is_quoted and quotes % 2):  # quotes are doubled within a field, so they are even at the end of a row
-            count, end = count + 1, stop
+            count += 1
+            end = stop
     if end < len(content):
         path.write_bytes(content[:end])
     return count

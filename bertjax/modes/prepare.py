@@ -45,7 +45,8 @@ def checked_data(resolved: Resolved, workdir: Path) -> tuple[Data, Complete | No
         complete.settings.check_final()
         task = complete
     else:
-        complete, task = None, resolved.example()
+        complete = None
+        task = resolved.example()
     loop.check(task.task, task.settings, task.config, resolved.evaluations(task.task))
     return data, complete
 

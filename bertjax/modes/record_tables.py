@@ -32,7 +32,8 @@ class Writer:
 
     def __init__(self, form: str, task: PredictionTask, copied: Sequence[str]) -> None:
         """Initializes with "csv" or "tsv", the task of the records, and the columns that they copy from the input."""
-        self._form, self._columns = form, (*copied, *task.record_fields(), *_ALWAYS)
+        self._form = form
+        self._columns = (*copied, *task.record_fields(), *_ALWAYS)
         self.header = self._line(self._columns)
 
     def __call__(self, record: Record) -> str:
@@ -42,7 +43,8 @@ class Writer:
             is_flat = name in self._columns or not isinstance(value, Mapping)
             values |= {name: value} if is_flat else {f"{name}.{key}": part for key, part in value.items()}
         if unknown := values.keys() - {*self._columns}:
-            got, expected = f"a record with {', '.join(sorted(unknown))}", f"the columns {', '.join(self._columns)}"
+            got = f"a record with {', '.join(sorted(unknown))}"
+            expected = f"the columns {', '.join(self._columns)}"
             raise UserError(f"--format={self._form}", got=got, expected=expected, fix="set --format=jsonl")
         return self._line([values.get(column) for column in self._columns])
 
@@ -75,12 +77,14 @@ def parse_columns(text: str, source: str) -> tuple[str, ...]:
 def check_columns(columns: Sequence[str], task: PredictionTask, *, is_record: bool) -> None:
     """Raises UserError if the output does not write whole records, or if these have a name of a column already."""
     if not is_record:
-        got, expected = "an output without columns", "JSON lines, CSV or TSV"
+        got = "an output without columns"
+        expected = "JSON lines, CSV or TSV"
         raise UserError("--columns", got=got, expected=expected, fix="set --format to jsonl, csv or tsv, or omit it")
     fields = (*task.record_fields(), *_ALWAYS)
     taken = {*fields, *(field.partition(".")[0] for field in fields)}
     if both := [column for column in columns if column in taken]:
-        got, expected = f"{both[0]!r}, a name that records have already", f"other names than {', '.join(fields)}"
+        got = f"{both[0]!r}, a name that records have already"
+        expected = f"other names than {', '.join(fields)}"
         raise UserError("--columns", got=got, expected=expected, fix="omit this column, or rename it in the table")
 
 
@@ -103,7 +107,8 @@ def with_columns(
         is_bad = isinstance(example.source, BadInput)
         if columns and not example.columns and not is_bad:
             raise _without_columns(columns, f"{source}, which is no table")
-        row, found = tables.Row(example.columns, f"row {number} of {source}"), {}
+        row = tables.Row(example.columns, f"row {number} of {source}")
+        found = {}
         try:
             found = {column: _value_of(row, column) for column in columns if row.values}
         except RowError as error:
@@ -135,5 +140,6 @@ def _as_text(value: Any) -> str:
 
 
 def _without_columns(columns: Sequence[str], got: str) -> UserError:
-    expected, fix = "a table, whose rows have columns", "omit it, or name a table in --input; lines have no columns"
+    expected = "a table, whose rows have columns"
+    fix = "omit it, or name a table in --input; lines have no columns"
     return UserError(f"--columns={','.join(columns)}", got=got, expected=expected, fix=fix)

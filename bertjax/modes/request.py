@@ -103,10 +103,12 @@ def config_of(request: Request, given: ConfigTree | None) -> ConfigTree:
     if request.mode == "export" and request.output == "-":
         raise UserError("--output", got="none", expected="a folder to export to", fix="add --output=FOLDER")
     if request.output.endswith(".gz"):
-        expected, fix = "an uncompressed file", "omit .gz, and compress the file afterwards"
+        expected = "an uncompressed file"
+        fix = "omit .gz, and compress the file afterwards"
         raise UserError("--output", got=request.output, expected=expected, fix=fix)
     if request.checkpoint.startswith("each:") and request.mode != "evaluate":
-        expected, fix = "each: only with --mode=evaluate", "omit each:; last:3 is the mean of three checkpoints"
+        expected = "each: only with --mode=evaluate"
+        fix = "omit each:; last:3 is the mean of three checkpoints"
         raise UserError("--checkpoint", got=request.checkpoint, expected=expected, fix=fix)
     if request.columns and request.mode != "predict":
         raise UserError("--columns", got=f"--mode={request.mode}", expected="--mode=predict", fix="omit it")

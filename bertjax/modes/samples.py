@@ -33,7 +33,8 @@ def write(task: TrainingTask, data: Data, settings: InferenceConfig, workdir: Pa
 
 def are_current(workdir: Path) -> bool:
     """Returns whether a run's folder has samples of its final checkpoint, or of a checkpoint that is gone."""
-    path, made_by = workdir / FILE, None
+    path = workdir / FILE
+    made_by = None
     if not path.exists():
         return False
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # of a damaged folder

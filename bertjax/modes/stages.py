@@ -153,7 +153,8 @@ class Resolved(NamedTuple):
             _check_hours(self.config)
         # Another task, because operations are counted with attention for any device.
         counted = self.build(fill({**with_plain_attention(self.config), "num_steps": 1}), vocabulary, TrainingConfig)
-        meter, config = Meter(counted.task, data, self.config["batch_size"]), self.config
+        meter = Meter(counted.task, data, self.config["batch_size"])
+        config = self.config
         if config["num_steps"] is None and not budget.hours:
             config = {**config, "num_steps": meter.num_steps(*budget.limit)}
         complete = self.build(fill(config), vocabulary, TrainingConfig)
@@ -245,7 +246,8 @@ def _check_mode(mode: str, module: Experiment) -> None:
     if module.Task.export:
         fixes["export"] = "add --mode=export --output=FOLDER, and omit --workdir"
     if mode not in fixes:
-        got, expected = "an experiment without training", " or ".join(f"--mode={name}" for name in fixes)
+        got = "an experiment without training"
+        expected = " or ".join(f"--mode={name}" for name in fixes)
         raise UserError(f"--mode={mode}", got=got, expected=expected, fix=next(iter(fixes.values())))
 
 
@@ -273,7 +275,8 @@ def for_use(resolved: Resolved, request: Request) -> Resolved:
     Raises:
       UserError: for a key that may not differ after training.
     """
-    config, module = resolved.config, resolved.module
+    config = resolved.config
+    module = resolved.module
     sources = request.sources if request.mode == "evaluate" else ()
     values = {key: value for key, value in request.overrides.items() if key.removeprefix("data.") not in sources}
     if values and trains(module):
@@ -289,7 +292,8 @@ def fit_to_devices(config: ConfigTree) -> ConfigTree:
     If the mesh does not fit, all devices go on the data axis. The batch size is rounded up to a multiple of the devices
     that rows are split over, which does not change validation metrics.
     """
-    count, mesh = jax.device_count(), config["mesh"]
+    count = jax.device_count()
+    mesh = config["mesh"]
     try:
         sharding.check_split(config, count)
     except UserError:
@@ -327,7 +331,9 @@ def with_weights(resolved: Resolved, request: Request) -> Resolved:
     Raises:
       UserError: if the weights do not exist or do not fit the config.
     """
-    config, run, published = resolved.config, resolved.run, resolved.published
+    config = resolved.config
+    run = resolved.run
+    published = resolved.published
     record = None
     if run and is_lost(config):
         config = restored(run, config, request.overrides)
@@ -357,7 +363,8 @@ def _by_experiment(request: Request, module: Experiment, config: ConfigTree, pub
     if request.mode in ("predict", "export"):
         config = without_sources(config)
         if added := config["data"].get("add_tokens"):
-            expected, fix = "no value, because only training adds tokens", "omit it, or train a run with it"
+            expected = "no value, because only training adds tokens"
+            fix = "omit it, or train a run with it"
             raise UserError("config key data.add_tokens", got=added, expected=expected, fix=fix)
     return module.resolve(config, published)
 
@@ -367,7 +374,8 @@ def _for_plan(config: ConfigTree) -> ConfigTree:
 
     Vocabulary sizes of the model default to `data.vocab_size`. An `init_from` that is not set yet is ignored.
     """
-    model, data = dict(config["model"]), config["data"]
+    model = dict(config["model"])
+    data = config["data"]
     for key in _VOCABULARIES:
         if key in model and model[key] is None and "vocab_size" in data:
             model[key] = data["vocab_size"]
@@ -376,7 +384,8 @@ def _for_plan(config: ConfigTree) -> ConfigTree:
 
 def _check_hours(config: ConfigTree) -> None:
     """Raises UserError if the config needs the number of updates, which is not known."""
-    optimizer, values = config["optimizer"], traverse_util.flatten_dict(config, sep=".")
+    optimizer = config["optimizer"]
+    values = traverse_util.flatten_dict(config, sep=".")
     for key in (key for key in extension.BY_PROGRESS if values.get(key)):
         fix = f"add {extension.BY_PROGRESS[key]}, or set budget.tokens or budget.flops"
         raise UserError(f"config key {key}", got=f"{values[key]}, with budget.hours", expected="no value", fix=fix)

@@ -86,7 +86,8 @@ class Checkpoints:
 
     def __init__(self, workdir: Path, config: CheckpointConfig) -> None:
         """Opens the checkpoints in the run's folder, which all processes share."""
-        self._folder, self._config = _folder_of(workdir), config
+        self._folder = _folder_of(workdir)
+        self._config = config
         self._manager = _Manager(
             self._folder,
             options=ocp.CheckpointManagerOptions(

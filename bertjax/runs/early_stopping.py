@@ -38,16 +38,22 @@ def find_stop(config: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -
       config: the run's config.
       records: the lines of its `metrics.jsonl`.
     """
-    patience, kept = config.get("evaluate_patience") or 0, config.get("checkpoint") or {}
-    metric, sign = kept.get("best_metric") or "", 1 if kept.get("best_mode") == "min" else -1
+    patience = config.get("evaluate_patience") or 0
+    kept = config.get("checkpoint") or {}
+    metric = kept.get("best_metric") or ""
+    sign = 1 if kept.get("best_mode") == "min" else -1
     if not patience:
         return None
     steps = (record for record in records if isinstance(record.get("step"), int) and record["step"] > 0)
     scores = {record["step"]: record[metric] for record in steps if isinstance(record.get(metric), int | float)}
-    best, best_step, waited = math.nan, 0, 0
+    best = math.nan
+    best_step = 0
+    waited = 0
     for step, score in sorted(scores.items()):
         if math.isfinite(score) and not sign * score >= sign * best:
-            best, best_step, waited = score, step, 0
+            best = score
+            best_step = step
+            waited = 0
         else:
             waited += 1
     return Stop(max(scores), metric, waited, best, best_step) if waited >= patience else None

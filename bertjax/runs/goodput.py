@@ -36,9 +36,12 @@ class Ledger:
           is_writer: whether this process writes the file.
           compile_seconds: returns the total time of compilation so far.
         """
-        self._workdir, self._is_writer, self._compile_seconds = workdir, is_writer, compile_seconds
+        self._workdir = workdir
+        self._is_writer = is_writer
+        self._compile_seconds = compile_seconds
         self._spent: dict[str, float] = defaultdict(float)
-        self._since, self._compiled = time.perf_counter(), compile_seconds()
+        self._since = time.perf_counter()
+        self._compiled = compile_seconds()
         self._trained = 0.0
 
     def __enter__(self) -> "Ledger":

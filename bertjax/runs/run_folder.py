@@ -194,7 +194,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     A key that one config lacks was added after that run. It counts as equal to its value in `_ADDED_LATER`, or else to
     a value that is off (False, 0, "", ()).
     """
-    one, two = lasting(old), lasting(new)
+    one = lasting(old)
+    two = lasting(new)
     off = {key for key in one.keys() ^ two.keys() if not (one.get(key) or two.get(key) or _ADDED_LATER.get(key))}
     return [
         f"{key}: {one.get(key, _ADDED_LATER.get(key))!r} before, {two.get(key, _ADDED_LATER.get(key))!r} now"

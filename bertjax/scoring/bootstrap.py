@@ -16,7 +16,10 @@ from bertjax.errors import UserError
 RESAMPLES = 1000
 CONFIDENCE = 95  # percent
 
-_MULTIPLIER, _INCREMENT, _MODULUS, _SEED_END = 0x5DEECE66D, 0xB, 1 << 48, 0x330E
+_MULTIPLIER = 0x5DEECE66D
+_INCREMENT = 0xB
+_MODULUS = 1 << 48
+_SEED_END = 0x330E
 
 
 class Interval(NamedTuple):
@@ -83,8 +86,10 @@ def compare(ours: Float64[np.ndarray, " D"], theirs: Float64[np.ndarray, " E"]) 
 def _draws(size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
     """Yields the indices of the documents of each resample, drawn from `size` documents."""
     # After k + 1 steps from a state, the next one is multipliers[k] * state + increments[k], modulo 2**48.
-    multipliers, increments = np.empty(size, np.uint64), np.empty(size, np.uint64)
-    multiplier, increment = 1, 0
+    multipliers = np.empty(size, np.uint64)
+    increments = np.empty(size, np.uint64)
+    multiplier = 1
+    increment = 0
     for step in range(size):
         multiplier = multiplier * _MULTIPLIER % _MODULUS
         increment = (increment * _MULTIPLIER + _INCREMENT) % _MODULUS

@@ -29,7 +29,8 @@ def v_measure(classes: Sequence[object], clusters: Sequence[object]) -> Agreemen
     each = [np.unique(np.asarray(names), return_inverse=True)[1] for names in (classes, clusters)]
     table = np.zeros([numbers.max() + 1 for numbers in each])
     np.add.at(table, tuple(each), 1)
-    of_classes, of_clusters = _entropy(table.sum(axis=1)), _entropy(table.sum(axis=0))
+    of_classes = _entropy(table.sum(axis=1))
+    of_clusters = _entropy(table.sum(axis=0))
     shared = max(of_classes + of_clusters - _entropy(table.ravel()), 0.0)
     homogeneity, completeness = (shared / whole if whole else 1.0 for whole in (of_classes, of_clusters))
     both = homogeneity + completeness
@@ -79,7 +80,8 @@ def _lloyd(
     clusters: np.ndarray = np.full(len(vectors), -1)
     for _ in range(_MOST_STEPS):
         distances = squares[:, None] - 2 * vectors @ centers.T + np.square(centers).sum(axis=1)
-        before, clusters = clusters, distances.argmin(axis=1)
+        before = clusters
+        clusters = distances.argmin(axis=1)
         own = distances[np.arange(len(vectors)), clusters]
         counts = np.bincount(clusters, minlength=len(centers))
         empty = np.flatnonzero(counts == 0)

@@ -60,5 +60,6 @@ def accuracies(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 def wilson(share: float, count: int) -> tuple[float, float]:
     """Returns the 95 % confidence interval of a share of `count` trials (Wilson 1927)."""
     square = _QUANTILE**2 / count
-    center, half = share + square / 2, _QUANTILE * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    center = share + square / 2
+    half = _QUANTILE * math.sqrt(share * (1 - share) / count + square / (4 * count))
     return (center - half) / (1 + square), (center + half) / (1 + square)

@@ -47,7 +47,8 @@ def difference(ours: Float64[np.ndarray, " N"], theirs: Float64[np.ndarray, " M"
     # Imported here, because only sweeps compute intervals. scipy.stats would take far longer to import.
     from scipy import special
 
-    freedom, error = len(differences) - 1, float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    freedom = len(differences) - 1
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
     reach = error * float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 200))
     p = 2 * float(special.stdtr(freedom, -abs(mean) / error))
     return Difference(mean, mean - reach, mean + reach, p)

@@ -47,11 +47,14 @@ def fit(
     from scipy import optimize
 
     x = np.asarray(vectors, np.float64)
-    columns, size, scale = num_classes if num_classes > 2 else 1, x.shape[1], strength * len(x)
+    columns = num_classes if num_classes > 2 else 1
+    size = x.shape[1]
+    scale = strength * len(x)
     targets = np.eye(num_classes)[labels]
 
     def loss(flat: Float64[np.ndarray, " P"]) -> tuple[float, Float64[np.ndarray, " P"]]:
-        weights, biases = flat[: size * columns].reshape(size, columns), flat[size * columns :]
+        weights = flat[: size * columns].reshape(size, columns)
+        biases = flat[size * columns :]
         logits = np.zeros((len(x), num_classes))
         logits[:, -columns:] = x @ weights + biases
         logits -= logits.max(axis=1, keepdims=True)
@@ -63,6 +66,7 @@ def fit(
 
     options = {"maxiter": max_iterations, "maxfun": 10 * max_iterations, "gtol": _TOLERANCE, "ftol": 0.0}
     found = optimize.minimize(loss, np.zeros(columns * (size + 1)), jac=True, method="L-BFGS-B", options=options).x
-    weights, biases = np.zeros((size, num_classes)), np.zeros(num_classes)
+    weights = np.zeros((size, num_classes))
+    biases = np.zeros(num_classes)
     weights[:, -columns:], biases[-columns:] = found[: size * columns].reshape(size, columns), found[size * columns :]
     return Probe(weights, biases)

@@ -13,7 +13,10 @@ from jaxtyping import Float, Float64, Int64
 
 # The queries and documents whose scores are in memory together. Early blocks have fewer documents: they suffice to
 # exclude most documents of the later ones. A thread has the scores of a few queries.
-_QUERIES, _FIRST, _DOCUMENTS, _OF_THREAD = 1 << 8, 1 << 9, 1 << 14, 1 << 6
+_QUERIES = 1 << 8
+_FIRST = 1 << 9
+_DOCUMENTS = 1 << 14
+_OF_THREAD = 1 << 6
 
 
 def search(
@@ -29,10 +32,12 @@ def search(
       documents: the vectors of the documents.
       count: the number of documents for each query; K is at most N.
     """
-    queries, count = np.asarray(queries, np.float32), min(count, len(documents))
+    queries = np.asarray(queries, np.float32)
+    count = min(count, len(documents))
     scores: np.ndarray = np.full((len(queries), count), -np.inf, np.float32)
     indices: np.ndarray = np.full(scores.shape, -1, np.int64)
-    start, size = 0, max(_FIRST, count)
+    start = 0
+    size = max(_FIRST, count)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while start < len(documents) and count:
             block = np.asarray(documents[start : start + size], np.float32)
@@ -41,7 +46,8 @@ def search(
                 parts = ([*range(_OF_THREAD, _QUERIES, _OF_THREAD)],) * 3
                 found = map(np.split, (scores[own], indices[own], queries[own] @ block.T), parts)
                 list(pool.map(_update, *found, itertools.repeat(start)))
-            start, size = start + len(block), max(size, min(2 * size, _DOCUMENTS))
+            start = start + len(block)
+            size = max(size, min(2 * size, _DOCUMENTS))
     order = np.lexsort((-indices, -scores), axis=1)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(indices, order, axis=1)
 
@@ -59,7 +65,8 @@ def _update(
     each = np.bincount(rows, minlength=queries)
     width = int(each.max(initial=0))
     slots = count + np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
-    merged, numbers = np.full((queries, count + width), -np.inf, np.float32), np.full((queries, count + width), -1)
+    merged = np.full((queries, count + width), -np.inf, np.float32)
+    numbers = np.full((queries, count + width), -1)
     merged[:, :count], numbers[:, :count] = scores, indices
     merged[rows, slots], numbers[rows, slots] = found.ravel()[places], start + columns
     lowest = np.partition(merged, width, axis=1)[:, width, None]  # of the `count` largest scores

@@ -72,7 +72,8 @@ class RougeConfig(Constrained, prefix="rouge"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ok, fix = not self.stem or FLAVORS[self.flavor].stem is not None, "set --config.rouge.stem=False"
+        ok = not self.stem or FLAVORS[self.flavor].stem is not None
+        fix = "set --config.rouge.stem=False"
         self.check(ok, "stem", f"False with rouge.flavor={self.flavor}", fix=fix)
         ok = self.words in (None, _TO_REFERENCE) or _is_count(self.words)
         self.check(ok, "words", "at least 1, 'reference', or None", fix="use None to score all words")
@@ -172,7 +173,8 @@ def _limited(
 
 def _counts(candidate: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
     """Returns for each metric the numbers of units in both summaries, in the candidate, and in the reference."""
-    ours, theirs = list(chain.from_iterable(candidate)), list(chain.from_iterable(reference))
+    ours = list(chain.from_iterable(candidate))
+    theirs = list(chain.from_iterable(reference))
     sizes = len(ours), len(theirs)
     bigrams = max(sizes[0] - 1, 0), max(sizes[1] - 1, 0)
     return [

@@ -37,7 +37,8 @@ def union_lcs_length(reference: Sequence[Words], candidate: Sequence[Words]) -> 
     available = Counter(word for sentence in candidate for word in sentence)
     found: Counter[int] = Counter()
     for sentence in reference:
-        places, union = _places(sentence), 0
+        places = _places(sentence)
+        union = 0
         for other in candidate:
             union |= _lcs(places, len(sentence), other)
         found.update(word for place, word in enumerate(sentence) if union >> place & 1)
@@ -74,7 +75,8 @@ def _growth(places: Mapping[int, int], length: int, other: Words) -> list[int]:
 def _lcs(places: Mapping[int, int], length: int, other: Words) -> int:
     """Returns the positions of our text that are in its LCS with `other`, as bits; see `_growth` for the arguments."""
     rows = _growth(places, length, other)
-    left, chosen = (1 << length) - 1, 0
+    left = (1 << length) - 1
+    chosen = 0
     for word, grows in zip(reversed(other), reversed(rows), strict=True):
         matches = places.get(word, 0)
         # Our last words are dropped while they differ from this word and the LCS is equally long without them.

@@ -37,7 +37,8 @@ def score_v1(predictions: Mapping[str, str], references: References) -> dict[str
       UserError: if there are no questions, or if a question has no reference answer.
     """
     _check_any(references)
-    exact, f1 = [], []
+    exact = []
+    f1 = []
     for question, answers in references.items():
         if not answers:
             expected = "at least one, since SQuAD 1.1 has no questions without answer"
@@ -117,7 +118,8 @@ def _f1(predicted: list[str], reference: list[str], both_empty: float) -> float:
     if not same:
         return 0.0
     # Computed in the same steps as in the scripts: the search for the best threshold compares sums to the last bit.
-    precision, recall = same / len(predicted), same / len(reference)
+    precision = same / len(predicted)
+    recall = same / len(reference)
     return 2 * precision * recall / (precision + recall)
 
 

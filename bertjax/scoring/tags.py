@@ -23,9 +23,12 @@ def score(predictions: Sentences, references: Sentences) -> dict[str, float]:
       UserError: if numbers or lengths of sentences differ, if there are no sentences, or if a tag is no chunk tag.
     """
     _check_aligned(predictions, references)
-    predicted, present, right = Counter[str](), Counter[str](), Counter[str]()
+    predicted = Counter[str]()
+    present = Counter[str]()
+    right = Counter[str]()
     for ours, theirs in zip(predictions, references, strict=True):
-        our_spans, their_spans = set(spans(ours)), set(spans(theirs))
+        our_spans = set(spans(ours))
+        their_spans = set(spans(theirs))
         predicted.update(kind for kind, _, _ in our_spans)
         present.update(kind for kind, _, _ in their_spans)
         right.update(kind for kind, _, _ in our_spans & their_spans)

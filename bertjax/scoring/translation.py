@@ -153,7 +153,8 @@ def signature(name: str, references: References, normalization: str = "") -> str
       UserError: if the metric has no signature, such as `exact_match`.
     """
     _check_name(name, _METRICS)
-    metric, counts = _METRICS[name](), {len(row) for row in references}
+    metric = _METRICS[name]()
+    counts = {len(row) for row in references}
     metric.num_refs = counts.pop() if len(counts) == 1 else -1  # set by scoring; -1 if the number varies
     return f"{metric.get_signature()}{normalization and f'|normalized:{normalization}'}"
 

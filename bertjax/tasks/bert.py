@@ -47,7 +47,8 @@ class ModelConfig(HeadConfig):
 
     def encoder(self, vocab: Sequence[str]) -> HeadConfig:
         """Returns the config of the encoder. Raises UserError if the vocabulary is larger than `vocab_size`."""
-        size, room = len(vocab), self.vocab_size or len(vocab)
+        size = len(vocab)
+        room = self.vocab_size or len(vocab)
         completion.check_vocab_size(size, room)
         return part(HeadConfig, dataclasses.replace(self, vocab_size=room))
 
@@ -119,12 +120,16 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
           model: the whole model.
           seq_len: the maximum number of tokens of a row to predict on.
         """
-        size, room = len(tokenizer.vocab), bert.vocab_size
+        size = len(tokenizer.vocab)
+        room = bert.vocab_size
         if config.init_from and room - size > _MOST_PADDING and not has_only_specials(tokenizer.vocab):
             told = "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?"
             _log.warning(told, size, room)
-        self._config, self._tokenizer, self._seq_len = config, tokenizer, seq_len
-        self._model_config, self._model = bert, model
+        self._config = config
+        self._tokenizer = tokenizer
+        self._seq_len = seq_len
+        self._model_config = bert
+        self._model = model
         self._has_seen_rows = False
         self._codec = config.codec(tokenizer)
 
@@ -145,7 +150,8 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         """Warns if many tokens of the first rows are unknown."""
         if self._has_seen_rows:
             return
-        self._has_seen_rows, tokenizer = True, self._tokenizer
+        self._has_seen_rows = True
+        tokenizer = self._tokenizer
         special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
         ids = np.concatenate([np.zeros(0, np.int32), *(np.ravel(row["input_ids"]) for row in rows)])
         ids = ids[~np.isin(ids, special)]
@@ -162,7 +168,8 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         """Returns `tokens` of `pretrained.warm_start`. Weights of a run that has added the tokens have all of them."""
         if not getattr(self._config.data, "add_tokens", ()):
             return None
-        known, size = open_vocabulary(self._config, published).vocab_size, self._tokenizer.vocab_size
+        known = open_vocabulary(self._config, published).vocab_size
+        size = self._tokenizer.vocab_size
         return (known, size) if known < size else None
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
@@ -223,7 +230,8 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
           more: additional keys of config.json.
           max_length: the tokens to which the tokenizer truncates. Default: the positions of the encoder.
         """
-        tokenizer, config = self._tokenizer, config or self._model_config
+        tokenizer = self._tokenizer
+        config = config or self._model_config
         family = family or self._config.model.family or families.of_model(vars(config))
         huggingface.save(folder, params, config, architecture, labels, more, self._special, family)
         tokenizer.save(folder, max_length or config.max_positions, token_types=config.type_vocab_size > 1)

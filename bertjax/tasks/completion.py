@@ -40,7 +40,8 @@ def bert(
     Raises:
       UserError: if a size is missing or contradicts the folder, or there is no vocabulary.
     """
-    model, data = dict(config["model"]), dict(config["data"])
+    model = dict(config["model"])
+    data = dict(config["data"])
     if published:
         known = {key: value for key, value in published.model.items() if key in MODEL_KEYS or key in model}
         if extends_positions or known["positions"] != "learned":
@@ -53,7 +54,8 @@ def bert(
         if published.lowercase is not None:
             values["data.lowercase"] = published.lowercase
         for name, value in values.items():
-            subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
+            subtree = model if name.startswith("model.") else data
+            key = name.split(".")[1]
             given = subtree.get(key)
             if name in _DEFAULTS_OF_HEADS and given is not None:
                 continue
@@ -62,7 +64,8 @@ def bert(
             subtree[key] = value
         _set_row_keys(data, published)
     for name, value in defaults.items():
-        subtree, key = (model if name.startswith("model.") else data), name.split(".")[1]
+        subtree = model if name.startswith("model.") else data
+        key = name.split(".")[1]
         if key in subtree and subtree[key] in (None, ""):
             subtree[key] = value
     _check_complete(config["experiment"], model, data)
@@ -70,7 +73,8 @@ def bert(
         model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
-        family, of_run = families.find(model["family"]), published.config["data"] if published.is_run else {}
+        family = families.find(model["family"])
+        of_run = published.config["data"] if published.is_run else {}
         has_head = "next_sentence" in family.heads.get("BertForPreTraining", ()) or of_run.get("next_sentence")
         if not has_head:
             _log.warning("data.next_sentence=False: %s has no next-sentence prediction", family.label)
@@ -98,7 +102,8 @@ def sentences(config: Mapping[str, Any], known: Sentences, size: int) -> dict[st
     }
     used = {key: value if config[key] is None else config[key] for key, value in stated.items() if key in config}
     if used["dense"]:
-        folder, pooling = config["init_from"], used["sentence_pooling"]
+        folder = config["init_from"]
+        pooling = used["sentence_pooling"]
         if [*used["dense"]] != stated["dense"]:
             expected = "() or " + (
                 f"{stated['dense']}, as in {folder}" if known.dense else "no value: init_from has none"
@@ -115,7 +120,8 @@ def sentences(config: Mapping[str, Any], known: Sentences, size: int) -> dict[st
 
 def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
     """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
-    added, is_folder = data.get("add_tokens", ()), bool(published.config and not published.is_run)
+    added = data.get("add_tokens", ())
+    is_folder = bool(published.config and not published.is_run)
     if not (added or is_folder):
         return room
     tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
@@ -196,7 +202,8 @@ def _check_complete(experiment: str, model: Mapping[str, Any], data: Mapping[str
 
 def _set_row_keys(data: dict[str, Any], published: Published) -> None:
     """Sets keys of `data` that are None to those of the model's training rows; warns about keys that differ."""
-    rows, path = published.rows, published.path
+    rows = published.rows
+    path = published.path
     for key in data.keys() & rows.keys():
         if data[key] is None:
             data[key] = rows[key]

@@ -98,7 +98,8 @@ class FineTuningConfig(EpochsConfig):
         buckets.check_seq_len(self.data.seq_len, self.model.max_positions)
         wrong = [f"model.{key}={value}" for key in _NOT_PACKED if (value := getattr(self.model, key, None))]
         expected = "False, or a classifier directly on BERT: a BiLSTM would mix the examples of a row"
-        got, ok = f"True with {', '.join(wrong)}", not (self.data.is_packed and wrong)
+        got = f"True with {', '.join(wrong)}"
+        ok = not (self.data.is_packed and wrong)
         self.data.check(ok, "packing", expected, got=got, fix="omit one of them")
 
 
@@ -114,7 +115,8 @@ class ClassWeightsConfig(FineTuningConfig):
 
     def check_weights(self, labels: Sequence[str]) -> None:
         """Raises UserError unless there are no class weights, or a valid one for each class."""
-        weights, fix = self.class_weights, "give the weights in that order"
+        weights = self.class_weights
+        fix = "give the weights in that order"
         ok = not weights or (len(weights) == len(labels) and min(weights) >= 0 and 0 < sum(weights) < math.inf)
         expected = f"a number of 0 or more for each of {', '.join(labels)}, not all of them 0, or no weights"
         self.check(ok, "class_weights", expected, fix=fix)
@@ -189,8 +191,10 @@ class FineTuningData(PreparedData[C, R]):
         return kept if kept and kept.content == self._given().content else None
 
     def _given(self) -> Tokenizer:
-        data, fix = self._config.data, "set --config.data.vocab_file or --config.init_from"
-        got, expected = "nothing, and no init_from with a vocabulary", "a vocab.txt, or a tokenizer.json, or a folder"
+        data = self._config.data
+        fix = "set --config.data.vocab_file or --config.init_from"
+        got = "nothing, and no init_from with a vocabulary"
+        expected = "a vocab.txt, or a tokenizer.json, or a folder"
         data.check(data.vocab_file, "vocab_file", f"{expected} with a vocabulary", got=got, fix=fix)
         return vocabulary_config.load_tokenizer(Path(data.vocab_file), data.lowercase, data.add_tokens)
 
@@ -241,7 +245,8 @@ class FineTuningData(PreparedData[C, R]):
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches:
-        config, data = self._config, self._config.data
+        config = self._config
+        data = self._config.data
         lengths = buckets.bucket_lengths(data.seq_len, self.row_lengths)
         return training_batches(self.rows, lengths, data.is_packed, config.batch_size, config.seed)
 
@@ -280,7 +285,8 @@ class FineTuningTask(BertTask[C], SampledTask):
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         """The shapes of `packed_rows.training_batches`."""
-        size, length = self._config.batch_size, self._config.data.seq_len
+        size = self._config.batch_size
+        length = self._config.data.seq_len
         if self._config.data.is_packed:
             token_dtypes = {"position_ids": np.int32, **self.token_dtypes}
             example_dtypes = {"cls_positions": np.int32, **self.example_dtypes}

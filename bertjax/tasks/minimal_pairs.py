@@ -68,7 +68,8 @@ def score(results: Iterable[tuple[Example, Sequence[Output]]]) -> dict[str, floa
     """Returns the accuracies; see `scoring.minimal_pairs.accuracies`."""
     pairs = []
     for example, outputs in results:
-        pair, values = example.source, log_probabilities(example.rows, outputs)
+        pair = example.source
+        values = log_probabilities(example.rows, outputs)
         counts = sum(map(len, pair.good)), sum(map(len, pair.bad))
         sums = float(values[: counts[0]].sum()), float(values[counts[0] :].sum())
         pairs.append(ScoredPair(pair.groups, sums, counts))

@@ -58,7 +58,9 @@ class PreparedData(Data, Generic[C, R]):
     """
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
-        self._config, self._folder, self._published = config, folder, published
+        self._config = config
+        self._folder = folder
+        self._published = published
         self._trains = bool(config.data.source)
 
     @property

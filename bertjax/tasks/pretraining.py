@@ -74,11 +74,13 @@ class PretrainingConfig(ExperimentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        model, data = self.model, self.data
+        model = self.model
+        data = self.data
         most = model.max_positions
         data.check(data.seq_len <= most, "seq_len", f"at most model.max_positions={most}", fix="lower data.seq_len")
         has_table = bool(self.init_from) and model.positions == "learned"
-        ok, got = 0 <= self.learned_positions <= most * has_table, f"{self.learned_positions} with {self.init_from!r}"
+        ok = 0 <= self.learned_positions <= most * has_table
+        got = f"{self.learned_positions} with {self.init_from!r}"
         expected = f"0, or up to model.max_positions={most} if init_from names a model with learned positions"
         fix = "set it to the data.seq_len that the model was trained with, or to 0"
         self.check(ok, "learned_positions", expected, got=got, fix=fix)
@@ -111,9 +113,11 @@ class PretrainingData(Data, Generic[C]):
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         corpus = config.data.corpus
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
-            corpus, folder = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=()), folder / "data"
+            corpus = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=())
+            folder = folder / "data"
         corpus.check_source()
-        self._config, self._preparation = config, Preparation(corpus, folder)
+        self._config = config
+        self._preparation = Preparation(corpus, folder)
         self._batch_config = config.batches
         self._batches: dict[tuple[str, BatchConfig], PretrainingBatches] = {}
 
@@ -146,7 +150,8 @@ class PretrainingData(Data, Generic[C]):
         stages = self._batch_config.stages
         for stage, after in itertools.zip_longest(stages, stages[1:]):
             times = stage.batch_size // self._config.batch_size
-            first, own = max(start, stage.begin), (rows[:, None] * times + np.arange(times)).ravel()
+            first = max(start, stage.begin)
+            own = (rows[:, None] * times + np.arange(times)).ravel()
             if after is None:
                 yield from self._of("train", stage).training(first, own)
             elif first < after.begin:
@@ -163,9 +168,11 @@ class PretrainingData(Data, Generic[C]):
         Classes are those of next-sentence prediction. In short rows and documents most second segments are random,
         because a chunk of one sentence always gets a random one.
         """
-        costs, found = self.costs(), np.zeros(4)
+        costs = self.costs()
+        found = np.zeros(4)
         for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
-            words, pairs = batch["masked_weights"], batch.get("next_sentence_weights", np.zeros(1))
+            words = batch["masked_weights"]
+            pairs = batch.get("next_sentence_weights", np.zeros(1))
             losses = 0.0 if costs is None else costs[batch["masked_labels"]]
             random = batch.get("next_sentence_labels", 0)
             found += [np.sum(losses * words), words.sum(), np.sum(random * pairs), pairs.sum()]
@@ -224,7 +231,8 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
         The last stage then begins with positions that are trained: in the first stages, attention learns which tokens
         are near each other (docs/results.md). A model in `init_from` has learned `learned_positions`, or all of them.
         """
-        longest, learned = self._batch_config.pairs.seq_len, batch["input_ids"].shape[1]
+        longest = self._batch_config.pairs.seq_len
+        learned = batch["input_ids"].shape[1]
         if self._config.init_from:
             learned = max(learned, self._config.learned_positions or self._model_config.max_positions)
         return tree if learned >= longest else pretrained.copy_positions(tree, learned, longest)
@@ -244,10 +252,13 @@ def scored(terms: Mapping[str, tuple[Array, Array, Array]]) -> tuple[Sums, Metri
     Args:
       terms: logits, labels and weights of predictions, by the name of the term.
     """
-    sums, metrics = {}, {}
+    sums = {}
+    metrics = {}
     for name, (logits, labels, weights) in terms.items():
         # With flat rows, as in the head, XLA merges the reductions.
-        logits, labels, weights = logits.reshape(-1, logits.shape[-1]), labels.ravel(), weights.ravel()
+        logits = logits.reshape(-1, logits.shape[-1])
+        labels = labels.ravel()
+        weights = weights.ravel()
         sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
         right = jnp.sum(is_best(logits, labels) * weights)
         metrics[f"{name}_loss"] = (sums[name], jnp.sum(weights))

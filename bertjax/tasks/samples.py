@@ -96,7 +96,8 @@ def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:
 
 def texts(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[str]:
     """Returns the one or two texts of a row, decoded from its tokens."""
-    found, special = [], (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+    found = []
+    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
     for segment in range(int(row["token_type_ids"].max(initial=0)) + 1):
         ids = row["input_ids"][row["token_type_ids"] == segment].tolist()
         found.append(tokenizer.decode([token for token in ids if token not in special]))

@@ -101,10 +101,12 @@ def loss(
     "perplexity" see `metric_log.means`.
     """
     # With flat rows, as in the output layer, XLA merges the reductions.
-    logits, labels = logits.reshape(-1, logits.shape[-1]), batch["labels"].ravel()
+    logits = logits.reshape(-1, logits.shape[-1])
+    labels = batch["labels"].ravel()
     is_token = batch["target_segment_ids"].ravel() != 0
     each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
-    nll, number = jnp.sum(cross_entropy(logits, labels) * is_token), count(is_token)
+    nll = jnp.sum(cross_entropy(logits, labels) * is_token)
+    number = count(is_token)
     metrics = {
         "tokens": (number, jnp.ones(())),
         "nll": (nll, number),
@@ -135,7 +137,8 @@ def generate(
       continues: which ids continue the previous word; see `beam_search`. Sampling ignores it.
     """
     variables = {"params": params}
-    sources, segments = batch["input_ids"], batch["segment_ids"]
+    sources = batch["input_ids"]
+    segments = batch["segment_ids"]
     # The cache need not be longer than the limit of the longest source.
     most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
     config = dataclasses.replace(config, max_length=min(config.max_length, most))
@@ -241,7 +244,8 @@ def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Ex
 
 def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
     """Returns a key per row that depends only on its tokens and its number, not on the batch or the padding."""
-    sources, segments = batch["input_ids"], batch["segment_ids"]
+    sources = batch["input_ids"]
+    segments = batch["segment_ids"]
     odd = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
     digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)

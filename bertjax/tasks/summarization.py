@@ -215,7 +215,8 @@ class SummarizationTask(BertTask[C], SampledTask):
     def export(self, params: Params, folder: Path) -> None:
         """Writes weights and vocabulary; `transformers.AutoModel.from_pretrained` opens the encoder."""
         rows = {key: getattr(self._config.data, key) for key in ("words", "interval_segments")}
-        bert, tokenizer = self._model_config, self._tokenizer
+        bert = self._model_config
+        tokenizer = self._tokenizer
         family = self._config.model.family or families.of_model(vars(bert))
         presumm.save(folder, params, bert, self._head, rows, family=family, special=self._special)
         tokenizer.save(folder, bert.max_positions, token_types=bert.type_vocab_size > 1)

@@ -61,9 +61,12 @@ class TextEncoder(View):
         for pooling in sentences.pooling.split("+"):
             choice(pooling, POOLINGS, "sentence_pooling")
         self._encoder = BertFeatures(task.encoder, layers, "concatenation")
-        self._sentences, self._dense = sentences, SentenceDense(sentences.dense)
-        self._lengths, self._on_bad_row = bucket_lengths(seq_len), on_bad_row
-        no_table, is_included = Columns("", ()), sentences.includes_prompt
+        self._sentences = sentences
+        self._dense = SentenceDense(sentences.dense)
+        self._lengths = bucket_lengths(seq_len)
+        self._on_bad_row = on_bad_row
+        no_table = Columns("", ())
+        is_included = sentences.includes_prompt
         self._codec = PromptedTextCodec(task.tokenizer, seq_len, no_table, prompt=prompt, includes_prompt=is_included)
         self._pooled_size = task.encoder.hidden_size * (1 + sentences.pooling.count("+"))
         self.size = sentences.dense[-1].size if sentences.dense else self._pooled_size
@@ -71,7 +74,8 @@ class TextEncoder(View):
 
     @property
     def made_with(self) -> Mapping[str, Any]:
-        codec, sentences = self._codec, self._sentences
+        codec = self._codec
+        sentences = self._sentences
         return {
             "model": dataclasses.asdict(self._encoder.config),
             "model.layers": self._encoder.layers,
@@ -172,9 +176,11 @@ def text_encoder(
       UserError: for a model without a BERT, or options that do not fit the folder.
     """
     if not isinstance(task, BertTask):
-        got, expected = f"a model of the task {config['experiment']}", "a model with a BERT"
+        got = f"a model of the task {config['experiment']}"
+        expected = "a model with a BERT"
         raise UserError("encode", got=got, expected=expected, fix="load another folder")
-    folder, known = published.path, published.sentences or Sentences()
+    folder = published.path
+    known = published.sentences or Sentences()
     if sentence_transformers.lowercases(folder) and not published.lowercase:
         expected = "False, or a tokenizer that lowercases"
         raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
@@ -189,7 +195,8 @@ def text_encoder(
     seq_len = min(published.max_length or task.encoder.max_positions, task.encoder.max_positions)
     prompt = sentence_transformers.prompt_of(known, None, folder)
     if is_stated:
-        seq_len, prompt = config["data"]["seq_len"], config["prompt"]
+        seq_len = config["data"]["seq_len"]
+        prompt = config["prompt"]
     on_bad_row = config["data"].get("on_bad_row", "stop")
     return TextEncoder(task, vectors.layers, sentences, seq_len, prompt, on_bad_row)
 

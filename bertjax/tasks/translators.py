@@ -22,8 +22,10 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
     Raises:
       UserError: if the model is missing, or a key contradicts the folder.
     """
-    model, whole = dict(config["model"]), {key: config[key] for key in ("architecture", "start_token")}
-    data, decoding = config["data"], dict(config["decoding"])
+    model = dict(config["model"])
+    whole = {key: config[key] for key in ("architecture", "start_token")}
+    data = config["data"]
+    decoding = dict(config["decoding"])
     if published:
         known, found, prefixes = published.translation()
         wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}

@@ -99,7 +99,8 @@ class Compilations:
 
     def __init__(self) -> None:
         self.programs: list[str] = []
-        self.seconds, self.cache_hits = 0.0, 0
+        self.seconds = 0.0
+        self.cache_hits = 0
 
     def __enter__(self) -> "Compilations":
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
@@ -128,7 +129,8 @@ class Recompilations:
         """Takes the announced shapes of batches; each may be compiled once."""
         self._expected = [_shapes(spec) for spec in specs]
         self._number = len(self._expected)
-        self._count, self._message = 0, ""
+        self._count = 0
+        self._message = ""
 
     def expects(self, batch: Mapping[str, jax.Array]) -> bool:
         """Returns whether a batch is the first one of an announced shape, so that the step will be compiled."""

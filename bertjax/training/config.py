@@ -37,7 +37,8 @@ class EvaluationConfig(InferenceConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         got = f"{self.accumulation_steps} micro-batches for batch_size {self.batch_size}"
-        ok, fix = self.batch_size % self.accumulation_steps == 0, "change batch_size or accumulation_steps"
+        ok = self.batch_size % self.accumulation_steps == 0
+        fix = "change batch_size or accumulation_steps"
         self.check(ok, "accumulation_steps", "a divisor of batch_size", got=got, fix=fix)
 
 
@@ -109,7 +110,8 @@ class TrainingConfig(EvaluationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(self.num_steps is not None or bool(self.budget.hours), "num_steps", "a number of updates")
-        ok, fix = not self.evaluate_patience or self.checkpoint.best_metric, "set --config.checkpoint.best_metric"
+        ok = not self.evaluate_patience or self.checkpoint.best_metric
+        fix = "set --config.checkpoint.best_metric"
         got = f"{self.evaluate_patience}, but no checkpoint.best_metric"
         self.check(ok, "evaluate_patience", "a metric that should improve", got=got, fix=fix)
 
@@ -118,14 +120,18 @@ class TrainingConfig(EvaluationConfig):
         kept = self.checkpoint
         kind, _, count = kept.final.partition(":")
         if kind == "best" and not kept.best_metric:
-            got, fix = f"{kept.final}, but no checkpoint.best_metric", "set --config.checkpoint.best_metric"
+            got = f"{kept.final}, but no checkpoint.best_metric"
+            fix = "set --config.checkpoint.best_metric"
             expected = "a metric that defines the best checkpoint"
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         if self.num_steps is None:
             return
-        every, most, patience = kept.save_every, kept.keep, self.evaluate_patience
+        every = kept.save_every
+        most = kept.keep
+        patience = self.evaluate_patience
         if kind.isdecimal() and patience:
-            got, expected = f"step {kind}, in a run that may end before", "latest, best, or the mean of several"
+            got = f"step {kind}, in a run that may end before"
+            expected = "latest, best, or the mean of several"
             fix = "choose one of these, or set --config.evaluate_patience=0"
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         saved = [*range(every, self.num_steps, every)[-most:], self.num_steps][-most:]
@@ -137,7 +143,8 @@ class TrainingConfig(EvaluationConfig):
                 fix="choose one of these, or save or keep more checkpoints (checkpoint.{save_every,keep})",
             )
         if kind == "best":  # only checkpoints that are also evaluated
-            every, most = math.lcm(every, self.evaluate_every), kept.keep_best
+            every = math.lcm(every, self.evaluate_every)
+            most = kept.keep_best
         surely = min(self.num_steps, patience * self.evaluate_every) if patience else self.num_steps  # updates
         available = min(-(-surely // every), most)
         if count and int(count) > available:

@@ -22,8 +22,10 @@ from bertjax.training.step import StepReport, TrainState
 _log = logging.getLogger(__name__)
 
 # Of a normal distribution, 1.4826 times the median absolute deviation is the standard deviation.
-_DEVIATIONS, _MAD_TO_DEVIATION = 8, 1.4826
-_WINDOW, _MIN_VALUES = 128, 64
+_DEVIATIONS = 8
+_MAD_TO_DEVIATION = 1.4826
+_WINDOW = 128
+_MIN_VALUES = 64
 
 
 class NotFiniteError(UserError):
@@ -48,9 +50,12 @@ class Spikes:
           log_scale: whether to compare logarithms, for positive values with a long tail. For example, gradient norms of
             a healthy fine-tuning differ by factors of ten between batches.
         """
-        self._name, self._least, self._log_scale = name, least, log_scale
+        self._name = name
+        self._least = least
+        self._log_scale = log_scale
         self._values: collections.deque[float] = collections.deque(maxlen=_WINDOW)
-        self._count, self._message = 0, ""
+        self._count = 0
+        self._message = ""
         self._stage = 0
 
     def add(self, step: int, value: float, stage: int = 0) -> None:

@@ -72,7 +72,8 @@ class Predictor:
           exact: see `View.exact`, which is the default. The lengths of a row's arrays alone then decide its
             program: their padding, and the number of rows of the batch, which is filled up.
         """
-        self._infer, self._watch = jax.jit(view.infer), view.watch
+        self._infer = jax.jit(view.infer)
+        self._watch = view.watch
         self._exact = view.exact if exact is None else exact
         self._lengths = view.predict_lengths()
         self.mesh = mesh
@@ -125,7 +126,8 @@ class Predictor:
         for waiting in reversed([list(group) for _, group in itertools.groupby(order, lambda i: kinds[i])]):
             while waiting:
                 count = self._full(shapes[waiting[-1]])
-                members, waiting = waiting[-count:], waiting[:-count]
+                members = waiting[-count:]
+                waiting = waiting[:-count]
                 yield members, {name: max(shapes[i][name] for i in members) for name in shapes[members[0]]}
 
     def _full(self, shape: Mapping[str, int]) -> int:
@@ -143,13 +145,15 @@ def _length(row: Row) -> int:
 
 
 def _windows(examples: Iterable[Example], most: int) -> Iterator[list[Example]]:
-    window, tokens = [], 0
+    window = []
+    tokens = 0
     for example in examples:
         window.append(example)
         tokens += sum(len(row["input_ids"]) for row in example.rows)
         if tokens >= most:
             yield window
-            window, tokens = [], 0
+            window = []
+            tokens = 0
     if window:
         yield window
 
@@ -173,7 +177,8 @@ def reported(examples: Iterable[Example], what: str) -> Iterator[Example]:
       examples: the examples.
       what: their name, in the plural.
     """
-    count, limited = 0, Counter[tuple[str, str]]()
+    count = 0
+    limited = Counter[tuple[str, str]]()
     for count, example in enumerate(examples, start=1):  # noqa: B007
         limited.update(example.limited.items())
         yield example
@@ -196,7 +201,9 @@ class Validation:
           config: the settings.
           evaluations: the further evaluations.
         """
-        self._task, self._mesh, self._batch_size = task, mesh, config.batch_size
+        self._task = task
+        self._mesh = mesh
+        self._batch_size = config.batch_size
         self._evaluations = evaluations
         self._predictors = {each.name: Predictor(each.view, mesh) for each in evaluations}
         self._predictor = Predictor(task, mesh)
@@ -250,9 +257,11 @@ def _check_all_loaded(has_none: Params, task: PredictionTask, published: Any) ->
     """Raises UserError if a module has no weights, which makes predictions meaningless; see `warm_started`."""
     leaves = jax.tree_util.tree_leaves_with_path(has_none)
     modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, lacks in leaves if lacks)
-    labels, known = getattr(task, "labels", ()), getattr(published, "labels", ())
+    labels = getattr(task, "labels", ())
+    known = getattr(published, "labels", ())
     if modules and labels and known and tuple(labels) != tuple(known):
-        expected, fix = f"{', '.join(known)}, the classes of {published.path}", "omit it"
+        expected = f"{', '.join(known)}, the classes of {published.path}"
+        fix = "omit it"
         raise UserError("config key data.labels", got=", ".join(labels), expected=expected, fix=fix)
     if modules:
         raise UserError(
@@ -293,10 +302,12 @@ class Inference:
           UserError: if the checkpoint does not exist, or if `init_from` has no weights for a module.
         """
         if workdir is None and checkpoint != "final":
-            got, expected = f"{checkpoint!r}, but weights without checkpoints", "a run, which has checkpoints"
+            got = f"{checkpoint!r}, but weights without checkpoints"
+            expected = "a run, which has checkpoints"
             fix = "omit --checkpoint; for a run in init_from, its checkpoint.final is used"
             raise UserError("--checkpoint", got=got, expected=expected, fix=fix)
-        self.task, self._config = task, config
+        self.task = task
+        self._config = config
         self.mesh = mesh = sharding.make_mesh(config.mesh, jax.devices())
         self._predictor = Predictor(task, mesh)
         self.checkpoint = "" if workdir is None else checkpoint_name(workdir, checkpoint)
@@ -341,7 +352,8 @@ class Inference:
             limited = dict.fromkeys(example.limited, True)
             record = {**example.columns, **self.task.record(example, outputs), **limited}
             if self.task.line and example.rows:
-                texts, empty = texts + 1, empty + (not self.task.line(record))
+                texts += 1
+                empty = empty + (not self.task.line(record))
                 incomplete += not record.get("complete", True)
             yield record
         if empty:
@@ -370,8 +382,10 @@ class Inference:
         Raises:
           UserError: for a model that the task cannot export.
         """
-        export, params = self.task.export, multihost_utils.process_allgather(self.params, tiled=True)
+        export = self.task.export
+        params = multihost_utils.process_allgather(self.params, tiled=True)
         if not export:
-            got, expected = "a task that only predicts", "a task that writes a folder for other libraries"
+            got = "a task that only predicts"
+            expected = "a task that writes a folder for other libraries"
             raise UserError("export", got=got, expected=expected, fix="load the folder with another experiment")
         distributed.on_first_process(lambda: export(params, folder))

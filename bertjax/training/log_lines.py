@@ -53,7 +53,8 @@ def evaluation(
       baselines: the baselines of the split, as "SPLIT/NAME".
       best: the metric that selects the best checkpoint, which comes first; "" if there is none.
     """
-    split, own = next(iter(scores)).partition("/")[0], _of_split(scores)
+    split = next(iter(scores)).partition("/")[0]
+    own = _of_split(scores)
     details = {name for name in own if name.endswith(_DETAILS) or name.startswith(_OF_CLASS)}
     names = [name for name in own if name not in details and name not in _of_split(baselines)]
     names.sort(key=lambda name: name != best.partition("/")[2])

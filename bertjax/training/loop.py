@@ -100,8 +100,14 @@ class _Run:
         preempted: Preemption,
         meter: Callable[[int], dict[str, float]] | None,
     ) -> None:
-        self._trainer, self._data, self._config, self._checkpoints = trainer, data, config, checkpoints
-        self._ledger, self._log, self._preempted, self._meter = ledger, log, preempted, meter
+        self._trainer = trainer
+        self._data = data
+        self._config = config
+        self._checkpoints = checkpoints
+        self._ledger = ledger
+        self._log = log
+        self._preempted = preempted
+        self._meter = meter
         self._intervals = (config.log_every, config.evaluate_every, config.checkpoint.save_every)
         self._evaluate = ledger.spending("evaluation")(trainer.evaluate)
         self._save = ledger.spending("checkpoint")(checkpoints.save)
@@ -118,7 +124,8 @@ class _Run:
             self._log.write(0, self._data.baselines())
             return False
         self._expect_length(begun)
-        is_last, scores = self._is_last(begun), {}
+        is_last = self._is_last(begun)
+        scores = {}
         is_due = begun % self._config.evaluate_every == 0 or is_last
         if is_due and not self._log.has_scores(begun, "valid/"):
             number = None if is_last else begun // self._config.evaluate_every
@@ -152,10 +159,12 @@ class _Run:
 
     def end_update(self, update: "Update") -> bool:
         """Does what is due after an update. Returns whether to make no further update."""
-        done, state = update.done, update.state
+        done = update.done
+        state = update.state
         scores = {}
         self._window.add(update.report, update.data_wait, update.compile_wait)
-        stopping, is_last = self._preempted(), self._is_last(done)
+        stopping = self._preempted()
+        is_last = self._is_last(done)
         logs, evaluates, saves = (is_last or done % interval == 0 for interval in self._intervals)
         logs |= evaluates and self._config.evaluate_patience > 0  # the last update is logged, and this may be it
         if stopping or logs or evaluates or saves:
@@ -272,7 +281,9 @@ class Trainer:
           published: the weights in `init_from`, a `Published`; None to start from random parameters.
           evaluations: the evaluations other than that of the validation split.
         """
-        self._task, self._config, self._published = task, config, published
+        self._task = task
+        self._config = config
+        self._published = published
         self._mesh, optimizer, self._init, shapes, self._shardings = steps.assemble(task, config, devices)
         self._rows = sharding.local_rows(self._mesh, config.batch_size)
         _check_best_metric(task, config, shapes.params, evaluations)
@@ -304,7 +315,8 @@ class Trainer:
 
     def fresh(self) -> steps.TrainState:
         """Returns the state before the first update, from the weights in `init_from` or from random parameters."""
-        seed, shardings = steps.seed_of(self._config), self._shardings
+        seed = steps.seed_of(self._config)
+        shardings = self._shardings
         if self._published is None:
             return jax.jit(self._init, out_shardings=shardings)(seed)
         weights, has_none = steps.warm_started(
@@ -343,10 +355,12 @@ class Trainer:
                     if self._last:
                         self.settle(state)  # the devices must be idle to time the compilation
                     _log.info("compiling for batches of %s%s", size_of(batch), self._recompilations.progress())
-                before, began = len(compiled.programs), time.perf_counter()
+                before = len(compiled.programs)
+                began = time.perf_counter()
                 state, report = self._step(state, batch, self._numbers(index, self.length))
                 if index == begun:
-                    seconds, hits = compiled.seconds, compiled.cache_hits
+                    seconds = compiled.seconds
+                    hits = compiled.cache_hits
                     _log.info("compiled in %.1f s (%d of %d programs cached)", seconds, hits, len(compiled.programs))
                 new = compiled.programs[before:]
                 self._recompilations.watch(index + 1, new, batch)
@@ -369,7 +383,8 @@ class Trainer:
             batch, report, index = self._last
             health.check(self._task, state, batch, report, index, self._config)
             loss, norm = jax.device_get((report.metrics["loss"][0], report.gradient_norm))
-            num_steps, task = self._config.num_steps, self._task
+            num_steps = self._config.num_steps
+            task = self._task
             stage = task.stage(index, num_steps) if num_steps and isinstance(task, StagedTask) else 0
             self._loss_spikes.add(index + 1, float(loss), stage)
             self._gradient_spikes.add(index + 1, float(norm), stage)
@@ -398,7 +413,8 @@ def _check_best_metric(
     task: TrainingTask, config: TrainingConfig, params: Any, evaluations: Sequence[Evaluation]
 ) -> None:
     """Raises UserError unless each evaluation of the run has the best metric, in the right direction."""
-    best, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
+    best = config.checkpoint.best_metric
+    mode = config.checkpoint.best_mode
     metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])
     names = [f"valid/{name}" for name in task.score_names() or metrics if name != "tokens"]
     for evaluation in evaluations:

@@ -45,7 +45,8 @@ class MetricLog:
 
     def __init__(self, workdir: Path, config: TrainingConfig, *, resumed: int) -> None:
         """Opens the files and deletes what they have of steps after `resumed`, which is 0 for a new run."""
-        self._config, self._num_steps = config, config.num_steps
+        self._config = config
+        self._num_steps = config.num_steps
         self._best_metric = config.checkpoint.best_metric
         self._is_writer = distributed.is_first_process()
         self._path = workdir / "metrics.jsonl"
@@ -110,14 +111,16 @@ class Window:
           learning_rate: the schedule, to log the rate of the last update.
           ledger: records the time that updates wait.
         """
-        self._learning_rate, self._ledger = learning_rate, ledger
+        self._learning_rate = learning_rate
+        self._ledger = ledger
         self._metrics: Metrics | None = None
         self._report: StepReport | None = None
         self._timed_steps = 0
         self._data_wait = 0.0
         self._seconds = 0.0
         self._since: float | None = None
-        self._began, self._compile_wait = 0.0, 0.0
+        self._began = 0.0
+        self._compile_wait = 0.0
         self._all_steps = 0
 
     def add(self, report: StepReport, data_wait: float, compile_wait: float) -> None:
@@ -171,7 +174,8 @@ class Window:
             metrics["train/data_wait_fraction"] = self._data_wait / seconds
         self._metrics = None
         self._timed_steps = 0
-        self._data_wait, self._seconds = 0.0, 0.0
+        self._data_wait = 0.0
+        self._seconds = 0.0
         self._since = time.perf_counter()
         return metrics
 

@@ -231,7 +231,8 @@ def make_schedule(config: OptimizerConfig, num_steps: int | float) -> Schedule:
     "trapezoidal" is constant until `decay_fraction` of all steps are left, or until the warm-up ends if that is later,
     and then falls linearly to 0.
     """
-    warmup, peak = config.warmup_steps, config.learning_rate
+    warmup = config.warmup_steps
+    peak = config.learning_rate
     num_steps = config.schedule_steps or num_steps
 
     def schedule(step: int | float) -> float:
@@ -456,9 +457,11 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
             mu, nu = jax.lax.optimization_barrier((mu, nu))
         done = state.updates + 1
         new_state = AdamState(done, mu, nu)
-        first, second = jnp.ones(()), jnp.ones(())
+        first = jnp.ones(())
+        second = jnp.ones(())
         if bias_correction:
-            first, second = 1 / (1 - beta1**done), 1 / (1 - beta2**done)
+            first = 1 / (1 - beta1**done)
+            second = 1 / (1 - beta2**done)
         return jax.tree.map(lambda m, v: m * first / (jnp.sqrt(v * second) + eps), mu, nu), new_state
 
     return optax.GradientTransformation(init, update)

@@ -21,7 +21,8 @@ class Prefetch:
           batches: an infinite iterator of batches on the host.
           put: sends a batch to the devices.
         """
-        self._batches, self._put = batches, put
+        self._batches = batches
+        self._put = put
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "prefetch")
         self._next = self._pool.submit(self._make)
 

@@ -50,7 +50,8 @@ StepFunction = Callable[[TrainState, Tree, Numbers], tuple[TrainState, StepRepor
 
 def make_numbers(config: TrainingConfig) -> Callable[[int, int | float], Numbers]:
     """Returns a function of (index of the update, updates of the run) that computes the numbers of the update."""
-    rates, seed = make_rates(config.optimizer), seed_of(config)
+    rates = make_rates(config.optimizer)
+    seed = seed_of(config)
     return lambda index, num_steps: Numbers(np.int32(index), seed, rates(index, num_steps))
 
 
@@ -134,7 +135,8 @@ def make_step(
     task: TrainingTask, optimizer: optax.GradientTransformation, config: TrainingConfig, parts: Parts = _GLOBAL
 ) -> StepFunction:
     """Returns a function that makes one update; see `make_gradient`."""
-    gradient, optimizer = make_gradient(task, config, parts), optax.with_extra_args_support(optimizer)
+    gradient = make_gradient(task, config, parts)
+    optimizer = optax.with_extra_args_support(optimizer)
 
     def step(state: TrainState, batch: Tree, numbers: Numbers) -> tuple[TrainState, StepReport]:
         (value, metrics), grads = gradient(state.params, batch, numbers.index, numbers.seed)

@@ -80,7 +80,8 @@ class Sources:
 
     def __init__(self, config: SourcesConfig) -> None:
         self._config = config
-        got, fix = "no source", "set --config.data.test_source=FOLDER; for --mode=mine, --config.data.source"
+        got = "no source"
+        fix = "set --config.data.test_source=FOLDER; for --mode=mine, --config.data.source"
         config.check(config.valid_source or config.source, "test_source", "a folder or a file", got=got, fix=fix)
         self._key = "valid_source" if config.valid_source else "source"
         more = "source" if config.valid_source and config.label_column else "corpus" if not config.valid_source else ""
@@ -124,8 +125,10 @@ class Sources:
         return beir.of_pairs(((found.queries[query], texts[name]) for query, name in each), [*texts.values(), *more])
 
     def _rows(self, key: str, make: Callable[[Row], T]) -> Iterator[T]:
-        config, source = self._config, getattr(self._config, key)
-        bad_rows, count = BadRows(config.on_bad_row), 0
+        config = self._config
+        source = getattr(self._config, key)
+        bad_rows = BadRows(config.on_bad_row)
+        count = 0
         rows = tables.read_rows(source, f"data.{key}", config.header, config.separator, bad_rows)
         for row in bad_rows.sift(map(make, rows)):
             count += 1
@@ -144,7 +147,8 @@ class Sources:
         rows = {split: list(self._rows(key, self._labeled_text)) for split, key in keys.items()}
         texts, labels = ({split: [row[i] for row in each] for split, each in rows.items()} for i in range(2))
         for split, names in labels.items():
-            got, fix = f"one class, {names[0]!r}", "check config.data.label_column"
+            got = f"one class, {names[0]!r}"
+            fix = "check config.data.label_column"
             self._config.check(len(set(names)) > 1, keys[split], "two or more classes", got=got, fix=fix)
         return Labeled(texts, labels)
 

@@ -37,7 +37,8 @@ class LabelSetsConfig(LabeledTextConfig):
     def check_columns(self) -> None:
         """Raises UserError for a column that is named twice, or has no name."""
         columns = (*self.text_columns, *self.flags)
-        got, ok = f"{self.text_columns} and {self.label_column!r}", all(columns) and len(set(columns)) == len(columns)
+        got = f"{self.text_columns} and {self.label_column!r}"
+        ok = all(columns) and len(set(columns)) == len(columns)
         fix = "correct the repeated or empty name"
         self.check(not self.flags or ok, "{text_columns,label_column}", "different columns", got=got, fix=fix)
 

@@ -45,7 +45,8 @@ class LabeledTextConfig(TableConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         columns = (*self.text_columns, self.label_column)
-        got, are_different = f"{self.text_columns} and {self.label_column!r}", len(set(columns)) == len(columns)
+        got = f"{self.text_columns} and {self.label_column!r}"
+        are_different = len(set(columns)) == len(columns)
         fix = "correct the repeated column"
         self.check(are_different, "{text_columns,label_column}", "different columns", got=got, fix=fix)
 

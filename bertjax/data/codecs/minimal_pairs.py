@@ -85,7 +85,8 @@ class SentenceCodec(ParsedCodec[Sentence]):
         Raises:
           RowError: if there is no token, or there are too many.
         """
-        pieces, words = self.tokenizer.encode_with_offsets(text), Words()
+        pieces = self.tokenizer.encode_with_offsets(text)
+        words = Words()
         most = self.max_positions - self.tokenizer.template.num_special(1)
         if not 1 <= len(pieces.ids) <= most:
             expected = f"a sentence of 1 to {most} tokens, the positions of the model without [CLS] and [SEP]"
@@ -106,7 +107,8 @@ class SentenceCodec(ParsedCodec[Sentence]):
           causal model, whose positions are those of the tokens before (or after) the labels.
         """
         (row,) = segmented([text_row([list(itertools.chain(*words))], self.tokenizer)])
-        tokens, first = row["input_ids"], len(self.tokenizer.template.start)
+        tokens = row["input_ids"]
+        first = len(self.tokenizer.template.start)
         if self.direction != "both":
             shift = -1 if self.direction == "left_to_right" else 1
             positions = np.arange(first, first + sum(map(len, words)), dtype=np.int32)
@@ -191,7 +193,8 @@ def _pair(known: Sequence[Sequence[str]], codec: SentenceCodec, row: tables.Row)
     """The pair of a row, by the first of the known sets of columns that the row has."""
     names = next((names for names in known if set(names[:2]) <= row.values.keys()), None)
     if names is None:
-        got, expected = f"the columns {', '.join(row.values)}", f"the columns {' and '.join(known[0][:2])}"
+        got = f"the columns {', '.join(row.values)}"
+        expected = f"the columns {' and '.join(known[0][:2])}"
         raise RowError(row.where, got, expected, "rename the columns, or name them in data.pair_columns")
     good, bad = (tables.text_of(row, name, "data.pair_columns") for name in names[:2])
     phenomenon, paradigm = (_NOT_IN_NAMES.sub("_", str(row.values.get(name) or "")) for name in names[2:])

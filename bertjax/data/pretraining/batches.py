@@ -56,7 +56,8 @@ class InstanceRowsConfig(Constrained, prefix="data"):
             expected = f"a fraction of all updates between 0 and 1, and a length of at least {MIN_SEQ_LEN}"
             fix = "write stages=((0.9, 128),), with a comma after each stage"
             self.check(ok, f"stages[{i}]", expected, got=repr(stage), fix=fix)
-        total, lengths = sum(fraction for fraction, _ in self.stages), [length for _, length in self.stages]
+        total = sum(fraction for fraction, _ in self.stages)
+        lengths = [length for _, length in self.stages]
         expected = (
             "fractions whose sum is less than 1, since rows of data.seq_len have the rest, and increasing lengths"
         )
@@ -113,7 +114,8 @@ class BatchConfig:
         found: list[BatchConfig] = []
         fraction = 0.0
         for share, length in (*self.rows.stages, (0.0, self.pairs.seq_len)):
-            times, most = self.pairs.seq_len // length, self.masking.max_predictions
+            times = self.pairs.seq_len // length
+            most = self.masking.max_predictions
             found.append(
                 dataclasses.replace(
                     self,
@@ -150,10 +152,12 @@ class BatchConfig:
         A packed row has room for 5 % more predictions than the highest masking rate of its tokens. With next-sentence
         prediction it has room for an instance per 8 tokens; without, the number of instances is not limited.
         """
-        length, packing = self.pairs.seq_len, self.rows.packing
+        length = self.pairs.seq_len
+        packing = self.rows.packing
         lengths = np.arange(length + 1)
         if self.objective == "causal_lm":
-            predictions, per_instance = length - 1, np.maximum(lengths - 1, 1)
+            predictions = length - 1
+            per_instance = np.maximum(lengths - 1, 1)
         else:
             packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.highest_rate * length)
             predictions = packed if packing else self.masking.most_predictions(length)
@@ -199,7 +203,8 @@ class PretrainingBatches:
           split: "train" or "valid".
           config: the settings of the batches.
         """
-        self._corpus, self._config = corpus, config
+        self._corpus = corpus
+        self._config = config
         self._split = corpus.splits[split]
         self._shapes = config.shapes()
         self._num_special = corpus.tokenizer.template.num_special(config.pairs.num_texts)
@@ -246,7 +251,9 @@ class PretrainingBatches:
         return min(self._plan.count(0, most), most) if most else self._plan.count(0)
 
     def _assemble(self, planned: PlannedRows, masking: MaskingConfig, epoch: int) -> Batch:
-        config, instances, template = self._config, planned.instances, self._corpus.tokenizer.template
+        config = self._config
+        instances = planned.instances
+        template = self._corpus.tokenizer.template
         layout = Layout.of(lengths_of(instances, self._num_special), np.diff(planned.first))
         predictions = self._predictions(instances, layout, masking, epoch)
         batch = {
@@ -257,7 +264,8 @@ class PretrainingBatches:
             )
             for name, shape in self._shapes.items()
         }
-        row, column = layout.token_row, layout.token_column
+        row = layout.token_row
+        column = layout.token_column
         batch["input_ids"][row, column] = predictions.input_ids[layout.instance, layout.position]
         second = template.second_start(instances["length_a"])[layout.instance]
         batch["token_type_ids"][row, column] = template.second_type * (layout.position >= second)
@@ -273,14 +281,17 @@ class PretrainingBatches:
 
     def _predictions(self, instances: np.ndarray, layout: Layout, masking: MaskingConfig, epoch: int) -> Predictions:
         """Returns the masked instances, one per row."""
-        tokenizer, config = self._corpus.tokenizer, self._config
+        tokenizer = self._corpus.tokenizer
+        config = self._config
         lengths = layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
         input_ids[layout.instance, layout.position] = self._tokens(instances)
         if config.objective == "causal_lm":
             return predict_neighbors(input_ids, lengths, config.direction)
-        candidates, positions = np.zeros(input_ids.shape, bool), np.arange(input_ids.shape[1])
-        template, length_a = tokenizer.template, instances["length_a"]
+        candidates = np.zeros(input_ids.shape, bool)
+        positions = np.arange(input_ids.shape[1])
+        template = tokenizer.template
+        length_a = instances["length_a"]
         firsts = np.full(len(lengths), len(template.start)), template.second_start(length_a)
         for first, length in zip(firsts, (length_a, instances["length_b"]), strict=True):
             candidates |= (positions >= first[:, None]) & (positions < (first + length)[:, None])

@@ -183,7 +183,9 @@ class Preparation:
           UserError: if the text cannot be read.
         """
         config.check_source()
-        self._config, self._default_dir, parts = config, default_dir, _fingerprint_parts(config)
+        self._config = config
+        self._default_dir = default_dir
+        parts = _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
         every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
         options = [(each, *_locate(home, each, bool(config.vocab_file))) for each in every]
@@ -235,7 +237,8 @@ def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[Finge
     The folder may be a finished one of the same text in files of other names. If the config names a vocabulary, it may
     be one that trained this vocabulary.
     """
-    fingerprint, ours = _digest(parts), parts["vocabulary"]
+    fingerprint = _digest(parts)
+    ours = parts["vocabulary"]
     if not _is_finished(home / fingerprint):
         for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{MANIFEST}")):
             theirs = json.loads(path.read_text())["parts"]
@@ -280,7 +283,10 @@ def _open(config: CorpusConfig, source: str) -> TextSource:
 def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     """Writes everything except the manifest. Returns the counts and the fractions of duplicates."""
     tokenizer = _vocabulary(config, folder)
-    counts, fractions, files, unigrams = {}, {}, {}, {}
+    counts = {}
+    fractions = {}
+    files = {}
+    unigrams = {}
     tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, lines=config.lines)
     for name in _splits(config):
         paths, source_counts = _parts(config, name, tokenize, folder / PARTS / name, ".npz")
@@ -342,7 +348,8 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
     for name in splits:
         written = records.TokenRecords(folder / "records", name, _document_lengths(folder, name))
-        found, expected = len(written), written.num_expected
+        found = len(written)
+        expected = written.num_expected
         if found != expected:
             raise UserError(
                 f"the {name} records that Beam wrote",

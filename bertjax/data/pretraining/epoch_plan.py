@@ -83,8 +83,12 @@ class EpochPlan:
           seed: the seed of all draws.
           folder: the folder of the file with the numbers of rows.
         """
-        self._sentences, self._pairs, self._masking, self._packing = sentences, pairs, masking, packing
-        self._num_special, self._seed = num_special, seed
+        self._sentences = sentences
+        self._pairs = pairs
+        self._masking = masking
+        self._packing = packing
+        self._num_special = num_special
+        self._seed = seed
         cost = len(sentences.lengths) + _PER_DOCUMENT * sentences.num_documents
         self._num_blocks = max(1, min(cost // _BLOCK, sentences.num_documents))
         settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, num_special, seed))
@@ -92,7 +96,9 @@ class EpochPlan:
         self._planner = ThreadPoolExecutor(1, "plan")
         self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
         self._first_steps: dict[int, list[int]] = {}  # by batch size: the first step of each epoch reached so far
-        self._lock, self._counting, self._locating = threading.Lock(), threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._locating = threading.Lock()
 
     def locate(self, step: int, batch_size: int) -> tuple[int, int]:
         """Returns the epoch of a step, and the step's first row in it. Rows after the last full batch are not used.
@@ -116,12 +122,14 @@ class EpochPlan:
                     fix="use more text, or lower batch_size",
                 )
             firsts.append(firsts[epoch] + count // batch_size)
-            step, epoch = step - count // batch_size, epoch + 1
+            step = step - count // batch_size
+            epoch += 1
         return epoch, step * batch_size
 
     def count(self, epoch: int, enough: int | None = None) -> int:
         """Returns the number of rows of an epoch. With `enough`, may stop counting once that many are found."""
-        total, number = sum(self._counts[epoch]), len(self._counts[epoch])
+        total = sum(self._counts[epoch])
+        number = len(self._counts[epoch])
         while number < self._num_blocks and (enough is None or total < enough):
             total += self._count(epoch, number)
             number += 1
@@ -136,7 +144,8 @@ class EpochPlan:
             count = self._count(epoch, number)
             if start < count:
                 parts.append(self._block(epoch, number).take(np.arange(start, min(stop, count))))
-            start, stop = max(start - count, 0), stop - count
+            start = max(start - count, 0)
+            stop = stop - count
         sizes = [np.diff(part.first) for part in parts]
         return PlannedRows(
             np.concatenate([part.instances for part in parts]), np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
@@ -158,7 +167,8 @@ class EpochPlan:
         """Returns a block, and starts planning the next one."""
         after = (epoch, number + 1) if number + 1 < self._num_blocks else (epoch + 1, 0)
         with self._lock:
-            block, _ = self._future(epoch, number), self._future(*after)
+            block = self._future(epoch, number)
+            self._future(*after)
             while len(self._blocks) > _CACHED_BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
         return block.result()
@@ -198,7 +208,8 @@ class _Counts:
         """Reads the counts in the file, if it exists."""
         self._path = path
         self._counts = self._read()
-        self._num_counts, self._num_new = sum(map(len, self._counts.values())), 0
+        self._num_counts = sum(map(len, self._counts.values()))
+        self._num_new = 0
 
     def __getitem__(self, epoch: int) -> list[int]:
         return self._counts.get(epoch, [])
@@ -206,13 +217,15 @@ class _Counts:
     def add(self, epoch: int, number: int, count: int) -> None:
         """Adds the count of block `number` of an epoch. All blocks before it must have been counted."""
         self._counts[epoch] = [*self[epoch][:number], count]
-        self._num_counts, self._num_new = self._num_counts + 1, self._num_new + 1
+        self._num_counts += 1
+        self._num_new += 1
         if 16 * self._num_new > self._num_counts:
             self._num_new = 0
             self._write()
 
     def _write(self) -> None:
-        known, written = self._counts, self._read()
+        known = self._counts
+        written = self._read()
         self._counts = {
             key: max(known.get(key, []), written.get(key, []), key=len) for key in sorted(known.keys() | written.keys())
         }

@@ -55,7 +55,8 @@ class MaskingConfig(Constrained, prefix="masking"):
     def __post_init__(self) -> None:
         super().__post_init__()
         fractions = (self.mask_fraction, self.random_fraction, self.keep_fraction)
-        expected, fix = "three fractions of the predicted tokens that add up to 1", "set all, such as 0.8, 0.1 and 0.1"
+        expected = "three fractions of the predicted tokens that add up to 1"
+        fix = "set all, such as 0.8, 0.1 and 0.1"
         adds_up = abs(sum(fractions) - 1) <= 1e-6
         self.check(adds_up, "{mask,random,keep}_fraction", expected, got=fractions, fix=fix)
         got = f"{self.final_rate} with masking.mode=static, which repeats its masks"
@@ -161,7 +162,8 @@ def mask_tokens(
 
     labels = np.where(is_real, np.take_along_axis(input_ids, positions, axis=1), 0)
     words = draw.words(random.Stream.REPLACEMENT, 2 * most)
-    fate, token = random.uniform(words[:, 0::2]), random.below(words[:, 1::2], len(is_continuation))
+    fate = random.uniform(words[:, 0::2])
+    token = random.below(words[:, 1::2], len(is_continuation))
     if spans is not None and config.max_span:
         fate = _of_first(fate, np.take_along_axis(spans, positions, axis=1))
     replaced = np.where(fate < config.mask_fraction + config.random_fraction, token, labels)
@@ -179,10 +181,12 @@ def predict_neighbors(input_ids: Int[np.ndarray, "n S"], lengths: Int[np.ndarray
     """
     batch, size = input_ids.shape
     if direction == "left_to_right":
-        positions, neighbors = np.arange(size - 1), np.arange(1, size)
+        positions = np.arange(size - 1)
+        neighbors = np.arange(1, size)
         real = neighbors < lengths[:, None]
     else:
-        positions, neighbors = np.arange(1, size), np.arange(size - 1)
+        positions = np.arange(1, size)
+        neighbors = np.arange(size - 1)
         real = positions < lengths[:, None]
     return Predictions(
         input_ids.astype(np.int32),
@@ -261,13 +265,15 @@ def _choose_spans(
     is_first = begins & ~np.pad(candidates, ((0, 0), (1, 0)))[:, :-1]
     segments, spans = np.zeros_like(sizes), np.zeros_like(sizes)  # by number of the word
     segments[np.nonzero(begins)[0], word[begins]] = np.cumsum(is_first, axis=1)[begins]
-    taken, left = np.zeros(len(word), np.int64), np.arange(len(word))
+    taken = np.zeros(len(word), np.int64)
+    left = np.arange(len(word))
     for column in range(int(begins.sum(axis=1).max(initial=0))):
         left = left[taken[left] < counts[left]]
         if not len(left):
             break
         begin = order[left, column]
-        rows, words = left[:, None], word[left, begin][:, None] + steps
+        rows = left[:, None]
+        words = word[left, begin][:, None] + steps
         size = sizes[rows, words]
         fits = begins[left, begin][:, None] & (steps < lengths[left, begin][:, None]) & (spans[rows, words] == 0)
         fits &= segments[rows, words] == segments[rows, words[:, :1]]

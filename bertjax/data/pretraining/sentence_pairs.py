@@ -101,7 +101,8 @@ class Sentences:
         self, start: Int64[np.ndarray, " n"], target: Int64[np.ndarray, " n"], end: Int64[np.ndarray, " n"]
     ) -> Int64[np.ndarray, " n"]:
         """Returns the tokens from sentence `start` on, by whole sentences, until `target` tokens or sentence `end`."""
-        tokens, at = self.lengths[start].astype(np.int64), start + 1
+        tokens = self.lengths[start].astype(np.int64)
+        at = start + 1
         some = np.arange(len(start))
         while len(some := some[(tokens[some] < target[some]) & (at[some] < end[some])]):
             tokens[some] += self.lengths[at[some]]
@@ -183,10 +184,12 @@ class _Text(NamedTuple):
     def walk(self, following: Int64[np.ndarray, " k"]) -> Int64[np.ndarray, " n"]:
         """Returns the sentences visited by walking through each document from sentence i to sentence following[i]."""
         is_reached = np.zeros(len(following), bool)
-        at, ends = self.first[:-1], self.first[1:]
+        at = self.first[:-1]
+        ends = self.first[1:]
         while len(at):
             left = at < ends
-            at, ends = at[left], ends[left]
+            at = at[left]
+            ends = ends[left]
             is_reached[at] = True
             at = following[at]
         return np.flatnonzero(is_reached)
@@ -207,7 +210,9 @@ class _Chunks(NamedTuple):
 
 def _chunks(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig, seed: int, epoch: int) -> _Chunks:
     """Returns the chunks of google-research/bert: sentences up to the target length, split in two at random."""
-    start, target, document = np.arange(len(text.owner)), targets[text.owner], text.documents[text.owner]
+    start = np.arange(len(text.owner))
+    target = targets[text.owner]
+    document = text.documents[text.owner]
     sentence = start - text.first[text.owner]
     words = random.bits(seed, random.Stream.CHUNKS, epoch, document, 4, 1 + sentence)
     end = np.searchsorted(text.bounds, text.bounds[:-1] + target, side="left")
@@ -225,7 +230,8 @@ def _chunks(text: _Text, targets: Int64[np.ndarray, " m"], config: PairsConfig, 
 
 def _pairs(sentences: Sentences, chunks: _Chunks, room: int, seed: int, epoch: int) -> np.ndarray:
     """Returns the instances of chunks. The second segment is the actual next or a random one; both are truncated."""
-    document_b, chosen = chunks.document.copy(), chunks.is_random
+    document_b = chunks.document.copy()
+    chosen = chunks.is_random
     starts = np.stack([chunks.start, chunks.split])
     lengths = np.stack([chunks.split, chunks.end]) - starts
     document_b[chosen], starts[1, chosen], lengths[1, chosen] = _random_next(
@@ -251,7 +257,8 @@ def _random_next(
     """Returns a random other document, the tokens before a random sentence of it, and the tokens up to the target."""
     other = random.below(words[:, 0], sentences.num_documents - 1)
     other += other >= documents
-    first, end = sentences.first[other], sentences.first[other + 1]
+    first = sentences.first[other]
+    end = sentences.first[other + 1]
     start = first + random.below(words[:, 1], end - first)
     before = sentences.tokens_before(start) - sentences.tokens_before(first)
     return other, before, sentences.tokens_from(start, targets, end)
@@ -277,7 +284,8 @@ def _full_sentences(text: _Text, targets: Int64[np.ndarray, " m"], room: int) ->
     following = np.maximum(following, np.arange(len(following)) + 1)
     following = np.minimum(following, text.first[1:][text.owner])
     some = text.walk(following)
-    owner, start = text.owner[some], text.bounds[some]
+    owner = text.owner[some]
+    start = text.bounds[some]
     return _of_one_segment(
         text.documents[owner], start - text.bounds[text.first[owner]], text.bounds[following[some]] - start
     )

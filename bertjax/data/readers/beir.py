@@ -63,7 +63,9 @@ class Folder:
           qrels: the name of the judgments, such as "test" for `qrels/test.tsv`.
           on_bad_row: see `BadRows`.
         """
-        self._path, self._what, self._on_bad_row = Path(folder), f"config key {key}={folder}", on_bad_row
+        self._path = Path(folder)
+        self._what = f"config key {key}={folder}"
+        self._on_bad_row = on_bad_row
         self._names = ("corpus.jsonl", "queries.jsonl", f"qrels/{qrels}.tsv")
 
     def files(self) -> list[Path]:
@@ -76,7 +78,8 @@ class Folder:
             return found[0]
         expected = "a folder with corpus.jsonl, queries.jsonl and qrels/NAME.tsv, which data.qrels names"
         others = sorted(path.name.partition(".")[0] for path in self._path.glob("qrels/*.tsv*"))
-        got, fix = f"no {name}" if self._path.is_dir() else "no such folder", "correct the path"
+        got = f"no {name}" if self._path.is_dir() else "no such folder"
+        fix = "correct the path"
         if name.startswith("qrels/") and others:
             fix = did_you_mean(Path(name).stem, others, f"set --config.data.qrels to one of {', '.join(others)}")
         raise UserError(self._what, got=got, expected=expected, fix=fix)
@@ -94,7 +97,8 @@ class Folder:
         """
         _, queries_file, judgments_file = self.files()
         documents = sorted(name for name, _ in self.documents())
-        known, bad_rows = set(documents), BadRows(self._on_bad_row)
+        known = set(documents)
+        bad_rows = BadRows(self._on_bad_row)
         queries = dict(self._rows(queries_file, bad_rows, partial(_query, seen=set())))
         grades: dict[str, dict[str, int]] = {}
         _check_columns(judgments_file)
@@ -102,7 +106,8 @@ class Folder:
         judged = sum(1 for _ in self._rows(judgments_file, bad_rows, make))
         relevant = {query: each for query, each in grades.items() if max(each.values()) > 0}
         if not relevant:
-            got, expected = f"{judged} judgments, none of them above 0", "queries with a relevant document"
+            got = f"{judged} judgments, none of them above 0"
+            expected = "queries with a relevant document"
             raise UserError(str(judgments_file), got=got, expected=expected, fix="name other files")
         told = "read %s: %d documents, %d queries with %d judgments%s"
         _log.info(told, self._path, len(documents), len(relevant), judged, bad_rows.skipped())
@@ -114,7 +119,8 @@ class Folder:
 
     def documents(self, *, is_silent: bool = False) -> Iterator[tuple[str, str]]:
         """Yields the id and the text of each document: title, a space and text, as in BEIR."""
-        bad_rows, path = BadRows(self._on_bad_row), self._find(self._names[0])
+        bad_rows = BadRows(self._on_bad_row)
+        path = self._find(self._names[0])
         yield from self._rows(path, bad_rows, partial(_document, seen=set()))
         if bad_rows.count and not is_silent:
             _log.warning("%s: %d bad rows skipped", path, bad_rows.count)

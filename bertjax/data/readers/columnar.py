@@ -38,7 +38,8 @@ class Rows:
         Raises:
           UserError: if the file cannot be read.
         """
-        self._path, self._number = path, 0
+        self._path = path
+        self._number = 0
         self._rows = _rows(path)
         self._names = class_names(path)
 
@@ -69,7 +70,8 @@ def _named(value: Any, names: Sequence[str], column: str, where: str) -> Any:
 def _class_name(number: int, names: Sequence[str], column: str, where: str) -> str | None:
     """Returns the name of a class, or None for -1."""
     if not -1 <= number < len(names):
-        got, expected = f"class {number} in column {column!r}", f"0 to {len(names) - 1}, the classes that have names"
+        got = f"class {number} in column {column!r}"
+        expected = f"0 to {len(names) - 1}, the classes that have names"
         raise RowError(where, got, expected)
     return None if number == -1 else names[number]
 
@@ -105,7 +107,8 @@ def is_columnar(path: Path) -> bool:
     """Returns whether a file is Parquet or Arrow, by its suffix. Raises UserError if it is also gzipped."""
     is_columnar = suffix_of(path) in COLUMNAR
     if is_columnar and path.suffix == ".gz":
-        got, expected = "a gzipped Parquet or Arrow file", "an uncompressed one; these formats compress their content"
+        got = "a gzipped Parquet or Arrow file"
+        expected = "an uncompressed one; these formats compress their content"
         raise UserError(str(path), got=got, expected=expected, fix="unpack it with gunzip")
     return is_columnar
 
@@ -133,7 +136,8 @@ def find_files(source: str, key: str) -> list[Path]:
             fix="name the folder of one split" if splits else "correct the path",
         ) from error
     if has_indices:
-        got, fix = "a dataset that selects rows by indices", "call flatten_indices() and save the dataset again"
+        got = "a dataset that selects rows by indices"
+        fix = "call flatten_indices() and save the dataset again"
         raise UserError(f"config key {key}={source}", got=got, expected="a dataset without indices", fix=fix)
     missing = [path for path in paths if not path.is_file()]
     if missing or not paths:
@@ -154,7 +158,8 @@ def _schema(path: Path) -> Any:
                 schema = _open(file).schema
         twice = [name for number, name in enumerate(schema.names) if name in schema.names[:number]]
     if twice:
-        got, fix = f"two columns {twice[0]!r}", "rename one of them"
+        got = f"two columns {twice[0]!r}"
+        fix = "rename one of them"
         raise UserError(str(path), got=got, expected="unique column names", fix=fix)
     return schema
 
@@ -240,5 +245,6 @@ def _reading(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:
             raise lines.unreadable(path, OSError(error.errno, os.strerror(error.errno))) from error
         kind = "Parquet" if suffix_of(path) == ".parquet" else "Arrow"
-        got, fix = f"a damaged or incomplete {kind} file ({error})", "make or copy the file again"
+        got = f"a damaged or incomplete {kind} file ({error})"
+        fix = "make or copy the file again"
         raise UserError(str(path), got=got, expected="a complete file", fix=fix) from error

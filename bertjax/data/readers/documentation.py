@@ -126,7 +126,8 @@ def _flush(lines: list[str], found: list[str]) -> None:
 
 def _leaves_item(lines: list[str], indent: int) -> bool:
     """Returns whether a line at `indent` ends an item: an indented bullet, or a term with its text."""
-    first, last = _indent(lines[0]), _indent(lines[-1])
+    first = _indent(lines[0])
+    last = _indent(lines[-1])
     return indent <= first < last or (indent < first and _ITEM.match(lines[0].strip()) is not None)
 
 

@@ -28,7 +28,9 @@ from bertjax.data.readers.vector_files import npy_header
 from bertjax.errors import UserError
 
 INDEX_FILE = "index.json"
-_VECTORS_FILE, _OFFSETS_FILE, _UNITS_FILE = "vectors.npy", "offsets.npy", "units.jsonl"
+_VECTORS_FILE = "vectors.npy"
+_OFFSETS_FILE = "offsets.npy"
+_UNITS_FILE = "units.jsonl"
 _MOST_TEXTS = 2**48  # per shard; a larger number means damage
 # What reading a damaged file raises.
 _ERRORS = (SafetensorError, OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RecursionError)
@@ -57,7 +59,9 @@ class FeatureWriter:
 
     def __init__(self, folder: Path, size: int, dtype: str) -> None:
         """Opens an empty folder for vectors of `size` numbers."""
-        self._folder, self._size, self._dtype = folder, size, np.dtype(dtype)
+        self._folder = folder
+        self._size = size
+        self._dtype = np.dtype(dtype)
         self._vectors = (folder / _VECTORS_FILE).open("wb")
         self._vectors.write(npy_header(0, size, dtype))
         self._units = (folder / _UNITS_FILE).open("wb")
@@ -203,7 +207,8 @@ class _Shards(_Texts):
         if not isinstance(shards, list) or not all(map(_is_shard, shards)):
             expected = "a list of shards, each with features, units and texts"
             raise _damaged(folder / INDEX_FILE, "no list of shards", expected)
-        self._folder, self._shards = folder, shards
+        self._folder = folder
+        self._shards = shards
         self._starts = np.cumsum([0, *(shard["texts"] for shard in shards)])
         self._open: tuple[int, list[TextFeatures]] | None = None
 

@@ -85,9 +85,14 @@ class _Text:
     """Reads the text of a JSON file, and holds one value or chunk in memory."""
 
     def __init__(self, stream: Any, path: Path, limit: int) -> None:
-        self._stream, self._path, self._limit = stream, path, limit
+        self._stream = stream
+        self._path = path
+        self._limit = limit
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._text, self._place, self._line, self._offset = "", 0, 1, 0
+        self._text = ""
+        self._place = 0
+        self._line = 1
+        self._offset = 0
         self._fill()
         self._text = self._text.removeprefix("\ufeff")
 
@@ -118,7 +123,8 @@ class _Text:
                 value, end = json.JSONDecoder().raw_decode(self._text, self._place)
                 fault = ""
             except (ValueError, RecursionError) as error:
-                fault, end = getattr(error, "msg", str(error)), len(self._text)
+                fault = getattr(error, "msg", str(error))
+                end = len(self._text)
             # A number may continue in the next chunk, as may any value that is not valid yet.
             if end < len(self._text) or not self._fill():
                 break
@@ -133,7 +139,8 @@ class _Text:
 
     def error(self, fault: str) -> UserError:
         """Returns the error for a fault at the present place."""
-        got, fix = f"invalid JSON ({fault})", "correct the file, or copy it again"
+        got = f"invalid JSON ({fault})"
+        fix = "correct the file, or copy it again"
         return UserError(f"{self._path}:{self._line}", got=got, expected=_EXPECTED, fix=fix)
 
     def _advance(self, place: int) -> None:
@@ -146,9 +153,11 @@ class _Text:
         chunk = self._stream.read(max(_CHUNK_BYTES, len(rest)))
         begun = len(self._decoder.getstate()[0])
         try:
-            self._text, self._place = rest + self._decoder.decode(chunk, final=not chunk), 0
+            self._text = rest + self._decoder.decode(chunk, final=not chunk)
+            self._place = 0
         except UnicodeDecodeError as error:
-            got, fix = lines.not_utf8(error, self._offset - begun), "convert the file to UTF-8, for example with iconv"
+            got = lines.not_utf8(error, self._offset - begun)
+            fix = "convert the file to UTF-8, for example with iconv"
             raise UserError(str(self._path), got=got, expected="UTF-8 text", fix=fix) from None
         self._offset += len(chunk)
         return bool(chunk)

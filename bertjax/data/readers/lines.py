@@ -43,7 +43,9 @@ class RowError(UserError):
     def __init__(self, where: str, got: str, expected: str, fix: str = "correct the row") -> None:
         skip = "set --config.data.on_bad_row=skip to skip such rows"
         super().__init__(where, got=got, expected=expected, fix=f"{fix}, or {skip}")
-        self.where, self.got, self.expected = where, got, expected
+        self.where = where
+        self.got = got
+        self.expected = expected
 
     @property
     def reason(self) -> str:
@@ -213,7 +215,8 @@ def parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        where, got = f"{where}:{error.lineno}", f"invalid JSON at column {error.colno} ({error.msg})"
+        where = f"{where}:{error.lineno}"
+        got = f"invalid JSON at column {error.colno} ({error.msg})"
         raise UserError(where, got=got, expected=_JSON, fix="correct the file, or copy it again") from None
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, or deep nesting
         got = f"JSON that cannot be read ({error})"
@@ -311,7 +314,8 @@ def _matches(part: str, key: str, also: str) -> list[Path]:
         fix = f"name its files, for example {path / '*.txt'} or {path / '**' / '*.txt'}"
         raise UserError(f"{named(key)}={part}", got="a folder", expected="files", fix=fix)
     if not stat.S_ISREG(mode):
-        got, fix = "something that is not a regular file", "copy its content to a file"
+        got = "something that is not a regular file"
+        fix = "copy its content to a file"
         raise UserError(f"{named(key)}={part}", got=got, expected="files", fix=fix)
     return [path]
 

@@ -242,7 +242,8 @@ class TokenRecords:
         """
         self._records = _token_builder(folder, {}).as_data_source(split)
         counts = _num_records(lengths)
-        self._first, self.num_expected = np.cumsum(counts) - counts, int(counts.sum())
+        self._first = np.cumsum(counts) - counts
+        self.num_expected = int(counts.sum())
 
     def __len__(self) -> int:
         return len(self._records)

@@ -117,7 +117,9 @@ class TextSource:
 
     def _share(self, source: str, paths: list[Path]) -> "TextSource":
         share = copy.copy(self)
-        share._source, share._paths, share._is_share = source, paths, True
+        share._source = source
+        share._paths = paths
+        share._is_share = True
         share._records = self._records and _open_records(source, self._text_field)
         return share
 

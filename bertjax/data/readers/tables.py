@@ -50,7 +50,8 @@ class TableConfig(SplitConfig):
         Raises:
           UserError: if the source cannot be read, has a bad row, or has no rows.
         """
-        bad_rows, count = BadRows(self.on_bad_row), 0
+        bad_rows = BadRows(self.on_bad_row)
+        count = 0
         rows = read_rows(source, key, self.header, self.separator, bad_rows)
         for row in bad_rows.sift(map(make, rows)):
             count += 1
@@ -358,7 +359,8 @@ def _split(separator: str, line: Line) -> _Fields:
 def _merged(number: int, separator: str, row: _Fields) -> _Fields:
     """Returns the row with all fields from the last column on joined."""
     where, fields = row
-    head, rest = fields[: number - 1], fields[number - 1 :]
+    head = fields[: number - 1]
+    rest = fields[number - 1 :]
     return (where, [*head, separator.join(rest)]) if rest else row
 
 
@@ -396,7 +398,8 @@ class _CsvFields:
     """
 
     def __init__(self, path: Path, separator: str) -> None:
-        self._where, self._size = "", 0
+        self._where = ""
+        self._size = 0
         self._error: RowError | None = None  # of a line of the row
         texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
         self._rows = csv.reader(texts, delimiter=separator, strict=True)
@@ -407,7 +410,9 @@ class _CsvFields:
     def __next__(self) -> _Fields:
         fields: list[str] = []
         while not fields:  # an empty line is a row without fields
-            self._where, self._size, self._error = "", 0, None
+            self._where = ""
+            self._size = 0
+            self._error = None
             try:
                 fields = next(self._rows)
             except csv.Error as error:

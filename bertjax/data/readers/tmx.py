@@ -27,7 +27,8 @@ class Languages(Mapping[str, str]):
     """
 
     def __init__(self, texts: Mapping[str, str], where: str) -> None:
-        self._texts, self._where = texts, where
+        self._texts = texts
+        self._where = where
 
     def __getitem__(self, name: str) -> str:
         """Returns the text of a language. Raises RowError if several languages of the unit have the name."""
@@ -75,7 +76,8 @@ def _checked(unit: _Unit) -> tuple[Languages, str]:
         if not language:
             raise RowError(unit.where, "a <tuv> without xml:lang", "the language of each text", "add it")
         if language in texts:
-            got, expected = f"two <tuv> of the language {language!r}", "one text of each language"
+            got = f"two <tuv> of the language {language!r}"
+            expected = "one text of each language"
             raise RowError(unit.where, got, expected, "delete one of them, or divide the unit")
         texts[language] = text
     return Languages(texts, unit.where), unit.where

@@ -73,7 +73,9 @@ class VectorFile:
     def __init__(self, path: Path, made_with: Mapping[str, Any], size: int, dtype: str) -> None:
         """Opens a file; see `writing`."""
         partial, record, texts = (path.with_name(path.name + end) for end in (".partial", ".json", ".texts"))
-        self._path, self._size, self._dtype = path, size, np.dtype(dtype)
+        self._path = path
+        self._size = size
+        self._dtype = np.dtype(dtype)
         self._is_complete = path.exists()
         self._rows = path if self._is_complete else partial
         made_with = json.loads(json.dumps({**made_with, "dtype": dtype}))
@@ -86,10 +88,12 @@ class VectorFile:
             self._rows.write_bytes(self._header(0))
         # A killed process may leave a part of a vector, or a digest without a vector.
         known = texts.read_bytes() if texts.exists() else b""
-        start, row = len(self._header(0)), self._dtype.itemsize * size
+        start = len(self._header(0))
+        row = self._dtype.itemsize * size
         counts = max(0, self._rows.stat().st_size - start) // row, len(known) // _DIGEST_BYTES
         self.done = min(counts)
-        self._known, self._waiting = known[: self.done * _DIGEST_BYTES], deque[bytes]()
+        self._known = known[: self.done * _DIGEST_BYTES]
+        self._waiting = deque[bytes]()
         if self._is_complete:
             if len({*counts}) > 1:
                 raise self._refusal(f"{counts[0]} vectors", f"{counts[1]}, as in {texts}")

@@ -211,7 +211,8 @@ class BucketedBatches:
         """Returns the length and the rows of each batch of an epoch."""
         order = permutation(self.seed, epoch, len(self.rows.lengths), _SHUFFLED_ROWS)
         bucket = np.searchsorted(self.lengths, self.rows.lengths[order])
-        batches, left = [], order[:0]
+        batches = []
+        left = order[:0]
         for number, (length, size) in enumerate(zip(self.lengths, self.sizes, strict=True)):
             waiting = np.concatenate([left, order[bucket == number]])
             full = len(waiting) - len(waiting) % size

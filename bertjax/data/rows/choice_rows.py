@@ -22,7 +22,8 @@ class ChoiceRows:
           fields: the fields of all rows: "choice", the number of a row in its example; "label", that of the right row.
           num_choices: C, the maximum number of rows of an example.
         """
-        choice, labels = cast(np.ndarray, fields["choice"]), cast(np.ndarray, fields["label"])
+        choice = cast(np.ndarray, fields["choice"])
+        labels = cast(np.ndarray, fields["label"])
         self._rows = Rows({name: field for name, field in fields.items() if name not in ("choice", "label")})
         self._starts = np.flatnonzero(choice == 0)
         self._counts = np.diff(self._starts, append=len(choice))

@@ -20,7 +20,9 @@ from bertjax.data.rows.packing import pack
 from bertjax.data.rows.stored import Fields
 
 # Parts of the permutation's stream; 0 to 2 are those of other batches.
-_EXAMPLES, _RELATED, _ROWS = 3, 4, 5
+_EXAMPLES = 3
+_RELATED = 4
+_ROWS = 5
 _SAMPLED = 64  # batches by which the usual number of rows is chosen
 
 
@@ -84,7 +86,8 @@ class Examples:
     def described(self, texts: Int64[np.ndarray, "B T"]) -> dict[str, np.ndarray]:
         """Returns "numbers" [B, T] int32 and "scores" [B, T - 1] float32 of texts; see `Texts` of the losses."""
         known = texts >= 0
-        numbers, scores = np.where(known, self._numbers[texts], 0), np.where(known, self._scores[texts], 0)[:, 1:]
+        numbers = np.where(known, self._numbers[texts], 0)
+        scores = np.where(known, self._scores[texts], 0)[:, 1:]
         return {"numbers": numbers.astype(np.int32), "scores": scores.astype(np.float32)}
 
 
@@ -127,10 +130,12 @@ class JointBatches:
                 yield {name: field[_share(rows, self.batch_size, len(field))] for name, field in batch.items()}
 
     def _batch(self, texts: Int64[np.ndarray, "B T"], step: int) -> dict[str, np.ndarray]:
-        known, rows = texts >= 0, self.examples.texts
+        known = texts >= 0
+        rows = self.examples.texts
         row = _packed(rows.lengths[texts[known]], self.length, self.seed, step)
         size = next(size for size in self.sizes if size > row.max(initial=0))
-        order, counts = np.argsort(row, kind="stable"), np.bincount(row, minlength=size)
+        order = np.argsort(row, kind="stable")
+        counts = np.bincount(row, minlength=size)
         fields = rows.packed(texts[known][order], counts, self.length)
         del fields["weights"]
         slots = np.empty_like(row)
@@ -151,7 +156,8 @@ def row_counts(examples: Examples, length: int, batch_size: int, multiple: int, 
       multiple: all numbers are multiples of it.
       seed: chooses the batches that are tried.
     """
-    ordered, most = examples.ordered(seed, 0), 0
+    ordered = examples.ordered(seed, 0)
+    most = 0
     for number in range(min(-(-len(ordered) // batch_size), _SAMPLED)):
         texts = _texts(ordered, number, batch_size)
         most = max(most, 1 + _packed(examples.texts.lengths[texts[texts >= 0]], length, seed, number).max(initial=0))

@@ -25,7 +25,8 @@ class Layout(NamedTuple):
           sizes: the number of instances of each row.
         """
         starts = np.cumsum(lengths) - lengths
-        row, number = np.repeat(np.arange(len(sizes)), sizes), positions_in_groups(sizes)
+        row = np.repeat(np.arange(len(sizes)), sizes)
+        number = positions_in_groups(sizes)
         offset = starts - starts[np.arange(len(lengths)) - number]
         instance = np.repeat(np.arange(len(lengths)), lengths)
         return cls(lengths, row, number, offset, instance, positions_in_groups(lengths))

@@ -78,7 +78,8 @@ def make_recipes(counts: Int[np.ndarray, " L"], packing: Packing) -> list[Recipe
     empty = Recipe(0, (), packing.tokens, packing.predictions, packing.segments)
     opened: list[list[Recipe]] = [[] for _ in range(packing.tokens + 1)]  # indexed by the tokens left
     for length in np.flatnonzero(counts)[::-1].tolist():
-        left, predictions = int(counts[length]), packing.per_instance[length]
+        left = int(counts[length])
+        predictions = packing.per_instance[length]
         while left:
             found = _best_fit(opened, length, predictions)
             if found is None:

@@ -11,7 +11,9 @@ import numpy as np
 from jaxtyping import Int
 
 Row = Mapping[str, np.ndarray]  # one-dimensional arrays and scalars
-_DTYPES, _NAMES, _LENGTHS = "dtypes.json", "names.json", ".lengths"
+_DTYPES = "dtypes.json"
+_NAMES = "names.json"
+_LENGTHS = ".lengths"
 _NO_NAMES: Mapping[str, Any] = {}
 
 
@@ -90,8 +92,10 @@ class Writer:
           folder: a folder that does not exist yet.
         """
         folder.mkdir()
-        self._folder, self._dtypes = folder, dict[str, str]()
-        self._files, self._sizes = dict[str, BinaryIO](), Counter[str]()
+        self._folder = folder
+        self._dtypes = dict[str, str]()
+        self._files = dict[str, BinaryIO]()
+        self._sizes = Counter[str]()
         self._numberings = defaultdict[str, Numbering](Numbering)
 
     def add(self, fields: Fields, names: Mapping[str, Sequence[str]] = _NO_NAMES) -> None:

@@ -91,9 +91,11 @@ def unit_rows(
       The rows: the fields of `text_row`, and `unit_starts` and `unit_lengths` [U] int32: the units that the row owns.
       Whether a unit was truncated.
     """
-    limit, template = _room(len(texts), tokenizer, seq_len), tokenizer.template
+    limit = _room(len(texts), tokenizer, seq_len)
+    template = tokenizer.template
     whole = [pieces for text in texts for pieces in text]
-    units, rows = [pieces[:limit] for pieces in whole], []
+    units = [pieces[:limit] for pieces in whole]
+    rows = []
     for window in cover(list(map(len, units)), limit, limit // 2):
         covered = units[window.covers.start : window.covers.stop]
         split = max(len(texts[0]) - window.covers.start, 0)  # the number of the second text's first unit

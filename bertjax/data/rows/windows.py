@@ -27,7 +27,8 @@ def cover(sizes: Sequence[int], limit: int, overlap: int) -> list[Part]:
         have unused room.
     """
     before = np.concatenate([[0], np.cumsum(np.clip(sizes, 1, limit), dtype=np.int64)])
-    starts, ends = [0], [_reach(before, 0, limit)]
+    starts = [0]
+    ends = [_reach(before, 0, limit)]
     while ends[-1] < len(sizes):
         # The window starts at the first unit that may be shared. It must contain the next unit.
         end = ends[-1]

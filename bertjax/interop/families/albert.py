@@ -14,7 +14,8 @@ _SIZES: dict[str, tuple[str, type]] = {
     "embedding_size": ("embedding_size", int),
     "layer_groups": ("num_hidden_groups", int),
 }
-_LAYER, _OUR_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0", "bert.encoder.layer.{}"
+_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+_OUR_LAYER = "bert.encoder.layer.{}"
 _NAMES = Renaming(
     "albert",
     {

@@ -53,7 +53,8 @@ _FIXED = {
 }
 _TERMS = {"both": ["p2c", "c2p"], "content_to_position": ["c2p"], "position_to_content": ["p2c"]}
 _NORMS = {"none": False, "layer_norm": True}
-_SELF, _OUR_SELF = "deberta.encoder.layer.{}.attention.self", "bert.encoder.layer.{}.attention.self"
+_SELF = "deberta.encoder.layer.{}.attention.self"
+_OUR_SELF = "bert.encoder.layer.{}.attention.self"
 _NAMES = Renaming(
     "deberta",
     {
@@ -104,7 +105,8 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
     """See `Family.write_config`."""
-    reach, span = config.relative_distance, config.relative_buckets // 2
+    reach = config.relative_distance
+    span = config.relative_buckets // 2
     return {
         "hidden_act": json_files.activation_name(config.activation),
         "pooler_hidden_size": config.hidden_size,

@@ -25,7 +25,8 @@ _FIELDS: dict[str, tuple[str, type]] = {
     "vocab_size": ("vocab_size", int),
     "max_positions": ("max_position_embeddings", int),
 }
-_LAYER, _OUR_LAYER = "distilbert.transformer.layer.{}", "bert.encoder.layer.{}"
+_LAYER = "distilbert.transformer.layer.{}"
+_OUR_LAYER = "bert.encoder.layer.{}"
 _NAMES = Renaming(
     "distilbert",
     {

@@ -104,9 +104,11 @@ class Renaming:
             other classes have for the same parameters, and that files of this class may have without a use.
         """
         self._theirs = _tuples({**modules, **classifier})
-        self._ours, self._classifier = _inverse(modules), _inverse(classifier)
+        self._ours = _inverse(modules)
+        self._classifier = _inverse(classifier)
         parts = {name.split(".")[1] for name in modules if name.startswith(f"{base}.")}
-        self._bare, self._base = re.compile(rf"({'|'.join(parts)})\."), base
+        self._bare = re.compile(rf"({'|'.join(parts)})\.")
+        self._base = base
 
     def to_canonical(
         self, tensors: Tensors, like: Mapping[str, Any], architecture: str, source: str
@@ -122,7 +124,8 @@ class Renaming:
         result: dict[str, np.ndarray] = {}
         for name in names:
             module, layer, leaf = _split(name)
-            ours, array = self._theirs.get(module) or (re.sub(rf"^{self._base}\.", "bert.", module),), whole[name]
+            ours = self._theirs.get(module) or (re.sub(rf"^{self._base}\.", "bert.", module),)
+            array = whole[name]
             if len(ours) > 1 and (not array.ndim or len(array) % len(ours)):
                 refuse(f"{source}: {name}", f"shape {array.shape}", f"a multiple of {len(ours)} rows")
             parts = np.split(array, len(ours)) if len(ours) > 1 else [array]
@@ -155,7 +158,8 @@ def _module(tensor: str) -> str:
 
 def _split(tensor: str) -> tuple[str, str, str]:
     """Returns the module, with {} as its layer; the layer; and the parameter."""
-    module, leaf = _module(tensor), tensor.rpartition(".")[2]
+    module = _module(tensor)
+    leaf = tensor.rpartition(".")[2]
     layer = re.search(r"\.(\d+)\.", module)
     return (module, "", leaf) if layer is None else (module.replace(layer[0], ".{}.", 1), layer[1], leaf)
 

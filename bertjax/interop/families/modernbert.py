@@ -57,7 +57,8 @@ _SAME = {
     "classifier_activation": "hidden_activation",
 }
 # The kinds of layers. For each: the field of the base, the key of older files, and its default.
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_GLOBAL = "full_attention"
+_LOCAL = "sliding_attention"
 _BASES = {
     _GLOBAL: ("rotary_base", "global_rope_theta", 160_000.0),
     _LOCAL: ("local_rotary_base", "local_rope_theta", 10_000.0),

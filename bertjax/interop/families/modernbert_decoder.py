@@ -38,9 +38,11 @@ def write_config(config: HeadConfig) -> dict[str, Any]:
 
 def from_canonical(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
     """See `Family.from_canonical`. Raises UserError if only one of the two maps of a classifier has a bias."""
-    has_bias, head_has = "classifier.bias" in tensors, "head.dense.bias" in tensors
+    has_bias = "classifier.bias" in tensors
+    head_has = "head.dense.bias" in tensors
     if "classifier.weight" in tensors and has_bias != head_has:
-        got, expected = _UNBIASED[has_bias], f"{_UNBIASED[head_has]} with model.biases={head_has}"
+        got = _UNBIASED[has_bias]
+        expected = f"{_UNBIASED[head_has]} with model.biases={head_has}"
         refuse("config key model.unbiased", got, expected)
     return _NAMES.from_canonical(tensors, architecture)
 

@@ -14,9 +14,12 @@ from bertjax.interop.families.family import OWN_POOLER, Family, Renaming
 from bertjax.models.bert import HeadConfig
 
 # Values that transformers' code fixes, whatever config.json says.
-_PAD, _BUCKETS, _DISTANCE = 1, 32, 128
+_PAD = 1
+_BUCKETS = 32
+_DISTANCE = 128
 _BUCKETS_KEY = "relative_attention_num_buckets"
-_ATTENTION, _OURS = "mpnet.encoder.layer.{}.attention", "bert.encoder.layer.{}.attention"
+_ATTENTION = "mpnet.encoder.layer.{}.attention"
+_OURS = "bert.encoder.layer.{}.attention"
 _NAMES = Renaming(
     "mpnet",
     {

@@ -51,7 +51,8 @@ def read_base(given: Any, kind: str, raw: Mapping[str, Any], older: tuple[str, f
     Raises:
       UserError: for a value of another type, or a base that depends on the length.
     """
-    given, name = {} if given is None else given, "rope_parameters" + (f".{kind}" if kind else "")
+    given = {} if given is None else given
+    name = "rope_parameters" + (f".{kind}" if kind else "")
     if not isinstance(given, dict) or given.get("rope_type", "default") != "default":
         refuse(f"{path}: {name}", given, '{"rope_type": "default", "rope_theta": ...}')
     key = f"{name}.rope_theta" if "rope_theta" in given else older[0]

@@ -47,7 +47,8 @@ def _advance(state: int, chunk: UInt8[np.ndarray, " N"]) -> int:
     if chunk.size > _SHIFTS[-1]:
         chunk = chunk.copy()
         chunk[:4] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)
-        state, chunk = 0, _folded(chunk)
+        state = 0
+        chunk = _folded(chunk)
     for byte in chunk.tolist():
         state = _TABLE[(state ^ byte) & 0xFF] ^ state >> 8
     return state

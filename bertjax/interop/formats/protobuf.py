@@ -8,7 +8,10 @@ import struct
 from bertjax.errors import UserError
 from bertjax.interop.formats.reading import damaged
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 
@@ -86,7 +89,8 @@ class Message:
             raise damaged(
                 self._where, f"a field of {size} bytes", f"at most {len(content) - position}, the remaining bytes"
             )
-        value, end = content[position : position + size], position + size
+        value = content[position : position + size]
+        end = position + size
         return (value if wire_type == _BYTES else int.from_bytes(value, "little")), end
 
 

@@ -121,7 +121,8 @@ class _Machine:
     def pop_marked(self) -> list[Any]:
         if not self._below:
             raise self._broken("an opcode whose MARK is missing")
-        values, self._stack = self._stack, self._below.pop()
+        values = self._stack
+        self._stack = self._below.pop()
         return values
 
     def put(self, index: int | None) -> None:
@@ -157,14 +158,16 @@ class _Machine:
         self.push(self._allowed[name])
 
     def make(self, _: None) -> None:
-        arguments, kind = self.pop(), self.pop()
+        arguments = self.pop()
+        kind = self.pop()
         if not isinstance(kind, InertClass) or type(arguments) is not tuple:
             got = f"opcode NEWOBJ for {type(kind).__name__} with {type(arguments).__name__}"
             raise refusal(self._where, got)
         self.push(Inert(kind.name, {}))
 
     def call(self, _: None) -> None:
-        arguments, function = self.pop(), self.pop()
+        arguments = self.pop()
+        function = self.pop()
         if isinstance(function, InertClass) and type(arguments) is tuple:
             self.push(Inert(function.name, {}))
             return
@@ -201,7 +204,8 @@ class _Machine:
 
 
 def _dotted(machine: _Machine) -> str:
-    name, module = machine.pop(), machine.pop()
+    name = machine.pop()
+    module = machine.pop()
     return f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "a name that is no string"
 
 

@@ -38,7 +38,8 @@ def read_table(content: bytes, where: str) -> dict[bytes, bytes]:
     _, position = _read_handle(footer, 0, where)  # the metaindex, which is empty
     index, _ = _read_handle(footer, position, where)
     entries: dict[bytes, bytes] = {}
-    last, total = None, 0
+    last = None
+    total = 0
     for _, value in _entries(_block(content, index, where), where):
         handle, _ = _read_handle(value, 0, where)
         for key, entry in _entries(_block(content, handle, where), where):
@@ -78,7 +79,8 @@ def _block(content: bytes, handle: _Handle, where: str) -> bytes:
 
 
 def _entries(block: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
-    key, position = b"", 0
+    key = b""
+    position = 0
     while position < len(block):
         shared, position = read_varint(block, position, where)
         unshared, position = read_varint(block, position, where)

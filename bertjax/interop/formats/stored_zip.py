@@ -29,7 +29,8 @@ class StoredZip:
         Raises:
           UserError: for a damaged archive, a compressed or encrypted entry, or entries that share bytes or a name.
         """
-        self._path, self._content = path, content
+        self._path = path
+        self._content = content
         try:
             with zipfile.ZipFile(path) as archive:
                 entries = archive.infolist()

@@ -113,14 +113,16 @@ class Checkpoint:
             if min(entry.offset, entry.size) < 0 or end > shards[entry.shard].size:
                 got = f"a tensor from byte {entry.offset} to {end} of data file {entry.shard}"
                 raise damaged(self._path, got, f"tensors within its {shards[entry.shard].size} bytes")
-        total, available = sum(entry.size for entry in stored), sum(shard.size for shard in shards.values())
+        total = sum(entry.size for entry in stored)
+        available = sum(shard.size for shard in shards.values())
         if total > available:
             # Otherwise a small file could use the same bytes for any number of tensors.
             raise damaged(self._path, f"{total} bytes of tensors", f"at most {available}, the size of the data files")
         return shards
 
     def _load(self, entry: _Entry, where: str) -> Shaped[np.ndarray, "..."]:
-        dtype, content = _DTYPES[entry.dtype], self._shards[entry.shard][entry.offset : entry.offset + entry.size]
+        dtype = _DTYPES[entry.dtype]
+        content = self._shards[entry.shard][entry.offset : entry.offset + entry.size]
         expected = num_elements(entry.shape, where) * dtype.itemsize
         if entry.size != expected:
             raise damaged(where, f"{entry.size} bytes", f"{expected} for shape {entry.shape} of {dtype.name}")
@@ -132,10 +134,12 @@ class Checkpoint:
         """Returns a partitioned variable. Checks that its slices cover each element exactly once."""
         parts = {extents: self._part(name, extents, entry, where) for extents in entry.slices}
         dtype = _DTYPES[entry.dtype]
-        expected, got = num_elements(entry.shape, where) * dtype.itemsize, sum(part.size for part in parts.values())
+        expected = num_elements(entry.shape, where) * dtype.itemsize
+        got = sum(part.size for part in parts.values())
         if got != expected:
             raise damaged(where, f"slices of {got} bytes", f"{expected} for shape {entry.shape}")
-        result, covered = np.empty(entry.shape, dtype), np.zeros(entry.shape, bool)
+        result = np.empty(entry.shape, dtype)
+        covered = np.zeros(entry.shape, bool)
         for extents, part in parts.items():
             window = tuple(slice(a, None if n == _WHOLE else a + n) for a, n in extents)
             if part.shape != result[window].shape:

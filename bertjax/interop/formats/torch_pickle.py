@@ -66,7 +66,8 @@ def state_dict(values: object, path: Path, where: str) -> dict[str, Shaped[np.nd
         if not isinstance(name, str) or not isinstance(value, np.ndarray):
             got = type(value).__name__ if isinstance(name, str) else "a name that is a number"
             raise UserError(f"{where}: {shown(name)}", got=got, expected="a tensor with a string as its name", fix=fix)
-    size, limit = sum(value.nbytes for value in values.values()), _MAX_SHARING * path.stat().st_size
+    size = sum(value.nbytes for value in values.values())
+    limit = _MAX_SHARING * path.stat().st_size
     if size > limit:
         raise damaged(where, f"tensors of {size} bytes", f"at most {limit}, {_MAX_SHARING} times the size of the file")
     return values
@@ -97,7 +98,8 @@ def _read_zip(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[str
     roots = [name.removesuffix("/data.pkl") for name in archive.names if name.endswith("/data.pkl")]
     if len(roots) != 1 or "/" in roots[0]:
         raise damaged(path, f"{len(roots)} entries data.pkl", "one, as in archives of torch.save")
-    root, where = roots[0], f"{path}: data.pkl"
+    root = roots[0]
+    where = f"{path}: data.pkl"
     if f"{root}/constants.pkl" in archive.names:
         raise refusal(f"{path}", "a TorchScript program", "a file of torch.save")
     order = archive.read(f"{root}/byteorder").tobytes() if f"{root}/byteorder" in archive.names else b"little"
@@ -145,7 +147,8 @@ def _read_legacy(path: Path, content: UInt8[np.ndarray, " N"], classes: Mapping[
     machine = loader.load(file)
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
         raise damaged(where, "numbers in big-endian or unknown byte order", "little-endian byte order")
-    result, keys = loader.load(file), loader.load(file)
+    result = loader.load(file)
+    keys = loader.load(file)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys) or sorted(keys) != sorted(storages):
         raise damaged(where, "a list of storages that differs from those of the tensors", "the same storages")
     _fill([storages[key].array for key in keys], content[file.tell() :], where)

@@ -34,7 +34,8 @@ class Backend(NamedTuple):
 
 
 def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
-    size, dtype = inputs.query.shape[-1], inputs.query.dtype.name
+    size = inputs.query.shape[-1]
+    dtype = inputs.query.dtype.name
     yield from _obstacles_of_kernels(inputs, "cuda")
     if dtype not in ("bfloat16", "float16"):
         yield f"model.dtype={dtype}"
@@ -75,7 +76,8 @@ def _obstacles_on_tpus(inputs: AttentionInputs) -> Iterator[str]:
 
 def _obstacles_of_rows(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_on_tpus(inputs)
-    size, width = inputs.query.shape[-1], meshes.heads_of_device(inputs.query.shape[2]) * inputs.query.shape[-1]
+    size = inputs.query.shape[-1]
+    width = meshes.heads_of_device(inputs.query.shape[2]) * inputs.query.shape[-1]
     if max(inputs.lengths) > tpu.MAX_LENGTH:
         yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
     if tpu.LANES % size or width % tpu.LANES:

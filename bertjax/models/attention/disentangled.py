@@ -41,7 +41,8 @@ class Distances:
         >>> Distances(16, 16, "both").rows_of(np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 15, 99, -1, -15, -99]))
         array([ 8,  9, 10, 11, 12, 13, 13, 14, 14, 15, 15,  7,  1,  0])
         """
-        half, sizes = self.rows // 2, np.abs(steps).astype(np.float32)
+        half = self.rows // 2
+        sizes = np.abs(steps).astype(np.float32)
         if half < self.reach:
             near = half // 2
             logs = np.log(np.maximum(sizes, near) / np.float32(near)) / np.log(np.float32((self.reach - 1) / near))
@@ -72,7 +73,9 @@ def scores(
 
     Distances are those in the row. Tokens of the same instance of a packed row have the same distance in the instance.
     """
-    size, others, scale = query.shape[-2], key.shape[-2], query.shape[-1] ** -0.5
+    size = query.shape[-2]
+    others = key.shape[-2]
+    scale = query.shape[-1] ** -0.5
     total = jnp.zeros((), query.dtype)
     if positions.key is not None:
         rows = positions.distances.rows_of(np.arange(size - 1, -others - 1, -1))
@@ -85,7 +88,8 @@ def scores(
 
 def _by_distance(x: Float[Array, "*pairs S Q"], table: Float[Array, "*heads E Q"]) -> Float[Array, "*pairs S T"]:
     """The product of each x_i and row j - i + S - 1 of the table, for j below T = E - S."""
-    length, others = x.shape[-2], table.shape[-2] - x.shape[-2]
+    length = x.shape[-2]
+    others = table.shape[-2] - x.shape[-2]
     blocks = []
     for start in range(0, length, _BLOCK):
         block = x[..., start : start + _BLOCK, :]

@@ -58,7 +58,8 @@ def cudnn(inputs: AttentionInputs) -> tuple[Context, None]:
     The mask is a number of keys per row, because cuDNN would store a mask by query and key, and compute its gradient.
     Lengths are padded to even numbers, which training needs.
     """
-    mask, length = inputs.mask, inputs.query.shape[1]
+    mask = inputs.mask
+    length = inputs.query.shape[1]
     query, key, value = (padded(x, 2) for x in inputs[:3])
     assert inputs.dropout is None and inputs.bias is None and isinstance(mask, Mask)
     # The kernel has no result for a row without keys.
@@ -103,7 +104,8 @@ def _places(reach: _Reach, *tokens: Tokens) -> _Places:
     # Places in different segments differ by more than `MAX_LENGTH`, so they are out of reach.
     places = [jnp.where(x.segments == 0, _PADDING, x.segments * (2 * MAX_LENGTH + 2) + x.positions) for x in tokens]
     blocks = [x.reshape(len(x), -1, reach.block) for x in places]
-    first, last = [x.min(-1) for x in blocks], [jnp.where(x == _PADDING, 0, x).max(-1) for x in blocks]
+    first = [x.min(-1) for x in blocks]
+    last = [jnp.where(x == _PADDING, 0, x).max(-1) for x in blocks]
     is_near = last[1][:, None] >= first[0][..., None] - reach.before
     is_near &= first[1][:, None] <= last[0][..., None] + reach.after
     return _Places(places[0], places[1], _ranges(is_near), _ranges(is_near.swapaxes(1, 2)))
@@ -112,7 +114,8 @@ def _places(reach: _Reach, *tokens: Tokens) -> _Places:
 def _ranges(is_near: Bool[Array, "B m n"]) -> Int[Array, "B m 2"]:
     """The first block that is near, and the one after the last; n and 0 if none is."""
     numbers = jnp.arange(is_near.shape[-1], dtype=jnp.int32)
-    first, end = jnp.where(is_near, numbers, len(numbers)).min(-1), jnp.where(is_near, numbers + 1, 0).max(-1)
+    first = jnp.where(is_near, numbers, len(numbers)).min(-1)
+    end = jnp.where(is_near, numbers + 1, 0).max(-1)
     return jnp.stack([first, end], axis=-1)
 
 
@@ -123,7 +126,8 @@ def _attend(reach: _Reach, query: Context, key: _Keys, value: _Keys, places: _Pl
 
 def _forward(reach: _Reach, query: Context, key: _Keys, value: _Keys, places: _Places) -> tuple[Context, Any]:
     """The result, and what `_backward` needs."""
-    arguments, blocks = (query, key, value, *places), places.key_ranges.shape[1]
+    arguments = (query, key, value, *places)
+    blocks = places.key_ranges.shape[1]
     statistics = jax.ShapeDtypeStruct((len(query), query.shape[2], query.shape[1]), jnp.float32)
     results = _call(_forward_kernel, reach, blocks, _FORWARD, arguments, (query, statistics))
     context, statistics = (checkpoint_name(x, RESIDUALS) for x in results)
@@ -146,7 +150,8 @@ def _call(
     kernel: Any, reach: _Reach, blocks: int, counts: tuple[int, int], arguments: tuple[Array, ...], results: Any
 ) -> tuple[Array, ...]:
     """Calls a kernel for each block, head and row. Its cost is that of its matrix products and its arrays."""
-    (num_products, num_stages), (batch, length, heads, size) = counts, arguments[0].shape
+    (num_products, num_stages) = counts
+    (batch, length, heads, size) = arguments[0].shape
     num_warps = 4 if size <= 64 else 8  # fewer do not have the registers
     pairs = batch * heads * length * min(arguments[1].shape[1], reach.before + reach.after + reach.block)
     cost = pl.CostEstimate(
@@ -182,14 +187,18 @@ def _forward_kernel(reach: _Reach, *refs: Any) -> None:
     query, key, value, queries, keys, key_ranges, _, context, statistics = refs
     number = pl.program_id(0)
     own = _block(number, reach)
-    q, places, scale = query[own, :], queries[own], query.shape[-1] ** -0.5 * _LOG2_E
+    q = query[own, :]
+    places = queries[own]
+    scale = query.shape[-1] ** -0.5 * _LOG2_E
 
     def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        (total, largest, powers_sum), near = carry, _block(number, reach)
+        (total, largest, powers_sum) = carry
+        near = _block(number, reach)
         scores = product(q, key[near, :], (1, 1)) * scale
         scores = jnp.where(_allowed(places[:, None], keys[near][None], reach), scores, -jnp.inf)
         new = jnp.maximum(largest, scores.max(axis=1))
-        powers, shrink = jnp.exp2(scores - new[:, None]), jnp.exp2(largest - new)
+        powers = jnp.exp2(scores - new[:, None])
+        shrink = jnp.exp2(largest - new)
         total = total * shrink[:, None] + product(powers.astype(q.dtype), value[near, :])
         return total, new, powers_sum * shrink + powers.sum(axis=1)
 
@@ -205,7 +214,8 @@ def _backward_kernel(reach: _Reach, *refs: Any) -> None:
     """Writes the gradients of a block of keys and values, and of a block of queries. It recomputes scores for each."""
     query, key, value, queries, keys, key_ranges, query_ranges, gradient, statistics, means, *grads = refs
     query_grad, key_grad, value_grad = grads
-    number, scale = pl.program_id(0), query.shape[-1] ** -0.5
+    number = pl.program_id(0)
+    scale = query.shape[-1] ** -0.5
     own = _block(number, reach)
 
     def weights(rows: Array, columns: Array, allowed: Array, statistic: Array) -> Array:
@@ -214,11 +224,14 @@ def _backward_kernel(reach: _Reach, *refs: Any) -> None:
 
     @pl.when(number < len(query_ranges))
     def _of_keys() -> None:
-        k, v, places = key[own, :], value[own, :], keys[own][:, None]
+        k = key[own, :]
+        v = value[own, :]
+        places = keys[own][:, None]
 
         def step(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             near = _block(number, reach)
-            q, g = query[near, :], gradient[near, :]
+            q = query[near, :]
+            g = gradient[near, :]
             kept = weights(k, q, _allowed(queries[near][None], places, reach), statistics[near][None])
             of_value = sums[1] + product(kept.astype(g.dtype), g)
             scores_grad = kept * (product(v, g, (1, 1)) - means[near][None])
@@ -230,12 +243,16 @@ def _backward_kernel(reach: _Reach, *refs: Any) -> None:
 
     @pl.when(number < len(key_ranges))
     def _of_queries() -> None:
-        q, g, places = query[own, :], gradient[own, :], queries[own][:, None]
-        statistic, mean = statistics[own][:, None], means[own][:, None]
+        q = query[own, :]
+        g = gradient[own, :]
+        places = queries[own][:, None]
+        statistic = statistics[own][:, None]
+        mean = means[own][:, None]
 
         def step(number: Array, total: Array) -> Array:
             near = _block(number, reach)
-            k, v = key[near, :], value[near, :]
+            k = key[near, :]
+            v = value[near, :]
             kept = weights(q, k, _allowed(places, keys[near][None], reach), statistic)
             scores_grad = kept * (product(g, v, (1, 1)) - mean)
             return total + product(scores_grad.astype(k.dtype), k)

@@ -43,7 +43,8 @@ class MultiHeadAttention(nn.Module):
         self.value = dense(config, config.key_value_heads * config.head_value_size)
         self.output = residual_dense(config)
         if config.qk_norm:
-            self.query_norm, self.key_norm = make_norm(config), make_norm(config)
+            self.query_norm = make_norm(config)
+            self.key_norm = make_norm(config)
         self.drop = Dropout(config.dropout, by_row=False)
 
     def __call__(
@@ -62,7 +63,8 @@ class MultiHeadAttention(nn.Module):
 
     def project(self, source: Float[Array, "B T H"]) -> tuple[Float[Array, "B T G Q"], Float[Array, "B T G D"]]:
         """Returns the keys and values of `source`, for `attend`."""
-        config, key = self.config, self.key.update(source)
+        config = self.config
+        key = self.key.update(source)
         # The keys' bias adds the same number to all scores of a query, which the softmax cancels, unless keys are
         # changed further or have other scores.
         needs_bias = config.qk_norm or self.kind.rotary_base or self.kind.distances is not None
@@ -95,7 +97,8 @@ class MultiHeadAttention(nn.Module):
         Raises:
           UserError: if the backend cannot compute this attention; see `dot_product_attention`.
         """
-        config, kind = self.config, self.kind
+        config = self.config
+        kind = self.kind
         query = self._split(self.query(x), config.num_heads)
         query = self.query_norm(query) if config.qk_norm else query
         if kind.rotary_base:
@@ -105,9 +108,12 @@ class MultiHeadAttention(nn.Module):
         relative = None
         if kind.distances is not None and bias is not None:
             assert isinstance(mask, Mask) and mask.is_in_order
-            table, bias = self.drop(bias, deterministic=deterministic), None
-            relative, query = self._positions(table, kind.distances), query * kind.distances.scale
-        key, value = self._shared(key), self._shared(value)
+            table = self.drop(bias, deterministic=deterministic)
+            bias = None
+            relative = self._positions(table, kind.distances)
+            query = query * kind.distances.scale
+        key = self._shared(key)
+        value = self._shared(value)
         dropout = None if deterministic or not config.attention_dropout else self._dropout(len(x))
         if kind.window:
             assert isinstance(mask, Mask)
@@ -120,7 +126,8 @@ class MultiHeadAttention(nn.Module):
 
     def _positions(self, table: Float[Array, "R H"], distances: Distances) -> Positions:
         """The table's keys and queries, by the maps of the tokens."""
-        heads, terms = self.config.num_heads, distances.terms
+        heads = self.config.num_heads
+        terms = distances.terms
         key = None if terms == "position_to_content" else self._split(self.key(table), heads).swapaxes(0, 1)
         query = None if terms == "content_to_position" else self._split(self.query(table), heads).swapaxes(0, 1)
         return Positions(key, None if query is None else query * distances.scale, distances)

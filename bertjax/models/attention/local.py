@@ -33,8 +33,10 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     query, key, value, mask, dropout, bias = inputs[:6]
     assert isinstance(mask, Mask)
     size = _size(mask.window)
-    own, near = functools.partial(_own, size=size), functools.partial(_near, size=size)
-    queries, keys = jax.tree.map(own, mask.queries), jax.tree.map(near, mask.keys)
+    own = functools.partial(_own, size=size)
+    near = functools.partial(_near, size=size)
+    queries = jax.tree.map(own, mask.queries)
+    keys = jax.tree.map(near, mask.keys)
     if dropout is not None:
         numbers = jnp.arange(-(-query.shape[1] // size))[:, None]
         folded = jnp.vectorize(jax.random.fold_in, signature="(),()->()")(dropout.keys[:, None], numbers)

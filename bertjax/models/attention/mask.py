@@ -90,7 +90,8 @@ def as_array(mask: Mask | Bool[Array, "B 1 #S T"]) -> Bool[Array, "B 1 #S T"]:
     """
     if not isinstance(mask, Mask):
         return mask
-    own, others = mask.queries.segments[:, None, :, None], mask.keys.segments[:, None, None, :]
+    own = mask.queries.segments[:, None, :, None]
+    others = mask.keys.segments[:, None, None, :]
     allowed = ((own == others) | (own == 0)) & (others != 0)
     # The number of positions from each query to each key of its segment.
     steps = mask.keys.positions[:, None, None, :] - mask.queries.positions[:, None, :, None]

@@ -20,7 +20,8 @@ def rotate(x: Float[Array, "B T N Q"], positions: Int[Array, "B T"], base: float
     half = x.shape[-1] // 2
     frequencies = base ** -(jnp.arange(half, dtype=jnp.float32) / half)
     angles = (positions[..., None].astype(jnp.float32) * frequencies)[:, :, None]
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    sin = jnp.sin(angles)
+    cos = jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x.dtype)

@@ -135,7 +135,8 @@ def _backward_kernel(
     for head in _heads(size):
         q, k, v, g = (x[0, :, head] for x in (query, key, value, gradient))
         powers, total = _powers(q, k, allowed)
-        weights, weights_grad = powers / total, product(g, v, (1, 1))
+        weights = powers / total
+        weights_grad = product(g, v, (1, 1))
         mean = jnp.sum(weights * weights_grad, axis=1, keepdims=True)
         scores_grad = jnp.where(allowed, weights * (weights_grad - mean), 0).astype(q.dtype)
         query_grad[0, :, head] = product(scores_grad, k).astype(query_grad.dtype)
@@ -230,7 +231,8 @@ def _block_sizes(queries: int, keys: int, window: int) -> Any:
     """
     most = max(LANES, min(window or _MAX_BLOCK, _MAX_BLOCK))
     block_q, block_kv = (_largest_block(length, most) for length in (queries, keys))
-    is_fused, layout = block_kv == keys, kernels.QKVLayout.SEQ_MINOR
+    is_fused = block_kv == keys
+    layout = kernels.QKVLayout.SEQ_MINOR
     return kernels.BlockSizes(
         block_q=block_q,
         block_kv=block_kv,

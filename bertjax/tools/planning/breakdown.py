@@ -58,13 +58,15 @@ def totals(rows: Sequence[Row], by: str) -> dict[str, Row]:
 
 def describe(record: Mapping[str, Any]) -> list[str]:
     """Returns the lines of a table: bytes and the compiler's time by part, then by kind; and what is not counted."""
-    rows, seconds = record["breakdown"], record["compiler_seconds"]
+    rows = record["breakdown"]
+    seconds = record["compiler_seconds"]
     all_bytes = sum(row["hbm_bytes"] for row in rows)
     lines = [f"{'':20}{'GB':>8}{'of bytes':>10}" + (f"{'ms':>8}{'of time':>9}" if seconds else "")]
     for by in ("part", "kind"):
         lines.append(f"by {by}:")
         for name, total in totals(rows, by).items():
-            share, of_time = total["hbm_bytes"] / all_bytes, total["compiler_seconds"] / (seconds or 1)
+            share = total["hbm_bytes"] / all_bytes
+            of_time = total["compiler_seconds"] / (seconds or 1)
             if max(share, of_time) >= _MIN_SHARE:
                 time = f"{1e3 * total['compiler_seconds']:8.1f}{of_time:9.1%}" if seconds else ""
                 lines.append(f"  {name:18}{total['hbm_bytes'] / 1e9:8.2f}{share:10.1%}{time}")

@@ -82,7 +82,8 @@ class _Reader:
     """Adds up the costs of a program, beginning at its entry computation."""
 
     def __init__(self, program: Program, num_devices: int) -> None:
-        self._program, self._num_devices = program, num_devices
+        self._program = program
+        self._num_devices = num_devices
 
     def computation(self, computation: Computation, caller: str = "") -> Costs:
         """The costs of the instructions of an executed computation that is called by the named operation."""
@@ -97,7 +98,8 @@ class _Reader:
         return Costs(works, collectives, uncounted)
 
     def _instruction(self, inside: Computation, instruction: Instruction, caller: str) -> Costs:
-        opcode, called = instruction.opcode, self._program.called
+        opcode = instruction.opcode
+        called = self._program.called
         if opcode == "while":
             return self._loop(instruction)
         if opcode == "conditional":
@@ -127,7 +129,8 @@ class _Reader:
 
     def _loop(self, loop: Instruction) -> Costs:
         (body,) = self._program.called(loop, "body")
-        iterations, costs = self._iterations(loop), self.computation(body, loop.op_name)
+        iterations = self._iterations(loop)
+        costs = self.computation(body, loop.op_name)
         times = iterations or 1
         collectives = {
             f"{loop.name}/{key}": each._replace(times=each.times * times) for key, each in costs.collectives.items()

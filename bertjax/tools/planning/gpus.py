@@ -256,7 +256,8 @@ def link(chip: Chip, kind: str, group: Sequence[Any]) -> Link:
     per_host = Counter(device.process_index for device in group)
     if len(per_host) == 1:
         return Link("NVLink", chip.links["NVLink"])
-    fewest, size = min(per_host.values()), len(group)
+    fewest = min(per_host.values())
+    size = len(group)
     if kind in _RINGS:  # every ring enters and leaves each host once, and the rings share the ports
         return Link("network", min(fewest * chip.links["network"], chip.links["NVLink"]))
     return Link("network", chip.links["network"] * (size - 1) / (size - fewest))  # only this part leaves the host

@@ -152,13 +152,15 @@ class Program(NamedTuple):
 def parse(text: str) -> Program:
     """Parses the text of a program, as returned by `compiled.as_text()`."""
     computations: dict[str, Computation] = {}
-    entry, name = "", ""
+    entry = ""
+    name = ""
     lines: dict[str, Instruction] = {}
     root: Instruction | None = None
     for line in _CONTINUED.sub(" ", text).splitlines():
         if head := _HEAD.match(line):
             name = head[2]
-            lines, root = {}, None
+            lines = {}
+            root = None
             entry = name if head[1] else entry
             computations[name] = Computation(name, lines)
         elif name and (found := _ASSIGNMENT.match(line)):
@@ -180,7 +182,8 @@ def _instruction(name: str, text: str) -> Instruction:
     opening = text.index("(", end)
     closing = _closing(text, opening)
     inside = text[opening + 1 : closing - 1]
-    opcode, rest = text[end:opening].strip(), text[closing:]
+    opcode = text[end:opening].strip()
+    rest = text[closing:]
     operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.-]+)", inside))
     return Instruction(name, opcode, shapes, operands, rest, inside)
 
@@ -252,7 +255,8 @@ def _mesh_groups(axes: str, ids: str | None, chosen: str) -> tuple[tuple[int, ..
         order = np.array(_numbers(ids))
     first = np.indices(shape).reshape(len(shape), -1)  # of each device: the place of its group's first device
     for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", chosen):
-        axis, count = list(sizes).index(name), int(size or sizes[name])
+        axis = list(sizes).index(name)
+        count = int(size or sizes[name])
         inner = sizes[name] // (int(before or 1) * count)
         first[axis] -= first[axis] // inner % count * inner
     numbers = np.ravel_multi_index(tuple(first), shape)

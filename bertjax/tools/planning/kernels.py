@@ -36,7 +36,8 @@ def kernel_flops(inside: Computation, instruction: Instruction) -> float:
 
     Attention kernels count whole products, also where a causal mask lets them skip blocks.
     """
-    called, shapes = target(instruction), inside.shapes(instruction.operands)
+    called = target(instruction)
+    shapes = inside.shapes(instruction.operands)
     if called.startswith("__cublas"):
         axes = re.search(r'"lhs_contracting_dimensions":\s*\[([^\]]*)\]', instruction.rest)
         contracted = [shapes[0].dims[int(axis)] for axis in re.findall(r"\d+", axes[1])] if axes else []

@@ -22,7 +22,8 @@ from bertjax.training.sharding import SPLIT_BY_TENSOR, MeshConfig, make_mesh
 _log = logging.getLogger(__name__)
 
 NUM_COMPILED = 6
-_MAX_TENSOR, _MAX_ACCUMULATION = 8, 64
+_MAX_TENSOR = 8
+_MAX_ACCUMULATION = 64
 _REMATS = ("none", "norms", "full")
 # The estimate of memory for the backward pass is too high, because the compiler fuses operations. Candidates are
 # excluded only if their estimate exceeds the memory by this factor.
@@ -127,14 +128,16 @@ def _verdict(record: Mapping[str, Any]) -> str:
 
 def candidates(config: Mapping[str, Any], count: int) -> Iterator[Candidate]:
     """Yields all candidates whose mesh axes divide the devices, rows, attention heads and feed-forward size."""
-    model, batch_size = config["model"], config["batch_size"]
+    model = config["model"]
+    batch_size = config["batch_size"]
     rematerialized = _REMATS if "remat" in model else (None,)
     divisors = [size for size in range(1, count + 1) if count % size == 0]
     for fsdp, tensor in itertools.product(divisors, divisors):
         splits = all((model.get(key) or tensor) % tensor == 0 for key in SPLIT_BY_TENSOR)
         if count % (fsdp * tensor) or tensor > _MAX_TENSOR or not splits:
             continue
-        data, parts = count // (fsdp * tensor), 1
+        data = count // (fsdp * tensor)
+        parts = 1
         while parts <= _MAX_ACCUMULATION and batch_size % (data * fsdp * parts) == 0:
             yield from (Candidate(data, fsdp, tensor, parts, remat) for remat in rematerialized)
             parts *= 2

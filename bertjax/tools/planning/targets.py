@@ -32,7 +32,8 @@ def _parse(topology: str) -> tuple[ModuleType, str, tuple[int, ...]]:
     found = re.fullmatch(r"([\w-]+):(\d+(?:x\d+)*)", topology, re.ASCII)
     if not found:
         raise _unknown(repr(topology) if topology else "none")
-    name, shape = found[1], tuple(map(int, found[2].split("x")))
+    name = found[1]
+    shape = tuple(map(int, found[2].split("x")))
     kind = tpus if name in tpus.TPUS else gpus if name in gpus.GPUS else None
     if kind is None:
         raise _unknown(f"'{topology}' (unknown device)", name, found[2])

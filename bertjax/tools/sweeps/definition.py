@@ -153,7 +153,8 @@ def _names() -> list[str]:
 def _check(sweep: Sweep) -> None:
     """Raises UserError for values that are valid one by one, but contradict each other."""
     stages = [stage.name for stage in sweep.stages]
-    rows, metrics = [row.name for row in sweep.rows], [metric.name for metric in sweep.metrics]
+    rows = [row.name for row in sweep.rows]
+    metrics = [metric.name for metric in sweep.metrics]
     for what, names in (("stages", stages), ("rows", [row.slug for row in sweep.rows]), ("metrics", metrics)):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice or not names:

@@ -41,7 +41,8 @@ def evaluation(run: Run) -> Evaluation:
     """
     evaluated = [record for record in run.records if record["step"] > 0 and _held_out(record)]
     if not evaluated:
-        expected, fix = "an evaluation", "resume the run"
+        expected = "an evaluation"
+        fix = "resume the run"
         raise UserError(f"run {run.folder}", got="no validation metrics", expected=expected, fix=fix)
     best = checkpoints.best_step(run.folder)
     step = int(evaluated[-1]["step"]) if best is None else best

@@ -134,7 +134,8 @@ def runs(
     folders: dict[Key, Path] = {}
     found = []
     for (digest, seed), keys in served.items():
-        row, stage = keys[0].row, sweep.stage(keys[0].stage)
+        row = keys[0].row
+        stage = sweep.stage(keys[0].stage)
         recipe = recipes[row, stage.name]
         shared = len({key.row for key in keys}) > 1
         own = f"{stage.name}-{digest[:_DIGEST_LENGTH]}" if shared else f"{slugs[row]}-{stage.name}"
@@ -253,7 +254,8 @@ def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict
     values |= own
     for key in ("seed", *(["init_from"] if stage.init_from else [])):
         if key in values:
-            got, expected = f"the key {key} of stage {stage.name}", "a key that the sweep does not set itself"
+            got = f"the key {key} of stage {stage.name}"
+            expected = "a key that the sweep does not set itself"
             fix = "set seeds with --seeds, and init_from of a stage in the file"
             raise UserError(f"row {row.name!r}", got=got, expected=expected, fix=fix)
     return values

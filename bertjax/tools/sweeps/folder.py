@@ -45,7 +45,8 @@ def check(workdir: Path, recipes: Recipes) -> None:
     wrong = []
     for row, stages in before["rows"].items():
         for stage, digest in stages.items():
-            where, recipe = f"row {row!r}, stage {stage}", recipes.get((row, stage))
+            where = f"row {row!r}, stage {stage}"
+            recipe = recipes.get((row, stage))
             if recipe is None:
                 wrong.append(f"{where}: recorded, but not in this sweep")
             elif recipe.digest != digest:

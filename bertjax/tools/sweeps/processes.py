@@ -56,8 +56,10 @@ def in_jobs(runs: Sequence[Run], start: Start, slots: int) -> Generator[Ended]:
     Raises:
       StoppedError: after SIGTERM or Ctrl-C, when all jobs have been stopped and have ended.
     """
-    waiting, going = list(runs), dict[int, tuple[Run, Job]]()
-    done, failed = set[Path](), set[Path]()
+    waiting = list(runs)
+    going = dict[int, tuple[Run, Job]]()
+    done = set[Path]()
+    failed = set[Path]()
     finished = {run.folder for run in runs if is_finished(run)}
     with Preemption() as preempted:
         try:
@@ -102,12 +104,14 @@ class Workers:
 
     def __init__(self, count: int, program: Path, logs: Path) -> None:
         """Initializes with the number of workers, the path of `launch.py`, and the folder for logs."""
-        self._program, self._logs = program, logs
+        self._program = program
+        self._logs = logs
         self._shares = shares(count, _cores(), _devices(os.environ))
 
     def __call__(self, run: Run, slot: int) -> Job:
         """Starts a run with the share of a slot."""
-        share, environment = self._shares[slot], dict(os.environ)
+        share = self._shares[slot]
+        environment = dict(os.environ)
         if share.devices:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.devices)
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -131,7 +135,9 @@ class _Child:
     """Implements `Job`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path, log_start: int) -> None:
-        self._process, self._log, self._log_start = process, log, log_start
+        self._process = process
+        self._log = log
+        self._log_start = log_start
 
     def is_over(self) -> bool:
         return self._process.poll() is not None
@@ -198,10 +204,14 @@ class Cluster:
         try:
             import submitit
         except ImportError as error:
-            got, expected = "no submitit", "the extra slurm"
+            got = "no submitit"
+            expected = "the extra slurm"
             fix = "pip install -e '.[slurm]'"
             raise UserError(backend, got=got, expected=expected, fix=fix) from error
-        self._submitit, self._cluster, self._program, self._folder = submitit, cluster, program, folder
+        self._submitit = submitit
+        self._cluster = cluster
+        self._program = program
+        self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)

@@ -183,7 +183,8 @@ def _difference(score: Statistics | None, base: Mapping[int, float]) -> Differen
 
 
 def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], read: Mapping[Path, Finished]) -> Cost:
-    minutes, tokens = [], []
+    minutes = []
+    tokens = []
     parameters = None
     for seed in seeds:
         folders = [run_of(runs, row, stage.name, seed).folder for stage in sweep.stages]

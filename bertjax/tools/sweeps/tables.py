@@ -52,13 +52,11 @@ def make(sweep: Sweep, results: Results) -> Table:
 
     Empty columns are left out.
     """
-    header, columns = (
-        ["row", "seeds"],
-        [
-            [_Entry(line.name) for line in results.lines],
-            [_Entry(str(line.seeds)) for line in results.lines],
-        ],
-    )
+    header = ["row", "seeds"]
+    columns = [
+        [_Entry(line.name) for line in results.lines],
+        [_Entry(str(line.seeds)) for line in results.lines],
+    ]
     for number, metric in enumerate(sweep.metrics):
         cells = [line.cells[number] for line in results.lines]
         for name, column in _of_metric(metric, cells, f"vs {sweep.base}"):
@@ -206,7 +204,8 @@ def as_csv(sweep: Sweep, results: Results) -> str:
 
 
 def _numbers(cell: Cell) -> list[float | int | None]:
-    score, difference = cell.score, cell.difference
+    score = cell.score
+    difference = cell.difference
     of_score: list[float | int | None] = [score.mean, score.std, len(score.seeds)] if score else [None, None, 0]
     of_difference = [None if math.isnan(number) else number for number in difference] if difference else [None] * 4
     return [*of_score, *of_difference, cell.paper]

@@ -142,7 +142,8 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
     if answer is None:
         return 0, 0
     assert answer.start is not None, "an answer for training has a position"
-    document, part = window.document, window.part
+    document = window.document
+    part = window.part
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     last = int(np.searchsorted(document.starts, answer.start + len(answer.text), side="left")) - 1
     if not part.start <= first <= last < part.stop:
@@ -230,7 +231,8 @@ def _spans(
     may_start[window.first : stop] = window.max_context
     # An end after a start within the part is also within the part, unless it is one of the tokens after it.
     good = may_start[starts] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
-    starts, ends = starts[good], ends[good]
+    starts = starts[good]
+    ends = ends[good]
     scores = start_logits[starts].astype(np.float64) + end_logits[ends]
     shift = window.part.start - window.first
     firsts = window.document.starts[starts + shift]

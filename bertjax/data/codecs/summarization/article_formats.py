@@ -54,7 +54,8 @@ class ArticleFormat(Constrained, prefix="data"):
         super().__post_init__()
         fields = (self.article_field, self.summary_field, self.gold_field)
         named = [field for field in fields if field]
-        ok, keys = self.article_field and len(set(named)) == len(named), "{article_field,summary_field,gold_field}"
+        ok = self.article_field and len(set(named)) == len(named)
+        keys = "{article_field,summary_field,gold_field}"
         expected = "a field for articles, and different fields or '' for the others"
         fix = "set them, for example data.article_field=article and data.summary_field=summary"
         self.check(ok, keys, expected, got=", ".join(map(repr, fields)), fix=fix)
@@ -164,7 +165,8 @@ def has_summaries(source: str, key: str) -> bool:
 
 def _texts(path: Path) -> list[str]:
     """Returns the lines of a file that is one article."""
-    texts, size = [], 0
+    texts = []
+    size = 0
     for line in lines.read_lines(path, MAX_DOCUMENT_BYTES):
         texts.append(lines.decode(line).strip())
         size += len(line.content)
@@ -229,7 +231,8 @@ def _from_row(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffi
 
 
 def _stored(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffices: bool) -> Stored:
-    article_field, summary_field = style.article_field, style.summary_field
+    article_field = style.article_field
+    summary_field = style.summary_field
     row, where = tables.with_nested(stored, (article_field, summary_field, style.gold_field))
     has_gold = row.get(style.gold_field) is not None
     needs_summary = needs_summary and not (has_gold and gold_suffices)
@@ -241,7 +244,8 @@ def _stored(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffice
     body = _parts(row, article_field, "article_field", where)
     if not any(body):
         raise RowError(where, f"an empty article in field {article_field!r}", "text", "add the text or delete the row")
-    summary, references = None, list[tuple[str, ...]]()
+    summary = None
+    references = list[tuple[str, ...]]()
     if needs_summary or row.get(summary_field) is not None:
         summary, *references = _summaries(row, summary_field, style, where)
         if not all((summary, *references) if needs_summary else references):
@@ -251,7 +255,8 @@ def _stored(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffice
     if gold_suffices and gold is not None and not summary:
         summary = tuple(body[number] for number in gold)
         if not summary:
-            got, expected = f"neither a summary nor a sentence in field {style.gold_field!r}", "one of them"
+            got = f"neither a summary nor a sentence in field {style.gold_field!r}"
+            expected = "one of them"
             raise RowError(where, got, expected, "add one or delete the row")
         log_once(f"articles without field {summary_field!r}: the sentences in {style.gold_field!r} are their summaries")
     is_split = isinstance(row[article_field], list)

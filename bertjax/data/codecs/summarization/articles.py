@@ -94,13 +94,17 @@ class Articles:
         Raises:
           UserError: if the source is not set, does not exist, lacks required summaries, or no row has `gold_field`.
         """
-        self._config, self._split, self._seed = config, split, seed
-        self._needs_summary, self._gold_suffices = needs_summary, gold_suffices
+        self._config = config
+        self._split = split
+        self._seed = seed
+        self._needs_summary = needs_summary
+        self._gold_suffices = gold_suffices
         self._is_divided = split != "test" and not config.valid_source
         if self._is_divided:
             check_split(config.valid_source, config.valid_fraction)
         name = _KEYS["train" if self._is_divided else split]
-        self._key, self._source = f"data.{name}", getattr(config, name)
+        self._key = f"data.{name}"
+        self._source = getattr(config, name)
         self._check_source()
 
     def articles(self) -> Iterator[Article]:
@@ -111,7 +115,9 @@ class Articles:
             addition to the errors of `article_formats.read`, an article without letters is bad.
         """
         bad_rows = BadRows(self._config.on_bad_row)
-        count, total, fraction = 0, 0, self._config.valid_fraction
+        count = 0
+        total = 0
+        fraction = self._config.valid_fraction
         for group, article in self._all_articles(bad_rows):
             total += 1
             if not self._is_divided or is_held_out(group, fraction, self._seed) == (self._split == "valid"):
@@ -236,7 +242,8 @@ def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, 
         with of_row(each.columns):
             return _split(each, config.splitter)._replace(columns=each.columns or None)
 
-    found, count = bad_rows.sift(map(split, stored)), 0
+    found = bad_rows.sift(map(split, stored))
+    count = 0
     for count, article in enumerate(found, start=1):  # noqa: B007
         yield article
     if not count + bad_rows.count:

@@ -35,7 +35,8 @@ class ArticleLimits(Constrained, prefix="data.limits"):
         super().__post_init__()
         pairs = (("sentences", 1, 1), ("words", 0, 1), ("summary_words", 0, 0))
         for name, lowest, gap in pairs:
-            low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            low = getattr(self, f"min_{name}")
+            high = getattr(self, f"max_{name}")
             ok = low >= lowest and high >= low + (name == "words") * gap and high >= 1
             expected = f"{lowest} <= min_{name} {'<' if name == 'words' else '<='} max_{name}"
             fix = "change one; PreSumm has 3 to 100 sentences, 5 to 200 words, and 5 to 500 in a summary"

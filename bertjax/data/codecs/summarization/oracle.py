@@ -134,13 +134,15 @@ def _combination(score: _Score, count: int, num_sentences: int) -> tuple[int, ..
     for size in range(1, num_sentences + 1):
         for numbers in itertools.combinations(useful, size):
             if (found := score(numbers)) > best:
-                chosen, best = numbers, found
+                chosen = numbers
+                best = found
     return chosen
 
 
 def _sets_score(words: Sequence[_Words], reference: _Words) -> _Score:
     """Returns PreSumm's measure."""
-    wanted_1, wanted_2 = set(reference), set(_pairs(reference))
+    wanted_1 = set(reference)
+    wanted_2 = set(_pairs(reference))
 
     def score(numbers: tuple[int, ...]) -> float:
         union_1 = set(itertools.chain.from_iterable(words[i] for i in numbers))
@@ -179,8 +181,10 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
     word except the first, so there are at least as many new pairs as new words, minus one. Sentences above that bound
     are scored exactly.
     """
-    wanted_1, wanted_2 = set(reference), set(_pairs(reference))
-    size_1, size_2 = len(wanted_1), len(wanted_2)
+    wanted_1 = set(reference)
+    wanted_2 = set(_pairs(reference))
+    size_1 = len(wanted_1)
+    size_2 = len(wanted_2)
     # For each sentence, the parts not in the selection when last updated: words, hits among words, hits among pairs.
     fresh = list(map(set, words))
     hits_1 = [wanted_1 & of_sentence for of_sentence in fresh]
@@ -191,19 +195,22 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
     chosen: list[int] = []
     best = 0.0
     while len(chosen) < num_sentences:
-        all_1, all_2 = len(union_1) + size_1, len(union_2) + size_2 or 1
+        all_1 = len(union_1) + size_1
+        all_2 = len(union_2) + size_2 or 1
         bounds = [
             2 * (in_1 + (x := len(one))) / (all_1 + x) + 2 * (in_2 + (y := len(two))) / (all_2 + y)
             if one or two
             else 0.0
             for one, two in zip(hits_1, hits_2, strict=True)
         ]
-        winner, found = -1, best
+        winner = -1
+        found = best
         for i in sorted(range(len(words)), key=bounds.__getitem__, reverse=True):
             if bounds[i] + _SLACK < found:
                 break
             hits_1[i], hits_2[i] = hits_1[i] - union_1, hits_2[i] - union_2
-            x, y = len(hits_1[i]), len(hits_2[i])
+            x = len(hits_1[i])
+            y = len(hits_2[i])
             if not (x or y):
                 continue  # the sentence cannot improve the score
             fresh[i] = fresh[i] - union_1
@@ -213,12 +220,14 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
                 continue
             score += _f1(in_2 + y, len(union_2.union(_pairs(words[i]))), size_2)
             if score > found or (score == found and i < winner):
-                winner, found = i, score
+                winner = i
+                found = score
         if winner < 0:
             break
         best = found
         chosen.append(winner)
-        in_1, in_2 = in_1 + len(hits_1[winner]), in_2 + len(hits_2[winner])
+        in_1 = in_1 + len(hits_1[winner])
+        in_2 = in_2 + len(hits_2[winner])
         union_1.update(words[winner])
         union_2.update(_pairs(words[winner]))
     return chosen

@@ -192,7 +192,8 @@ class ExtractiveCodec(ArticleCodec):
         Logs a warning if most articles have none, or if the oracle ignores most letters.
         """
         super().check(facts, report)
-        config, number = self.labels.oracle, report["rows"][TRAIN]
+        config = self.labels.oracle
+        number = report["rows"][TRAIN]
         count = number - report["articles_without_labels"]
         is_ascii = config.letters == "ascii" and config.method != "verbatim"  # "verbatim" compares no words
         seen = facts["ascii_share"] if is_ascii else 1.0
@@ -258,8 +259,10 @@ class ArticleSurvey(Survey[Article]):
           gold_field: the field with the selected sentences; "" for none.
           limits: the limits on training articles.
         """
-        self._gold_field, self._limits = gold_field, limits
-        self._without, self._seen = Counter[str](), list[Article]()
+        self._gold_field = gold_field
+        self._limits = limits
+        self._without = Counter[str]()
+        self._seen = list[Article]()
 
     def add(self, split: str, examples: Sequence[Article]) -> None:
         without = [article for article in examples if article.gold is None]

@@ -32,7 +32,8 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     found = torch_pickle.read(path, limit=_MAX_BYTES)
     if not isinstance(found, list):
-        got, expected = type(found).__name__, "a list of dicts with 'src_txt' and 'tgt_txt', as PreSumm writes it"
+        got = type(found).__name__
+        expected = "a list of dicts with 'src_txt' and 'tgt_txt', as PreSumm writes it"
         raise UserError(str(path), got=got, expected=expected, fix="name the files of format_to_bert, not a model")
     return map(_row, found, (f"{path}: article {number}" for number in range(1, len(found) + 1)))
 
