@@ -15,7 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from bertjax.data.codecs.summarization import article_rows
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
@@ -27,7 +29,6 @@ from bertjax.files import completed
 from bertjax.models.attention.mask import as_array, make_mask
 from bertjax.models.embeddings import sinusoids
 from bertjax.models.losses import smoothed_cross_entropy
-from bertjax.tools.reporting import drawing
 from bertjax.training.optimizers import OptimizerConfig, make_schedule
 
 ROOT = Path(__file__).parents[1]
@@ -81,11 +82,10 @@ def definitions(path: Path) -> dict[str, int]:
 
 def picture(draw: Callable[[Any], None]) -> str:
     """An SVG of what `draw` puts into a figure."""
-    matplotlib = drawing.load_matplotlib()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = matplotlib.figure.Figure(figsize=(7.0, 2.6), layout="constrained")
+        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
         draw(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})

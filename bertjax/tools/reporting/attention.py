@@ -4,9 +4,9 @@
 >>> draw_attention("attention.png", {"cross": Attention(weights, target, source)}, layers=[-1], heads=None)
 """
 
-import io
-import logging
-import warnings
+import base64
+import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,18 +15,11 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.errors import UserError
-from bertjax.files import completed
 from bertjax.tools.reporting import drawing
 
-_CELL, _SMALLEST, _LARGEST = 0.17, 1.2, 150.0  # inches: a cell, a panel, the figure
-_LETTER = 0.08  # inches: approximate width of a character
-_BAR = 0.7  # inches: the color bar with its labels
-_DPI = 150
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "text.parse_math": False, "font.size": 8.0}
-# Replaces characters that no font has in a PNG. An SVG contains text, which the viewer's fonts draw.
-_NO_FONT = "□"
-
-_log = logging.getLogger(__name__)
+_CELL = 17
+_SMALLEST = 120  # width and height of a panel
+_LARGEST = 14_400  # width and height of all panels, without their words
 
 
 class Attention(NamedTuple):
@@ -37,24 +30,18 @@ class Attention(NamedTuple):
     keys: Sequence[str]  # at most S: columns
 
 
-class _Panels(NamedTuple):
-    """A row of the figure: one layer of one kind of attention."""
-
-    title: str
-    heads: Sequence[int]
-    weights: Float[np.ndarray, "N T S"]  # of these heads
-    queries: Sequence[str]
-    keys: Sequence[str]
-
-
 def drawer(
     path: Path, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> Callable[[int, Mapping[str, Any]], None]:
-    """Returns a function that draws the attention of example 1 to `path`, of example 2 to "NAME-2.svg", and so on."""
+    """Returns a function that draws the attention of example 1 to `path`, of example 2 to "NAME-2.svg", and so on.
+
+    The attention that the function gets has the fields of `Attention`. Raises the errors of `drawing.check`.
+    """
+    drawing.check(path)
 
     def draw(number: int, kinds: Mapping[str, Any]) -> None:
-        place = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        draw_attention(place, {name: Attention(*parts) for name, parts in kinds.items()}, layers=layers, heads=heads)
+        numbered = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        draw_attention(numbered, kinds, layers=layers, heads=heads)
 
     return draw
 
@@ -64,62 +51,74 @@ def draw_attention(
 ) -> None:
     """Writes a figure with a row of panels for each kind and layer, and a column for each head.
 
-    A cell is the attention weight of the query in its row for the key in its column. All panels use one color scale,
-    from white at 0 to dark blue at 1. Equal weights and equal fonts give files with equal bytes. In a PNG, characters
-    that no installed font has are drawn as boxes; the figure and a log line report them.
+    A cell is the attention weight of the query in its row for the key in its column. The color scale of a head ends at
+    its maximum, which stands below its panel. `drawing.write` describes the files.
 
     Args:
       path: a path that ends in .svg or .png.
       kinds: the attention weights of each kind, by the name in the figure, such as "encoder", "decoder" and "cross".
       layers: the layers to draw, numbered from 0, or from the end if negative; None for all.
       heads: the heads to draw, numbered like `layers`; None for all.
+
     Raises:
       UserError: if the suffix is not .svg or .png, there is nothing to draw, there are more words than weights, a
-        layer or head does not exist, the figure is too large, or Matplotlib is not installed.
+        layer or head does not exist, the figure is too large, or vl-convert is not installed.
     """
-    path = Path(path)
-    if path.suffix not in (".svg", ".png"):
-        raise UserError(f"{path}", got=repr(path.suffix), expected=".svg or .png", fix="change the suffix")
-    rows = [panels for name, kind in kinds.items() for panels in _rows(name, kind, layers, heads)]
-    if not any(row.heads for row in rows):
+    drawing.write(Path(path), chart(kinds, layers, heads))
+
+
+def chart(kinds: Mapping[str, Attention], layers: Sequence[int] | None, heads: Sequence[int] | None) -> dict[str, Any]:
+    """Returns the figure of `draw_attention` as a Vega-Lite specification. Raises its errors."""
+    rows = [_panels(name, kind, layers, heads) for name, kind in kinds.items()]
+    if not any(row["data"]["values"] for row in rows):
         raise UserError("attention", got="nothing to draw", expected="a layer and a head", fix="choose at least one")
-    size = _size(rows)
-    matplotlib = drawing.load_matplotlib()
-    families, missing = drawing.fonts_for(matplotlib, "".join("".join((*row.queries, *row.keys)) for row in rows))
-    if missing:
-        shown = missing[:40] + ("..." if len(missing) > 40 else "")
-        _log.warning("%s: no installed font has %s; install one, such as Noto Sans CJK", path, shown)
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # not the user's style
-        matplotlib.rcParams.update({**_SETTINGS, "font.family": families})
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # logged above
-        figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
-        _fill(figure, rows, missing if path.suffix == ".png" else "")
-        _save(figure, path)
+    return {"title": "Attention. Full color is the maximum of a head.", "vconcat": rows}
 
 
-def _rows(name: str, kind: Attention, layers: Sequence[int] | None, heads: Sequence[int] | None) -> list[_Panels]:
-    """Returns the rows of a kind of attention, without the weights of padding."""
-    num_layers, num_heads, *lengths = kind.weights.shape
-    words = (len(kind.queries), len(kind.keys))
-    if not (0 < words[0] <= lengths[0] and 0 < words[1] <= lengths[1]):
+def _panels(name: str, kind: Attention, layers: Sequence[int] | None, heads: Sequence[int] | None) -> dict[str, Any]:
+    """Returns the panels of a kind of attention, without the weights of padding."""
+    num_layers, num_heads, max_queries, max_keys = kind.weights.shape
+    num_queries = len(kind.queries)
+    num_keys = len(kind.keys)
+    if not (0 < num_queries <= max_queries and 0 < num_keys <= max_keys):
         raise UserError(
             f"attention {name!r}",
-            got=f"{words[0]} x {words[1]} words",
-            expected=f"at least 1 x 1, and at most {lengths[0]} x {lengths[1]}, the shape of the weights",
+            got=f"{num_queries} x {num_keys} words",
+            expected=f"at least 1 x 1, and at most {max_queries} x {max_keys}, the shape of the weights",
             fix="pass the query words, then the key words, of the sentence that has these weights",
         )
-    chosen = _chosen(f"heads of {name!r}", num_heads, heads)
-    return [
-        _Panels(
-            f"{name}, layer {layer}",
-            chosen,
-            np.asarray(kind.weights[layer, chosen, : words[0], : words[1]], np.float32),
-            [_visible(word) for word in kind.queries],
-            [_visible(word) for word in kind.keys],
+    rows = {layer: f"{name}, layer {layer}" for layer in _chosen(f"layers of {name!r}", num_layers, layers)}
+    columns = _chosen(f"heads of {name!r}", num_heads, heads)
+    width = max(_SMALLEST, _CELL * num_keys)
+    height = max(_SMALLEST, _CELL * num_queries)
+    if max(len(columns) * width, len(rows) * height) > _LARGEST:
+        raise UserError(
+            f"picture of attention {name!r}",
+            got=f"{len(columns) * width:,} x {len(rows) * height:,} pixels",
+            expected=f"at most {_LARGEST:,} pixels wide and high",
+            fix="choose fewer layers and heads, or a shorter sentence",
         )
-        for layer in _chosen(f"layers of {name!r}", num_layers, layers)
+    panels = [
+        {"row": row, "head": head, **_heat_map(kind.weights[layer, head, :num_queries, :num_keys])}
+        for layer, row in rows.items()
+        for head in columns
     ]
+    words = {"x": _words(kind.keys, orient="top", labelAngle=-90), "y": _words(kind.queries)}
+    image = {"type": "image", "width": width, "height": height, "aspect": False, "align": "left", "baseline": "top"}
+    caption = {"type": "text", "text": {"expr": "'head ' + datum.head + ', max ' + format(datum.max, '.2f')"}}
+    marks = [
+        {"mark": {**image, "smooth": False}, "encoding": {**words, "url": {"field": "image"}}},
+        {"mark": caption, "encoding": {"x": {"value": width / 2}, "y": {"value": height + 10}}},
+    ]
+    return {
+        "data": {"values": panels},
+        "facet": {
+            "row": {"field": "row", "sort": list(rows.values()), "header": {"title": None, "labelOrient": "left"}},
+            "column": {"field": "head", "sort": columns, "header": None},
+        },
+        "spec": {"width": width, "height": height, "layer": marks},
+        "resolve": {"axis": {"x": "independent"}},
+    }
 
 
 def _chosen(what: str, count: int, requested: Sequence[int] | None) -> list[int]:
@@ -130,7 +129,18 @@ def _chosen(what: str, count: int, requested: Sequence[int] | None) -> list[int]
         if not -count <= number < count:
             fix = "use a number in this range; negative numbers count from the end"
             raise UserError(f"attention, {what}", got=number, expected=f"0 to {count - 1}", fix=fix)
-    return [number % count for number in requested]
+    return list(dict.fromkeys(number % count for number in requested))
+
+
+def _words(words: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Returns the encoding of an axis with a band for each word. Bands have numbers, since words may repeat."""
+    labels = json.dumps([_visible(word) for word in words])
+    axis = {"title": None, "domain": False, "ticks": False, "labelOverlap": False, "labelLimit": 0}
+    return {
+        **{"datum": 0, "type": "ordinal", "bandPosition": 0},
+        "scale": {"type": "band", "domain": list(range(len(words))), "padding": 0},
+        "axis": {**axis, "labelExpr": f"{labels}[datum.value]", **options},
+    }
 
 
 def _visible(word: str) -> str:
@@ -138,48 +148,20 @@ def _visible(word: str) -> str:
     return word if word.isprintable() and word.strip() else repr(word)
 
 
-def _size(rows: Sequence[_Panels]) -> tuple[float, float]:
-    """Returns width and height in inches, including the words and the color bar."""
-    letters = max(len(word) for row in rows for word in (*row.queries, *row.keys))
-    width = max(len(row.heads) * max(_SMALLEST, _CELL * len(row.keys)) for row in rows) + _LETTER * letters + 0.8 + _BAR
-    height = sum(max(_SMALLEST, _CELL * len(row.queries)) + _LETTER * letters + 0.4 for row in rows) + 0.4
-    if max(width, height) > _LARGEST:
-        raise UserError(
-            "picture of attention",
-            got=f"{width:.0f} x {height:.0f} inches",
-            expected=f"at most {_LARGEST:.0f} inches wide and high",
-            fix="choose fewer layers and heads, or a shorter sentence",
-        )
-    return width, height
+def _heat_map(weights: Float[np.ndarray, "T S"]) -> dict[str, Any]:
+    """Returns the maximum of a head, and a PNG with a pixel for each weight, as a data URI.
 
-
-def _fill(figure: Any, rows: Sequence[_Panels], missing: str) -> None:
-    """Draws all panels and the color bar. Missing characters become boxes."""
-    boxes = str.maketrans(dict.fromkeys(missing, _NO_FONT))
-    heights = [max(_SMALLEST, _CELL * len(row.queries)) for row in rows]
-    columns = max(len(row.heads) for row in rows)
-    axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
-    for row, panels in zip(rows, axes, strict=True):
-        for panel, head, weights in zip(panels, row.heads, row.weights, strict=False):
-            image = panel.imshow(weights, vmin=0, vmax=1, cmap="Blues", interpolation="none", aspect="auto")
-            panel.set_title(f"head {head}")
-            panel.set_xticks(range(len(row.keys)), [word.translate(boxes) for word in row.keys], rotation=90)
-            panel.set_yticks(range(len(row.queries)), [word.translate(boxes) for word in row.queries])
-            panel.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
-            panel.tick_params(labelleft=panel is panels[0])
-        panels[0].set_ylabel(row.title)
-        for panel in panels[len(row.heads) :]:
-            panel.set_axis_off()
-    figure.colorbar(image, ax=list(axes[0]), label="attention weight")
-    if missing:
-        figure.supxlabel(f"{_NO_FONT}: not in any installed font", fontsize="medium")
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image_format = path.suffix[1:]
-    metadata = {"Date": None, "Creator": None} if image_format == "svg" else {"Software": None}
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=image_format, dpi=_DPI, metadata=metadata)
-    with completed(path) as partial:
-        partial.write_bytes(buffer.getvalue())
+    All pixels have one color. Their opacity is the weight, so that the background shows at 0.
+    """
+    largest = float(weights.max())
+    color = bytes.fromhex(drawing.LIGHT["accent"][1:])
+    pixels = np.full((*weights.shape, 4), (*color, 0), np.uint8)
+    pixels[..., 3] = np.rint(255 * weights / (largest or 1))
+    height, width = weights.shape
+    header = width.to_bytes(4) + height.to_bytes(4) + bytes([8, 6, 0, 0, 0])  # 8 bits for red, green, blue and alpha
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: unfiltered
+    chunks = {b"IHDR": header, b"IDAT": zlib.compress(rows), b"IEND": b""}
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, data in chunks.items():
+        png += len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+    return {"max": largest, "image": f"data:image/png;base64,{base64.b64encode(png).decode()}"}

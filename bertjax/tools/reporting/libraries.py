@@ -1,4 +1,4 @@
-"""Loads the libraries of report pages: Jinja for HTML, and Vega for interactive charts."""
+"""Loads the libraries of reports: Jinja for HTML, and Vega, in vl-convert, for charts in pages and in files."""
 
 import functools
 import importlib
@@ -7,39 +7,40 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-_TEMPLATES = Path(__file__).with_name("templates")
+TEMPLATES = Path(__file__).with_name("templates")
 # Makes the function of the bundle that the page's script calls a global.
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
-_VERSION = "6.4"  # of Vega-Lite; it determines the version of Vega
+VEGA_LITE = "6.4"  # the version; it determines that of Vega
 
 
 def template(name: str) -> Any:
     """Returns a template of this package. Jinja escapes all values. Raises UserError if Jinja is not installed."""
-    jinja = _load("jinja2")
-    loader = jinja.FileSystemLoader(_TEMPLATES)
+    jinja = load("jinja2")
+    loader = jinja.FileSystemLoader(TEMPLATES)
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     return jinja.Environment(loader=loader, undefined=jinja.ChainableUndefined, **options).get_template(name)
 
 
 def source(name: str) -> Any:
     """Returns a style sheet or a script of this package, unescaped."""
-    return _load("markupsafe").Markup((_TEMPLATES / name).read_text())
+    return load("markupsafe").Markup((TEMPLATES / name).read_text())
 
 
 def trusted(text: str) -> Any:
     """Marks a text as safe, so that Jinja does not escape it."""
-    return _load("markupsafe").Markup(text)
+    return load("markupsafe").Markup(text)
 
 
 @functools.cache
 def vega() -> Any:
     """Returns Vega as a script, in about two seconds. Raises UserError if the package `vl_convert` is not installed."""
-    text: str = _load("vl_convert").javascript_bundle(_SNIPPET, vl_version=_VERSION)
+    text: str = load("vl_convert").javascript_bundle(_SNIPPET, vl_version=VEGA_LITE)
     # In an HTML page, "</script" ends the element even inside a string.
     return trusted(text.replace("</script", "<\\/script"))
 
 
-def _load(name: str) -> Any:
+def load(name: str) -> Any:
+    """Returns an imported library. Raises UserError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

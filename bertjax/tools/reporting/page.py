@@ -18,6 +18,7 @@ from bertjax.files import completed
 from bertjax.tools.reporting import (
     comparison,
     configs,
+    drawing,
     goodput,
     lengths,
     libraries,
@@ -79,7 +80,7 @@ def write(folder: Path) -> Path:
 def of_run(folder: Path) -> str:
     """Returns the page of a run. It includes the curves of runs of the same experiment that the run starts from."""
     run = read_run(folder)
-    chain = [one for one in continued(run) if one.config.get("experiment") == run.config.get("experiment")]
+    chain = continued(run)
     names = [one.folder.resolve().name for one in chain]
     runs = {
         f"{n}. {name}" if len(chain) > 1 else name: phase
@@ -178,7 +179,8 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     """Returns the page, with a link to each section."""
     drawn = panels.panels(runs)
     context = {**parts, "curves": _curves(drawn)}
-    data: dict[str, Any] = {"curves": drawn} if drawn["panels"] else {}
+    data: dict[str, Any] = {"themes": {"light": drawing.config(drawing.LIGHT), "dark": drawing.config(drawing.DARK)}}
+    data |= {"curves": drawn} if drawn["panels"] else {}
     shown = parts.get("shown")
     if shown:
         context |= {"samples": shown.examples, "checkpoint": shown.checkpoint, "attention": bool(shown.attention)}

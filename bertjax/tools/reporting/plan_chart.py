@@ -1,25 +1,22 @@
 """Draws the plan of `--mode=plan`: the memory of a device by part, and the time of each resource in a step."""
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import UserError
-from bertjax.files import completed
 from bertjax.tools.reporting import drawing
 
 _GIB = 2**30
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "text.parse_math": False, "font.size": 9.0}
-_WIDTH, _HEIGHT = 7.5, 2.3  # inches, of the figure and of each of its rows
-_DPI = 150
-_KINDS = 9  # drawn in colors of their own; the rest share one
+_WIDTH = 640
+_HALF = {"width": 230, "height": 130}
+_KINDS = 7  # drawn in colors of their own; the rest share one
 _RESOURCES = ("compute", "memory", "interconnect")
 
 
 def drawer(path: Path) -> Callable[[Mapping[str, Any]], None]:
-    """Returns a function that draws a plan; see `draw_plan`. Raises its errors early, before the plan is computed."""
-    _checked(path)
+    """Returns a function that draws a plan by `draw_plan`. Raises its errors early, before the plan is computed."""
+    drawing.check(path)
     return lambda record: draw_plan(path, record)
 
 
@@ -29,122 +26,119 @@ def draw_plan(path: Path, record: Mapping[str, Any]) -> None:
     A dashed line marks the available memory. The roofline shows the maximum operations per second by operations per
     byte of memory traffic, and the position of the step. Stacked bars show the bytes that each part of the model moves,
     by kind of computation, and the TPU compiler's time if there is one. Only memory is drawn if the run does not fit.
-    The ids of parts are `memory/PART`, `memory/available`, `roof`, `step`, `seconds/RESOURCE`, `bytes/PART/KIND` and
-    `time/PART/KIND`. Equal records give files with equal bytes.
+    `drawing.write` describes the files.
 
     Raises:
-      UserError: if the suffix is not .svg or .png, or Matplotlib is not installed.
+      UserError: if the suffix is not .svg or .png, or vl-convert is not installed.
     """
-    matplotlib = _checked(path)
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # not the user's style
-        matplotlib.rcParams.update(_SETTINGS)
-        has_times = record["seconds"] is not None
-        count = 3 if has_times else 1
-        figure = matplotlib.figure.Figure(figsize=(_WIDTH, _HEIGHT * max(count, 2)), layout="constrained")
-        figure.suptitle(_title(record))
-        rows = figure.subfigures(count, 1, squeeze=False, height_ratios=(1, 1, 1.4)[:count])[:, 0]
-        _draw_memory(rows[0].subplots(), record)
-        if has_times:
-            left, right = rows[1].subplots(1, 2)
-            _draw_roofline(left, record)
-            _draw_seconds(right, record)
-            _draw_breakdown(rows[2], record["breakdown"])
-        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else None
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
-    data = buffer.getvalue()
-    if path.suffix == ".svg":  # Matplotlib writes spaces at line ends, which Git reports as errors
-        data = b"\n".join(line.rstrip() for line in data.splitlines()) + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with completed(path) as partial:
-        partial.write_bytes(data)
+    drawing.write(path, chart(record))
 
 
-def _checked(path: Path) -> Any:
-    """Returns Matplotlib. Raises UserError if it is not installed, or the suffix is not .svg or .png."""
-    if path.suffix not in (".svg", ".png"):
-        expected, fix = ".svg or .png", "change the suffix"
-        raise UserError("--plot", got=repr(path.suffix), expected=expected, fix=fix)
-    return drawing.load_matplotlib()
-
-
-def _title(record: Mapping[str, Any]) -> str:
+def chart(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the figure of `draw_plan` as a Vega-Lite specification."""
+    rows = [_memory(record)]
+    if record["seconds"] is not None:
+        rows += [{"hconcat": [_roofline(record), _seconds(record)]}, _breakdown(record["breakdown"])]
     mesh = " x ".join(f"{axis} {size}" for axis, size in record["mesh"].items())
-    return f"{record['topology']}, {mesh}, batch {record['batch_size']:,}" + (
-        "" if record["fits"] else ": does not fit"
-    )
+    fit = "" if record["fits"] else ": does not fit"
+    title = f"{record['topology']}, {mesh}, batch {record['batch_size']:,}{fit}"
+    return {"title": title, "vconcat": rows, "resolve": {"scale": {"color": "independent"}}}
 
 
-def _draw_memory(panel: Any, record: Mapping[str, Any]) -> None:
-    """Draws the memory of a device as a stacked bar, with a line at the available memory."""
-    sizes = record["bytes_per_device"]
-    begin = 0.0
-    for number, (name, size) in enumerate((name, size) for name, size in sizes.items() if name != "total"):
-        (bar,) = panel.barh([0], [size / _GIB], left=begin, color=f"C{number}", label=f"{name} {size / _GIB:.2f}")
-        bar.set_gid(f"memory/{name}")
-        begin += size / _GIB
-    available = record["hbm_bytes"] / _GIB
-    panel.axvline(available, color="black", linestyle="--", gid="memory/available", label=f"available {available:.2f}")
-    panel.set_xlim(0, 1.05 * max(available, begin))
-    panel.set_yticks([])
-    panel.set_xlabel("memory per device (GiB)")
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, 1.35), ncols=4, frameon=False)
+def _memory(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the memory of a device as a stacked bar, with a line at the available memory."""
+    parts = [
+        {"part": f"{name} {size / _GIB:.2f}", "order": order, "size": size / _GIB}
+        for order, (name, size) in enumerate(record["bytes_per_device"].items())
+        if name != "total"
+    ]
+    available = {"size": record["hbm_bytes"] / _GIB, "text": f"available {record['hbm_bytes'] / _GIB:.2f}"}
+    x = _number("size", "memory per device (GiB)")
+    color = {**_name("part", (part["part"] for part in parts)), "legend": {"orient": "top"}}
+    label = {"type": "text", "align": "right", "baseline": "bottom", "y": -3}
+    line = {"data": {"values": [available]}, "encoding": {"x": x, "text": {"field": "text"}}}
+    bar = {"x": {**x, "stack": True}, "color": color, "order": {"field": "order"}}
+    return {
+        "width": _WIDTH,
+        "height": 50,
+        "layer": [
+            {"data": {"values": parts}, "mark": "bar", "encoding": bar},
+            {**line, "layer": [{"mark": {"type": "rule", "strokeDash": [5, 3]}}, {"mark": label}]},
+        ],
+    }
 
 
-def _draw_roofline(panel: Any, record: Mapping[str, Any]) -> None:
-    """Draws the maximum operations per second by intensity, and the step at its lower bound of time."""
-    device, done = record["device"], record["per_device"]
+def _roofline(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the maximum operations per second by intensity, and the step at its lower bound of time."""
+    device = record["device"]
+    counts = record["per_device"]
+    peak = device["peak_flops"] / 1e12
     ridge = device["peak_flops"] / device["hbm_bandwidth"]
-    intensity = done["flops"] / max(done["hbm_bytes"], 1)
-    low, high = min(ridge, intensity) / 10, max(ridge, intensity) * 10
-    roof = [device["hbm_bandwidth"] * low / 1e12, device["peak_flops"] / 1e12, device["peak_flops"] / 1e12]
-    panel.loglog([low, ridge, high], roof, color="black", gid="roof")
-    panel.loglog([intensity], [done["flops"] / record["step_seconds"] / 1e12], "o", color="C3", gid="step")
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter("")
-    panel.set_xlabel("operations per byte of memory traffic")
-    panel.set_ylabel("TFLOP/s per device")
+    intensity = counts["flops"] / max(counts["hbm_bytes"], 1)
+    low = min(ridge, intensity) / 10
+    high = max(ridge, intensity) * 10
+    roof = [{"x": low, "y": peak * low / ridge}, {"x": ridge, "y": peak}, {"x": high, "y": peak}]
+    step = {"x": intensity, "y": counts["flops"] / record["step_seconds"] / 1e12}
+    decades = {"scale": {"type": "log"}, "axis": {"format": "~g", "tickCount": 3}}
+    x = {**_number("x", "operations per byte of memory traffic"), **decades}
+    y = {**_number("y", "TFLOP/s per device"), **decades}
+    point = {"type": "point", "filled": True, "size": 80, "opacity": 1, "color": drawing.LIGHT["c1"]}
+    return {
+        **_HALF,
+        "encoding": {"x": x, "y": y},
+        "layer": [{"data": {"values": roof}, "mark": "line"}, {"data": {"values": [step]}, "mark": point}],
+    }
 
 
-def _draw_seconds(panel: Any, record: Mapping[str, Any]) -> None:
-    """Draws the time for which each resource is busy."""
-    for number, name in enumerate(reversed(_RESOURCES)):
-        color = "C3" if name == record["bound"] else "C7"
-        (bar,) = panel.barh([number], [1e3 * record["seconds"][name]], color=color)
-        bar.set_gid(f"seconds/{name}")
-    panel.set_yticks(range(len(_RESOURCES)), list(reversed(_RESOURCES)))
-    panel.set_xlabel("lower bound of time per step (ms)")
+def _seconds(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the time for which each resource is busy. The bound has a color of its own."""
+    times = [{"resource": name, "time": 1e3 * record["seconds"][name]} for name in _RESOURCES]
+    colors = [drawing.LIGHT["c1" if name == record["bound"] else "c2"] for name in _RESOURCES]
+    encoding = {
+        "y": _name("resource", _RESOURCES),
+        "x": _number("time", "lower bound of time per step (ms)"),
+        "color": {**_name("resource", _RESOURCES), "scale": {"range": colors}, "legend": None},
+    }
+    return {**_HALF, "data": {"values": times}, "mark": "bar", "encoding": encoding}
 
 
-def _draw_breakdown(row: Any, breakdown: Sequence[Mapping[str, Any]]) -> None:
-    """Draws the bytes of each part as a bar of kinds, and the compiler's time likewise if there is one."""
-    shown = _ordered(breakdown, "kind")[:_KINDS]
-    quantities = [("bytes", "hbm_bytes", 1e-9, "memory traffic per step (GB)")]
-    if breakdown and breakdown[0]["compiler_seconds"] is not None:
-        quantities.append(("time", "compiler_seconds", 1e3, "compiler's estimate per step (ms)"))
-    panels = row.subplots(1, len(quantities), sharey=True, squeeze=False)[0]
-    parts = _ordered(breakdown, "part")[::-1]
-    for panel, (name, key, scale, label) in zip(panels, quantities, strict=True):
-        ends = dict.fromkeys(parts, 0.0)
-        for number, kind in enumerate([*shown, "rest"]):
-            of_kind = [each for each in breakdown if (each["kind"] if each["kind"] in shown else "rest") == kind]
-            for part in dict.fromkeys(each["part"] for each in of_kind):
-                value = scale * sum(each[key] for each in of_kind if each["part"] == part)
-                (bar,) = panel.barh([parts.index(part)], [value], left=ends[part], color=f"C{number}", label=kind)
-                bar.set_gid(f"{name}/{part}/{kind}")
-                ends[part] += value
-        panel.set_yticks(range(len(parts)), parts)
-        panel.set_xlabel(label)
-    handles, names = panels[0].get_legend_handles_labels()
-    labels = dict(zip(names, handles, strict=True))
-    row.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=5, frameon=False)
+def _breakdown(breakdown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the bytes of each part as a bar of kinds, and the compiler's time likewise if there is one."""
+    kinds = _ordered(breakdown, "kind")
+    names = {kind: kind if order < _KINDS else "rest" for order, kind in enumerate(kinds)}
+    rows = [
+        {
+            **{"part": row["part"], "kind": names[row["kind"]], "order": min(kinds.index(row["kind"]), _KINDS)},
+            "bytes": row["hbm_bytes"] / 1e9,
+            "time": 1e3 * (row["compiler_seconds"] or 0),
+        }
+        for row in breakdown
+    ]
+    quantities = {"bytes": "memory traffic per step (GB)"}
+    if any(row["time"] for row in rows):
+        quantities["time"] = "compiler's estimate per step (ms)"
+    shared = {
+        "y": _name("part", _ordered(breakdown, "part")),
+        "color": {**_name("kind", names.values()), "legend": {"orient": "bottom", "columns": 4}},
+        "order": {"field": "order"},
+    }
+    size = {"width": _HALF["width"], "height": {"step": 18}}
+    bars = [{"x": {**_number(field, title), "aggregate": "sum"}} for field, title in quantities.items()]
+    charts = [{**size, "mark": "bar", "encoding": {**shared, **bar}} for bar in bars]
+    return {"data": {"values": rows}, "hconcat": charts}
+
+
+def _name(field: str, order: Iterable[str]) -> dict[str, Any]:
+    return {"field": field, "type": "nominal", "title": None, "sort": list(order)}
+
+
+def _number(field: str, title: str) -> dict[str, Any]:
+    return {"field": field, "type": "quantitative", "title": title}
 
 
 def _ordered(breakdown: Sequence[Mapping[str, Any]], by: str) -> list[str]:
-    """The parts or kinds with most bytes first."""
-    totals: dict[str, int] = {}
-    for each in breakdown:
-        totals[each[by]] = totals.get(each[by], 0) + each["hbm_bytes"]
-    return sorted(totals, key=lambda name: -totals[name])
+    """Returns the parts or kinds, those with most bytes first."""
+    totals: Counter[str] = Counter()
+    for row in breakdown:
+        totals[row[by]] += row["hbm_bytes"]
+    return [name for name, _ in totals.most_common()]

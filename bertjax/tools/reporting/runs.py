@@ -215,12 +215,15 @@ def read_object(path: Path) -> dict[str, Any]:
 def continued(run: Run) -> list[Run]:
     """Returns the chain of runs that `run` starts from by `init_from`, the earliest first, followed by `run`.
 
-    The chain begins after published weights, and after runs whose folder is gone.
+    The chain begins after published weights, after runs whose folder is gone, and after runs of another experiment.
     """
     chain = [run]
     while chain[0].config.get("init_from"):
-        before = Path(chain[0].config["init_from"])
-        if not (before / "metrics.jsonl").exists() or any(before.resolve() == r.folder.resolve() for r in chain):
+        folder = Path(chain[0].config["init_from"])
+        if not (folder / "metrics.jsonl").exists() or any(folder.resolve() == r.folder.resolve() for r in chain):
             break
-        chain.insert(0, read_run(before))
+        previous = read_run(folder)
+        if previous.config.get("experiment") != run.config.get("experiment"):
+            break
+        chain.insert(0, previous)
     return chain

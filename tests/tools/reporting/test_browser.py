@@ -147,15 +147,14 @@ def test_attention(opened, make_run):
     assert "“he” 56 %" in tab.evaluate(told)  # two heads look everywhere
 
 
-def test_attention_has_one_scale(opened, make_run):
-    """Equal weights of a seventh are pale, though they are the largest of their layer and head."""
+def test_the_scale_of_attention_ends_at_the_maximum_of_the_head(opened, make_run):
     tab = opened(whole.run(make_run))
-    distance = "checks.shade(document.querySelector('.map rect.cell'))"
     tab.evaluate(_CHECKS)
-    assert tab.evaluate(distance) == pytest.approx(1 / 7, abs=0.02)
+    assert tab.evaluate("document.querySelector('#attention-viewer output').value") == "0.1412"  # 36 / 255, about 1 / 7
+    assert tab.evaluate("checks.shade(document.querySelector('.map rect.cell'))") == pytest.approx(1, abs=0.02)
     choose(tab, "#attention-viewer select[name=layer]", 1)
     choose(tab, "#attention-viewer select[name=head]", 2)
-    assert tab.evaluate(distance) == pytest.approx(1, abs=0.02)
+    assert tab.evaluate("document.querySelector('#attention-viewer output').value") == "1"
 
 
 def test_the_theme_changes(opened, make_run):

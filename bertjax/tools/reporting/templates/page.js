@@ -121,7 +121,8 @@ class Chart {
     this.whole = extent(xs);
     if (this.whole[0] === this.whole[1]) this.whole = this.whole[0] ? [0, this.whole[0]] : [0, 1];
     const holder = make("div", { "aria-hidden": "true" });
-    const options = { mode: "vega", renderer: "svg", actions: false, tooltip: false, hover: false, defaultStyle: false };
+    const config = read("themes")[isDark() ? "dark" : "light"];
+    const options = { mode: "vega", renderer: "svg", config, actions: false, tooltip: false, hover: false, defaultStyle: false };
     const { view } = await vegaEmbed(holder, this.spec(curves, lines), options);
     if (number !== this.number) return view.finalize(); // overtaken by another change
     this.view?.finalize();
@@ -143,9 +144,8 @@ class Chart {
   }
 
   spec(curves, lines) {
-    const { xd, yd } = this.domains(), ink = color("ink"), faint = color("line"), font = getComputedStyle(document.body).fontFamily;
-    const axis = { labelColor: ink, titleColor: ink, gridColor: faint, domainColor: faint, tickColor: faint, grid: true,
-      labelFont: font, titleFont: font, titleFontWeight: "normal", labelFontSize: 11, tickCount: 5 };
+    const { xd, yd } = this.domains(), ink = color("ink"), font = getComputedStyle(document.body).fontFamily;
+    const axis = { grid: true, labelFont: font, titleFont: font, tickCount: 5 };
     const styles = curves.map(({ style }) => style);
     const values = curves.flatMap(({ points }, s) => points.map(([x, y]) => ({ x, y, s, size: points.length > 1 ? 14 : 70 })));
     const levels = lines.map(({ run, name, value }) => ({ text: `${name} ${figure(value)}`, value, color: run === null || this.runs.length < 2 ? ink : rowColor(this.row(run)) }));
@@ -350,7 +350,7 @@ const svg = (tag, attributes, text = "") => {
 };
 const short = (token) => (token.length > 12 ? token.slice(0, 11) + "…" : token.trim() || "␣");
 
-// The weights of all queries: a row for each, with as many labels as there is room for.
+// The weights of all queries, as parts of the largest: a row for each, with as many labels as there is room for.
 function drawMap(place, values, queries, keys) {
   const margin = 20 + 0.62 * LABEL * Math.max(...[...queries, ...keys].map((token) => short(token).length));
   const cell = Math.min(22, (place.clientWidth - margin - 2) / keys.length), every = Math.ceil((LABEL + 1) / cell);
@@ -392,7 +392,9 @@ function attention() {
     const at = (h) => raw.subarray((layer.value * heads + h) * size, (layer.value * heads + h + 1) * size);
     const chosen = head.value === "mean" ? numbers(heads, "").map(([h]) => at(Number(h))) : [at(Number(head.value))];
     const values = Array.from({ length: size }, (_, i) => chosen.reduce((sum, one) => sum + one[i], 0) / (255 * chosen.length));
-    shown = { values, columns, rows, found, map: drawMap(map, values, found.queries, found.keys) };
+    const largest = values.reduce((a, b) => Math.max(a, b)), relative = values.map((value) => value / (largest || 1));
+    $("output", root).value = figure(largest);
+    shown = { values, relative, columns, rows, found, map: drawMap(map, relative, found.queries, found.keys) };
     asked = Math.min(asked, rows - 1);
     const words = (place, texts, tag) => place.replaceChildren(...texts.map((text, i) => make(tag, { "data-i": i }, text.trim() || "␣")));
     words(queries, found.queries, "button");
@@ -403,13 +405,13 @@ function attention() {
 
   function look(number) {
     asked = number;
-    const row = shown.values.slice(number * shown.columns, (number + 1) * shown.columns);
+    const [row, shades] = [shown.values, shown.relative].map((all) => all.slice(number * shown.columns, (number + 1) * shown.columns));
     $$("button", queries).forEach((button, i) => {
       button.setAttribute("aria-pressed", i === number);
       button.tabIndex = i === number ? 0 : -1;
     });
     $$("span", keys).forEach((span, i) => {
-      span.style.setProperty("--weight", row[i]);
+      span.style.setProperty("--weight", shades[i]);
       span.title = `${(100 * row[i]).toFixed(1)} %`;
     });
     const best = row.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 4);
