@@ -265,7 +265,7 @@ def _extend(rules: _Rules, state: _State, continuing: _Candidates) -> _Running:
 def _next_beams(beams: Beams, parents: Int[Array, "B K"]) -> Beams:
     """The `Beams` of the next step."""
     index = beams.index + 1
-    (num_beams, length) = beams.lineage.shape[1:]
+    num_beams, length = beams.lineage.shape[1:]
     own = jnp.arange(num_beams)[:, None]
     lineage = jnp.where(jnp.arange(length) == index, own, _pick(beams.lineage, parents))
     return Beams(index, parents, lineage)

@@ -178,24 +178,24 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
         belongs to no known head, or the scorer is of another kind.
     """
     slots = _slots(like)
-    left = dict(tensors)
-    _check_scorer(slots, left, source)
-    missing = [head for head in HEADS if _is_missing(head, slots, left)]
+    unused = dict(tensors)
+    _check_scorer(slots, unused, source)
+    missing = [head for head in HEADS if _is_missing(head, slots, unused)]
     params = {
-        path: take(left, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
+        path: take(unused, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
     }
-    unknown = sorted(name for name in left if not _is_of_unused_head(name, slots))
+    unknown = sorted(name for name in unused if not _is_of_unused_head(name, slots))
     if unknown:
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
         fix = "use a BERT with one of the known heads"
         raise UserError(f"{source}: tensors", got=got, expected="only tensors of BERT", fix=fix)
-    if left:
-        modules = ", ".join(sorted({name.rpartition(".")[0] for name in left}))
-        _log.info("%s: %d tensors of other heads are not used: %s", source, len(left), modules)
+    if unused:
+        modules = ", ".join(sorted({name.rpartition(".")[0] for name in unused}))
+        _log.info("%s: %d tensors of other heads are not used: %s", source, len(unused), modules)
     if _is_bare(like):
         params = {path.removeprefix("bert/"): array for path, array in params.items()}
         missing = [path.removeprefix("bert/") for path in missing]
-    return traverse_util.unflatten_dict(params, sep="/"), Report(tuple(missing), tuple(sorted(left)))
+    return traverse_util.unflatten_dict(params, sep="/"), Report(tuple(missing), tuple(sorted(unused)))
 
 
 def filled(
@@ -257,10 +257,10 @@ def take(tensors: dict[str, np.ndarray], slot: Slot, source: str) -> np.ndarray:
     """
     arrays = []
     for name in slot.names:
-        found = tensors[name].shape if name in tensors else "no such tensor"
-        if found != slot.shape:
+        shape = tensors[name].shape if name in tensors else "no such tensor"
+        if shape != slot.shape:
             fix = "use a complete folder whose config has the sizes of its weights"
-            raise UserError(f"{source}: {name}", got=found, expected=f"shape {slot.shape}", fix=fix)
+            raise UserError(f"{source}: {name}", got=shape, expected=f"shape {slot.shape}", fix=fix)
         array = tensors.pop(name)
         arrays.append(array.T if slot.transposed else array)
     return np.stack(arrays) if slot.stacked else np.ascontiguousarray(arrays[0])
@@ -313,10 +313,10 @@ def _is_in(path: str, module: str) -> bool:
 def _check_scorer(slots: Mapping[str, Slot], tensors: Mapping[str, Any], source: str) -> None:
     """Raises UserError if both the model and the weights have a scorer, and the kinds differ."""
     wanted = scorer_of(name for slot in slots.values() for name in slot.names)
-    found = scorer_of(tensors)
-    if wanted and found and wanted != found:
-        fix = f"set --config.model.scorer={found}"
-        raise UserError(f"{source}: scorer", got=found, expected=f"{wanted}, as in model.scorer", fix=fix)
+    stored = scorer_of(tensors)
+    if wanted and stored and wanted != stored:
+        fix = f"set --config.model.scorer={stored}"
+        raise UserError(f"{source}: scorer", got=stored, expected=f"{wanted}, as in model.scorer", fix=fix)
 
 
 def _is_of_unused_head(name: str, slots: Mapping[str, Slot]) -> bool:

@@ -30,24 +30,22 @@ class Transformers(Published):
     """A folder of transformers or sentence-transformers, or an export of BertSum: config.json and weights."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        """See `Published`."""
         super().__init__(path, config)
         self._file = huggingface.model_folder(path) / huggingface.CONFIG_FILE
 
     @property
     def family(self) -> str:
-        """See `Published.family`."""
         return str(self.config.get("model_type"))
 
     @property
     def architecture(self) -> str:
         """The class of transformers in config.json; "" if there is none."""
-        found = self.config.get("architectures")
-        return str(found[0]) if isinstance(found, list) and found else ""
+        architectures = self.config.get("architectures")
+        return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
 
     @property
     def experiment(self) -> str:
-        """See `Published.experiment`; by the architecture, or what sentence-transformers states."""
+        """The experiment of the architecture, or of what sentence-transformers states."""
         if self.num_classes == 1 and sentence_transformers.read_activation(self.path, self.config):
             return "reranker"
         if (self.path / "modules.json").exists():  # sentence-transformers
@@ -66,7 +64,6 @@ class Transformers(Published):
 
     @functools.cached_property
     def max_length(self) -> int | None:
-        """See `sentence_transformers.read_length`."""
         return sentence_transformers.read_length(self.path)
 
     @functools.cached_property
@@ -86,7 +83,6 @@ class Transformers(Published):
 
     @property
     def required(self) -> Mapping[str, Any]:
-        """See `Published.required`."""
         if self.experiment == "replaced_tokens":
             return {"generator.width": 0.0}  # a discriminator has no generator
         tensors = huggingface.read_tensors(self._file.parent) if self.experiment == "bert_pretraining" else ()
@@ -96,20 +92,19 @@ class Transformers(Published):
 
     @property
     def objective(self) -> str | None:
-        """See `Published.objective`; that of masked language models is not assumed."""
+        """The stated objective; that of masked language models is not assumed."""
         if self.architecture.endswith("ForCausalLM"):
             return "causal_lm"
         problem = self.config.get("problem_type")
         return next((name for name, theirs in huggingface.PROBLEM_TYPES.items() if theirs == problem), None)
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        """See `Published.load`."""
         first = huggingface.first_position(self.config, self._file)
         rest = {name: tree for name, tree in wanted.items() if name != "dense"}
-        found, missing = filled(huggingface.load(self.path, rest, self.architecture, self.family, first), rest)
+        params, missing = filled(huggingface.load(self.path, rest, self.architecture, self.family, first), rest)
         if "dense" in wanted:
-            found["dense"] = sentence_transformers.load_dense(self.path, wanted["dense"])
-        return found, missing
+            params["dense"] = sentence_transformers.load_dense(self.path, wanted["dense"])
+        return params, missing
 
 
 def open_weights(path: Path) -> Published | None:

@@ -151,10 +151,10 @@ def save(
       UserError: for an option that the family does not have.
     """
     of_family = families.find(family)
-    found = heads_of(params)
-    _check_fields(config, architecture, of_family, found)
-    is_bare = architecture == "BertModel" and not found  # transformers does without a pooler
-    if not (is_bare or found == of_family.heads_of(architecture)):
+    heads = heads_of(params)
+    _check_fields(config, architecture, of_family, heads)
+    is_bare = architecture == "BertModel" and not heads  # transformers does without a pooler
+    if not (is_bare or heads == of_family.heads_of(architecture)):
         raise UserError(
             "--mode=export",
             got=f"parameters {', '.join(sorted(params))}, for {architecture}",
@@ -199,7 +199,7 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
         index = folder / f"{name}.index.json"
         if index.exists():
             return {key: array for shard in _shards(index) for key, array in read(shard).items()}
-    names = " or ".join(name + each for name in readers for each in ("", ".index.json"))
+    names = " or ".join(name + suffix for name in readers for suffix in ("", ".index.json"))
     fix = "convert other formats with save_pretrained(folder) of transformers"
     raise UserError(f"{folder}", got="no weights", expected=names, fix=fix)
 
@@ -217,10 +217,10 @@ def write_json(path: Path, values: Any) -> None:
         temporary.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _check_fields(config: HeadConfig, architecture: str, family: Family, found: set[str]) -> None:
+def _check_fields(config: HeadConfig, architecture: str, family: Family, heads: set[str]) -> None:
     """Raises UserError for a value that the family does not have in transformers."""
-    heads = family.heads_of(architecture)
-    if heads is None or (architecture == "BertForPreTraining" and found != heads):
+    complete = family.heads_of(architecture)
+    if complete is None or (architecture == "BertForPreTraining" and heads != complete):
         expected = f"bert, because {family.label} has no class like {architecture}"
         refuse("config key model.family", family.name, expected)
     for key, value in family.fixed.items():

@@ -146,17 +146,17 @@ class Published(abc.ABC):
         Of the two keys of the start and of the end of texts, one may be that of a decoder, which is not used.
         """
         template = tokenizer.template
-        known = {
+        ids_by_role = {
             ("pad",): (tokenizer.pad_id,),
             ("cls", "bos"): (tokenizer.cls_id, *template.start),
             ("sep", "eos"): (tokenizer.sep_id, *template.end),
             ("mask",): (tokenizer.mask_id,),
         }
-        for roles, ids in known.items():
+        for roles, ids in ids_by_role.items():
             keys = [f"{role}_token_id" for role in roles]
-            stated = {key: self.config[key] for key in keys if isinstance(self.config.get(key), int)}
-            if stated and not {*stated.values()} & {*ids}:
-                (key, token), *_ = stated.items()
+            config_ids = {key: self.config[key] for key in keys if isinstance(self.config.get(key), int)}
+            if config_ids and not {*config_ids.values()} & {*ids}:
+                (key, token), *_ = config_ids.items()
                 raise UserError(
                     "the tokenizer",
                     got=f"{tokenizer.vocab[ids[0]]} with id {ids[0]}",
@@ -227,7 +227,7 @@ class Run(Published):
 
     @property
     def family(self) -> str:
-        """See `Published.family`; runs of earlier versions do not record it."""
+        """The family of the encoder. Runs of earlier versions do not record it."""
         return self.config["model"].get("family") or families.of_model(self.config["model"])
 
     @functools.cached_property
@@ -246,7 +246,6 @@ class Run(Published):
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """See `Published.rows`."""
         keys = ("seq_len",) if self.experiment == "translation" else _ROWS
         return {key: self.config["data"][key] for key in keys if key in self.config["data"]}
 
@@ -256,7 +255,7 @@ class Run(Published):
         run = self.config
         if self.experiment != "embeddings":
             return None
-        dense = tuple(DenseConfig(**each) for each in run["dense"])
+        dense = tuple(DenseConfig(**dense_config) for dense_config in run["dense"])
         size = run["model"]["hidden_size"] * (1 + run["sentence_pooling"].count("+")) if dense else None
         prompts = {name: run["data"][f"{name}_prompt"] for name in ("query", "document")}
         return Sentences(run["sentence_pooling"], dense, run["normalize"], True, size, prompts)
@@ -267,29 +266,28 @@ class Run(Published):
         return self.config["data"]["seq_len"] if self.experiment == "embeddings" else None
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-        """See `Published.translation`."""
         run = self.config
         if self.experiment != "translation":
             return super().translation()
-        whole = {key: run[key] for key in ("architecture", "start_token")}
-        return whole, determined(run["model"]), {key: run["data"][key] for key in _PREFIXES}
+        fixed = {key: run[key] for key in ("architecture", "start_token")}
+        return fixed, determined(run["model"]), {key: run["data"][key] for key in _PREFIXES}
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        """See `Published.load`. A task's `transform` and `norm` may start from those of the masked-LM head."""
+        """Loads a run. A task's `transform` and `norm` may start from those of the masked-LM head."""
         head = {name: wanted[name] for name in ("transform", "norm") if name in wanted}
         more = {"masked_lm": head} if head else {}
         if "bert" in wanted and self.config.get("generator", {}).get("embeddings") == "disentangled":
             tables = wanted["bert"]["embeddings"]
             more["changes"] = {"embeddings": {name: tables[name] for name in DISENTANGLED if name in tables}}
-        found, unchanged = checkpoints.restore_shared(self.path, {**more, **wanted})
-        found = found if "changes" in wanted else with_changes(found)
+        params, unchanged = checkpoints.restore_shared(self.path, {**more, **wanted})
+        params = params if "changes" in wanted else with_changes(params)
         paths = list(unchanged)
         is_missing = {name: any(path.startswith(f"{name}/") for path in paths) for name in ("masked_lm", *head)}
         if any(is_missing[name] for name in head) and not is_missing["masked_lm"]:
-            found = {**found, **found["masked_lm"]}
+            params = {**params, **params["masked_lm"]}
             paths = [path for path in paths if path.split("/")[0] not in head]
         missing = dict.fromkeys(path.rsplit("/", 1)[0] for path in paths if path.split("/")[0] in wanted)
-        return {name: found[name] for name in wanted}, tuple(missing)
+        return {name: params[name] for name in wanted}, tuple(missing)
 
 
 def open_weights(path: Path) -> Published:
@@ -302,9 +300,9 @@ def open_weights(path: Path) -> Published:
         fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"
         raise UserError(f"config key init_from={path}", got=got, expected=expected, fix=fix)
     for kind in _KINDS:
-        found: Published | None = importlib.import_module(kind).open_weights(path)
-        if found:
-            return found
+        published: Published | None = importlib.import_module(kind).open_weights(path)
+        if published:
+            return published
     fix = f"name its folder, {path.parent}" if path.is_file() else "correct the path"
     if _HUB_NAME.fullmatch(str(path)) and not Path(path.parts[0]).exists():
         fix = f"download it: hf download {path} --local-dir {path.name}; then use the folder {path.name}"

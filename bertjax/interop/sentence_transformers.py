@@ -74,15 +74,15 @@ def read(folder: Path) -> Sentences | None:
     flags = {key for key, value in values.items() if key.startswith("pooling_mode_") and value is True}
     names = _FLAGS | {key: key for key in flags - _FLAGS.keys()}
     # Newer versions write a name, or a list of names, instead of flags.
-    found = values.get("pooling_mode", [name for key, name in names.items() if key in flags] or "mean")
-    found = found if isinstance(found, list) else [found]
-    if not found or not set(found) <= set(POOLINGS):
-        refuse(f"{path}", " and ".join(map(str, found)), "poolings of " + ", ".join(POOLINGS))
-    dense = [_read_dense(each / CONFIG_FILE) for kind, each in modules if kind == "Dense"]
+    poolings = values.get("pooling_mode", [name for key, name in names.items() if key in flags] or "mean")
+    poolings = poolings if isinstance(poolings, list) else [poolings]
+    if not poolings or not set(poolings) <= set(POOLINGS):
+        refuse(f"{path}", " and ".join(map(str, poolings)), "poolings of " + ", ".join(POOLINGS))
+    dense = [_read_dense(module_folder / CONFIG_FILE) for kind, module_folder in modules if kind == "Dense"]
     default_prompt, prompts = _prompts(folder)
     return Sentences(
-        pooling="+".join(found),
-        dense=tuple(each for _, each in dense),
+        pooling="+".join(poolings),
+        dense=tuple(config for _, config in dense),
         normalizes=modules[-1][0] == "Normalize",
         includes_prompt=json_files.fields(values, {"value": ("include_prompt", bool)}, path)["value"],
         input_size=dense[0][0] if dense else None,
@@ -133,7 +133,7 @@ def save(
       source: a folder of sentence-transformers whose other prompts are kept.
     """
     names = sentences.pooling.split("+")
-    (size, length) = sizes
+    size, length = sizes
     kinds = ("Transformer", "Pooling", *["Dense"] * len(sentences.dense), *["Normalize"] * sentences.normalizes)
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
     modes: dict[str, Any] = {key: name in names for key, name in _FLAGS.items()}
@@ -141,24 +141,24 @@ def save(
         modes = {"pooling_mode": names}
     pooling = {"word_embedding_dimension": size, "include_prompt": sentences.includes_prompt, **modes}
     configs = {paths[1]: pooling}
-    for number, (path, each) in enumerate(zip(paths[2:], sentences.dense, strict=False)):
+    for number, (path, dense_config) in enumerate(zip(paths[2:], sentences.dense, strict=False)):
         leaves = {name: np.asarray(leaf, np.float32) for name, leaf in dense[str(number)].items()}
         tensors = {"linear.weight": np.ascontiguousarray(leaves["kernel"].T)}
-        write_tensors(folder / path, tensors | ({"linear.bias": leaves["bias"]} if each.bias else {}))
-        activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == each.activation)
+        write_tensors(folder / path, tensors | ({"linear.bias": leaves["bias"]} if dense_config.bias else {}))
+        activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == dense_config.activation)
         in_features, out_features = leaves["kernel"].shape
-        configs[path] = {"in_features": in_features, "out_features": out_features, "bias": each.bias}
+        configs[path] = {"in_features": in_features, "out_features": out_features, "bias": dense_config.bias}
         configs[path]["activation_function"] = activation
     for path, config in configs.items():
         (folder / path).mkdir(exist_ok=True)
         write_json(folder / path / CONFIG_FILE, config)
     write_json(folder / _LENGTH_FILE, {"max_seq_length": length, "do_lower_case": False})
-    kept = {**_prompts(source)[1], **{name: text for name, text in prompts.items() if name}}
-    named: dict[str, Any] = {"prompts": kept}
+    all_prompts = {**_prompts(source)[1], **{name: text for name, text in prompts.items() if name}}
+    settings: dict[str, Any] = {"prompts": all_prompts}
     if default := prompts.get(""):
-        name = next((name for name, text in kept.items() if text == default), "default")
-        named = {"default_prompt_name": name, "prompts": {**kept, name: default}}
-    write_json(folder / _PROMPTS_FILE, named)
+        name = next((name for name, text in all_prompts.items() if text == default), "default")
+        settings = {"default_prompt_name": name, "prompts": {**all_prompts, name: default}}
+    write_json(folder / _PROMPTS_FILE, settings)
     types = [f"sentence_transformers.models.{kind}" for kind in kinds]
     of_modules = enumerate(zip(paths, types, strict=True))
     modules = [{"idx": number, "name": f"{number}", "path": path, "type": kind} for number, (path, kind) in of_modules]
@@ -230,18 +230,18 @@ def read_activation(folder: Path, config: Mapping[str, Any]) -> str | None:
     Raises:
       UserError: for another activation.
     """
-    stated = config.get("sentence_transformers")
-    of_version_4 = stated.get("activation_fn") if isinstance(stated, dict) else None
-    found = (
+    settings = config.get("sentence_transformers")
+    of_version_4 = settings.get("activation_fn") if isinstance(settings, dict) else None
+    activation = (
         _cross_encoder(folder).get("activation_fn")
         or of_version_4
         or config.get("sbert_ce_default_activation_function")
     )
-    if not found:
+    if not activation:
         return None
-    name = str(found).rpartition(".")[2].lower()
+    name = str(activation).rpartition(".")[2].lower()
     if name not in _SCORES:
-        refuse(f"{folder}: activation of scores", found, " or ".join(_SCORES.values()))
+        refuse(f"{folder}: activation of scores", activation, " or ".join(_SCORES.values()))
     return name
 
 
@@ -279,10 +279,10 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
     if not path.exists() or _cross_encoder(folder):
         return []
     modules = []
-    for each in json_files.read_json(path, list):
-        values = {"path": "", **(each if isinstance(each, dict) else {})}
-        found = json_files.fields(values, {key: (key, str) for key in ("type", "path")}, path)
-        modules.append((found["type"].rpartition(".")[2], folder / found["path"]))
+    for module in json_files.read_json(path, list):
+        values = {"path": "", **(module if isinstance(module, dict) else {})}
+        fields = json_files.fields(values, {key: (key, str) for key in ("type", "path")}, path)
+        modules.append((fields["type"].rpartition(".")[2], folder / fields["path"]))
     kinds = [kind for kind, _ in modules]
     if not _ORDER.fullmatch(" ".join(kinds)):
         expected = "Transformer, Pooling, any number of Dense, and Normalize or none, in this order"

@@ -96,7 +96,7 @@ class BertConfig(TransformerConfig):
 
     @property
     def stored_layers(self) -> int:
-        """See `TransformerConfig.stored_layers`."""
+        """The number of layers whose parameters are stored: one per group of layers that share them."""
         return self.layer_groups or self.num_layers
 
     def kind(self, layer: int) -> LayerKind:
@@ -274,8 +274,8 @@ def instances(pooling: str, hidden: Float[Array, "B S H"], inputs: BertInputs) -
     if pooling == "cls":
         return hidden[:, :1] if inputs.cls_positions is None else take_positions(hidden, inputs.cls_positions)
     numbers = 1 + jnp.arange(inputs.instance_positions.shape[1])
-    own = inputs.segment_ids[:, None] == numbers[:, None]
-    weights = own / jnp.maximum(jnp.sum(own, axis=-1, keepdims=True), 1)
+    is_own = inputs.segment_ids[:, None] == numbers[:, None]
+    weights = is_own / jnp.maximum(jnp.sum(is_own, axis=-1, keepdims=True), 1)
     return jnp.einsum("BES,BSH->BEH", weights.astype(hidden.dtype), hidden)
 
 

@@ -39,7 +39,7 @@ class Convolution(nn.Module):
         x = jnp.pad(embeddings, ((0, 0), (reach, reach), (0, 0)))
         ids = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
         near = [slice(start, start + length) for start in range(self.size)]
-        around = [jnp.where((ids[:, each] == segment_ids)[..., None], x[:, each], 0) for each in near]
+        around = [jnp.where((ids[:, index] == segment_ids)[..., None], x[:, index], 0) for index in near]
         y = dense(self.config, self.config.hidden_size, "dense")(jnp.concatenate(around, axis=-1))
         y = ACTIVATIONS[self.activation](Dropout(self.config.dropout)(y, deterministic=deterministic))
         return make_norm(self.config, "norm")(hidden + y)

@@ -52,21 +52,21 @@ def ranking(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) ->
     unit = _normalized(vectors)
     queries, documents = unit[:, 0], unit[:, 1:].swapaxes(0, 1).reshape(-1, unit.shape[-1])  # column after column
     similar = _products(queries, documents)  # [B, (T - 1) B]
-    own = jnp.diagonal(similar)
+    matching = jnp.diagonal(similar)
     numbers = texts.numbers[:, 1:].T.ravel()
     present = (texts.present & (texts.weights > 0)[:, None])[:, 1:].T.ravel()
     same_query = texts.numbers[:, :1] == texts.numbers[:, 0]  # [B, B]
     is_other = numbers[None] != texts.numbers[:, 1:2]
-    is_positive_of_same = jnp.pad(same_query, ((0, 0), (0, len(numbers) - len(own))))
+    is_positive_of_same = jnp.pad(same_query, ((0, 0), (0, len(numbers) - len(matching))))
     negative = present & is_other & ~is_positive_of_same
     if config.false_negative_margin is not None:
-        negative &= jax.lax.stop_gradient(similar <= own[:, None] + config.false_negative_margin)
+        negative &= jax.lax.stop_gradient(similar <= matching[:, None] + config.false_negative_margin)
     forward = _chosen(scale * similar, negative)
     if not config.symmetric:
         return forward
     same_positive = texts.numbers[:, 1:2] == texts.numbers[:, 1]
     others = (texts.weights > 0) & ~same_positive & ~same_query
-    return (forward + _chosen(scale * similar[:, : len(own)].T, others)) / 2
+    return (forward + _chosen(scale * similar[:, : len(matching)].T, others)) / 2
 
 
 def cosine(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) -> Float[Array, " B"]:

@@ -117,13 +117,13 @@ def pool(hidden: Float[Array, "B S H"], segment_ids: Int[Array, "B S"], pooling:
 
 
 def pool_texts(
-    hidden: Float[Array, "B S H"], own: Bool[Array, "B E S"], positions: Int[Array, "B S"], pooling: str
+    hidden: Float[Array, "B S H"], members: Bool[Array, "B E S"], positions: Int[Array, "B S"], pooling: str
 ) -> Float[Array, "B E F"]:
     """Returns one float32 vector for each text of each row.
 
     Args:
       hidden: a vector for each token.
-      own: which tokens each text has.
+      members: which tokens each text has.
       positions: the position of each token in its text, from 0 on.
       pooling: "cls" or "lasttoken", the vector of the first or last token; "mean" or "max" over the tokens, including
         [CLS] and [SEP]; "mean_sqrt_len_tokens", their sum divided by the root of their number; "weightedmean", a mean
@@ -131,34 +131,35 @@ def pool_texts(
     """
     hidden = hidden.astype(jnp.float32)
     positions = positions[:, None]
-    names = [choice(each, POOLINGS, "sentence_pooling") for each in pooling.split("+")]
-    return jnp.concatenate([_pool(hidden, own, positions, name) for name in names], axis=-1)
+    names = [choice(name, POOLINGS, "sentence_pooling") for name in pooling.split("+")]
+    return jnp.concatenate([_pool(hidden, members, positions, name) for name in names], axis=-1)
 
 
 def places_of_vectors(
-    own: Bool[Array, "B E S"], positions: Int[Array, "B S"], pooling: str
+    members: Bool[Array, "B E S"], positions: Int[Array, "B S"], pooling: str
 ) -> Int[Array, "B E"] | None:
     """Returns the token whose vector is that of each text, or None if `pooling` reads several; see `pool_texts`."""
     if pooling == "cls":
-        return jnp.argmin(jnp.where(own, positions[:, None], jnp.inf), axis=-1)
+        return jnp.argmin(jnp.where(members, positions[:, None], jnp.inf), axis=-1)
     if pooling == "lasttoken":
-        return jnp.argmax(jnp.where(own, positions[:, None], -1), axis=-1)
+        return jnp.argmax(jnp.where(members, positions[:, None], -1), axis=-1)
     return None
 
 
 def _pool(
-    hidden: Float[Array, "B S H"], own: Bool[Array, "B E S"], positions: Int[Array, "B 1 S"], pooling: str
+    hidden: Float[Array, "B S H"], members: Bool[Array, "B E S"], positions: Int[Array, "B 1 S"], pooling: str
 ) -> Float[Array, "B E H"]:
     if pooling == "max":
-        each = jnp.where(own[..., None], hidden[:, None], -jnp.inf)
-        return jnp.where(own.any(axis=-1)[..., None], jnp.max(each, axis=2), 0)
-    places = places_of_vectors(own, positions[:, 0], pooling)
+        candidates = jnp.where(members[..., None], hidden[:, None], -jnp.inf)
+        return jnp.where(members.any(axis=-1)[..., None], jnp.max(candidates, axis=2), 0)
+    places = places_of_vectors(members, positions[:, 0], pooling)
     if places is not None:
         return take_positions(hidden, places)
-    weights = jnp.where(own, positions + 1 if pooling == "weightedmean" else 1, 0)
+    weights = jnp.where(members, positions + 1 if pooling == "weightedmean" else 1, 0)
     total = jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1)
     weights = weights / (jnp.sqrt(total) if pooling == "mean_sqrt_len_tokens" else total)
-    return jnp.einsum("BES,BSH->BEH", weights, jnp.where(own.any(axis=1)[..., None], hidden, 0), precision="highest")
+    hidden = jnp.where(members.any(axis=1)[..., None], hidden, 0)
+    return jnp.einsum("BES,BSH->BEH", weights, hidden, precision="highest")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,9 +188,9 @@ class SentenceDense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B I"]) -> Float[Array, "B O"]:
         """Returns the mapped vectors."""
-        for number, each in enumerate(self.maps):
-            y = Dense(each.size, nn.initializers.lecun_normal(), "float32", each.bias, name=f"{number}")(x)
-            x = y if each.activation == "identity" else ACTIVATIONS[each.activation](y)
+        for number, dense in enumerate(self.maps):
+            y = Dense(dense.size, nn.initializers.lecun_normal(), "float32", dense.bias, name=f"{number}")(x)
+            x = y if dense.activation == "identity" else ACTIVATIONS[dense.activation](y)
         return x
 
 

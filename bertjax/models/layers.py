@@ -165,8 +165,8 @@ class Dropout(nn.Module):
 
 def drop(x: Float[Array, "*rows H"], key: jax.Array, rate: float) -> Float[Array, "*rows H"]:
     """Drops elements; `rate` must be above 0. See `Dropout`."""
-    kept = kept_levels(rate)
-    return jnp.where(draw_levels(key, x.shape) < kept, x * (LEVELS / kept), 0).astype(x.dtype)
+    kept_count = kept_levels(rate)
+    return jnp.where(draw_levels(key, x.shape) < kept_count, x * (LEVELS / kept_count), 0).astype(x.dtype)
 
 
 def draw_levels(key: jax.Array, shape: tuple[int, ...]) -> UInt16[Array, "*shape"]:

@@ -161,8 +161,8 @@ class TransformerLayer(nn.Module):
             if source is None:
                 return self.attention(y, y, mask, relative, **options)
             has_norm = self.config.norm == "pre" and not self.kind.bare_input
-            whole = self.attention_norm(source) if has_norm else source
-            return self.attention(y, whole, mask, relative, **options)
+            sequence = self.attention_norm(source) if has_norm else source
+            return self.attention(y, sequence, mask, relative, **options)
 
         def attend_to_memory(y: Array) -> tuple[Update, Array | None]:
             assert memory is not None and memory_mask is not None
@@ -203,9 +203,9 @@ class TransformerLayer(nn.Module):
             key, value = _to_cache_layout(*self.attention.project(y))
             key = jax.lax.dynamic_update_slice_in_dim(cache.key, key, place, axis=3)
             value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, place, axis=2)
-            kept = cache._replace(key=key, value=value)
+            extended = cache._replace(key=key, value=value)
             key, value = _from_cache_layout(key, value)
-            return self.attention.attend(y, key, value, mask, **options)[0], kept
+            return self.attention.attend(y, key, value, mask, **options)[0], extended
 
         def attend_to_memory(y: Array) -> tuple[Update, Array | None]:
             key, value = _from_cache_layout(cache.memory_key, cache.memory_value)

@@ -139,14 +139,15 @@ def _backward(options: Options, residuals: tuple[_Inputs, _Stored], gradients: S
         return _call(_backward_kernel, options, programs, (inputs, stored, gradients), (results,))[0]
 
     inputs, stored = residuals
-    found = _on_each_device(of_device, inputs, stored, list(gradients))
-    sums = iter(found.sums.sum(0))
+    results = _on_each_device(of_device, inputs, stored, list(gradients))
+    sums = iter(results.sums.sum(0))
     of_scale, of_shift, of_update = jax.tree.map(
-        lambda each: next(sums).astype(each.dtype), (inputs.scale, inputs.shift, inputs.update)
+        lambda parameter: next(sums).astype(parameter.dtype), (inputs.scale, inputs.shift, inputs.update)
     )
     if of_update is not None:
-        of_update = of_update._replace(products=found.x if found.products is None else found.products)
-    return (_Inputs(found.x, of_update, of_scale, of_shift, None, None),)
+        products = results.x if results.products is None else results.products
+        of_update = of_update._replace(products=products)
+    return (_Inputs(results.x, of_update, of_scale, of_shift, None, None),)
 
 
 _sum_and_norm.defvjp(_forward, _backward)
@@ -182,29 +183,29 @@ def _tile_rows(x: Any) -> int:
 def _forward_kernel(options: Options, inputs: _Inputs, norm: Any, stored: _Stored) -> None:
     """Writes the residual sum of a tile, its statistics and its norm."""
     columns = _chunks(inputs.x)
-    own = _rows_of(pl.program_id(0), inputs.x)
-    kept = _kept(options, inputs, own, columns)
+    rows = _rows_of(pl.program_id(0), inputs.x)
+    keeps = _kept(options, inputs, rows, columns)
     totals = []
-    for chunk, keep in zip(columns, kept, strict=True):
-        total = inputs.x[own, chunk].astype(jnp.float32)
+    for chunk, keep in zip(columns, keeps, strict=True):
+        total = inputs.x[rows, chunk].astype(jnp.float32)
         if inputs.update is not None:
-            update = inputs.update.products[own, chunk].astype(jnp.float32)
+            update = inputs.update.products[rows, chunk].astype(jnp.float32)
             if inputs.update.bias is not None:
                 update += inputs.update.bias[chunk].astype(jnp.float32)
             total += _dropped(options, update, keep)
         total = total.astype(inputs.x.dtype)
         if stored.total is not None:
-            stored.total[own, chunk] = total
+            stored.total[rows, chunk] = total
         totals.append(total.astype(jnp.float32))
     mean = _mean(totals) if options.centered else 0.0
     totals = [total - mean for total in totals]
     inverse = jax.lax.rsqrt(_mean([total * total for total in totals]) + options.epsilon)
     for column, value in ((stored.mean, mean), (stored.inverse, inverse)):
         if column is not None:
-            column[own, :] = value
+            column[rows, :] = value
     for chunk, total in zip(columns, totals, strict=True):
         y = total * inverse * inputs.scale[chunk]
-        norm[own, chunk] = (y if inputs.shift is None else y + inputs.shift[chunk]).astype(norm.dtype)
+        norm[rows, chunk] = (y if inputs.shift is None else y + inputs.shift[chunk]).astype(norm.dtype)
 
 
 def _backward_kernel(
@@ -214,29 +215,29 @@ def _backward_kernel(
     columns = _chunks(stored.total)
     program = pl.program_id(0)
     rows = _tile_rows(stored.total)
-    (programs, num_sums) = results.sums.shape[:2]
+    programs, num_sums = results.sums.shape[:2]
     of_sums = gradients[: options.num_sums]
     of_norms = gradients[options.num_sums :]
 
     def tile(turn: Array, totals: list[list[Array]]) -> list[list[Array]]:
-        own = _rows_of(program + turn * programs, stored.total)
-        kept = _kept(options, inputs, own, columns)
-        inverse = stored.inverse[own, :]
-        mean = 0.0 if stored.mean is None else stored.mean[own, :]
-        normal = [(stored.total[own, chunk].astype(jnp.float32) - mean) * inverse for chunk in columns]
-        result_grad = [sum(each[own, chunk].astype(jnp.float32) for each in of_norms) for chunk in columns]
+        tile_rows = _rows_of(program + turn * programs, stored.total)
+        keep = _kept(options, inputs, tile_rows, columns)
+        inverse = stored.inverse[tile_rows, :]
+        mean = 0.0 if stored.mean is None else stored.mean[tile_rows, :]
+        normal = [(stored.total[tile_rows, chunk].astype(jnp.float32) - mean) * inverse for chunk in columns]
+        result_grad = [sum(grad[tile_rows, chunk].astype(jnp.float32) for grad in of_norms) for chunk in columns]
         normal_grad = [grad * inputs.scale[chunk] for grad, chunk in zip(result_grad, columns, strict=True)]
-        along = _mean([grad * each for grad, each in zip(normal_grad, normal, strict=True)])
+        along = _mean([grad * x for grad, x in zip(normal_grad, normal, strict=True)])
         shared = _mean(normal_grad) if options.centered else 0.0
         added = []
         for number, chunk in enumerate(columns):
             x_grad = (normal_grad[number] - shared - normal[number] * along) * inverse
-            for each in of_sums:
-                x_grad += each[own, chunk].astype(jnp.float32)
-            results.x[own, chunk] = x_grad.astype(results.x.dtype)
-            update_grad = _dropped(options, x_grad, kept[number])
+            for grad in of_sums:
+                x_grad += grad[tile_rows, chunk].astype(jnp.float32)
+            results.x[tile_rows, chunk] = x_grad.astype(results.x.dtype)
+            update_grad = _dropped(options, x_grad, keep[number])
             if results.products is not None:
-                results.products[own, chunk] = update_grad.astype(results.products.dtype)
+                results.products[tile_rows, chunk] = update_grad.astype(results.products.dtype)
             grads = [result_grad[number] * normal[number]]
             if inputs.shift is not None:
                 grads.append(result_grad[number])
@@ -276,21 +277,21 @@ def _dropped(options: Options, x: Float[Array, "T C"], keep: Bool[Array, "T C"] 
     return x if keep is None else jnp.where(keep, x * (LEVELS / kept_levels(options.rate)), 0)
 
 
-def _kept(options: Options, inputs: _Inputs, own: Any, columns: Sequence[Any]) -> Sequence[Bool[Array, "T C"] | None]:
+def _kept(options: Options, inputs: _Inputs, rows: Any, columns: Sequence[Any]) -> Sequence[Bool[Array, "T C"] | None]:
     """Which elements of a tile dropout keeps, by chunk; see `layers.draw_levels`."""
     if not options.rate:
         return [None] * len(columns)
-    kept: dict[int, Array] = {}
+    kept_elements: dict[int, Array] = {}
     low = jnp.uint32(LEVELS - 1)
     limit = jnp.uint32(kept_levels(options.rate))
     apart = len(columns) // 4
     for number, chunk in enumerate(columns[:apart]):
-        shape = own.size, chunk.size
-        row = jnp.broadcast_to(inputs.numbers[own, :], shape)
+        shape = rows.size, chunk.size
+        row = jnp.broadcast_to(inputs.numbers[rows, :], shape)
         place = jax.lax.broadcasted_iota(jnp.uint32, shape, 1) + jnp.uint32(chunk.start)
         draws = [half for word in _threefry(inputs.key, row, place) for half in (word & low, word >> jnp.uint32(16))]
-        kept |= {number + quarter * apart: draw < limit for quarter, draw in enumerate(draws)}
-    return [kept[number] for number in range(len(columns))]
+        kept_elements |= {number + quarter * apart: draw < limit for quarter, draw in enumerate(draws)}
+    return [kept_elements[number] for number in range(len(columns))]
 
 
 def _threefry(key: Any, x: UInt32[Array, "T C"], y: UInt32[Array, "T C"]) -> tuple[Array, Array]:

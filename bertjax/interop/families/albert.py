@@ -38,7 +38,6 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     raw = {"num_hidden_groups": 1, "inner_group_num": 1, **raw}
     values = {**bert.read_config(raw, path), **json_files.fields(raw, _SIZES, path)}
     if raw["inner_group_num"] != 1:
@@ -49,7 +48,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    """See `Family.write_config`. Raises UserError if the embeddings are not mapped to another size."""
+    """Returns the keys. Raises UserError if the embeddings are not mapped to another size."""
     if config.word_size == config.hidden_size:
         refuse("config key model.embedding_size", config.embedding_size, "another size than model.hidden_size")
     sizes = {"embedding_size": config.embedding_size, "num_hidden_groups": config.stored_layers}

@@ -18,7 +18,6 @@ _LAYER_NORM_EPS = 1e-12
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **raw}
     values = json_files.fields(raw, _FIELDS, path)
     for key, expected in _FIXED.items():
@@ -28,7 +27,6 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     fields = {key: getattr(config, field) for field, (key, _) in _FIELDS.items()}
     return {"hidden_act": json_files.activation_name(config.activation), **_FIXED, **fields}
 

@@ -73,7 +73,6 @@ _KERNEL = "bert.encoder.conv.conv.weight"
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     raw = {**_DEFAULTS, **raw}
     values = json_files.fields(raw, _FIELDS, path)
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), values["hidden_size"])
@@ -85,9 +84,10 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     reach = reach if reach > 0 else values["max_positions"]
     if span >= reach:
         refuse(f"{path}: position_buckets", span, f"a number below the largest distance, {reach}")
-    asked = raw.get("pos_att_type") or ()
-    asked = {each.strip() for each in (asked.lower().split("|") if isinstance(asked, str) else asked)}
-    terms = next((ours for ours, theirs in _TERMS.items() if set(theirs) == asked), "")
+    requested = raw.get("pos_att_type") or ()
+    names = requested.lower().split("|") if isinstance(requested, str) else requested
+    requested = {name.strip() for name in names}
+    terms = next((ours for ours, theirs in _TERMS.items() if set(theirs) == requested), "")
     if not terms:
         refuse(f"{path}: pos_att_type", raw.get("pos_att_type"), "c2p, p2c, or p2c|c2p")
     if raw["norm_rel_ebd"] not in _NORMS:
@@ -104,7 +104,6 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     reach = config.relative_distance
     span = config.relative_buckets // 2
     return {
@@ -121,17 +120,15 @@ def write_config(config: HeadConfig) -> dict[str, Any]:
 
 
 def to_canonical(tensors: Tensors, like: Mapping[str, Any], architecture: str, source: str) -> dict[str, np.ndarray]:
-    """See `Family.to_canonical`."""
     renamed = {_NEWER_HEAD.get(name, name): array for name, array in tensors.items()}
-    named = _NAMES.to_canonical(renamed, like, architecture, source)
-    kernel = named.get(_KERNEL)  # axes: output, input, place; ours: output, place and input
+    canonical = _NAMES.to_canonical(renamed, like, architecture, source)
+    kernel = canonical.get(_KERNEL)  # axes: output, input, place; ours: output, place and input
     if kernel is not None and kernel.ndim == 3:
-        named[_KERNEL] = kernel.swapaxes(1, 2).reshape(len(kernel), -1)
-    return named
+        canonical[_KERNEL] = kernel.swapaxes(1, 2).reshape(len(kernel), -1)
+    return canonical
 
 
 def from_canonical(tensors: Tensors, architecture: str) -> dict[str, np.ndarray]:
-    """See `Family.from_canonical`."""
     tensors = dict(tensors)
     if (kernel := tensors.get(_KERNEL)) is not None:
         tensors[_KERNEL] = np.ascontiguousarray(kernel.reshape(len(kernel), -1, len(kernel)).swapaxes(1, 2))

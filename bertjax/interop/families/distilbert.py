@@ -50,7 +50,7 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`. Sinusoidal positions are stored in the weights like others."""
+    """Returns the fields. Sinusoidal positions are stored in the weights like others."""
     if not raw.get("tie_word_embeddings", True):
         refuse(f"{path}: tie_word_embeddings", False, "True")
     values = json_files.fields({"initializer_range": 0.02, **raw}, _FIELDS, path)
@@ -58,7 +58,6 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     fields = {key: getattr(config, field) for field, (key, _) in _FIELDS.items()}
     return {**fields, "activation": json_files.activation_name(config.activation), "sinusoidal_pos_embds": False}
 

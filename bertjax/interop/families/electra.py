@@ -37,7 +37,6 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     raw = {"embedding_size": _EMBEDDING_SIZE, **_FIXED, **raw}
     for key, expected in _FIXED.items():
         if raw[key] != expected:
@@ -48,7 +47,6 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     return {**bert.write_config(config), **_FIXED, "embedding_size": config.word_size}
 
 

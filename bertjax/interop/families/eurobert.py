@@ -37,7 +37,6 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     raw = {"classifier_pooling": raw.get("clf_pooling", "late"), "hidden_act": "silu", **_DEFAULTS, **raw}
     if raw.get("num_key_value_heads") is None:
         raw["num_key_value_heads"] = raw.get("num_attention_heads")
@@ -58,7 +57,6 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     return {
         **_FIXED,
         **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},

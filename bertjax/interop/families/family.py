@@ -113,34 +113,35 @@ class Renaming:
     def to_canonical(
         self, tensors: Tensors, like: Mapping[str, Any], architecture: str, source: str
     ) -> dict[str, np.ndarray]:
-        """See `Family.to_canonical`. Unknown names do not change, apart from the base.
+        """Renames tensors. Unknown names do not change, apart from the base.
 
         Raises:
           UserError: if a fused matrix cannot be split.
         """
-        whole = {f"{self._base}.{name}" if self._bare.match(name) else name: array for name, array in tensors.items()}
+        based = {f"{self._base}.{name}" if self._bare.match(name) else name: array for name, array in tensors.items()}
         of_classifier = {theirs for theirs, _ in self._classifier.values()}
-        names = sorted(whole, key=lambda name: _module(name) in of_classifier)  # of two with one name, the last stays
+        names = sorted(based, key=lambda name: _module(name) in of_classifier)  # of two with one name, the last stays
         result: dict[str, np.ndarray] = {}
         for name in names:
             module, layer, leaf = _split(name)
             ours = self._theirs.get(module) or (re.sub(rf"^{self._base}\.", "bert.", module),)
-            array = whole[name]
+            array = based[name]
             if len(ours) > 1 and (not array.ndim or len(array) % len(ours)):
                 refuse(f"{source}: {name}", f"shape {array.shape}", f"a multiple of {len(ours)} rows")
             parts = np.split(array, len(ours)) if len(ours) > 1 else [array]
-            result |= {f"{each.format(layer)}.{leaf}": part for each, part in zip(ours, parts, strict=True)}
+            result |= {
+                f"{module_name.format(layer)}.{leaf}": part for module_name, part in zip(ours, parts, strict=True)
+            }
         return result
 
     def from_canonical(self, tensors: Tensors, architecture: str) -> dict[str, np.ndarray]:
-        """See `Family.from_canonical`."""
         ours = self._ours | (self._classifier if architecture == "BertForSequenceClassification" else {})
-        found: dict[str, dict[int, np.ndarray]] = {}
+        parts_by_name: dict[str, dict[int, np.ndarray]] = {}
         for name, array in tensors.items():
             module, layer, leaf = _split(name)
             theirs, place = ours.get(module) or (re.sub(r"^bert\.", f"{self._base}.", module), 0)
-            found.setdefault(f"{theirs.format(layer)}.{leaf}", {})[place] = array
-        return {name: np.concatenate([parts[i] for i in sorted(parts)]) for name, parts in found.items()}
+            parts_by_name.setdefault(f"{theirs.format(layer)}.{leaf}", {})[place] = array
+        return {name: np.concatenate([parts[i] for i in sorted(parts)]) for name, parts in parts_by_name.items()}
 
 
 def offset_positions(tensors: Tensors, rows: int) -> dict[str, np.ndarray]:
@@ -170,7 +171,7 @@ def _tuples(modules: Mapping[str, Names]) -> dict[str, tuple[str, ...]]:
 
 def _inverse(modules: Mapping[str, Names]) -> dict[str, tuple[str, int]]:
     """Returns their module for each of ours, and the place of ours in it."""
-    return {each: (theirs, place) for theirs, ours in _tuples(modules).items() for place, each in enumerate(ours)}
+    return {name: (theirs, place) for theirs, ours in _tuples(modules).items() for place, name in enumerate(ours)}
 
 
 def of_layers(layers: str, modules: Mapping[str, Names]) -> dict[str, Names]:

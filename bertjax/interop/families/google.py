@@ -170,7 +170,6 @@ class Google(Published):
 
     @functools.cached_property
     def num_classes(self) -> int:
-        """See `google.count_classes`."""
         return count_classes(self.path)
 
     @functools.cached_property
@@ -179,7 +178,7 @@ class Google(Published):
 
     @property
     def experiment(self) -> str:
-        """See `Published.experiment`; by the tensors."""
+        """The experiment that has these tensors."""
         if self.num_classes:
             return "classification"
         if "qa_outputs.weight" in self._tensors:
@@ -193,16 +192,13 @@ class Google(Published):
 
     @property
     def lowercase(self) -> bool | None:
-        """See `google.lowercase`."""
         return lowercase(self.path)
 
     @property
     def required(self) -> Mapping[str, Any]:
-        """See `Published.required`."""
         return {} if self.num_classes else without_pairs(self.experiment, self._tensors)
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        """See `Published.load`."""
         loaded = assemble(self._tensors, wanted, str(self.path))
         del self._tensors  # they would stay in memory as long as the task
         return filled(loaded, wanted)

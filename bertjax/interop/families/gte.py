@@ -36,7 +36,6 @@ _NAMES = Renaming(
 def to_canonical(
     tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
 ) -> dict[str, np.ndarray]:
-    """See `Family.to_canonical`."""
     tensors = {re.sub(r"^new\.", "gte.", name): array for name, array in tensors.items()}
     return _NAMES.to_canonical(tensors, like, architecture, source)
 

@@ -38,7 +38,7 @@ _NAMES = Renaming(
 def to_canonical(
     tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
 ) -> dict[str, np.ndarray]:
-    """See `Family.to_canonical`. Raises UserError for the tensors of adapters."""
+    """Renames tensors. Raises UserError for the tensors of adapters."""
     adapters = [name for name in tensors if "lora" in name.lower()]
     if adapters:
         fix = "use weights without adapters, or merge them into the model with the library that trained them"

@@ -82,10 +82,10 @@ _SECOND_NORM = "bert.encoder.layer.0.output.LayerNorm"
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`.
+    """Returns the fields from the keys of any version.
 
-    Reads the keys of all versions: `layer_types` and `rope_parameters`, or `global_attn_every_n_layers`,
-    `global_rope_theta` and `local_rope_theta`.
+    These are `layer_types` and `rope_parameters`, or `global_attn_every_n_layers`, `global_rope_theta` and
+    `local_rope_theta`.
     """
     raw = {**_DEFAULTS, **raw}
     values = json_files.fields(raw, _FIELDS, path)
@@ -101,19 +101,19 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _read_layers(raw: Mapping[str, Any], path: Path) -> dict[str, int]:
     """Returns `global_every` and, if all layers are global, `local_attention`."""
-    every = json_files.fields(raw, {"every": ("global_attn_every_n_layers", int)}, path)["every"]
+    period = json_files.fields(raw, {"every": ("global_attn_every_n_layers", int)}, path)["every"]
     count = raw["num_hidden_layers"]
-    types = raw.get("layer_types") or _layer_types(count, every)
+    types = raw.get("layer_types") or _layer_types(count, period)
     if types == [_GLOBAL] * count:
         return {"local_attention": 0, "global_every": HeadConfig.global_every}
-    fitting = [number for number in (every, *range(count + 1)) if _layer_types(count, number) == types]
+    fitting = [number for number in (period, *range(count + 1)) if _layer_types(count, number) == types]
     if not fitting:
         refuse(f"{path}: layer_types", types, f"{_GLOBAL} in every n-th layer from the first on, or in none")
     return {"global_every": fitting[0]}
 
 
-def _layer_types(count: int, every: int) -> list[str]:
-    return [_GLOBAL if every and layer % every == 0 else _LOCAL for layer in range(count)]
+def _layer_types(count: int, period: int) -> list[str]:
+    return [_GLOBAL if period and layer % period == 0 else _LOCAL for layer in range(count)]
 
 
 def _read_bases(raw: Mapping[str, Any], path: Path) -> dict[str, float]:
@@ -125,8 +125,8 @@ def _read_bases(raw: Mapping[str, Any], path: Path) -> dict[str, float]:
 
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
-    """See `Family.write_config`; writes the keys of all versions."""
-    every = config.global_every if config.local_attention else 1
+    """Returns the keys of all versions."""
+    period = config.global_every if config.local_attention else 1
     bases = {kind: float(getattr(config, field)) for kind, (field, *_) in _BASES.items()}
     return {
         "hidden_activation": json_files.activation_name(config.activation),
@@ -134,8 +134,8 @@ def write_config(config: HeadConfig) -> dict[str, Any]:
         **dict.fromkeys(("mlp_bias", "classifier_bias"), config.biases),
         "classifier_activation": json_files.activation_name(config.activation),
         "decoder_bias": True,
-        "layer_types": _layer_types(config.num_layers, every),
-        "global_attn_every_n_layers": every,
+        "layer_types": _layer_types(config.num_layers, period),
+        "global_attn_every_n_layers": period,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
         **{old_key: bases[kind] for kind, (_, old_key, _) in _BASES.items()},
     }
@@ -153,7 +153,7 @@ class TensorNames:
     def to_canonical(
         self, tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
     ) -> dict[str, np.ndarray]:
-        """See `Family.to_canonical`.
+        """Renames tensors.
 
         The head in a file of the language model belongs to that model or to the task, whichever `like` has. The first
         layer has no norm before its attention: it gets the scale 1, which our model does not use.
@@ -174,10 +174,9 @@ class TensorNames:
         return result
 
     def from_canonical(self, tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
-        """See `Family.from_canonical`."""
-        kept = {name: array for name, array in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
+        stored = {name: array for name, array in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
         names = Renaming("model", {**self._modules, **self._of_words, "classifier": "qa_outputs"})
-        return names.from_canonical(kept, architecture)
+        return names.from_canonical(stored, architecture)
 
 
 _NAMES = TensorNames({"attn.Wqkv": QUERY_KEY_VALUE}, "head")

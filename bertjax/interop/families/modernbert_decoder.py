@@ -19,7 +19,6 @@ _UNBIASED = {False: "classifiers", True: "none"}  # by `HeadConfig.biases`
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     values = modernbert.read_config({**raw, "classifier_pooling": "cls"}, path)
     if 0 < values["local_attention"] < _ITSELF + 2:
         refuse(f"{path}: local_attention", values["local_attention"], f"at least {_ITSELF + 2}")
@@ -31,13 +30,12 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     width = config.local_attention and config.local_attention + _ITSELF
     return modernbert.write_config(dataclasses.replace(config, local_attention=width))
 
 
 def from_canonical(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
-    """See `Family.from_canonical`. Raises UserError if only one of the two maps of a classifier has a bias."""
+    """Renames tensors. Raises UserError if only one of the two maps of a classifier has a bias."""
     has_bias = "classifier.bias" in tensors
     head_has = "head.dense.bias" in tensors
     if "classifier.weight" in tensors and has_bias != head_has:

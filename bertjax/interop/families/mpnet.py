@@ -35,17 +35,15 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`."""
     fixed = {"pad_token_id": _PAD, _BUCKETS_KEY: _BUCKETS}
-    found = json_files.fields({**fixed, **raw}, {key: (key, int) for key in fixed}, path)
+    values = json_files.fields({**fixed, **raw}, {key: (key, int) for key in fixed}, path)
     for key, value in fixed.items():
-        if found[key] != value:
-            refuse(f"{path}: {key}", found[key], f"{value}, as in transformers")
+        if values[key] != value:
+            refuse(f"{path}: {key}", values[key], f"{value}, as in transformers")
     return roberta.read_config({**raw, "type_vocab_size": 0}, path)
 
 
 def write_config(config: HeadConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     values = {key: value for key, value in bert.write_config(config).items() if key != "type_vocab_size"}
     return {**values, _BUCKETS_KEY: _BUCKETS}
 

@@ -62,7 +62,7 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`.
+    """Returns the fields.
 
     In the published folders with `rotary_scaling_factor`, the base of rotary positions depends on the length of texts
     that are longer than in pretraining. These lengths are not supported: `max_positions` is that of pretraining.
@@ -81,7 +81,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def to_canonical(
     tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], architecture: str, source: str
 ) -> dict[str, np.ndarray]:
-    """See `Family.to_canonical`. The masked-LM head of the published folders has no biases: they are 0."""
+    """Renames tensors. The masked-LM head of the published folders has no biases: they are 0."""
     tensors = {re.sub(r"^bert\.", "nomic_bert.", name): array for name, array in tensors.items()}
     result = _NAMES.to_canonical(tensors, like, architecture, source)
     if f"{_DENSE}.weight" in result and f"{_DENSE}.bias" not in result:

@@ -117,12 +117,12 @@ def describe_rows(checkpoint: Checkpoint) -> dict[str, Any]:
     code like BERT; and `interval_segments`, if the options of the command line record it.
     """
     _, tensors, is_bertsums, options = checkpoint
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if scorer_of(tensors) or _layers("decoder.transformer_layers", tensors, "decoder"):
-        found["words"] = "bert" if is_bertsums else "spaces"
+        settings["words"] = "bert" if is_bertsums else "spaces"
     if isinstance(options.get("use_interval"), bool):
-        found["interval_segments"] = options["use_interval"]
-    return found
+        settings["interval_segments"] = options["use_interval"]
+    return settings
 
 
 def read_rows(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def read_head(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 refuse(f"{path}: {key}", values[key], "an object with options")
             hints = get_type_hints(head)
             later = {f.name: f.default for f in dataclasses.fields(head) if f.default is not dataclasses.MISSING}
-            found = {**later, **values[key]}
-            fields = json_files.fields(found, {name: (name, hints[name]) for name in hints}, path)
+            complete = {**later, **values[key]}
+            fields = json_files.fields(complete, {name: (name, hints[name]) for name in hints}, path)
             return dataclasses.asdict(head(**fields))
     return {}
 
@@ -220,7 +220,7 @@ def _check_sinusoids(array: Shaped[np.ndarray, "..."], what: str) -> None:
 
 def _count(pattern: str, tensors: Mapping[str, Any]) -> int:
     """Returns the number of layers."""
-    return len({found[1] for name in tensors if (found := re.match(pattern, name))})
+    return len({match[1] for name in tensors if (match := re.match(pattern, name))})
 
 
 def _num_heads(options: Mapping[str, Any], hidden_size: int, path: Path) -> dict[str, int]:
@@ -239,13 +239,13 @@ def _scorer(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path:
     kind = scorer_of(tensors)
     if kind is None:
         return {}
-    found: dict[str, Any] = {"scorer": kind, "sentence_pooling": "cls"}
+    fields: dict[str, Any] = {"scorer": kind, "sentence_pooling": "cls"}
     if kind == "rnn":
-        found["rnn_compat"] = True
+        fields["rnn_compat"] = True
     if kind == "transformer":
         sizes = _layers("ext_layer.transformer_inter", tensors, "scorer")
-        return {**found, **sizes, **_heads(options, ("ext_heads", "heads"), "scorer_heads", path)}
-    return found
+        return {**fields, **sizes, **_heads(options, ("ext_heads", "heads"), "scorer_heads", path)}
+    return fields
 
 
 def _decoder(tensors: Mapping[str, np.ndarray], options: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -288,12 +288,11 @@ class PreSumm(Published):
 
     @property
     def experiment(self) -> str:
-        """See `Published.experiment`; by the tensors."""
+        """The experiment that has these tensors."""
         return "bertsum_abs" if "decoder_layers" in self.fields else "bertsum_ext"
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Any]:
-        """See `describe`."""
         return describe(self._checkpoint)
 
     @property
@@ -303,11 +302,9 @@ class PreSumm(Published):
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """See `describe_rows`."""
         return describe_rows(self._checkpoint)
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        """See `Published.load`."""
         loaded = load(self._checkpoint, wanted)
         del self._checkpoint  # it would stay in memory as long as the task
         return filled(loaded, wanted)

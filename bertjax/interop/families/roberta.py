@@ -21,7 +21,7 @@ _NAMES = Renaming("roberta", LM_HEAD, OWN_POOLER)
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """See `Family.read_config`. The masked-LM head always has the exact GELU."""
+    """Returns the fields. The masked-LM head always has the exact GELU."""
     values = bert.read_config(raw, path)
     if values["activation"] != FAMILY.fixed["activation"]:
         refuse(f"{path}: hidden_act", raw["hidden_act"], "gelu")

@@ -39,7 +39,7 @@ ROBERTA_HEAD = {
 }
 
 
-def read_base(given: Any, kind: str, raw: Mapping[str, Any], older: tuple[str, float], path: Path) -> float:
+def read_base(parameters: Any, kind: str, raw: Mapping[str, Any], older: tuple[str, float], path: Path) -> float:
     """Returns the base of rotary positions.
 
     Args:
@@ -51,12 +51,12 @@ def read_base(given: Any, kind: str, raw: Mapping[str, Any], older: tuple[str, f
     Raises:
       UserError: for a value of another type, or a base that depends on the length.
     """
-    given = {} if given is None else given
+    parameters = {} if parameters is None else parameters
     name = "rope_parameters" + (f".{kind}" if kind else "")
-    if not isinstance(given, dict) or given.get("rope_type", "default") != "default":
-        refuse(f"{path}: {name}", given, '{"rope_type": "default", "rope_theta": ...}')
-    key = f"{name}.rope_theta" if "rope_theta" in given else older[0]
-    value = given.get("rope_theta", raw.get(*older))
+    if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
+        refuse(f"{path}: {name}", parameters, '{"rope_type": "default", "rope_theta": ...}')
+    key = f"{name}.rope_theta" if "rope_theta" in parameters else older[0]
+    value = parameters.get("rope_theta", raw.get(*older))
     return float(json_files.fields({key: value}, {"base": (key, float)}, path)["base"])
 
 
@@ -75,7 +75,7 @@ def write_base(config: BertConfig) -> dict[str, Any]:
 
 
 def read_config(raw: Mapping[str, Any], path: Path, *, base: float, is_gelu: bool) -> dict[str, Any]:
-    """See `Family.read_config`, for models with BERT's keys.
+    """Returns the fields of models with BERT's keys.
 
     Args:
       raw: the content of config.json.
@@ -90,5 +90,4 @@ def read_config(raw: Mapping[str, Any], path: Path, *, base: float, is_gelu: boo
 
 
 def write_config(config: BertConfig) -> dict[str, Any]:
-    """See `Family.write_config`."""
     return {**bert.write_config(config), **write_base(config)}

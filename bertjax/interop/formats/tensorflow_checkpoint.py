@@ -81,8 +81,8 @@ class Checkpoint:
         self._entries = {key: _parse(key, value, self._path) for key, value in table.items()}
         self._shards = self._map_shards(Path(prefix), header.integer(1))
         # Keys of slices start with a zero byte.
-        whole = {key: entry for key, entry in self._entries.items() if not key.startswith(b"\0")}
-        self.tensors = {_decoded(key, self._path): Tensor(_type_name(e.dtype), e.shape) for key, e in whole.items()}
+        entries = {key: entry for key, entry in self._entries.items() if not key.startswith(b"\0")}
+        self.tensors = {_decoded(key, self._path): Tensor(_type_name(e.dtype), e.shape) for key, e in entries.items()}
 
     def read(self, name: str) -> Shaped[np.ndarray, "..."]:
         """Returns a tensor, in the file's memory map unless it was partitioned. Verifies its checksum.
@@ -150,13 +150,13 @@ class Checkpoint:
             raise damaged(where, "slices that overlap", "each element in one slice")
         return result
 
-    def _part(self, name: str, extents: tuple[tuple[int, int], ...], whole: _Entry, where: str) -> _Entry:
-        key = _slice_key(name, extents) if len(extents) == len(whole.shape) else b""
+    def _part(self, name: str, extents: tuple[tuple[int, int], ...], entry: _Entry, where: str) -> _Entry:
+        key = _slice_key(name, extents) if len(extents) == len(entry.shape) else b""
         part = self._entries.get(key)
-        if part is None or part.slices or part.dtype != whole.dtype:
+        if part is None or part.slices or part.dtype != entry.dtype:
             got = f"an entry of {_type_name(part.dtype)}, shape {part.shape}" if part else "no such entry"
             raise damaged(
-                f"{where}: slice {extents}", got, f"a part of a {_type_name(whole.dtype)} tensor of shape {whole.shape}"
+                f"{where}: slice {extents}", got, f"a part of a {_type_name(entry.dtype)} tensor of shape {entry.shape}"
             )
         return part
 

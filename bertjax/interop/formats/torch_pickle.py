@@ -196,8 +196,8 @@ class _Loader:
         match key:
             # A sixth value describes views of storages, which only the oldest files have.
             case (str() as what, _StorageType() as kind, str() as name, str(), int() as size, *views):
-                whole = len(views) < 2 and all(view is None for view in views)
-                if what == "storage" and whole and type(size) is int and size >= 0:
+                is_whole = len(views) < 2 and all(view is None for view in views)
+                if what == "storage" and is_whole and type(size) is int and size >= 0:
                     return self._find(name, kind, size)
         raise self._refusal("persistent id", key, "('storage', type, key, location, size)")
 

@@ -53,8 +53,8 @@ def _forward(
     powers = jnp.exp(_scores(again, key, allowed, bias) - largest[..., None])
     total = powers.sum(-1)
     powers, total = _barrier((powers.astype(value.dtype), total))
-    kept, scale = _dropped(powers, keys, rate)
-    context = jnp.einsum("BNST,BNTD->BNSD", kept, value, preferred_element_type=jnp.float32)
+    kept_powers, scale = _dropped(powers, keys, rate)
+    context = jnp.einsum("BNST,BNTD->BNSD", kept_powers, value, preferred_element_type=jnp.float32)
     context = (context * (scale / total)[..., None]).astype(value.dtype)
     context, largest, total = (checkpoint_name(x, RESIDUALS) for x in (context, largest, total))
     return context, (query, key, value, allowed, bias, keys, context, largest, total)
@@ -65,14 +65,14 @@ def _backward(rate: float, residuals: tuple[Any, ...], gradient: Array) -> tuple
     weights = jnp.exp(_scores(query, key, allowed, bias) - largest[..., None]) / total[..., None]
     weights = _barrier(weights.astype(value.dtype))
     kept_grad = jnp.einsum("BNSD,BNTD->BNST", gradient, value)
-    kept, scale = _dropped(weights, keys, rate)
+    kept_weights, scale = _dropped(weights, keys, rate)
     weights_grad, _ = _dropped(kept_grad, keys, rate)
     # The mean of the weights' gradients, by which the softmax corrects them.
     mean = jnp.sum(gradient.astype(jnp.float32) * context.astype(jnp.float32), axis=-1)
     scores_grad = jnp.where(allowed, weights * (weights_grad * scale - mean[..., None]), 0)
     bias_grad = None if bias is None else _summed(scores_grad, len(bias)).astype(bias.dtype)
     scores_grad = scores_grad.astype(query.dtype)
-    value_grad = jnp.einsum("BNST,BNSD->BNTD", kept, (gradient * scale).astype(gradient.dtype))
+    value_grad = jnp.einsum("BNST,BNSD->BNTD", kept_weights, (gradient * scale).astype(gradient.dtype))
     query_grad = jnp.einsum("BNST,BNTQ->BNSQ", scores_grad, key)
     key_grad = jnp.einsum("BNST,BNSQ->BNTQ", scores_grad, query)
     return query_grad, key_grad, value_grad, None, bias_grad, None
@@ -96,8 +96,8 @@ def _dropped(x: _Scores, keys: Array | None, rate: float) -> tuple[_Scores, floa
     if keys is None:
         return x, 1.0
     levels = jnp.vectorize(lambda key: draw_levels(key, x.shape[2:]), signature="()->(s,t)")(keys)
-    kept = kept_levels(rate)
-    return jnp.where(levels < kept, x, 0), LEVELS / kept
+    kept_count = kept_levels(rate)
+    return jnp.where(levels < kept_count, x, 0), LEVELS / kept_count
 
 
 def _barrier(x: Any) -> Any:

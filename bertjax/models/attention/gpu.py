@@ -150,8 +150,8 @@ def _call(
     kernel: Any, reach: _Reach, blocks: int, counts: tuple[int, int], arguments: tuple[Array, ...], results: Any
 ) -> tuple[Array, ...]:
     """Calls a kernel for each block, head and row. Its cost is that of its matrix products and its arrays."""
-    (num_products, num_stages) = counts
-    (batch, length, heads, size) = arguments[0].shape
+    num_products, num_stages = counts
+    batch, length, heads, size = arguments[0].shape
     num_warps = 4 if size <= 64 else 8  # fewer do not have the registers
     pairs = batch * heads * length * min(arguments[1].shape[1], reach.before + reach.after + reach.block)
     cost = pl.CostEstimate(
@@ -186,13 +186,13 @@ def _forward_kernel(reach: _Reach, *refs: Any) -> None:
     """Writes the context of a block of queries, and the logarithm to base 2 of the sum of its scores' powers."""
     query, key, value, queries, keys, key_ranges, _, context, statistics = refs
     number = pl.program_id(0)
-    own = _block(number, reach)
-    q = query[own, :]
-    places = queries[own]
+    block = _block(number, reach)
+    q = query[block, :]
+    places = queries[block]
     scale = query.shape[-1] ** -0.5 * _LOG2_E
 
     def step(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        (total, largest, powers_sum) = carry
+        total, largest, powers_sum = carry
         near = _block(number, reach)
         scores = product(q, key[near, :], (1, 1)) * scale
         scores = jnp.where(_allowed(places[:, None], keys[near][None], reach), scores, -jnp.inf)
@@ -206,8 +206,8 @@ def _forward_kernel(reach: _Reach, *refs: Any) -> None:
     start = jnp.zeros(q.shape, jnp.float32), zeros + MASKED_SCORE, zeros
     total, largest, powers_sum = jax.lax.fori_loop(key_ranges[number, 0], key_ranges[number, 1], step, start)
     powers_sum = jnp.maximum(powers_sum, 1)  # without any key it is 0; the largest score has the power 1
-    context[own, :] = (total / powers_sum[:, None]).astype(context.dtype)
-    statistics[own] = largest + jnp.log2(powers_sum)
+    context[block, :] = (total / powers_sum[:, None]).astype(context.dtype)
+    statistics[block] = largest + jnp.log2(powers_sum)
 
 
 def _backward_kernel(reach: _Reach, *refs: Any) -> None:
@@ -216,7 +216,7 @@ def _backward_kernel(reach: _Reach, *refs: Any) -> None:
     query_grad, key_grad, value_grad = grads
     number = pl.program_id(0)
     scale = query.shape[-1] ** -0.5
-    own = _block(number, reach)
+    block = _block(number, reach)
 
     def weights(rows: Array, columns: Array, allowed: Array, statistic: Array) -> Array:
         scores = product(rows, columns, (1, 1)) * (scale * _LOG2_E)
@@ -224,42 +224,42 @@ def _backward_kernel(reach: _Reach, *refs: Any) -> None:
 
     @pl.when(number < len(query_ranges))
     def _of_keys() -> None:
-        k = key[own, :]
-        v = value[own, :]
-        places = keys[own][:, None]
+        k = key[block, :]
+        v = value[block, :]
+        places = keys[block][:, None]
 
         def step(number: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
             near = _block(number, reach)
             q = query[near, :]
             g = gradient[near, :]
-            kept = weights(k, q, _allowed(queries[near][None], places, reach), statistics[near][None])
-            of_value = sums[1] + product(kept.astype(g.dtype), g)
-            scores_grad = kept * (product(v, g, (1, 1)) - means[near][None])
+            powers = weights(k, q, _allowed(queries[near][None], places, reach), statistics[near][None])
+            of_value = sums[1] + product(powers.astype(g.dtype), g)
+            scores_grad = powers * (product(v, g, (1, 1)) - means[near][None])
             return sums[0] + product(scores_grad.astype(q.dtype), q), of_value
 
         zeros = jnp.zeros(k.shape, jnp.float32)
         sums = jax.lax.fori_loop(query_ranges[number, 0], query_ranges[number, 1], step, (zeros, zeros))
-        key_grad[own, :], value_grad[own, :] = (sums[0] * scale).astype(k.dtype), sums[1].astype(v.dtype)
+        key_grad[block, :], value_grad[block, :] = (sums[0] * scale).astype(k.dtype), sums[1].astype(v.dtype)
 
     @pl.when(number < len(key_ranges))
     def _of_queries() -> None:
-        q = query[own, :]
-        g = gradient[own, :]
-        places = queries[own][:, None]
-        statistic = statistics[own][:, None]
-        mean = means[own][:, None]
+        q = query[block, :]
+        g = gradient[block, :]
+        places = queries[block][:, None]
+        statistic = statistics[block][:, None]
+        mean = means[block][:, None]
 
         def step(number: Array, total: Array) -> Array:
             near = _block(number, reach)
             k = key[near, :]
             v = value[near, :]
-            kept = weights(q, k, _allowed(places, keys[near][None], reach), statistic)
-            scores_grad = kept * (product(g, v, (1, 1)) - mean)
+            powers = weights(q, k, _allowed(places, keys[near][None], reach), statistic)
+            scores_grad = powers * (product(g, v, (1, 1)) - mean)
             return total + product(scores_grad.astype(k.dtype), k)
 
         zeros = jnp.zeros(q.shape, jnp.float32)
         total = jax.lax.fori_loop(key_ranges[number, 0], key_ranges[number, 1], step, zeros)
-        query_grad[own, :] = (total * scale).astype(q.dtype)
+        query_grad[block, :] = (total * scale).astype(q.dtype)
 
 
 def _block(number: Any, reach: _Reach) -> Any:

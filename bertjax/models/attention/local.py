@@ -33,9 +33,9 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     query, key, value, mask, dropout, bias = inputs[:6]
     assert isinstance(mask, Mask)
     size = _size(mask.window)
-    own = functools.partial(_own, size=size)
+    to_blocks = functools.partial(_own, size=size)
     near = functools.partial(_near, size=size)
-    queries = jax.tree.map(own, mask.queries)
+    queries = jax.tree.map(to_blocks, mask.queries)
     keys = jax.tree.map(near, mask.keys)
     if dropout is not None:
         numbers = jnp.arange(-(-query.shape[1] // size))[:, None]
@@ -44,7 +44,7 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     rows = dataclasses.replace(mask, queries=queries, keys=keys, is_in_order=False)
     if bias is not None:
         bias = jnp.tile(_bias(bias, size), (len(query) // len(bias), 1, 1, 1))
-    return AttentionInputs(own(query), near(key), near(value), rows, dropout, bias)
+    return AttentionInputs(to_blocks(query), near(key), near(value), rows, dropout, bias)
 
 
 def _bias(bias: Float[Array, "B N S S"], size: int) -> Float[Array, "rows N C W"]:

@@ -90,9 +90,9 @@ def as_array(mask: Mask | Bool[Array, "B 1 #S T"]) -> Bool[Array, "B 1 #S T"]:
     """
     if not isinstance(mask, Mask):
         return mask
-    own = mask.queries.segments[:, None, :, None]
-    others = mask.keys.segments[:, None, None, :]
-    allowed = ((own == others) | (own == 0)) & (others != 0)
+    query_segments = mask.queries.segments[:, None, :, None]
+    key_segments = mask.keys.segments[:, None, None, :]
+    allowed = ((query_segments == key_segments) | (query_segments == 0)) & (key_segments != 0)
     # The number of positions from each query to each key of its segment.
     steps = mask.keys.positions[:, None, None, :] - mask.queries.positions[:, None, :, None]
     if mask.direction != "both":

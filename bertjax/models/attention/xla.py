@@ -46,7 +46,7 @@ def attend(
     scores = jnp.einsum("...SQ,...TQ->...ST", query, key, preferred_element_type=jnp.float32)
     scores = scores if bias is None else scores + bias
     weights = jax.nn.softmax(jnp.where(mask, scores, MASKED_SCORE))
-    kept = weights.astype(value.dtype)
+    dropped = weights.astype(value.dtype)
     if keys is not None:
-        kept = jnp.vectorize(functools.partial(drop, rate=rate), signature="(s,t),()->(s,t)")(kept, keys)
-    return kept @ value, weights
+        dropped = jnp.vectorize(functools.partial(drop, rate=rate), signature="(s,t),()->(s,t)")(dropped, keys)
+    return dropped @ value, weights
