@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks import kills, small_runs
+from tests.robustness import kills, small_runs
 
 # Writes its lines one by one, and renames the file at the end.
 PROGRAM = """
