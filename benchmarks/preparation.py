@@ -109,7 +109,7 @@ def with_new_words(paths: list[Path], folder: Path) -> list[Path]:
         letters = LETTERS[turn:] + LETTERS[:turn]
         exchange = str.maketrans(LETTERS + LETTERS.upper(), letters + letters.upper())
         for path in paths:
-            copies.append(folder / f"{turn}-{path.parent.name}-{path.name}")
+            copies.append(folder / f"{turn}-{path.parent.name}-{path.name.removesuffix('.gz')}.gz")
             copies[-1].write_bytes(gzip.compress(raw(path).decode().translate(exchange).encode(), compresslevel=1))
     return copies
 
