@@ -1,5 +1,6 @@
 """The tiny cases of `same_results`, and the files that they read."""
 
+import itertools
 import json
 import random
 import re
