@@ -11,6 +11,9 @@ TESTS ?= tests
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal --durations=10
 # The slow tests check shapes and types of all calls.
 CHECKED := --jaxtyping-packages=bertjax,beartype.beartype
+# Minutes of fuzzing, and the options of the benchmarks, such as OPTIONS=--smoke.
+MINUTES ?= 60
+OPTIONS ?=
 DEMO := runs/demo
 DATES := runs/demo-translation
 SUMMARIES := runs/demo-summarization
@@ -25,7 +28,7 @@ export ARTICLE
 # A failed `python -m venv` may leave an interpreter without pip.
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev lock demo demo-translation demo-summarization docs site lint types clean
-.PHONY: test test-python test-slow test-all test-random test-profile
+.PHONY: test test-python test-slow test-all test-random test-profile robustness benchmarks
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +109,16 @@ test-random: setup-dev  ## run the fast tests in random order
 
 test-profile: setup-dev  ## measure where the CPU time of the fast tests goes
 	$(PYTEST) -p tests.phases $(TESTS)
+
+robustness: setup-dev  ## damage files and kill predictions and training at random moments; MINUTES of fuzzing
+	$(BIN)/python -m tests.robustness.fuzz --minutes=$(MINUTES)
+	$(BIN)/python -m tests.robustness.kills --disturbances=40
+	$(BIN)/python -m tests.robustness.soak --kills=100 --signal=mixed
+	$(BIN)/python -m tests.robustness.soak_processes --kills=50 --processes=1,2,4
+
+benchmarks: setup-dev  ## measure all speeds on CPUs, in one table; OPTIONS=--smoke rehearses, or --before=EARLIER.json
+	@mkdir -p runs
+	$(BIN)/python -m benchmarks --output=runs/benchmarks.json $(OPTIONS)
 
 lint: setup-dev  ## check style and format
 	$(BIN)/ruff check .

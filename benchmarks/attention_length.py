@@ -8,10 +8,9 @@ results (`memory_analysis().temp_size_in_bytes`). If the output file is in a run
 """
 
 import argparse
-import json
+import functools
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from bertjax.models.dot_product import Mask
 from flax import linen as nn
 
 from benchmarks import common
-from bertjax.files import completed
 from bertjax.models.attention import MultiHeadAttention, make_mask
 from bertjax.models.recurrent import BiGRU, BiLSTM
 from bertjax.models.transformer_config import LayerKind, TransformerConfig
@@ -41,29 +39,24 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    rows = measure(layers(args.hidden_size, args.heads), args.lengths, args.batch_size, args.hidden_size, args.rounds)
+    rows = measure(args)
     device = jax.devices()[0]
     record = {
         "device": f"{device.device_kind} ({device.platform})",
         "machine": common.describe_machine(),
-        "batch_size": args.batch_size,
-        "hidden_size": args.hidden_size,
-        "heads": args.heads,
-        "rounds": args.rounds,
+        **{name: getattr(args, name) for name in ("batch_size", "hidden_size", "heads", "rounds")},
         "rows": rows,
     }
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    with completed(args.output) as partial:
-        partial.write_text(json.dumps(record, indent=1) + "\n")
+    common.write_json(args.output, record)
     cells = [
         [row["layer"], str(row["length"]), f"{1e3 * row['seconds']:.2f}", f"{row['bytes'] / 2**20:.1f}"] for row in rows
     ]
     print(common.table(_HEADER, cells))
 
 
-def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]]:
-    """Returns functions that make a module and its arguments for rows [B, S, H], by the layer's name."""
-
+def layers(hidden_size: int, heads: int) -> dict[str, nn.Module]:
+    """Returns modules that process rows [B, S, H], by the layer's name."""
     config = TransformerConfig(
         hidden_size=hidden_size,
         num_layers=1,
@@ -74,26 +67,19 @@ def layers(hidden_size: int, heads: int) -> dict[str, Callable[[jax.Array], tupl
         activation="gelu",
         norm_eps=1e-12,
     )
-
-    def attention(kind: LayerKind) -> Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]:
-        layer = _Attention(MultiHeadAttention(config, kind))
-        return lambda x: (layer, (x, make_mask(jnp.ones(x.shape[:2], jnp.int32), "both")))
-
-    def recurrent(kind: type[BiLSTM] | type[BiGRU]) -> Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]:
-        return lambda x: (_Recurrent(kind(hidden_size // 2)), (x, jnp.ones(x.shape[:2], jnp.int32)))
-
     return {
-        "self-attention": attention(LayerKind()),
-        f"local attention, {2 * _WINDOW} tokens": attention(LayerKind(_WINDOW)),
-        "LSTM": recurrent(BiLSTM),
-        "GRU": recurrent(BiGRU),
+        "self-attention": _Attention(MultiHeadAttention(config, LayerKind())),
+        f"local attention, {2 * _WINDOW} tokens": _Attention(MultiHeadAttention(config, LayerKind(_WINDOW))),
+        "LSTM": _Recurrent(BiLSTM(hidden_size // 2)),
+        "GRU": _Recurrent(BiGRU(hidden_size // 2)),
     }
 
 
 class _Attention(nn.Module):
     layer: MultiHeadAttention
 
-    def __call__(self, x: jax.Array, mask: Mask) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mask = make_mask(jnp.ones(x.shape[:2], jnp.int32), "both")
         output, _ = self.layer(x, x, mask, deterministic=True, return_attention=False)
         return output.total()
 
@@ -101,44 +87,37 @@ class _Attention(nn.Module):
 class _Recurrent(nn.Module):
     layer: BiLSTM | BiGRU
 
-    def __call__(self, x: jax.Array, segment_ids: jax.Array) -> jax.Array:
-        return self.layer(x, segment_ids).hidden
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.layer(x, jnp.ones(x.shape[:2], jnp.int32)).hidden
 
 
-def measure(
-    made: Mapping[str, Callable[[jax.Array], tuple[nn.Module, tuple[Any, ...]]]],
-    lengths: Sequence[int],
-    batch_size: int,
-    hidden_size: int,
-    rounds: int,
-) -> list[dict[str, Any]]:
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Returns a row per layer and length: seconds of an evaluation with gradients, and bytes of temporary memory."""
-    programs: dict[tuple[str, int], tuple[Any, tuple[Any, ...]]] = {}
-    for length in lengths:
-        x = jax.random.normal(jax.random.key(length), (batch_size, length, hidden_size))
-        for name, make in made.items():
-            module, arguments = make(x)
-            params = module.init(jax.random.key(0), *arguments)
-            gradients = jax.grad(
-                lambda p, *inputs, module=module: jnp.sum(module.apply(p, *inputs) ** 2), argnums=(0, 1)
-            )
-            programs[name, length] = jax.jit(gradients).lower(params, *arguments).compile(), (params, *arguments)
-    times: dict[tuple[str, int], list[float]] = {key: [] for key in programs}
-    for number in range(rounds + 1):
-        for key, (program, given) in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program(*given))
-            if number:  # the first round warms up
-                times[key].append(time.perf_counter() - start)
+    calls: dict[tuple[str, int], Callable[[], Any]] = {}
+    memory = {}
+    for length in args.lengths:
+        x = jax.random.normal(jax.random.key(length), (args.batch_size, length, args.hidden_size))
+        for name, module in layers(args.hidden_size, args.heads).items():
+            params = module.init(jax.random.key(0), x)
+            gradients = jax.grad(lambda p, x, module=module: jnp.sum(module.apply(p, x) ** 2), argnums=(0, 1))
+            program = jax.jit(gradients).lower(params, x).compile()
+            memory[name, length] = int(program.memory_analysis().temp_size_in_bytes)
+            calls[name, length] = functools.partial(_wait_for, program, params, x)
+    common.interleave(calls, 1)  # warms up
+    seconds = common.interleave(calls, args.rounds)
     return [
         {
             "layer": name,
             "length": length,
-            "seconds": statistics.median(times[name, length]),
-            "bytes": int(programs[name, length][0].memory_analysis().temp_size_in_bytes),
+            "seconds": statistics.median(seconds[name, length]),
+            "bytes": memory[name, length],
         }
-        for name, length in programs
+        for name, length in calls
     ]
+
+
+def _wait_for(program: Any, *arguments: Any) -> None:
+    jax.block_until_ready(program(*arguments))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Shared code of the benchmarks: shapes, the training step on synthetic batches, interleaved timing, tables."""
 
-import contextlib
+import argparse
 import ctypes.util
 import dataclasses
-import importlib
+import importlib.util
 import itertools
 import json
 import math
@@ -12,10 +12,10 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -25,7 +25,6 @@ from bertjax.config import build_part
 from bertjax.configs.bert_pretraining import get_config
 from bertjax.configs.sizes import SIZES
 from bertjax.contract import Batch
-from bertjax.data.readers import documentation
 from bertjax.experiments import bert_pretraining
 from bertjax.files import completed
 from bertjax.interop.published import Published
@@ -44,6 +43,7 @@ _MALLOC: dict[str, dict[str, str]] = {
     "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4", "TCMALLOC_RELEASE_RATE": "0"},
 }
 MALLOCS = tuple(_MALLOC)
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,15 +136,6 @@ def real_batches(shape: Shape, overrides: Mapping[str, Any], workdir: Path, coun
     return list(itertools.islice(data.batches("train", 0, np.arange(shape.rows)), count))
 
 
-def docstrings(folder: Path) -> Path:
-    """Writes a file of short documents, one per docstring of the embedded documentation."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "docstrings.txt"
-    texts = ("\n".join(documentation.paragraphs(text)) for _, found in documentation.docstrings() for text in found)
-    path.write_text("\n\n".join(text for text in texts if text))
-    return path
-
-
 def real_tokens(batch: Batch) -> int:
     """Returns the number of tokens in a batch that are not padding."""
     return int(np.count_nonzero(batch["segment_ids"]))
@@ -209,7 +200,8 @@ class OurStep:
 
     def use(self, batches: Sequence[Batch]) -> None:
         """Replaces the batches by others of the same shapes."""
-        self.batches, self._on_device = batches, [sharding.put_batch(batch, self._mesh) for batch in batches]
+        self.batches = batches
+        self._on_device = [sharding.put_batch(batch, self._mesh) for batch in batches]
 
     def __call__(self, times: int = 1) -> None:
         """Makes `times` updates, and waits for the last."""
@@ -240,15 +232,7 @@ class Opened(NamedTuple):
 
 def open_task(experiment: Any, config: ConfigDict, folder: Path) -> Opened:
     """Builds the task of a new run, and prepares its data in the subfolder `data` of a folder."""
-    return _opened(of_config(experiment, json.loads(config.to_json())), folder)
-
-
-def open_run(experiment: Any, run: Path) -> Opened:
-    """Builds the task of an existing run."""
-    return _opened(Resolved(experiment, json.loads((run / "config.json").read_text()), run), run)
-
-
-def _opened(resolved: Resolved, folder: Path) -> Opened:
+    resolved = of_config(experiment, json.loads(config.to_json()))
     data = resolved.data(folder / "data")
     data.prepare()
     complete = resolved.complete(data)
@@ -289,13 +273,13 @@ class OurTraining:
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], None]], rounds: int, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, list[float]]:
+    contenders: Mapping[_Name, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[_Name, list[float]]:
     """Returns the seconds of each call. Calls alternate (A B C A B C ...), so that other load affects all alike.
 
     On a busy machine, the clock `time.process_time` measures more steadily.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    seconds: dict[_Name, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
             began = clock()
@@ -323,6 +307,94 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+class Speed(NamedTuple):
+    """The speed of some work in each round. Higher is faster.
+
+    Attributes:
+      work: the work, which identifies the measurement in later versions.
+      unit: the unit, such as tokens/s.
+      ours: our speeds.
+      peer: the name of the peer; "" without one.
+      theirs: the speeds of the peer in the same rounds.
+      compile_seconds: the time that our compilation took; 0.0 if it was not measured.
+    """
+
+    work: str
+    unit: str
+    ours: Sequence[float]
+    peer: str = ""
+    theirs: Sequence[float] = ()
+    compile_seconds: float = 0.0
+
+    def ratios(self) -> list[float]:
+        """Returns our speed over the peer's in each round."""
+        return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
+
+    def row(self) -> list[str]:
+        """Returns the row of the table with the header `HEADER`."""
+        compared = ["", "", "", ""]
+        if self.theirs:
+            ratio, quartiles = spread(self.ratios(), 2).split(" ", 1)
+            compared = [self.peer, f"{statistics.median(self.theirs):,.4g}", ratio, quartiles[1:-1]]
+        now = f"{statistics.median(self.ours):,.4g}"
+        compiled = f"{self.compile_seconds:.0f} s" if self.compile_seconds else ""
+        return [self.work, self.unit, *compared[:2], now, *compared[2:], compiled]
+
+
+HEADER = ("work", "unit", "peer", "its speed", "now", "ratio", "quartiles of the ratio", "compilation")
+
+
+def speed_of(work: str, unit: str, amount: float, seconds: Mapping[str, Sequence[float]], **others: Any) -> Speed:
+    """Returns the speed of work on an amount of units.
+
+    Args:
+      work: the work.
+      unit: the unit.
+      amount: the number of units in a round.
+      seconds: the result of `interleave` for ours and, second, for the peer.
+      **others: further fields of `Speed`.
+    """
+    (_, ours), (peer, theirs) = seconds.items()
+    return Speed(work, unit, [amount / s for s in ours], peer, [amount / s for s in theirs], **others)
+
+
+def parser(description: str, rounds: int) -> argparse.ArgumentParser:
+    """Returns the options that all benchmarks of speed have; `rounds` is the default number of rounds."""
+    options = argparse.ArgumentParser(description=description.splitlines()[0])
+    options.add_argument("--rounds", type=int, default=rounds)
+    options.add_argument("--output", type=Path, help="a JSON file to write after each measurement")
+    options.add_argument("--malloc", choices=MALLOCS, default="default")
+    options.add_argument("--smoke", action="store_true", help="rehearse with tiny sizes in one round")
+    return options
+
+
+def report(measure: Callable[[argparse.Namespace], Iterable[Speed]], args: argparse.Namespace) -> None:
+    """Measures, prints each speed when it is known, and prints the table; `args` has the options of `parser`."""
+    use_malloc(args.malloc)
+    if args.smoke:
+        args.rounds = 1
+    print(f"{describe_machine()}; {args.rounds} rounds", flush=True)
+    speeds: list[Speed] = []
+    for speed in measure(args):
+        speeds.append(speed)
+        print(", ".join(filter(None, speed.row())), flush=True)
+        if args.output:
+            write_json(args.output, {"machine": describe_machine(), "results": [s._asdict() for s in speeds]})
+    print("\n" + table(HEADER, [speed.row() for speed in speeds]))
+    print(f"\nLoad average at the end {load_average()}")
+
+
+def peak_bytes() -> int:
+    """Returns the largest memory that was in use on the device since the start; 0 if the device does not report it."""
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+
+
+def new_peak_bytes(before: int) -> int | None:
+    """Returns `peak_bytes` of work since it was `before`; None if the work did not reach that."""
+    peak = peak_bytes()
+    return peak if peak > before else None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file, which a killed process never leaves incomplete."""
     with completed(path) as partial:
@@ -331,7 +403,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def describe_machine() -> str:
     """Returns versions, devices, and settings that affect speed, as one line."""
-    packages = [f"{name} {_version(name)}" for name in ("jax", "jaxlib", "torch", "transformers")]
+    versions = {package.name: package.version for package in metadata.distributions()}
+    packages = [f"{name} {versions.get(name, '(none)')}" for name in ("jax", "jaxlib", "torch", "transformers")]
     threads = len(os.sched_getaffinity(0))
     malloc = next(name for name in reversed(MALLOCS) if _MALLOC[name].items() <= os.environ.items())
     device = jax.devices()[0].device_kind
@@ -350,22 +423,12 @@ def use_malloc(setting: str) -> None:
     """Restarts the program with a setting of `MALLOCS`. All but the default keep freed memory for the next step."""
     if setting == "tcmalloc" and ctypes.util.find_library("tcmalloc_minimal") is None:
         sys.exit("error: --malloc=tcmalloc: got no libtcmalloc_minimal. Fix: apt-get install libtcmalloc-minimal4")
-    known = {key for values in _MALLOC.values() for key in values}
-    environment = {key: value for key, value in os.environ.items() if key not in known} | _MALLOC[setting]
+    variables = {key for values in _MALLOC.values() for key in values}
+    environment = {key: value for key, value in os.environ.items() if key not in variables} | _MALLOC[setting]
     if environment != dict(os.environ):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
-def has_module(name: str) -> bool:
-    """Returns whether a library can be imported."""
-    with contextlib.suppress(ImportError):
-        importlib.import_module(name)
-        return True
-    return False
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "(none)"
+def missing(*packages: str) -> str:
+    """Returns that a package is not installed; "" if all are."""
+    return next((f"{name} is not installed" for name in packages if importlib.util.find_spec(name) is None), "")

@@ -13,7 +13,7 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import common
+from benchmarks.common import Speed
 from bertjax.config import build
 from bertjax.decoding.config import DecodingConfig
 from bertjax.interop.families import marian
@@ -31,23 +32,30 @@ from bertjax.tasks.seq2seq import TargetIds
 
 _SIZES = {"base": (6, 512, 8, 2048), "tiny": (4, 128, 4, 256)}  # layers, H, N, F
 _END = 0
-_HEADER = ["contender", "batch", "tokens/s", "ratio of ours to it"]
 Rows = Sequence[Sequence[int]]
 
 
 def main() -> None:
-    """Times all contenders."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    """Runs the benchmark with the options of the command line."""
+    parser = common.parser(__doc__ or "", rounds=5)
     parser.add_argument("--size", choices=tuple(_SIZES), default="base")
     parser.add_argument("--vocab_size", type=int, default=32_000)
     parser.add_argument("--sentences", type=int, default=100)
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=30, help="of each translation")
     parser.add_argument("--batches", type=int, nargs="+", default=(32, 100), help="sentences at once")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
-    common.use_malloc(args.malloc)
+    if args.smoke:
+        args.size = "tiny"
+        args.vocab_size = 1000
+        args.sentences = 4
+        args.tokens = 5
+        args.batches = (4,)
+    common.report(measure, args)
+
+
+def measure(args: argparse.Namespace) -> Iterator[Speed]:
+    """Yields our speed, with our best batch size, compared with that of each peer and batch size."""
     random = np.random.default_rng(0)
     lengths = random.integers(10, 31, args.sentences)
     rows = [random.integers(1, args.vocab_size - 1, length).tolist() for length in lengths]
@@ -55,11 +63,10 @@ def main() -> None:
         save_model(Path(folder), *_SIZES[args.size], args.vocab_size)
         contenders: dict[str, Callable[[Rows], Rows]] = {"ours": Ours(folder, args.beams, args.tokens)}
         contenders["transformers"] = Transformers(folder, args.beams, args.tokens)
-        if common.has_module("ctranslate2"):
-            contenders["CTranslate2"] = CTranslate2(folder, args.beams, args.tokens, args.vocab_size)
+        if missing := common.missing("ctranslate2"):
+            print(missing, flush=True)
         else:
-            print("CTranslate2 is not included, because it is not installed", flush=True)
-        print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
+            contenders["CTranslate2"] = CTranslate2(folder, args.beams, args.tokens, args.vocab_size)
         work = f"{args.sentences} sentences of {lengths.mean():.0f} tokens on average into {args.tokens} each"
         print(f"{args.size}, {args.vocab_size:,} words, {args.beams} beams, {work}\n", flush=True)
         calls = {
@@ -69,35 +76,27 @@ def main() -> None:
         }
         outputs = {key: call() for key, call in calls.items()}
         seconds = common.interleave(calls, args.rounds)
-    print(table(seconds, args.sentences * args.tokens))
-    first = {name: outputs[name, args.batches[0]] for name in contenders}
-    for name, output in first.items():
-        alike = sum(a == b for a, b in zip(output, first["ours"], strict=True))
+    best = min((key for key in seconds if key[0] == "ours"), key=lambda key: statistics.median(seconds[key]))
+    for name, output in ((name, outputs[name, args.batches[0]]) for name in contenders):
+        alike = sum(a == b for a, b in zip(output, outputs["ours", args.batches[0]], strict=True))
         different = len({tuple(row) for row in output})
         print(f"{name}: {alike} of {len(output)} translations equal ours, {different} are distinct")
-    print(f"\nLoad average at the end {common.load_average()}")
+    for name, size in seconds:
+        peer = f"{name}, {size} at once"
+        pair = {"ours": seconds[best], peer: seconds[name, size]}
+        if (name, size) != best:
+            yield common.speed_of(f"translating, {best[1]} at once", "tokens/s", args.sentences * args.tokens, pair)
 
 
 def in_batches(contender: Callable[[Rows], Rows], rows: Rows, size: int) -> list[list[int]]:
     """Returns the translations in the order of the rows. Batches contain rows of similar length."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    found: list[list[int]] = [[] for _ in rows]
+    translations: list[list[int]] = [[] for _ in rows]
     for start in range(0, len(rows), size):
         members = order[start : start + size]
         for i, row in zip(members, contender([rows[i] for i in members]), strict=True):
-            found[i] = list(row)
-    return found
-
-
-def table(seconds: dict[tuple[str, int], list[float]], tokens: int) -> str:
-    """Formats the speed of each contender and batch size, and its ratio to our best speed."""
-    best = min((key for key in seconds if key[0] == "ours"), key=lambda key: statistics.median(seconds[key]))
-    lines = []
-    for (name, size), values in seconds.items():
-        ratios = [theirs / ours for ours, theirs in zip(seconds[best], values, strict=True)]
-        speeds = common.spread([tokens / s for s in values], 0)
-        lines.append([name, str(size), speeds, common.spread(ratios, 2)])
-    return common.table(_HEADER, lines) + "\n"
+            translations[i] = list(row)
+    return translations
 
 
 def save_model(folder: Path, layers: int, hidden: int, heads: int, inner: int, vocab_size: int) -> None:
@@ -163,15 +162,15 @@ class Ours:
         for i, row in enumerate(rows):
             batch["input_ids"][i, : len(row)] = row
             batch["segment_ids"][i, : len(row) + 1] = 1
-        found = self._write(self._params, batch)
-        return np.asarray(found["ids"])[:, 0, : self._tokens].tolist()
+        outputs = self._write(self._params, batch)
+        return np.asarray(outputs["ids"])[:, 0, : self._tokens].tolist()
 
 
 class Transformers:
     """The method `generate` of transformers."""
 
     def __init__(self, folder: str, beams: int, tokens: int) -> None:
-        """Initializes; see `Ours`."""
+        """Initializes from the model's folder, the number of beams, and the tokens of a translation."""
         import torch
         import transformers
 
@@ -189,15 +188,15 @@ class Transformers:
             ids[i, : len(row) + 1] = self._torch.tensor([*row, _END])
         mask = (ids != pad).long()
         options = {**self._options, "bad_words_ids": [[pad]], "forced_eos_token_id": _END}
-        found = self._model.generate(input_ids=ids, attention_mask=mask, **options)
-        return found[:, 1 : self._tokens + 1].tolist()
+        outputs = self._model.generate(input_ids=ids, attention_mask=mask, **options)
+        return outputs[:, 1 : self._tokens + 1].tolist()
 
 
 class CTranslate2:
     """The translator of CTranslate2 with the same weights."""
 
     def __init__(self, folder: str, beams: int, tokens: int, vocab_size: int) -> None:
-        """Initializes; see `Ours`. The words of the vocabulary are their numbers."""
+        """Converts the model of a folder. The words of the vocabulary are their numbers."""
         import ctranslate2
 
         names = [str(i) for i in range(vocab_size)]
@@ -225,8 +224,8 @@ class CTranslate2:
     def __call__(self, rows: Rows) -> Rows:
         """Returns the translations."""
         sources = [[*(self._names[i] for i in row), "</s>"] for row in rows]
-        found = self._translator.translate_batch(sources, max_batch_size=len(rows), **self._options)
-        return [[self._numbers[name] for name in each.hypotheses[0]] for each in found]
+        results = self._translator.translate_batch(sources, max_batch_size=len(rows), **self._options)
+        return [[self._numbers[name] for name in result.hypotheses[0]] for result in results]
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ part with `exact=True`, the default, and False. With `--clock=cpu`, seconds are 
 import argparse
 import itertools
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 import bertjax
 from benchmarks import common
+from benchmarks.common import Speed
 from bertjax.data.readers import documentation
 
 _BATCH_SIZE = 32  # the default of sentence-transformers
@@ -24,44 +26,35 @@ _CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 def main() -> None:
     """Runs the benchmark with the options of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = common.parser(__doc__ or "", rounds=5)
     parser.add_argument("folder", type=Path, help="a folder of sentence-transformers")
     parser.add_argument("--sentences", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=_CLOCKS, default="wall")
-    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
-    args = parser.parse_args()
-    common.use_malloc(args.malloc)
-    print(f"{common.describe_machine()}; {args.rounds} rounds", flush=True)
-    compare(args.folder, args.sentences, args.rounds, args.clock)
+    common.report(measure, parser.parse_args())
 
 
-def compare(folder: Path, count: int, rounds: int, clock: str) -> None:
-    """Prints sentences per second of each, and the ratios of the first to the others in each round."""
+def measure(args: argparse.Namespace) -> Iterator[Speed]:
+    """Yields the speeds of exact and of fast encoding."""
     from sentence_transformers import SentenceTransformer
 
     paragraphs = (text for _, texts in documentation.documents() for text in texts)
-    sentences = list(itertools.islice(paragraphs, count))
-    ours, theirs = bertjax.load(folder), SentenceTransformer(str(folder), device="cpu")
-    found, expected = ours.encode(sentences), theirs.encode(sentences, batch_size=_BATCH_SIZE)
-    print(f"{len(sentences)} sentences; largest difference of a vector's element {np.abs(found - expected).max():.1e}")
+    sentences = list(itertools.islice(paragraphs, 16 if args.smoke else args.sentences))
+    ours = bertjax.load(args.folder)
+    theirs = SentenceTransformer(str(args.folder), device="cpu")
+    vectors = ours.encode(sentences)
+    difference = np.abs(vectors - theirs.encode(sentences, batch_size=_BATCH_SIZE)).max()
+    print(f"{len(sentences)} sentences; largest difference of a vector's element {difference:.1e}")
+    ours.encode(sentences, exact=False)  # compiles
     calls = {
-        "bertjax": lambda: (ours.encode(sentences), None)[1],
-        "bertjax, exact=False": lambda: (ours.encode(sentences, exact=False), None)[1],
-        "sentence-transformers": lambda: (theirs.encode(sentences, batch_size=_BATCH_SIZE), None)[1],
+        "exact": lambda: ours.encode(sentences),
+        "exact=False": lambda: ours.encode(sentences, exact=False),
+        "sentence-transformers": lambda: theirs.encode(sentences, batch_size=_BATCH_SIZE),
     }
-    calls["bertjax, exact=False"]()  # compiles
-    seconds = common.interleave(calls, rounds, _CLOCKS[clock])
-    first = seconds["bertjax"]
-    rows = [
-        [
-            name,
-            common.spread([len(sentences) / each for each in values], 0),
-            common.spread([each / own for each, own in zip(values, first, strict=True)], 2),
-        ]
-        for name, values in seconds.items()
-    ]
-    print("\n" + common.table(["encoder", "sentences/s", "bertjax over it"], rows))
+    seconds = common.interleave(calls, args.rounds, _CLOCKS[args.clock])
+    peer = "sentence-transformers"
+    for name in ("exact", "exact=False"):
+        pair = {name: seconds[name], peer: seconds[peer]}
+        yield common.speed_of(f"encoding, {name}", "sentences/s", len(sentences), pair)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from benchmarks import common, turns
+from benchmarks.common import Speed
 from bertjax.configs import classification as config_file
 from bertjax.data.codecs.labeled_text import LabeledText
 from bertjax.experiments import classification
@@ -36,39 +36,36 @@ _FILES = {"mrpc": ("mrpc/train.tsv", "mrpc/dev.tsv"), "sst2": ("sst2/train.tsv.g
 _BATCH_SIZES = (1, 8, 32, 64)
 _VOCABULARY = "vocab/bert-base-uncased-vocab.txt"
 _WARMUP = 120  # about an epoch of MRPC
-_HEADER = ["work", "ours, examples/s", "transformers, examples/s", "ratio", "our compilation"]
 
 
 def main() -> None:
     """Runs the benchmark with the options of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = common.parser(__doc__ or "", rounds=6)
     parser.add_argument("--init_from", help="a Hugging Face folder of a BERT encoder")
     parser.add_argument("--tasks", nargs="+", choices=tuple(_FILES), default=tuple(_FILES))
-    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--updates", type=int, default=30, help="updates of a round")
     parser.add_argument("--texts", type=int, default=5000, help="texts to predict")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--output", type=Path, help="a JSON file to write")
     parser.add_argument("--seconds", type=float, default=1e9, help="no work begins after this time")
-    parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     if "BERTJAX_DATA" not in os.environ:
         sys.exit("error: set BERTJAX_DATA to the folder with mrpc and sst2")
     if args.smoke:
-        args.tasks, args.rounds, args.updates, args.texts = ["sst2"], 1, 2, 8
-    print(f"{common.describe_machine()}; {args.dtype}; {args.rounds} rounds\n", flush=True)
-    results: list[dict[str, Any]] = []
+        args.tasks = ["sst2"]
+        args.updates = 2
+        args.texts = 8
+    common.report(measure, args)
+
+
+def measure(args: argparse.Namespace) -> Iterator[Speed]:
+    """Yields the speeds of training on each task, and of prediction."""
+    clock = turns.Clock(args.seconds)
     with tempfile.TemporaryDirectory() as name:
-        clock, folder = turns.Clock(args.seconds), Path(name)
+        folder = Path(name)
         args.init_from = args.init_from or random_encoder(folder / "encoder", args.smoke)
         for work in (*(functools.partial(train, task) for task in args.tasks), predict):
             if clock.left() > 0:
-                results.append(work(args, folder))
-                print(row(results[-1]), flush=True)
-            if args.output:
-                common.write_json(args.output, {"results": results})
-    print("\n" + common.table(_HEADER, list(map(row, results))))
-    print(f"\nLoad average at the end {common.load_average()}")
+                yield work(args, folder)
 
 
 def random_encoder(folder: Path, is_small: bool) -> str:
@@ -83,21 +80,23 @@ def random_encoder(folder: Path, is_small: bool) -> str:
     return str(folder)
 
 
-def train(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Returns the result of a task: in each round, `args.updates` of our updates, then of theirs."""
+def train(name: str, args: argparse.Namespace, folder: Path) -> Speed:
+    """Returns the speed on a task: in each round, `args.updates` of our updates, then of theirs."""
     from benchmarks.torch_fine_tuning import TorchTraining
 
     opened, rows = make(name, args, folder)
     settings = opened.settings
     ours = common.OurTraining(opened, args.updates, 1 if args.smoke else _WARMUP)
-    recipe = settings.batch_size, settings.optimizer.learning_rate, args.updates, args.dtype == "bfloat16"
+    recipe = (settings.batch_size, settings.optimizer.learning_rate, args.updates, args.dtype == "bfloat16")
     theirs = TorchTraining(args.init_from, rows, *recipe)
-    seconds = common.interleave({"ours": ours, "theirs": theirs}, args.rounds)
-    return result_of(f"training {name}", args.updates * settings.batch_size, seconds, ours.compile_seconds)
+    seconds = common.interleave({"ours": ours, "Trainer": theirs}, args.rounds)
+    examples = args.updates * settings.batch_size
+    compiled = ours.compile_seconds
+    return common.speed_of(f"fine-tuning {name}", "examples/s", examples, seconds, compile_seconds=compiled)
 
 
-def predict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Returns the result of predicting labels for the first training rows of SST-2."""
+def predict(args: argparse.Namespace, folder: Path) -> Speed:
+    """Returns the speed of predicting labels for the first training rows of SST-2."""
     from benchmarks.torch_fine_tuning import TorchPrediction
 
     (task, _, settings, _, published), rows = make("sst2", args, folder)
@@ -116,21 +115,10 @@ def predict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sizes = _BATCH_SIZES[-1:] if args.smoke else _BATCH_SIZES
     timed = {size: common.seconds_of(functools.partial(theirs, size)) for size in sizes}
     best = min(timed, key=timed.__getitem__)
-    seconds = common.interleave({"ours": ours, "theirs": lambda: theirs(best)}, args.rounds)
-    return result_of(f"predicting {len(texts)} texts, their batch size {best}", len(texts), seconds, compiled.seconds)
-
-
-def result_of(work: str, examples: int, seconds: dict[str, list[float]], compile_seconds: float) -> dict[str, Any]:
-    """Returns the speeds of each round, in examples per second, and their ratios."""
-    speeds = {name: [examples / s for s in values] for name, values in seconds.items()}
-    ratios = [b / a for a, b in zip(seconds["ours"], seconds["theirs"], strict=True)]
-    return {"work": work, **speeds, "ratios": ratios, "compile_seconds": compile_seconds}
-
-
-def row(result: Mapping[str, Any]) -> list[str]:
-    """Returns a table row."""
-    cells = [common.spread(result[name], digits) for name, digits in (("ours", 0), ("theirs", 0), ("ratios", 2))]
-    return [result["work"], *cells, f"{result['compile_seconds']:.0f} s"]
+    peer = f"pipeline, batch size {best}"
+    seconds = common.interleave({"ours": ours, peer: lambda: theirs(best)}, args.rounds)
+    work = f"predicting {len(texts)} texts"
+    return common.speed_of(work, "texts/s", len(texts), seconds, compile_seconds=compiled.seconds)
 
 
 def make(name: str, args: argparse.Namespace, folder: Path) -> tuple[common.Opened, list[LabeledText]]:

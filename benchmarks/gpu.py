@@ -4,28 +4,31 @@
 
 The cases are BERT-Base and -Large at lengths 128 and 512, with one instance per row and with packed rows; with dropout
 of attention weights, scanned layers and rematerialization. The peer is `transformers.BertForPreTraining`, if PyTorch is
-installed: eager, compiled, and in the strong form of `torch_peer`, which is compiled too. The table also has what a
-plan predicts of each case; the output file has the time of ours on rows without padding, too. All cases compile at the
-same time, each in a process of its own, and are then timed one after another. The output file is updated after each
-case. `--smoke` runs everything on small shapes, in a minute or two on a CPU.
+installed: eager, compiled, and in the strong form of `torch_peer`, which is compiled too. The output file also has the
+time of ours on rows without padding. All cases compile at the same time, each in a process of its own, and are then
+timed one after another. The output file is updated after each case. `--smoke` runs everything on small shapes, in a
+minute or two on a CPU.
 """
 
+import contextlib
 import dataclasses
 import gc
+import gzip
+import json
 import os
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from benchmarks import common, gpu_cases, prediction, step_profile, turns
+from benchmarks import common, turns
 
 _VOCAB_SIZE = 30_522
-_SMALL_TEXT = Path(__file__).parents[1] / "docs/results.md"  # of smoke tests
+_SMALL_TEXT = Path(__file__).parents[1] / "docs/reference/keys.md"  # of smoke tests
 _BATCHES = 4  # used in turn
 _TIMING = 3.0  # seconds
 _PROFILED = 3  # updates
@@ -38,8 +41,7 @@ _KERNELS = {
 }
 # Flash attention does not support dropout on attention weights.
 _BFLOAT16 = {"model.dtype": "bfloat16", "model.attention_dropout": 0.0}
-_HEADER = ["model", "batch", "contender", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "compiled in"]
-_HEADER += prediction.HEADER
+_HEADER = ("model", "batch", "contender", "ms", "tokens/s", "real tokens/s", "TFLOP/s", "of peak", "GiB", "compiled in")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,7 @@ def cases(wanted: str, smoke: bool) -> list[Case]:
         return Case(name, size, length, rows, _BFLOAT16 | overrides, torch)
 
     strong, scanned = "transformers, strong", {"model.scan_layers": True}
-    found = [
+    listed = [
         case("ours", "base", 512, 64, {}),
         case("ours", "base", 128, 256, {}),
         case("ours, packed", "base", 512, 64, {"data.packing": True}),
@@ -96,14 +98,14 @@ def cases(wanted: str, smoke: bool) -> list[Case]:
         case("ours", "large", 512, 64, {}),
         case("ours", "large", 128, 256, {}),
     ]
-    found = [case for case in found if any(text in case.label for text in wanted.split(";"))]
-    small = {case.name: dataclasses.replace(case, size="tiny", length=32, rows=4) for case in found}
-    return list(small.values()) if smoke else found
+    listed = [case for case in listed if any(text in case.label for text in wanted.split(";"))]
+    small = {case.name: dataclasses.replace(case, size="tiny", length=32, rows=4) for case in listed}
+    return list(small.values()) if smoke else listed
 
 
 def main() -> None:
     """Runs all cases for which there is time."""
-    parser = gpu_cases.parser(__doc__ or "", jobs=16)
+    parser = turns.parser(__doc__ or "", jobs=16)
     parser.add_argument("--source", default="documentation", help="the text of the batches")
     parser.add_argument("--profiles", type=Path, help="write a trace of a few updates of each case to this folder")
     args = parser.parse_args()
@@ -111,11 +113,11 @@ def main() -> None:
     if args.smoke:
         args.source = str(_SMALL_TEXT)
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling PyTorch's model takes a minute
-    with gpu_cases.folder_of(args) as folder:
+    with turns.folder_of(args) as folder:
         runner = Runner(folder, args.source, *((1_000, 0.1) if args.smoke else (_VOCAB_SIZE, _TIMING)), args.profiles)
         common.read_config(common.Shape("tiny", 1, 32, runner.vocab_size), runner.data).data(folder).prepare()
-        every = [(dataclasses.asdict(case), (case,)) for case in cases(args.cases, args.smoke)]
-        gpu_cases.report(runner.run, every, args, clock, _HEADER, row)
+        selected = [(dataclasses.asdict(case), (case,)) for case in cases(args.cases, args.smoke)]
+        turns.report(runner.run, selected, args, clock, _HEADER, row)
 
 
 class Runner:
@@ -159,16 +161,13 @@ class Runner:
         try:
             batches = common.real_batches(shape, overrides, self._folder, _BATCHES)
             step, compiled = self._step(case, shape, overrides, batches, turn)
-            peak = prediction.peak_bytes()
+            peak = common.peak_bytes()
             seconds = time_step(step, self._timing)
-            if case.torch:
-                found = {"memory_bytes": step.peak_bytes()}
-            else:
-                found = prediction.compare(batches[:1], seconds, peak)
-            found |= self._profile(case, step)
+            memory = step.peak_bytes() if case.torch else common.new_peak_bytes(peak)
+            extra = self._profile(case, step)
             if case.name == "ours":  # PyTorch's strong form computes padding
                 step.use([common.made_up_batch(batches[0], self.vocab_size)])
-                found["full_rows_seconds"] = time_step(step, self._timing)
+                extra["full_rows_seconds"] = time_step(step, self._timing)
         except Exception as error:  # any library can fail; smaller batches may succeed
             message = turns.message(error)
             is_full = "RESOURCE_EXHAUSTED" in message or "out of memory" in message
@@ -181,7 +180,8 @@ class Runner:
             "tokens_per_second": shape.tokens / seconds,
             "real_tokens_per_second": real / seconds,
             "flops_per_second": shape.tokens * shape.flops_per_token() / seconds,
-            **found,
+            "memory_bytes": memory,
+            **extra,
         }
 
     def _step(
@@ -208,11 +208,23 @@ class Runner:
             return {}
         folder = self._profiles / case.label.replace(", ", "_").replace(" ", "_")
         try:
-            with step_profile.recorded(folder) as events:
+            with recorded(folder) as events:
                 step(_PROFILED)
             return {"kernels": kernels(events, _PROFILED)}
         except Exception as error:  # the measurement is kept
             return {"profile_error": turns.message(error)}
+
+
+@contextlib.contextmanager
+def recorded(folder: Path) -> Iterator[list[dict[str, Any]]]:
+    """Writes a trace to a folder. Yields a list, which contains the events of the trace afterwards."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    events: list[dict[str, Any]] = []
+    with jax.profiler.trace(folder, profiler_options=options):
+        yield events
+    newest = max(folder.rglob("*.trace.json.gz"), key=lambda path: path.stat().st_mtime_ns)
+    events.extend(json.loads(gzip.decompress(newest.read_bytes()))["traceEvents"])
 
 
 def kernels(events: Sequence[Mapping[str, Any]], updates: int) -> dict[str, Any]:
@@ -225,18 +237,20 @@ def kernels(events: Sequence[Mapping[str, Any]], updates: int) -> dict[str, Any]
     Returns:
       `groups`, by the kind of work; and `longest`, by name.
     """
-    named = [event for event in events if event.get("name") == "thread_name"]
-    streams = {(e["pid"], e["tid"]) for e in named if e["args"]["name"].startswith("Stream #")}
-    found: dict[str, dict[str, list[float]]] = {"groups": {}, "longest": {}}
+    threads = [event for event in events if event.get("name") == "thread_name"]
+    streams = {(e["pid"], e["tid"]) for e in threads if e["args"]["name"].startswith("Stream #")}
+    sums: dict[str, dict[str, list[float]]] = {"groups": {}, "longest": {}}
     for event in events:
         if event.get("ph") == "X" and (event["pid"], event["tid"]) in streams:
             name = event["name"]
             group = next((group for group, pattern in _KERNELS.items() if re.search(pattern, name, re.I)), "other")
             for kind, key in (("groups", group), ("longest", name)):
-                total = found[kind].setdefault(key, [0.0, 0.0])
+                total = sums[kind].setdefault(key, [0.0, 0.0])
                 total[0] += event["dur"] / 1e3 / updates
                 total[1] += 1 / updates
-    return {kind: dict(sorted(each.items(), key=lambda item: -item[1][0])[:_LONGEST]) for kind, each in found.items()}
+    return {
+        kind: dict(sorted(totals.items(), key=lambda item: -item[1][0])[:_LONGEST]) for kind, totals in sums.items()
+    }
 
 
 def time_step(step: Callable[[int], None], seconds: float) -> float:
@@ -256,16 +270,17 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
     """Returns a table row."""
     label = [f"{result['size']} {result['length']}", str(result.get("batch_size", "-")), result["name"]]
     if "step_seconds" not in result:
-        return [*label, str(result.get("error") or result.get("skipped"))[:60], *[""] * (len(_HEADER) - 4)]
+        return [*label, turns.obstacle_of(result), *[""] * (len(_HEADER) - 4)]
     flops = result["flops_per_second"]
     return [
         *label,
+        f"{1e3 * result['step_seconds']:.1f}",
         f"{result['tokens_per_second']:,.0f}",
         f"{result['real_tokens_per_second']:,.0f}",
         f"{flops / 1e12:.3g}",
         f"{flops / peak:.1%}",
+        turns.gibibytes(result),
         f"{result['compile_seconds']:.0f} s",
-        *prediction.cells(result),
     ]
 
 

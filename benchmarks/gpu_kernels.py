@@ -58,14 +58,14 @@ class Measurements:
 
     def __init__(self, output: Path, clock: turns.Clock, timing: float) -> None:
         """Initializes with the JSON file, the clock after whose end nothing is measured, and the seconds of each."""
-        self.results: list[dict[str, Any]] = []
+        self.all: list[dict[str, Any]] = []
         self._output, self._clock, self._timing = output, clock, timing
 
     def add(self, name: str, **values: Any) -> None:
         """Adds a result."""
-        self.results.append({"name": name, **values})
-        print(", ".join(filter(None, row(self.results[-1]))), flush=True)
-        common.write_json(self._output, {"device": jax.devices()[0].device_kind, "results": self.results})
+        self.all.append({"name": name, **values})
+        print(", ".join(filter(None, row(self.all[-1]))), flush=True)
+        common.write_json(self._output, {"device": jax.devices()[0].device_kind, "results": self.all})
 
     def time(self, name: str, function: _Function, arrays: Any, wanted: Any = None, **amounts: float) -> None:
         """Adds the time of a function.
@@ -88,8 +88,8 @@ class Measurements:
 
             def step(times: int) -> None:
                 for _ in range(times):
-                    found = call(*arrays)
-                jax.block_until_ready(found)
+                    results = call(*arrays)
+                jax.block_until_ready(results)
 
             seconds = gpu.time_step(step, self._timing)
         except Exception as error:  # any kernel can fail; the others are measured
@@ -106,34 +106,36 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true")
     args = parser.parse_args()
     scale, timing = (SMOKE, 0.0) if args.smoke else (FULL, _TIMING)
-    found = Measurements(args.output, turns.Clock(args.seconds), timing)
+    results = Measurements(args.output, turns.Clock(args.seconds), timing)
     for m, k, n in scale.products:
-        found.time(f"product {m}x{k}x{n}", jnp.matmul, (_normal((m, k)), _normal((k, n))), operations=2.0 * m * k * n)
+        results.time(f"product {m}x{k}x{n}", jnp.matmul, (_normal((m, k)), _normal((k, n))), operations=2.0 * m * k * n)
     copied = jnp.zeros(scale.copied, jnp.bfloat16)
-    found.time("copy", lambda x: x + 1, (copied,), moved=2.0 * copied.nbytes)
-    measure_attention(found, scale.shape)
-    measure_norm(found, scale.shape)
-    print(f"\n{common.describe_machine()}; bfloat16\n\n{common.table(_HEADER, [row(each) for each in found.results])}")
-    if args.smoke and any("error" in result for result in found.results):
+    results.time("copy", lambda x: x + 1, (copied,), moved=2.0 * copied.nbytes)
+    measure_attention(results, scale.shape)
+    measure_norm(results, scale.shape)
+    print(
+        f"\n{common.describe_machine()}; bfloat16\n\n{common.table(_HEADER, [row(result) for result in results.all])}"
+    )
+    if args.smoke and any("error" in result for result in results.all):
         sys.exit("error: a measurement failed")
 
 
-def measure_attention(found: Measurements, shape: tuple[int, int, int, int]) -> None:
+def measure_attention(measurements: Measurements, shape: tuple[int, int, int, int]) -> None:
     """Times each kind of attention, `attention, KIND, BACKEND`, with all backends that can compute it."""
     arrays = [_normal(shape, seed) for seed in range(4)]
     segments, positions = _packed(*shape[:2])
-    whole = make_mask(jnp.ones(shape[:2], jnp.int32), "both")
+    unpacked = make_mask(jnp.ones(shape[:2], jnp.int32), "both")
     packed = make_mask(segments, "both", positions)
-    kinds = {"whole rows": whole, "packed rows": packed, f"packed rows, window {_WINDOW}": packed.within(_WINDOW)}
+    kinds = {"whole rows": unpacked, "packed rows": packed, f"packed rows, window {_WINDOW}": packed.within(_WINDOW)}
     for kind, mask in kinds.items():
         accurate = functools.cache(functools.partial(_accurate, _passes(xla), arrays, mask))
         for name, backend in backends.BACKENDS.items():
             obstacle = next(backend.obstacles(AttentionInputs(*arrays[:3], mask)), "")
             if obstacle:
-                found.add(f"attention, {kind}, {name}", skipped=obstacle)
+                measurements.add(f"attention, {kind}, {name}", skipped=obstacle)
                 continue
             passes = _passes(functools.partial(backends.dot_product_attention, name))
-            found.time(f"attention, {kind}, {name}", passes, (*arrays, mask), wanted=accurate)
+            measurements.time(f"attention, {kind}, {name}", passes, (*arrays, mask), wanted=accurate)
 
 
 def _passes(attend: _Function) -> _Function:
@@ -149,7 +151,7 @@ def _passes(attend: _Function) -> _Function:
     return passes
 
 
-def measure_norm(found: Measurements, shape: tuple[int, int, int, int]) -> None:
+def measure_norm(measurements: Measurements, shape: tuple[int, int, int, int]) -> None:
     """Times dropout, residual sum and layer norm with two uses, forward and backward, by the kernel and by XLA."""
     rows, length, heads, size = shape
     arrays = [_normal((rows, length, heads * size), seed) for seed in range(4)]
@@ -170,10 +172,10 @@ def measure_norm(found: Measurements, shape: tuple[int, int, int, int]) -> None:
     accurate = functools.partial(_accurate, functools.partial(passes, False), arrays, others)
     for name, is_fused in (("xla", False), ("triton", True)):
         if is_fused and not triton_norm.can_compute(arrays[0]):
-            found.add(f"dropout, residual, norm, {name}", skipped="not an NVIDIA GPU")
+            measurements.add(f"dropout, residual, norm, {name}", skipped="not an NVIDIA GPU")
             continue
         call = functools.partial(passes, is_fused)
-        found.time(f"dropout, residual, norm, {name}", call, (*arrays, others), wanted=accurate, moved=moved)
+        measurements.time(f"dropout, residual, norm, {name}", call, (*arrays, others), wanted=accurate, moved=moved)
 
 
 def _accurate(passes: _Function, arrays: Any, other: Any) -> Any:
@@ -194,14 +196,14 @@ def _normal(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16)
 
 
-def _error(found: jax.Array, wanted: jax.Array) -> float:
-    return float(jnp.linalg.norm(found.astype(jnp.float32) - wanted) / jnp.linalg.norm(wanted))
+def _error(result: jax.Array, accurate: jax.Array) -> float:
+    return float(jnp.linalg.norm(result.astype(jnp.float32) - accurate) / jnp.linalg.norm(accurate))
 
 
 def row(result: Mapping[str, Any]) -> list[str]:
     """Returns a table row."""
     if "microseconds" not in result:
-        return [result["name"], str(result.get("error") or result.get("skipped"))[:60], "", ""]
+        return [result["name"], turns.obstacle_of(result), "", ""]
     units = {"operations_per_second": "TFLOP/s", "moved_per_second": "TB/s"}
     rates = [f"{result[key] / 1e12:.3g} {unit}" for key, unit in units.items() if key in result]
     errors = [f"{name} {error:.1e}" for name, error in result["errors"].items()]

@@ -17,7 +17,6 @@ minutes on a CPU.
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -67,7 +66,7 @@ def parts(kept: Path, is_smoke: bool) -> list[Part]:
     base = "--cases=ours base 512;ours, packed base 512;ours base 128"
     translation = f"--cases=translation {'tiny' if is_smoke else 'base'}"
     rounds = ("--dtype=bfloat16", "--updates=200", "--rounds=3")
-    missing = _missing("torch", "transformers")
+    missing = common.missing("torch", "transformers")
     if not missing and not is_smoke and "+cpu" in metadata.version("torch"):
         missing = "PyTorch is installed without CUDA"
     data = "" if "BERTJAX_DATA" in os.environ else "the variable BERTJAX_DATA is not set"
@@ -77,12 +76,8 @@ def parts(kept: Path, is_smoke: bool) -> list[Part]:
         Part("torch", 95, "benchmarks.gpu", (folder, "--cases=transformers, strong", "--jobs=2"), missing),
         Part("large", 50, "benchmarks.gpu", (folder, traces, "--cases=ours, scanned large", "--jobs=2")),
         Part("translation", 45, "benchmarks.gpu_tasks", (folder, translation, "--jobs=2")),
-        Part("fine-tuning", 45, "benchmarks.fine_tuning", rounds, missing or _missing("accelerate") or data),
+        Part("fine-tuning", 45, "benchmarks.fine_tuning", rounds, missing or common.missing("accelerate") or data),
     ]
-
-
-def _missing(*names: str) -> str:
-    return next((f"{name} is not installed" for name in names if importlib.util.find_spec(name) is None), "")
 
 
 def main() -> None:
@@ -107,13 +102,13 @@ def main() -> None:
     for folder in (work / "results", work / KEPT / "traces"):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    every = parts(work / KEPT, args.smoke)
+    planned = parts(work / KEPT, args.smoke)
     if args.parts:
         wanted = args.parts.split(";")
-        every = [part if part.name in wanted else part._replace(obstacle="not in --parts") for part in every]
-    suite = Suite(output, work, args.smoke, {part.name: "not run" for part in every})
-    for index, part in enumerate(every):
-        later = sum(each.weight for each in every[index + 1 :] if not each.obstacle)
+        planned = [part if part.name in wanted else part._replace(obstacle="not in --parts") for part in planned]
+    suite = Suite(output, work, args.smoke, {part.name: "not run" for part in planned})
+    for index, part in enumerate(planned):
+        later = sum(each.weight for each in planned[index + 1 :] if not each.obstacle)
         share = clock.left() * part.weight / (part.weight + later)
         obstacle = part.obstacle or ("no time left" if share < _LEAST else "")
         suite.states[part.name] = f"skipped: {obstacle}" if obstacle else suite.run(part, share)
@@ -173,11 +168,11 @@ class Suite:
         return gpu_verdicts.table(self._parts(), self._is_smoke)
 
     def _parts(self) -> dict[str, dict[str, Any]]:
-        found = {name: {"state": state} for name, state in self.states.items()}
-        for name in found:
+        results = {name: {"state": state} for name, state in self.states.items()}
+        for name in results:
             if self._results(name).exists():
-                found[name] |= json.loads(self._results(name).read_text())
-        return found
+                results[name] |= json.loads(self._results(name).read_text())
+        return results
 
     def _results(self, name: str) -> Path:
         return self._work / "results" / f"{name}.json"
@@ -245,7 +240,7 @@ def _card() -> str:
 
 
 def _packages() -> dict[str, str]:
-    return {each.name: each.version for each in sorted(metadata.distributions(), key=lambda each: each.name.lower())}
+    return dict(sorted((package.name, package.version) for package in metadata.distributions()))
 
 
 if __name__ == "__main__":

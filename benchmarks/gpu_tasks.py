@@ -5,9 +5,9 @@
 The models are the Transformer, base and big, on sentences of Python's documentation, each with the next one as its
 translation; BertSum with the Transformer scorer on whole documents, in windows of 512 tokens; and BertSumAbs on the
 beginnings of documents. BERT has the size Base. Training takes the batches of the longest rows, so that each case is
-one program. Outputs have a fixed number of tokens, independent of the weights. The table also has what a plan predicts
-of each training case. All cases compile at the same time, each in a process of its own, and are then timed one after
-another. The output file is updated after each case. `--smoke` runs everything on small shapes, in minutes on a CPU.
+one program. Outputs have a fixed number of tokens, independent of the weights. All cases compile at the same time, each
+in a process of its own, and are then timed one after another. The output file is updated after each case. `--smoke`
+runs everything on small shapes, in minutes on a CPU.
 """
 
 import itertools
@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks import common, gpu_cases, prediction, turns
+from benchmarks import common, turns
 from bertjax.configs import bertsum_abs as bertsum_abs_config
 from bertjax.configs import bertsum_ext as bertsum_ext_config
 from bertjax.configs import translation as translation_config
@@ -36,7 +36,7 @@ from bertjax.training.loop import Trainer
 
 _WARMUP = 4  # updates
 _WRITTEN = 30  # tokens of a translation; summaries have PreSumm's minimum of 50
-_HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "compiled in", *prediction.HEADER]
+_HEADER = ["what", "batch", "unit", "a second", "TFLOP/s", "of peak", "GiB", "compiled in"]
 
 
 class Scale(NamedTuple):
@@ -79,15 +79,15 @@ class Case(NamedTuple):
 
 def main() -> None:
     """Runs all cases for which there is time."""
-    args = gpu_cases.parser(__doc__ or "", jobs=8).parse_args()
+    args = turns.parser(__doc__ or "", jobs=8).parse_args()
     clock, scale, wanted = turns.Clock(args.seconds), SMOKE if args.smoke else FULL, args.cases.split(";")
-    with gpu_cases.folder_of(args) as folder:
+    with turns.folder_of(args) as folder:
         write_text(folder, 100 if args.smoke else None)
-        found = [case for case in cases(scale, folder) if any(text in case.name for text in wanted)]
-        for case in found:
+        selected = [case for case in cases(scale, folder) if any(text in case.name for text in wanted)]
+        for case in selected:
             common.open_task(case.experiment, case.config, folder / case.model)  # prepares the data
-        every = [(case.fields, (case.name, scale, folder)) for case in found]
-        gpu_cases.report(run, every, args, clock, _HEADER, row)
+        arguments = [(case.fields, (case.name, scale, folder)) for case in selected]
+        turns.report(run, arguments, args, clock, _HEADER, row)
 
 
 def write_text(folder: Path, most: int | None) -> None:
@@ -97,8 +97,8 @@ def write_text(folder: Path, most: int | None) -> None:
       folder: the folder of the files.
       most: the number of documents; None for all.
     """
-    every = (paragraphs for _, paragraphs in documentation.documents() if len(paragraphs) > 3)
-    documents = list(itertools.islice(every, most))
+    long = (paragraphs for _, paragraphs in documentation.documents() if len(paragraphs) > 3)
+    documents = list(itertools.islice(long, most))
     pairs = [pair for paragraphs in documents for pair in itertools.pairwise(paragraphs)]
     for number, side in enumerate(("source", "target")):
         (folder / f"{side}.txt").write_text("".join(pair[number] + "\n" for pair in pairs))
@@ -148,11 +148,11 @@ def run(name: str, scale: Scale, folder: Path, turn: turns.Wait) -> dict[str, An
         opened = opened._replace(data=LongRows(opened))
         seconds = turns.compile_ahead(opened.task, opened.settings, folder / "programs", opened.data.spec)
         turn()
-        found = train(case, scale, opened, seconds)
+        result = train(case, scale, opened, seconds)
     else:
         turn()
-        found = predict(case, scale, opened)
-    return {"machine": common.describe_machine(), **found}
+        result = predict(case, scale, opened)
+    return {"machine": common.describe_machine(), **result}
 
 
 class LongRows:
@@ -168,14 +168,14 @@ class LongRows:
 
     def batches(self, split: str, start: int, rows: np.ndarray) -> Iterator[Batch]:
         """Yields those of the data's batches that have the shapes."""
-        every = self._data.batches(split, start, rows)
-        return (batch for batch in every if batch["input_ids"].shape == self.spec["input_ids"].shape)
+        batches = self._data.batches(split, start, rows)
+        return (batch for batch in batches if batch["input_ids"].shape == self.spec["input_ids"].shape)
 
 
 def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: float) -> dict[str, Any]:
     """Times updates on the task's own batches, whose program is compiled."""
     task, data, settings, *_ = opened
-    peak = prediction.peak_bytes()
+    peak = common.peak_bytes()
     ours = common.OurTraining(opened, scale.updates, _WARMUP)
     batches = itertools.islice(data.batches("train", 0, np.arange(settings.batch_size)), _WARMUP, None)
     taken = list(itertools.islice(batches, scale.updates))
@@ -184,7 +184,7 @@ def train(case: Case, scale: Scale, opened: common.Opened, compile_seconds: floa
         "per_second": sum(map(case.count, taken)) / seconds,
         "flops_per_second": flops(task, taken) / seconds,
         "compile_seconds": compile_seconds,
-        **prediction.compare(taken, seconds, peak),
+        "memory_bytes": common.new_peak_bytes(peak),
     }
 
 
@@ -230,15 +230,15 @@ def row(result: Mapping[str, Any], peak: float) -> list[str]:
     """Returns a table row."""
     label = [result["name"], str(result["batch_size"]), result["unit"]]
     if "per_second" not in result:
-        return [*label, str(result.get("error") or result.get("skipped"))[:60], *[""] * (len(_HEADER) - 4)]
+        return [*label, turns.obstacle_of(result), *[""] * (len(_HEADER) - 4)]
     flops = result.get("flops_per_second")
     share = ["", ""] if flops is None else [f"{flops / 1e12:.3g}", f"{flops / peak:.1%}"]
     return [
         *label,
         f"{result['per_second']:,.1f}",
         *share,
+        turns.gibibytes(result),
         f"{result['compile_seconds']:.0f} s",
-        *prediction.cells(result),
     ]
 
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import common, gpu_cases, turns
+from benchmarks import common, turns
 
 _TARGET = 1.1  # our speed over PyTorch's
 _LARGE_TARGET = 0.45  # of the peak
@@ -66,7 +66,7 @@ def _case(parts: _Parts, part: str, name: str, size: str, length: int) -> Mappin
 
 def _roof(parts: _Parts) -> float:
     """The operations per second of the fastest product."""
-    rates = (each.get("operations_per_second", 0.0) for each in parts["kernels"].get("results", ()))
+    rates = (result.get("operations_per_second", 0.0) for result in parts["kernels"].get("results", ()))
     if roof := max(rates, default=0.0):
         return float(roof)
     raise LookupError(f"kernels: {parts['kernels']['state']}")
@@ -74,28 +74,28 @@ def _roof(parts: _Parts) -> float:
 
 def _roofs(parts: _Parts) -> _Answer:
     roof, moved = _roof(parts), _find(parts, "kernels", name="copy")["moved_per_second"]
-    return f"{roof / 1e12:.3g} TFLOP/s, {moved / 1e12:.3g} TB/s", f"{roof / gpu_cases.PEAK:.1%} of the peak"
+    return f"{roof / 1e12:.3g} TFLOP/s, {moved / 1e12:.3g} TB/s", f"{roof / turns.PEAK:.1%} of the peak"
 
 
 def _norm(parts: _Parts) -> _Answer:
-    plain, found = (_find(parts, "kernels", name=f"dropout, residual, norm, {name}") for name in ("xla", "triton"))
-    share = found["moved_per_second"] / _find(parts, "kernels", name="copy")["moved_per_second"]
-    measured = f"{found['microseconds']:,.0f} µs, XLA {plain['microseconds']:,.0f} µs"
-    ratio = found["microseconds"] / plain["microseconds"]
+    plain, fused = (_find(parts, "kernels", name=f"dropout, residual, norm, {name}") for name in ("xla", "triton"))
+    share = fused["moved_per_second"] / _find(parts, "kernels", name="copy")["moved_per_second"]
+    measured = f"{fused['microseconds']:,.0f} µs, XLA {plain['microseconds']:,.0f} µs"
+    ratio = fused["microseconds"] / plain["microseconds"]
     return f"{measured}, {share:.2f} of the copy's rate", f"{'yes' if ratio < 1 else 'no'}: {ratio:.2f}"
 
 
 def _packed(parts: _Parts, kind: str) -> _Answer:
-    whole = _find(parts, "kernels", name="attention, whole rows, cudnn")["microseconds"]
+    cudnn = _find(parts, "kernels", name="attention, whole rows, cudnn")["microseconds"]
     plain = _find(parts, "kernels", name=f"attention, {kind}, xla")
-    names = [each["name"] for each in parts["kernels"]["results"] if "microseconds" in each]
+    names = [result["name"] for result in parts["kernels"]["results"] if "microseconds" in result]
     kernels = [name for name in names if name.startswith(f"attention, {kind}, ") and name != plain["name"]]
-    measured = f"XLA {plain['microseconds']:,.0f} µs, cuDNN on whole rows {whole:,.0f} µs"
+    measured = f"XLA {plain['microseconds']:,.0f} µs, cuDNN on whole rows {cudnn:,.0f} µs"
     if not kernels:
         return measured, "no kernel has computed it"
-    best = min((_find(parts, "kernels", name=name) for name in kernels), key=lambda each: each["microseconds"])
+    best = min((_find(parts, "kernels", name=name) for name in kernels), key=lambda result: result["microseconds"])
     time, error, name = best["microseconds"], max(best["errors"].values()), best["name"].split(", ")[-1]
-    verdict = f"{'yes' if time < 2 * whole and error < 1e-2 else 'no'}: {time / whole:.2f}"
+    verdict = f"{'yes' if time < 2 * cudnn and error < 1e-2 else 'no'}: {time / cudnn:.2f}"
     return f"{name} {time:,.0f} µs, errors up to {error:.1e}, {measured}", verdict
 
 
@@ -117,13 +117,13 @@ def _reached(value: float, target: float) -> str:
 def _share(parts: _Parts, *shape: Any) -> _Answer:
     rate = _case(parts, "large", "ours, scanned", *shape)["flops_per_second"]
     of_roof = f", {rate / _roof(parts):.1%} of the roof" if parts["kernels"].get("results") else ""
-    verdict = f"{_reached(rate / gpu_cases.PEAK, _LARGE_TARGET)}: {rate / gpu_cases.PEAK:.1%}"
+    verdict = f"{_reached(rate / turns.PEAK, _LARGE_TARGET)}: {rate / turns.PEAK:.1%}"
     return f"{rate / 1e12:.3g} TFLOP/s{of_roof}", verdict
 
 
 def _packing(parts: _Parts, *shape: Any) -> _Answer:
     packed, padded = (_case(parts, "base", name, *shape) for name in ("ours, packed", "ours"))
-    times = (f"{1e3 * each['step_seconds']:.1f}" for each in (packed, padded))
+    times = (f"{1e3 * case['step_seconds']:.1f}" for case in (packed, padded))
     gain = packed["real_tokens_per_second"] / padded["real_tokens_per_second"]
     return f"{' and '.join(times)} ms an update, packed and padded", f"{gain:.2f} times the real tokens/s"
 
@@ -133,23 +133,23 @@ def _kernels(parts: _Parts, *shape: Any) -> _Answer:
     if not ours.get("kernels", {}).get("groups"):
         raise LookupError(ours.get("profile_error", "the trace has no kernels of a GPU"))
     groups, longest = (
-        ", ".join(f"{name} {ms:.1f} ms ({number:.0f})" for name, (ms, number) in list(found.items())[:_LONGEST])
-        for found in (ours["kernels"]["groups"], ours["kernels"]["longest"])
+        ", ".join(f"{name} {ms:.1f} ms ({number:.0f})" for name, (ms, number) in list(times.items())[:_LONGEST])
+        for times in (ours["kernels"]["groups"], ours["kernels"]["longest"])
     )
     return groups, f"longest: {longest}"
 
 
 def _translation(parts: _Parts) -> _Answer:
-    model = next((each["name"] for each in parts["translation"].get("results", ())), "").partition(",")[0]
+    model = next((result["name"] for result in parts["translation"].get("results", ())), "").partition(",")[0]
     training, prediction = (_find(parts, "translation", name=f"{model}, {work}") for work in ("training", "prediction"))
-    rates = (f"{each['per_second']:,.0f} {each['unit']}/s" for each in (training, prediction))
-    return ", ".join(rates), f"training has {training['flops_per_second'] / gpu_cases.PEAK:.1%} of the peak"
+    rates = (f"{result['per_second']:,.0f} {result['unit']}/s" for result in (training, prediction))
+    return ", ".join(rates), f"training has {training['flops_per_second'] / turns.PEAK:.1%} of the peak"
 
 
 def _fine_tuning(parts: _Parts) -> _Answer:
-    found = parts["fine-tuning"].get("results")
-    if not found:
+    speeds = [common.Speed(**result) for result in parts["fine-tuning"].get("results", ())]
+    if not speeds:
         raise LookupError(f"fine-tuning: {parts['fine-tuning']['state']}")
-    ratios = [statistics.median(each["ratios"]) for each in found]
-    works = (f"{each['work']} {ratio:.2f}" for each, ratio in zip(found, ratios, strict=True))
-    return "; ".join(works), _reached(min(ratios), _TARGET)
+    ratios = {speed.work: statistics.median(speed.ratios()) for speed in speeds}
+    works = (f"{work} {ratio:.2f}" for work, ratio in ratios.items())
+    return "; ".join(works), _reached(min(ratios.values()), _TARGET)

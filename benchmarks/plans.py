@@ -29,18 +29,7 @@ _CASES = (
 )
 # libtpu 0.0.42.1 crashes on this case with rematerialization, with 16 and 32 rows. It is planned with half the rows.
 _CRASHES = ("large", 512, "v6e:8x8")
-_COLUMNS = (
-    "case",
-    "memory, GiB",
-    "ms a step",
-    "bound",
-    "compute",
-    "memory",
-    "links",
-    "of peak",
-    "tokens/s",
-    "compiler, ms",
-)
+_COLUMNS = ("case", "memory, GiB", "ms", "bound", "compute", "memory", "links", "of peak", "tokens/s", "compiler, ms")
 
 
 def command(size: str, rows: int | str, topology: str) -> list[str]:
@@ -67,13 +56,8 @@ def command(size: str, rows: int | str, topology: str) -> list[str]:
         "batch_size": tokens // length * num_devices(topology) // (2 if crashes else 1),
     }
     flags = [f"--config.{key}={value}" for key, value in values.items()]
-    return [
-        "launch.py",
-        "--mode=plan",
-        f"--config=configs/bert_pretraining.py:{variant}",
-        f"--topology={topology}",
-        *flags,
-    ]
+    config = f"--config=configs/bert_pretraining.py:{variant}"
+    return ["launch.py", "--mode=plan", config, f"--topology={topology}", *flags]
 
 
 def row(name: str, record: Mapping[str, Any]) -> list[str]:
@@ -81,7 +65,8 @@ def row(name: str, record: Mapping[str, Any]) -> list[str]:
     memory = f"{record['bytes_per_device']['total'] / 2**30:.1f} of {record['hbm_bytes'] / 2**30:.1f}"
     if not record["fits"]:
         return [name, memory, "does not fit", *[""] * (len(_COLUMNS) - 3)]
-    seconds, own = record["seconds"], record["compiler_seconds"]
+    seconds = record["seconds"]
+    by_compiler = record["compiler_seconds"]
     return [
         name,
         memory,
@@ -90,7 +75,7 @@ def row(name: str, record: Mapping[str, Any]) -> list[str]:
         *(f"{1e3 * seconds[resource]:.1f}" for resource in ("compute", "memory", "interconnect")),
         f"{record['utilization']:.0%}",
         f"{record['tokens_per_second']:,.0f}",
-        f"{1e3 * own:.1f}" if own else "-",
+        f"{1e3 * by_compiler:.1f}" if by_compiler else "-",
     ]
 
 

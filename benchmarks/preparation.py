@@ -1,13 +1,13 @@
 """Speed, memory and reproducibility of preparing real text for pretraining.
 
-    BERTJAX_DATA=... python -m benchmarks.preparation --workers=2 --repeat_check
+    BERTJAX_DATA=... python -m benchmarks.preparation --workers=2
 
-Table rows: the text itself (1x); the same with a given vocabulary; three times as much text, either copies (3x same) or
-copies with exchanged letters, so that their words are new (3x new words). MB are millions of bytes of uncompressed
-training and validation text. Memory is the largest sum of the proportional set sizes (PSS: shared pages counted once)
-of the process and its workers, sampled ten times per second from Linux's /proc. All results include starting Python and
-its workers. If the machine is otherwise busy, compare CPU seconds. --repeat_check prepares the text again, with as many
-workers and with one, and compares the sha256 of all files; the exit status is 1 if they differ.
+Rows: the text itself (1x); again, with one worker, and with a given vocabulary; and three times as much text, of which
+two copies have exchanged letters, so that their words are new (3x new words). MB are millions of bytes of
+uncompressed training and validation text. Memory is the largest sum of the proportional set sizes (PSS: shared pages
+counted once) of the process and its workers, sampled ten times per second from Linux's /proc. All results include
+starting Python and its workers. If the machine is otherwise busy, compare CPU seconds. The files of repeated
+preparations must have the same sha256; the exit status is 1 if they differ.
 """
 
 import argparse
@@ -16,21 +16,21 @@ import gzip
 import hashlib
 import json
 import os
-import platform
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from importlib import metadata
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertjax.data.pretraining import corpus, preparation
 from bertjax.data.readers import records
 from bertjax.data.text import word_counts
+
+if TYPE_CHECKING:
+    from benchmarks import common
 
 PHASES = {
     "count": (preparation, "count_words"),
@@ -40,6 +40,7 @@ PHASES = {
     "duplicates": (preparation.SplitCounter, "finish"),
     "write": (records, "write_tokens"),
 }
+ROOT = Path(__file__).parents[1]
 LETTERS = "etaoinshrdlu"
 
 
@@ -47,10 +48,10 @@ def prepare(values: dict[str, Any]) -> None:
     """Prepares the text of a config in this process. Prints the seconds of each phase and the folder, as JSON."""
     seconds = dict.fromkeys(PHASES, 0.0)
 
-    def timed(phase: str, function: Callable, *arguments: Any, **named: Any) -> Any:
+    def timed(phase: str, function: Callable, *arguments: Any, **keywords: Any) -> Any:
         began = time.monotonic()
         try:
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
         finally:
             seconds[phase] += time.monotonic() - began
 
@@ -80,7 +81,9 @@ def memory(pid: int) -> int:
 
 def measure(values: dict[str, Any]) -> dict[str, Any]:
     """Prepares in a new process. Returns its output, with the total seconds and the peak memory."""
-    began, cpu, peak = time.monotonic(), cpu_seconds(), 0
+    began = time.monotonic()
+    cpu = cpu_seconds()
+    peak = 0
     with tempfile.TemporaryFile() as output:
         command = [sys.executable, "-m", "benchmarks.preparation", "--child", json.dumps(values)]
         process = subprocess.Popen(command, stdout=output)
@@ -89,8 +92,8 @@ def measure(values: dict[str, Any]) -> dict[str, Any]:
             time.sleep(0.1)
         assert process.returncode == 0, "the preparation failed"
         output.seek(0)
-        found = json.loads(output.read())
-    return found | {"total": time.monotonic() - began, "cpu": cpu_seconds() - cpu, "peak": peak}
+        phases = json.loads(output.read())
+    return phases | {"total": time.monotonic() - began, "cpu": cpu_seconds() - cpu, "peak": peak}
 
 
 def cpu_seconds() -> float:
@@ -99,48 +102,40 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def copies(paths: list[Path], folder: Path, number: int, new_words: bool) -> list[Path]:
-    """Returns the files and `number` - 1 copies of them under other names, with exchanged letters if `new_words`."""
-    made = list(paths)
-    for turn in range(1, number):
+def with_new_words(paths: list[Path], folder: Path) -> list[Path]:
+    """Returns the files and two copies of them, with exchanged letters so that their words are new."""
+    copies = list(paths)
+    for turn in (1, 2):
         letters = LETTERS[turn:] + LETTERS[:turn]
         exchange = str.maketrans(LETTERS + LETTERS.upper(), letters + letters.upper())
         for path in paths:
-            copy = folder / f"{turn}-{new_words}-{path.parent.name}-{path.name}"
-            made.append(copy)
-            if new_words:
-                text = gzip.decompress(path.read_bytes()).decode()
-                copy.write_bytes(gzip.compress(text.translate(exchange).encode(), compresslevel=1))
-            else:
-                shutil.copy(path, copy)
-    return made
+            copies.append(folder / f"{turn}-{path.parent.name}-{path.name.removesuffix('.gz')}.gz")
+            copies[-1].write_bytes(gzip.compress(raw(path).decode().translate(exchange).encode(), compresslevel=1))
+    return copies
 
 
 def digest(folder: Path) -> str:
     """Returns the sha256 of the names and contents of all files in a folder."""
-    found = hashlib.sha256()
+    files = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        found.update(f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return found.hexdigest()
+        files.update(f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return files.hexdigest()
 
 
-def raw_bytes(paths: list[Path]) -> int:
-    """Returns the uncompressed size of the files."""
-    return sum(len(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data) for data in map(Path.read_bytes, paths))
-
-
-def show(name: str, size: int, found: dict[str, Any]) -> None:
-    """Prints a row: MB, MB/s, the seconds of the phases, peak memory and counts."""
-    counts = json.loads((Path(found["folder"]) / "manifest.json").read_text())["counts"]["train"]
-    phases = " ".join(f"{found[phase]:10.1f}" for phase in PHASES)
-    rate, peak = size / 1e6 / found["total"], found["peak"] / 1e6
-    columns = f"{size / 1e6:7.1f} {found['total']:7.1f} {rate:6.2f} {found['cpu']:6.1f} {phases} {peak:8.0f}"
-    print(f"{name:14} {columns} {counts['tokens']:11,} {counts['duplicate_lines']:10,}", flush=True)
+def raw(path: Path) -> bytes:
+    """Returns the uncompressed content of a file."""
+    content = path.read_bytes()
+    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 
 
 def main() -> None:
-    """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs the benchmark with the options of the command line."""
+    if sys.argv[1:2] == ["--child"]:
+        prepare(json.loads(sys.argv[2]))
+        return
+    from benchmarks import common  # not in the measured process, whose memory it would increase
+
+    parser = common.parser(__doc__ or "", rounds=1)
     folder = Path(os.environ.get("BERTJAX_DATA", "data"))
     names = ("wikipedia_en", "english_novels")
     for split in ("train", "valid"):
@@ -148,24 +143,19 @@ def main() -> None:
         parser.add_argument(f"--{split}", type=Path, nargs="+", default=files, metavar="FILE")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--vocab_size", type=int, default=30_000)
-    parser.add_argument("--repeat_check", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        prepare(json.loads(args.child))
-        return
+    if args.smoke:
+        args.train = [ROOT / "docs/reference/inputs.md"]
+        args.valid = [ROOT / "docs/faq.md"]
+        args.vocab_size = 1000
     assert args.train, "no files: set BERTJAX_DATA, or set --train and --valid"
-    versions = [f"{name} {metadata.version(name)}" for name in ("nltk", "tokenizers", "tensorflow-datasets", "numpy")]
-    print(f"Python {platform.python_version()}, {', '.join(versions)}; {len(os.sched_getaffinity(0))} cores")
-    print(f"{args.workers} workers, {args.vocab_size} tokens trained, uncased, paragraphs split into sentences")
-    titles = [*(f"{phase:>10}" for phase in PHASES), f"{'peak MB':>8}", f"{'tokens':>11}", f"{'dup. lines':>10}"]
-    print(f"{'':14} {'MB':>7} {'seconds':>7} {'MB/s':>6} {'CPU s':>6}", *titles)
-    with tempfile.TemporaryDirectory() as temporary:
-        sys.exit(run(args, Path(temporary)))
+    common.report(speeds, args)
 
 
-def run(args: argparse.Namespace, folder: Path) -> bool:
-    """Measures and prints the rows. Returns whether repeated preparations differ."""
+def speeds(args: argparse.Namespace) -> "Iterator[common.Speed]":
+    """Yields the speed of each row. Exits with an error if repeated preparations differ."""
+    from benchmarks.common import Speed
+
     values = {
         "valid_source": ",".join(map(str, args.valid)),
         "valid_fraction": 0.02,
@@ -175,24 +165,26 @@ def run(args: argparse.Namespace, folder: Path) -> bool:
         "vocab_size": args.vocab_size,
         "lowercase": True,
     }
-
-    def row(name: str, train: list[Path], workers: int = args.workers, vocab_file: str = "") -> Path:
-        source = {"source": ",".join(map(str, train)), "workers": workers, "vocab_file": vocab_file}
-        found = measure({**values, **source, "prepared_dir": str(folder / name.replace(" ", "-"))})
-        show(name, raw_bytes([*train, *args.valid]), found)
-        return Path(found["folder"])
-
-    first = row("1x", args.train)
-    row("1x, vocabulary", args.train, vocab_file=str(first / "vocab.txt"))
-    row("3x same", copies(args.train, folder, 3, new_words=False))
-    row("3x new words", copies(args.train, folder, 3, new_words=True))
-    if not args.repeat_check:
-        return False
-    again = [row("1x again", args.train), row("1x, 1 worker", args.train, workers=1)]
-    digests = [digest(path) for path in (first, *again)]
-    print("sha256 of all files:", *digests)
-    print("identical files" if len(set(digests)) == 1 else "DIFFERENT FILES")
-    return len(set(digests)) > 1
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        digests = {}
+        sets = {"1x": args.train, "1x again": args.train, "1x, 1 worker": args.train, "1x, vocabulary": args.train}
+        sets["3x new words"] = with_new_words(args.train, folder)
+        for name, train in sets.items():
+            prepared = folder / name.replace(" ", "-")
+            source = {"source": ",".join(map(str, train)), "prepared_dir": str(prepared), "vocab_file": ""}
+            workers = 1 if name == "1x, 1 worker" else args.workers
+            if name == "1x, vocabulary":
+                source["vocab_file"] = str(next((folder / "1x").rglob("vocab.txt")))
+            measured = measure({**values, **source, "workers": workers})
+            digests[name] = digest(Path(measured["folder"]))
+            phases = ", ".join(f"{phase} {measured[phase]:.1f} s" for phase in PHASES)
+            cost = f"{measured['cpu']:.1f} CPU seconds, {measured['peak'] / 1e6:.0f} MB at most"
+            print(f"{name}: {phases}; {cost}", flush=True)
+            megabytes = sum(len(raw(path)) for path in (*train, *args.valid)) / 1e6
+            yield Speed(f"preparation, {name}", "MB/s", [megabytes / measured["total"]])
+        if len({digests[name] for name in ("1x", "1x again", "1x, 1 worker")}) > 1:
+            sys.exit(f"error: the same text gave different files: {digests}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     python -m benchmarks.pretraining_step --rounds=20
     python -m benchmarks.pretraining_step --rounds=20 --malloc=tcmalloc
     python -m benchmarks.pretraining_step --peers --variant=scanned:model.scan_layers=True --variant=rbg:rng=rbg
-    python -m benchmarks.pretraining_step --peers --profile --shapes=base:8x128:30522
 
 Each round times every contender once: our step, transformers eager and compiled, and plain matrix products with the
 shapes of the model, in JAX and in PyTorch. The speed of a step relative to the fastest product uses `flops_per_token`.
@@ -15,54 +14,52 @@ import json
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks import common, step_profile
+from benchmarks import common
+from benchmarks.common import Speed
 from bertjax.configs.sizes import SIZES
 
 SHAPES = ("base:8x128:30522", "base:2x512:30522", "tiny:32x128:4096", "tiny:32x128:30522")
-_HEADER = ["step", "tokens/s, median (quartiles)", "fastest round", "GFLOP/s", "of the fastest product"]
 _PRODUCT_FLOPS = 2e10  # repeat small products up to this number of operations
 
 
 def main() -> None:
     """Runs the benchmark with the options of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = common.parser(__doc__ or "", rounds=10)
     parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="SIZE:ROWSxLENGTH:VOCABULARY")
-    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peers", nargs="*", choices=("eager", "compiled"), default=("eager", "compiled"))
     parser.add_argument("--variant", action="append", default=[], metavar="NAME:KEY=VALUE,...")
-    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
-    parser.add_argument("--profile", action="store_true", help="time of our step by kind of operation")
     args = parser.parse_args()
-    common.use_malloc(args.malloc)
-    if args.peers and not (common.has_module("torch") and common.has_module("transformers")):
-        sys.exit("error: --peers needs torch and transformers: pip install -e '.[dev]', or set --peers without a value")
+    if args.smoke:
+        args.shapes = ("tiny:4x32:1000",)
+        args.peers = ("eager",)
+    if args.peers and (missing := common.missing("torch", "transformers")):
+        sys.exit(f"error: {missing}, which --peers needs: pip install -e '.[dev]', or set --peers without a value")
     if "compiled" in args.peers and not shutil.which("g++"):
         sys.exit("error: torch.compile needs a C++ compiler, g++: install one, or set --peers=eager")
+    common.report(measure, args)
+
+
+def measure(args: argparse.Namespace) -> Iterator[Speed]:
+    """Yields our speed on each shape compared with the faster peer, and that of variants compared with our default."""
     variants = {"ours": {}, **dict(map(parse_variant, args.variant))}
-    if args.profile:
-        profile(args.shapes, variants)
-        return
-    print(f"{common.describe_machine()}; float32; {args.rounds} rounds", flush=True)
-    for text in args.shapes:
-        print("\n" + compare(common.Shape.parse(text), variants, args.peers, args.rounds), flush=True)
-    print(f"\nLoad average at the end {common.load_average()}")
-
-
-def profile(shapes: Sequence[str], variants: Mapping[str, Any]) -> None:
-    """Prints the time of our step by kind of operation, for each shape and variant."""
-    with step_profile.dumped_programs() as newest_program:
-        print(f"{common.describe_machine()}; float32")
-        for shape in map(common.Shape.parse, shapes):
-            for name, settings in variants.items():
-                seconds, wall = step_profile.trace(common.OurStep.of(shape, settings))
-                shares = step_profile.report(step_profile.kinds(newest_program()), seconds)
-                print(f"\n### {name}: {shape}, {wall * 1e3:,.0f} ms a step\n\n{shares}", flush=True)
+    for shape in map(common.Shape.parse, args.shapes):
+        seconds, rates = time_contenders(shape, variants, args)
+        work = f"pretraining step, {shape}"
+        peers = [f"transformers, {peer}" for peer in args.peers]
+        peer = min(peers, key=lambda name: statistics.median(seconds[name]), default="")
+        speeds = {name: [shape.tokens / s for s in values] for name, values in seconds.items()}
+        gflops = statistics.median(speeds["ours"]) * shape.flops_per_token() / 1e9
+        print(f"{work}: {gflops:.0f} GFLOP/s, {gflops / max(rates.values()):.0%} of the fastest product")
+        print("GFLOP/s of products: " + "; ".join(f"{name} {rate:.0f}" for name, rate in rates.items()))
+        yield Speed(work, "tokens/s", speeds["ours"], peer, speeds.get(peer, ()))
+        for name in list(variants)[1:]:
+            yield Speed(f"{work}, {name}", "tokens/s", speeds[name], "our default", speeds["ours"])
 
 
 def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
@@ -78,73 +75,46 @@ def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
     return name, values
 
 
-def compare(shape: common.Shape, variants: Mapping[str, Any], peers: Sequence[str], rounds: int) -> str:
-    """Times all contenders on one shape. Returns the results as text."""
-    ours = {name: common.OurStep.of(shape, settings) for name, settings in variants.items()}
-    contenders: dict[str, Callable[[], None]] = dict(ours)
-    if peers:
+def time_contenders(
+    shape: common.Shape, variants: Mapping[str, Any], args: argparse.Namespace
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns the seconds of each contender, and the median GFLOP/s of each matrix product."""
+    contenders: dict[str, Any] = {name: common.OurStep.of(shape, settings) for name, settings in variants.items()}
+    batches = contenders["ours"].batches
+    for peer in args.peers:
         from benchmarks.torch_peer import TorchStep
 
-        batches = ours["ours"].batches
-        for peer in peers:
-            contenders[f"transformers, {peer}"] = TorchStep(shape, batches, compiled=peer == "compiled", bfloat16=False)
-    products = matrix_products(shape, bool(peers))
+        is_compiled = peer == "compiled"
+        contenders[f"transformers, {peer}"] = TorchStep(shape, batches, compiled=is_compiled, bfloat16=False)
+    products = matrix_products(shape, bool(args.peers))
     for call in contenders.values():
         call()
-    seconds = common.interleave({**contenders, **{name: call for name, (call, _) in products.items()}}, rounds)
-    best = {name: flops / statistics.median(seconds[name]) / 1e9 for name, (_, flops) in products.items()}
-    limit = max(best.values())
-    rows = [_row(shape, name, seconds[name], limit) for name in contenders]
-    lines = [
-        f"### {shape}",
-        "",
-        common.table(_HEADER, rows),
-        "",
-        "Matrix products, GFLOP/s, medians: " + "; ".join(f"{name} {rate:.0f}" for name, rate in best.items()) + ".",
-    ]
-    return "\n".join(lines + ratios(seconds, list(ours), [name for name in contenders if name not in ours]))
+    seconds = common.interleave({**contenders, **{name: call for name, (call, _) in products.items()}}, args.rounds)
+    rates = {name: flops / statistics.median(seconds[name]) / 1e9 for name, (_, flops) in products.items()}
+    return seconds, rates
 
 
-def _row(shape: common.Shape, name: str, seconds: Sequence[float], limit: float) -> list[str]:
-    tokens_per_second = [shape.tokens / s for s in seconds]
-    gflops = statistics.median(tokens_per_second) * shape.flops_per_token() / 1e9
-    fastest = f"{max(tokens_per_second):,.0f}"
-    return [name, common.spread(tokens_per_second, 0), fastest, f"{gflops:.0f}", f"{gflops / limit:.0%}"]
-
-
-def ratios(seconds: Mapping[str, Sequence[float]], ours: Sequence[str], peers: Sequence[str]) -> list[str]:
-    """Returns speed ratios within rounds: our variants to our default, and our default to the faster peer."""
-    pairs = [(name, "ours") for name in ours if name != "ours"]
-    if peers:
-        pairs.append(("ours", min(peers, key=lambda name: statistics.median(seconds[name]))))
-    return [
-        f"Speed of {a} / {b}: {common.spread([y / x for x, y in zip(seconds[a], seconds[b], strict=True)], 2)}."
-        for a, b in pairs
-    ]
-
-
-def matrix_products(shape: common.Shape, with_torch: bool) -> dict[str, tuple[Callable[[], None], float]]:
+def matrix_products(shape: common.Shape, with_torch: bool) -> dict[str, tuple[Callable[[], Any], float]]:
     """Returns products with the shapes of the model and of 2048 cubed: a call and its number of operations."""
     hidden = SIZES[shape.size][1]
-    predicted = shape.rows * shape.predicted
     sizes = [
         (shape.tokens, hidden, hidden),
         (shape.tokens, hidden, 4 * hidden),
         (shape.tokens, 4 * hidden, hidden),
-        (predicted, hidden, shape.vocab_size),
+        (shape.rows * shape.predicted, hidden, shape.vocab_size),
         (2048, 2048, 2048),
     ]
-    found: dict[str, tuple[Callable[[], None], float]] = {}
+    products: dict[str, tuple[Callable[[], Any], float]] = {}
     for size in sizes:
         flops = 2 * size[0] * size[1] * size[2]
         times = max(1, round(_PRODUCT_FLOPS / flops))
         name = "x".join(map(str, size))
-        found[f"jax {name}"] = (functools.partial(_repeat, jax_product(*size), times), flops * times)
+        products[f"jax {name}"] = (functools.partial(_repeat, jax_product(*size), times), flops * times)
         if with_torch:
             from benchmarks.torch_peer import matrix_product
 
-            found[f"torch {name}"] = (functools.partial(_repeat, matrix_product(*size), times), flops * times)
-    return found
+            products[f"torch {name}"] = (functools.partial(_repeat, matrix_product(*size), times), flops * times)
+    return products
 
 
 def jax_product(m: int, k: int, n: int) -> Callable[[], None]:
@@ -156,7 +126,7 @@ def jax_product(m: int, k: int, n: int) -> Callable[[], None]:
     return lambda: product(a, b).block_until_ready()
 
 
-def _repeat(call: Callable[[], None], times: int) -> None:
+def _repeat(call: Callable[[], Any], times: int) -> None:
     for _ in range(times):
         call()
 

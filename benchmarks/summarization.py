@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from benchmarks import common, torch_summarization
+from benchmarks.common import Speed
 from benchmarks.torch_summarization import TorchSummarization
 from bertjax.configs.bertsum_ext import get_config
 from bertjax.contract import Batch
@@ -38,29 +39,26 @@ _ROWS = 6  # of 512 tokens: 3,072 positions in a batch
 _TOKENS = 3000  # in a batch of PreSumm, including padding: -batch_size 3000
 _WARMUP = 40
 _PREDICTED_TOKENS = (512, 3000, 12000)  # in PreSumm's batches for prediction; the best is used
-_HEADER = ["work", "ours, articles/s", "PreSumm's, articles/s", "ratio", "our compilation"]
 
 
 def main() -> None:
     """Runs the benchmark with the options of the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = common.parser(__doc__ or "", rounds=5)
     parser.add_argument("repository", type=Path, help="a copy of nlpyang/PreSumm")
     parser.add_argument("source", help="articles with summaries")
     parser.add_argument("--init_from", required=True, help="a Hugging Face folder of a BERT encoder")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=10, help="updates of a round")
     parser.add_argument("--articles", type=int, default=200, help="articles to summarize")
     parser.add_argument("--attention", choices=("eager", "sdpa"), default="eager", help="of PreSumm's BERT")
-    parser.add_argument("--malloc", choices=common.MALLOCS, default="default")
     args = parser.parse_args()
-    common.use_malloc(args.malloc)
-    print(f"{common.describe_machine()}; float32; {args.rounds} rounds; attention: {args.attention}\n", flush=True)
-    rows = list(compare(args))
-    print("\n" + common.table(_HEADER, rows) + f"\n\nLoad average at the end {common.load_average()}")
+    if args.smoke:
+        args.updates = 1
+        args.articles = 2
+    common.report(measure, args)
 
 
-def compare(args: argparse.Namespace) -> Iterator[list[str]]:
-    """Yields the rows of the table."""
+def measure(args: argparse.Namespace) -> Iterator[Speed]:
+    """Yields the speeds of training and of prediction."""
     opened = make(args.source, args.init_from)
     settings, keys = opened.settings, opened.keys
     recipe = {"optimizer": vars(settings.optimizer), "num_steps": settings.num_steps}
@@ -70,13 +68,13 @@ def compare(args: argparse.Namespace) -> Iterator[list[str]]:
     batches = torch_summarization.endless(encoded(articles, opened.data.codec), _TOKENS, seed=0)
 
     def update() -> int:
-        made = list(itertools.islice(batches, args.updates))
-        for batch in made:
+        drawn = list(itertools.islice(batches, args.updates))
+        for batch in drawn:
             theirs.update(batch)
-        return sum(map(len, made))
+        return sum(map(len, drawn))
 
     yield train(opened, update, args)
-    yield predict(opened, theirs, articles[: args.articles], args.rounds)
+    yield predict(opened, theirs, articles[: args.articles], args)
 
 
 def make(source: str, init_from: str) -> common.Opened:
@@ -108,18 +106,21 @@ def encoded(articles: Sequence[LimitedArticle], codec: ArticleCodec) -> list[Bat
     return list(stored.split(fields, len(fields["first_sentences"])))
 
 
-def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> list[str]:
-    """Returns a table row: in each round, `args.updates` updates of each side."""
-    ours = common.OurTraining(opened, args.updates, _WARMUP)
-    batches = opened.data.batches("train", _WARMUP, np.arange(opened.settings.batch_size))
+def train(opened: common.Opened, theirs: Callable[[], int], args: argparse.Namespace) -> Speed:
+    """Returns the speed of training: in each round, `args.updates` updates of each side."""
+    warmup = 2 if args.smoke else _WARMUP
+    ours = common.OurTraining(opened, args.updates, warmup)
+    batches = opened.data.batches("train", warmup, np.arange(opened.settings.batch_size))
     theirs()  # the first updates are slower
-    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    speeds: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(args.rounds):
         rows = sum(count_rows(batch) for batch in itertools.islice(batches, args.updates))
-        seconds["ours"].append(_seconds(ours)[0] / rows)
-        took, rows = _seconds(theirs)
-        seconds["theirs"].append(took / rows)
-    return row("training", seconds, ours.compile_seconds)
+        speeds["ours"].append(rows / common.seconds_of(ours))
+        began = time.perf_counter()
+        rows = theirs()
+        speeds["theirs"].append(rows / (time.perf_counter() - began))
+    peer = f"PreSumm, {args.attention}"
+    return Speed("training BertSum", "articles/s", speeds["ours"], peer, speeds["theirs"], ours.compile_seconds)
 
 
 def count_rows(batch: Batch) -> int:
@@ -127,8 +128,8 @@ def count_rows(batch: Batch) -> int:
     return int(np.count_nonzero(batch["segment_ids"].any(axis=1)))
 
 
-def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticle], rounds: int) -> list[str]:
-    """Returns a table row: summaries of the articles."""
+def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticle], args: argparse.Namespace) -> Speed:
+    """Returns the speed of summarizing the articles."""
     texts = [" ".join(" ".join(article.sentences).split()) for article in articles]
     rows = encoded(articles, opened.data.codec)
     task, settings = opened.task, opened.settings
@@ -136,7 +137,7 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
     predictor = Predictor(task, sharding.make_mesh(settings.mesh, jax.devices()[:1]))
 
     def ours() -> None:
-        summaries = [task.record(*found) for found in predictor(params, task.examples(iter(texts)))]
+        summaries = [task.record(*output) for output in predictor(params, task.examples(iter(texts)))]
         assert len(summaries) == len(texts)
 
     with Compilations() as compiled:
@@ -146,24 +147,12 @@ def predict(opened: common.Opened, theirs: Any, articles: Sequence[LimitedArticl
         for batch in torch_summarization.batches(rows, tokens):
             theirs.score(batch)
 
-    timed = {tokens: _seconds(functools.partial(score, tokens))[0] for tokens in _PREDICTED_TOKENS}
+    timed = {tokens: common.seconds_of(functools.partial(score, tokens)) for tokens in _PREDICTED_TOKENS}
     best = min(timed, key=timed.__getitem__)
-    seconds = common.interleave({"ours": ours, "theirs": functools.partial(score, best)}, rounds)
-    each = {name: [value / len(texts) for value in values] for name, values in seconds.items()}
-    return row(f"summaries of {len(texts)} articles, their batches of {best} places", each, compiled.seconds)
-
-
-def row(work: str, seconds: dict[str, list[float]], compile_seconds: float) -> list[str]:
-    """Returns a table row, from seconds per article."""
-    speeds = [common.spread([1 / value for value in values], 1) for values in seconds.values()]
-    ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["theirs"], strict=True)]
-    return [work, *speeds, common.spread(ratios, 2), f"{compile_seconds:.0f} s"]
-
-
-def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.perf_counter()
-    result = call()
-    return time.perf_counter() - began, result
+    peer = f"PreSumm, {args.attention}, batches of {best} positions"
+    seconds = common.interleave({"ours": ours, peer: functools.partial(score, best)}, args.rounds)
+    work = f"summarizing {len(texts)} articles"
+    return common.speed_of(work, "articles/s", len(texts), seconds, compile_seconds=compiled.seconds)
 
 
 if __name__ == "__main__":

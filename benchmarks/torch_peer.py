@@ -1,7 +1,7 @@
 """A typical pretraining step on PyTorch: `transformers.BertForPreTraining` with AdamW."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -113,12 +113,12 @@ class PredictedOnly(torch.nn.Module):
 
 def predicted_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Converts our batch to the arguments of `PredictedOnly`; `predicted` are indices into the flat batch."""
-    whole = torch_batch(batch)
+    arrays = torch_batch(batch)
     length = batch["input_ids"].shape[1]
     starts = length * np.arange(len(batch["input_ids"]))[:, None]
     labels = np.where(batch["masked_weights"] != 0, batch["masked_labels"], _IGNORED)
     return {
-        **{name: whole[name] for name in ("input_ids", "token_type_ids", "next_sentence_label")},
+        **{name: arrays[name] for name in ("input_ids", "token_type_ids", "next_sentence_label")},
         "predicted": (starts + batch["masked_positions"]).reshape(-1),
         "labels": labels.reshape(-1).astype(np.int64),
     }
@@ -139,21 +139,10 @@ def torch_batch(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def matrix_product(m: int, k: int, n: int) -> "TorchProduct":
+def matrix_product(m: int, k: int, n: int) -> Callable[[], torch.Tensor]:
     """Returns a call of a float32 product of [m, k] and [k, n] on the CPU."""
-    return TorchProduct(torch.rand(m, k), torch.rand(k, n))
-
-
-class TorchProduct:
-    """The call that `matrix_product` returns."""
-
-    def __init__(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        self._a, self._b = a, b
-        self()
-
-    def __call__(self) -> None:
-        """Computes the product."""
-        self._a @ self._b
+    a, b = (torch.rand(size) for size in ((m, k), (k, n)))
+    return lambda: a @ b
 
 
 def _groups(model: torch.nn.Module) -> list[dict]:

@@ -62,8 +62,8 @@ class TorchSummarization:
         """Returns the scores of the sentences of each row, between 0 and 1."""
         self._model.eval()
         with torch.inference_mode():
-            found = self._scores(*_padded(rows)).numpy()
-        return [scores[: np.count_nonzero(row["sentence_starts"])] for scores, row in zip(found, rows, strict=True)]
+            padded = self._scores(*_padded(rows)).numpy()
+        return [scores[: np.count_nonzero(row["sentence_starts"])] for scores, row in zip(padded, rows, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """Returns a copy of all parameters."""
@@ -84,12 +84,12 @@ class TorchSummarization:
 
 def batches(rows: Sequence[Batch], tokens: int) -> list[list[Batch]]:
     """Groups rows of similar length into batches of at most `tokens` positions, including padding."""
-    found: list[list[Batch]] = [[]]
+    groups: list[list[Batch]] = [[]]
     for row in sorted(rows, key=lambda row: len(row["input_ids"])):
-        if found[-1] and (len(found[-1]) + 1) * len(row["input_ids"]) > tokens:
-            found.append([])
-        found[-1].append(row)
-    return found
+        if groups[-1] and (len(groups[-1]) + 1) * len(row["input_ids"]) > tokens:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
 
 
 def endless(rows: Sequence[Batch], tokens: int, seed: int) -> Iterator[list[Batch]]:
@@ -129,7 +129,7 @@ def _padded(rows: Sequence[Batch]) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     """Returns ids and token types [B, S], the positions of [CLS] and a mask of existing sentences [B, E]."""
     starts = [np.flatnonzero(row["sentence_starts"]) for row in rows]
     ids, types = (_stacked([row[name] for row in rows]) for name in ("input_ids", "token_type_ids"))
-    return ids, types, _stacked(starts), _stacked([np.ones(len(found)) for found in starts]).float()
+    return ids, types, _stacked(starts), _stacked([np.ones(len(positions)) for positions in starts]).float()
 
 
 def _stacked(rows: Sequence[np.ndarray]) -> torch.Tensor:

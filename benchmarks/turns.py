@@ -1,8 +1,12 @@
 """Runs the cases of a benchmark in processes of their own: they compile at the same time, and are timed in turn."""
 
+import argparse
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +14,14 @@ from typing import Any
 
 import jax
 
+from benchmarks import common
 from bertjax.contract import TrainingTask
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
 
 Wait = Callable[[], None]
 _POLL = 0.2  # seconds
+PEAK = 989.5e12  # dense bfloat16 operations per second of an H100 or H200 (data sheet)
 
 
 class Clock:
@@ -88,9 +94,9 @@ class _Worker:
         try:
             while clock.left() > 0:
                 if self._pipe.poll(_POLL):
-                    found: dict[str, Any] | None = self._pipe.recv()
-                    if found is not None:
-                        return found
+                    result: dict[str, Any] | None = self._pipe.recv()
+                    if result is not None:
+                        return result
                     self._pipe.send(None)
             return {"skipped": "no time left"}
         except (EOFError, ConnectionError):
@@ -118,10 +124,10 @@ def _work(
             pipe.recv()
 
     try:
-        found = run(*case, wait)
+        result = run(*case, wait)
     except Exception as error:  # any library can fail; the other cases continue
-        found = {"error": message(error)}
-    pipe.send(found)
+        result = {"error": message(error)}
+    pipe.send(result)
 
 
 def message(error: Exception) -> str:
@@ -153,3 +159,64 @@ def compile_ahead(
     with jax.set_mesh(mesh):
         update.lower(shapes, dict(spec or task.batch_specs()[0]), steps.make_numbers(settings)(0, 1)).compile()
     return time.perf_counter() - began
+
+
+def parser(description: str, jobs: int) -> argparse.ArgumentParser:
+    """Returns the options of a benchmark whose cases take turns; `jobs` is the default number of processes."""
+    options = argparse.ArgumentParser(description=description.splitlines()[0])
+    options.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    options.add_argument("--folder", type=Path, help="keep prepared text and compiled programs for later runs")
+    options.add_argument("--cases", default="", help="only cases with one of these texts in their names: A;B")
+    options.add_argument("--jobs", type=int, default=jobs, help="how many cases compile at the same time")
+    options.add_argument("--seconds", type=float, default=510.0, help="no case goes on after this time")
+    options.add_argument("--peak", type=float, default=PEAK, help="operations per second that count as 100 %%")
+    options.add_argument("--smoke", action="store_true")
+    return options
+
+
+def obstacle_of(result: Mapping[str, Any]) -> str:
+    """Returns why a case has no measurement, as a short cell."""
+    return str(result.get("error") or result.get("skipped"))[:60]
+
+
+def gibibytes(result: Mapping[str, Any]) -> str:
+    """Returns the cell of the memory that a case used; the device reports no peak below an earlier one."""
+    return f"{result['memory_bytes'] / 2**30:.2f}" if result.get("memory_bytes") else ""
+
+
+@contextlib.contextmanager
+def folder_of(args: argparse.Namespace) -> Iterator[Path]:
+    """Yields the folder of `--folder`, or one that is deleted in the end."""
+    with contextlib.nullcontext(args.folder) if args.folder else tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+
+
+def report(
+    run: Callable[..., dict[str, Any]],
+    cases: Sequence[tuple[Mapping[str, Any], tuple[Any, ...]]],
+    args: argparse.Namespace,
+    clock: Clock,
+    header: Sequence[str],
+    row: Callable[[Mapping[str, Any], float], list[str]],
+) -> None:
+    """Runs cases in turns. Writes and prints each result as soon as it is known, and a table at the end.
+
+    Args:
+      run: see `take_turns`.
+      cases: the fields of each case that its result repeats, and its arguments.
+      args: the options of `parser`.
+      clock: see `take_turns`.
+      header: the header of the table.
+      row: returns the table row of a result and the peak.
+    """
+    results: list[dict[str, Any]] = []
+    for index, result in take_turns(run, [arguments for _, arguments in cases], args.jobs, clock):
+        results.append({**cases[index][0], **result})
+        print(f"{clock.used():4.0f} s  " + ", ".join(filter(None, row(results[-1], args.peak))), flush=True)
+        common.write_json(args.output, {"peak": args.peak, "results": results})
+    machine = next((result["machine"] for result in results if "machine" in result), "no case has run")
+    print(f"\n{machine}; bfloat16\n\n" + common.table(header, [row(result, args.peak) for result in results]))
+    if args.smoke and any("error" in result for result in results):
+        sys.exit("error: a case failed")

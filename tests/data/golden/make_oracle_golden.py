@@ -9,15 +9,18 @@ BertSum's greedy searches are the same; only BertSum has `combination_selection`
 """
 
 import argparse
+import ast
 import hashlib
+import itertools
 import json
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.oracle import FIRST_SENTENCES, NUM_SENTENCES, PRESUMM, Text, as_words, published, read
-from bertjax.data.codecs.summarization.oracle import oracle
+from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
+from bertjax.data.codecs.summarization.oracle import OracleConfig, oracle
 
 GOLDEN = Path(__file__).with_name("oracle.json")
 DIGESTS = Path(__file__).with_name("oracle_digests.json")
@@ -26,6 +29,16 @@ SETS = ("bbc_news_summary", "cnn_dailymail_small", "sumpubmed_small")
 ENDS = re.compile(r"(?<=[.!?]) ")
 # Few short words, so that many scores are equal; and characters that are stripped, or words that differ only in case.
 WORDS = [*"abcdefg", "A", "B", "a-b", "c.", "don't", "1,000", "£5", "é", "naïve", "--", "'", "\u2019", "\x1c", "e\xa0f"]
+
+FIRST_SENTENCES = 100
+NUM_SENTENCES = 3
+_FUNCTIONS = {
+    "src/prepro/utils.py": ("_get_ngrams", "_get_word_ngrams"),
+    "src/prepro/data_builder.py": ("cal_rouge", "greedy_selection", "combination_selection"),
+}
+PRESUMM = OracleConfig("greedy", "sets", (1, 2), False, False, NUM_SENTENCES, FIRST_SENTENCES)
+
+Text = tuple[Sequence[str], Sequence[str]]  # sentences of an article, sentences of its summary
 
 
 def main() -> None:
@@ -50,10 +63,32 @@ def main() -> None:
     GOLDEN.write_text(json.dumps([case(functions, random.Random(seed)) for seed in range(60)], ensure_ascii=True))
 
 
+def published(repository: Path) -> dict[str, Callable[..., list[int]]]:
+    """Returns the functions in a copy of PreSumm's or BertSum's repository, by name."""
+    scope: dict[str, Any] = {"re": re, "itertools": itertools}
+    for file, names in _FUNCTIONS.items():
+        module = ast.parse((repository / file).read_text())
+        module.body = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name in names]
+        exec(compile(module, file, "exec"), scope)
+    return scope
+
+
+def read(source: str) -> list[Text]:
+    """Reads all articles of a source and their summaries, with a sentence per line."""
+    config = ArticlesConfig("file", "article", "summary", "", "numbers", "", "", source, 0.0, "lines", "stop")
+    articles = Articles(config, "test", 0, needs_summary=True).articles()
+    return [(article.sentences[:FIRST_SENTENCES], article.summary or ()) for article in articles]
+
+
+def as_words(texts: Sequence[Text]) -> list[list[list[list[str]]]]:
+    """Converts texts to the input of PreSumm, lists of words."""
+    return [[[sentence.split() for sentence in side] for side in text] for text in texts]
+
+
 def read_set(folder: Path, name: str) -> list[Text]:
     """Returns all articles of one of `SETS`, with their summaries."""
     files = ",".join(str(folder / name / f"{split}.jsonl.gz") for split in ("train", "valid", "test"))
-    texts = read(files, "lines")
+    texts = read(files)
     parts = [[part for line in lines for part in ENDS.split(line)] for lines, _ in texts]
     return [(each[:FIRST_SENTENCES], summary) for each, (_, summary) in zip(parts, texts, strict=True)]
 

@@ -1,6 +1,6 @@
 """Robustness of predictions: kills them, starts them twice, retrains their runs, and compares the files byte by byte.
 
-    python -m benchmarks.kills --disturbances=40
+    python -m tests.robustness.kills --disturbances=40
 
 Six tasks predict through `launch.py` with small models. Each prediction is disturbed up to three times by SIGKILL,
 SIGTERM, or a second process with the same command. Before a restart, its run may be retrained in place with another
@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import small_runs
+from tests.robustness import small_runs
 
 # Lines or rows of the input, enough for some seconds.
 _COUNTS = {

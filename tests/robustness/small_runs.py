@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _NONE: Mapping[str, object] = {}
 _ENGLISH = ("the", "a", "cat", "dog", "bird", "fish", "sees", "likes", "finds", "small", "big", "red", "old", "house")
 WORDS = [*_ENGLISH, "größe", "東京", "İn"]

@@ -1,10 +1,11 @@
 """Robustness of distributed training: kills one of several processes and restarts with another number of processes.
 
-    python -m benchmarks.soak_processes --kills=50 --processes=1,2,4
+    python -m tests.robustness.soak_processes --kills=50 --processes=1,2,4
 
-The run is that of `benchmarks.soak`: a small model with dropout that saves every fourth step. One run is not disturbed,
-and has one process. The others start with a random number of processes. A random one gets SIGKILL or SIGTERM during
-preparation, start, training, saving or evaluation, repeatedly until the run finishes. Prints each kill and a table.
+The run is that of `tests.robustness.soak`: a small model with dropout that saves every fourth step. One run is not
+disturbed, and has one process. The others start with a random number of processes. A random one gets SIGKILL or SIGTERM
+during preparation, start, training, saving or evaluation, repeatedly until the run finishes. Prints each kill and a
+table.
 
 The exit status is 1 if a process that trained continues for more than 60 s, if a process that lost another exits with
 status 0, if more than one save interval is lost, if a start makes no step, or if the final validation loss differs by
@@ -27,7 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.soak import CONFIG, SAVE_EVERY, STOPPED, Run, write_text
+from tests.robustness.soak import CONFIG, SAVE_EVERY, STOPPED, Run, write_text
 
 _END_SECONDS = 60
 _START_SECONDS = 900  # for a first step; the machine may be busy

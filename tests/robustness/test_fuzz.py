@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
-from benchmarks import fuzz, fuzz_checks, fuzz_targets
-from benchmarks.fuzz_checks import Part
 from bertjax import model
 from bertjax.errors import UserError
 from tests import published, tiny
+from tests.robustness import fuzz, fuzz_checks, fuzz_predictions, fuzz_targets
+from tests.robustness.fuzz_checks import Part
 
 
 def test_missing_duplicate_and_misplaced_results_are_faults():
@@ -51,9 +51,9 @@ def test_damaged_files_give_results_or_user_errors(fuzzing):
 
 def test_damaged_inputs_give_predictions_or_user_errors(tmp_path):
     published.write_huggingface(tmp_path / "masks")
-    files, read = {"in.txt": b"the cat\ndog sees\nbird\n"}, fuzz_targets.features(tmp_path, tmp_path)
+    files, read = {"in.txt": b"the cat\ndog sees\nbird\n"}, fuzz_predictions.features(tmp_path, tmp_path)
     target = fuzz_targets.Target("features", 1, files, read, fuzz_checks.lines, drops=False)
-    with tiny.few_devices(1), mock.patch.object(model, "Model", fuzz_targets.Kept(tmp_path)):
+    with tiny.few_devices(1), mock.patch.object(model, "Model", fuzz_predictions.CachedModels(tmp_path)):
         known = {"features": fuzz.known(target, tmp_path / "case")}
         assert list(known["features"]) == [b"the cat", b"dog sees", b"bird"]
         fuzzing = fuzz.Fuzz({"features": target}, known, tmp_path)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks import kills, small_runs
+from tests.robustness import kills, small_runs
 
 # Writes its lines one by one, and renames the file at the end.
 PROGRAM = """
@@ -50,10 +50,3 @@ def test_a_different_file_is_counted(prediction):
     prediction.expected = dict.fromkeys((0, 1), b"other\n")
     assert "DIFFERENT" in prediction.disturb(random.Random(0), most=1)
     assert prediction.counts["different"] == 1
-
-
-def test_an_error_does_not_count_as_a_kill(prediction):
-    failed = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(1)"], stderr=subprocess.PIPE, text=True)
-    failed.wait()
-    with pytest.raises(AssertionError):
-        prediction._kill(failed, "SIGTERM")

@@ -1,6 +1,6 @@
 """Fuzzing: damages files at random, and reads them with every data reader and every task that predicts.
 
-    python -m benchmarks.fuzz --minutes=60 --seed=0
+    python -m tests.robustness.fuzz --minutes=60 --seed=0
 
 Each case must end with a success whose results are right and in the right order, or with a UserError of one line. An
 independent reader (`fuzz_checks`) decides what is right: the number of rows, and that undamaged rows have the same
@@ -30,11 +30,12 @@ from unittest import mock
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-from benchmarks import fuzz_mutations, fuzz_targets, small_runs
-from benchmarks.fuzz_checks import fault
-from benchmarks.fuzz_targets import Kept, Target
 from bertjax import model
 from bertjax.errors import as_user_error
+from tests.robustness import fuzz_mutations, fuzz_predictions, fuzz_targets, small_runs
+from tests.robustness.fuzz_checks import fault
+from tests.robustness.fuzz_predictions import CachedModels
+from tests.robustness.fuzz_targets import Target
 
 _MOST_SECONDS = 300  # the limit for one case; a longer one is a finding
 _MOST_MESSAGE = 4000
@@ -149,7 +150,7 @@ def prepare(folder: Path, runs: Path, names: str) -> Fuzz:
             with ThreadPoolExecutor(2) as pool:
                 list(pool.map(lambda name: small_runs.train(name, runs, seed=0), small_runs.KINDS))
             small_runs.export("classification", runs, runs / "exported")
-        targets += [*fuzz_targets.predictions(runs, folder), *fuzz_targets.folders(runs, folder)]
+        targets += [*fuzz_predictions.predictions(runs, folder), *fuzz_predictions.folders(runs, folder)]
     targets = [t for t in targets if not wanted or any(name in t.name for name in wanted)]
     fuzz = Fuzz({target.name: target for target in targets}, {}, folder)
     for target in targets:
@@ -193,7 +194,7 @@ def main() -> None:
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with mock.patch.object(model, "Model", Kept(folder)):
+        with mock.patch.object(model, "Model", CachedModels(folder)):
             fuzz = prepare(folder, Path(args.runs or folder), args.case.split("/")[1] if args.case else args.only)
             if args.case:
                 print(*fuzz.case(args.case), sep=": ")

@@ -1,7 +1,7 @@
 """Robustness of training: kills runs at random moments and restarts them; the final parameters must be bit-identical.
 
-    python -m benchmarks.soak --kills=100 --signal=mixed
-    python -m benchmarks.soak --kills=40 --signal=KILL --patience=2
+    python -m tests.robustness.soak --kills=100 --signal=mixed
+    python -m tests.robustness.soak --kills=40 --signal=KILL --patience=2
 
 A small model trains through `launch.py` with dropout, and saves every fourth step. One run is not disturbed. The others
 are killed during preparation, start, training, saving and evaluation, in turn, and restarted until they finish. Prints
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics as topics_of_python
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SAVE_EVERY, _EVALUATE_EVERY = 4, 10  # every other evaluation overlaps a save
 CONFIG = {
     "num_steps": 150,
