@@ -27,7 +27,7 @@ from benchmarks.preparation import memory
 from bertjax.configs import classification as config_file
 from bertjax.data.readers import documentation
 from bertjax.data.text import wordpiece_trainer
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.experiments import classification
 from bertjax.modes.stages import Resolved, of_config
 

@@ -65,7 +65,7 @@ def compare(size: str, rounds: int, updates: int, warmup: int, folder: Path) -> 
     if {batch["labels"].shape for batch in timed} - known:
         sys.exit("error: some buckets first occur in the timed batches: raise --warmup")
     ours = common.OurTraining(opened, updates, warmup)
-    theirs = TorchTranslationStep(model, config.optimizer, opened.keys.label_smoothing, vocabulary.bos_id)
+    theirs = TorchTranslationStep(model, config.optimizer, opened.keys.label_smoothing, vocabulary.cls_id)
     theirs(next(batches(opened, 0)))
 
     targets = np.array([np.count_nonzero(batch["target_segment_ids"]) for batch in timed])

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
+from bertjax.data.text.wordpiece import WordPiece
 
 TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
 
