@@ -26,8 +26,7 @@ from benchmarks import common
 from bertjax.config import build_part
 from bertjax.data.codecs.label_sets import LabelSetsConfig
 from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextCodec
-from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.text.wordpiece import WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.scoring import glue
 
 _SAVE_EVERY = 200  # updates

@@ -34,8 +34,7 @@ from bertjax.data.readers import sources
 from bertjax.data.readers.feature_files import FeatureFiles
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text import subword_vocabularies, vocabulary_config
-from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.text.wordpiece import WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.experiments import find
 
 Read = Callable[[Path, bool], list[Any]]

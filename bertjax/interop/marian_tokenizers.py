@@ -15,6 +15,7 @@ from bertjax.data.text import sentencepiece_models
 from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabularies import read_bytes
 from bertjax.errors import UserError
 from bertjax.files import write_files
 from bertjax.interop.formats.reading import shown
@@ -116,11 +117,7 @@ def read_tokenizers(folder: Path) -> tuple[Marian, Marian]:
 
 
 def _side(folder: Path, model_file: str, ids_file: str) -> Marian:
-    try:
-        model = (folder / model_file).read_bytes()
-    except OSError as error:
-        expected = "a SentencePiece model"
-        raise UserError(str(folder / model_file), got=error.strerror, expected=expected, fix=_FIX) from None
+    model = read_bytes(folder / model_file, _FIX, "a SentencePiece model")
     return Marian(model, read_json(folder / ids_file, dict), (model_file, ids_file), str(folder))
 
 

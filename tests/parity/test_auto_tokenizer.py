@@ -5,8 +5,7 @@ import pytest
 
 from bertjax.data.text import subwords
 from bertjax.data.text.sentencepiece_models import SentencePiece
-from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.text.wordpiece import WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.interop import marian_tokenizers
 from bertjax.interop.vocabularies import SavedVocabularies
 from tests.data.text.test_subwords import bpe_of

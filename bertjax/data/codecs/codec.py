@@ -22,7 +22,7 @@ from bertjax.data.readers.lines import BadRows, RowError, check_text, of_row
 from bertjax.data.readers.tables import Row, TableConfig, key_of
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import is_too_long, text_fields
-from bertjax.data.text.tokenizers import EncoderTokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer, Tokenizer
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Limits = Mapping[str, str]
@@ -293,9 +293,7 @@ class TableCodec(ParsedCodec[R], TrainingCodec[R]):
         return self.example(*values)
 
 
-def encoded_texts(
-    examples: Sequence[Sequence[Sequence[Sequence[int]]]], tokenizer: EncoderTokenizer, seq_len: int
-) -> Encoded:
+def encoded_texts(examples: Sequence[Sequence[Sequence[Sequence[int]]]], tokenizer: Tokenizer, seq_len: int) -> Encoded:
     """Returns rows of one or two texts each, truncated to `seq_len` tokens.
 
     Args:

@@ -6,11 +6,11 @@ import numpy as np
 
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.rows.windows import cover
-from bertjax.data.text.tokenizers import EncoderTokenizer
+from bertjax.data.text.tokenizers import Tokenizer
 
 
 def text_row(
-    segments: Sequence[Sequence[int]], tokenizer: EncoderTokenizer, seq_len: int | None = None
+    segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int | None = None
 ) -> dict[str, np.ndarray]:
     """Returns the `input_ids` and `token_type_ids` of a row, both int32.
 
@@ -32,9 +32,7 @@ def segmented(rows: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
     return [{**row, "segment_ids": np.ones(len(row["input_ids"]), np.int32)} for row in rows]
 
 
-def text_fields(
-    rows: Iterable[Sequence[Sequence[int]]], tokenizer: EncoderTokenizer, seq_len: int
-) -> dict[str, Ragged]:
+def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int) -> dict[str, Ragged]:
     """Returns the fields of `text_row` for several rows, and truncates their texts to `seq_len` tokens."""
     template, ids, counts = tokenizer.template, list[int](), list[tuple[int, int]]()  # the tokens of each token type
     for segments in rows:
@@ -47,12 +45,12 @@ def text_fields(
     return {name: Ragged(values, sizes.sum(axis=1, dtype=np.int32)) for name, values in fields.items()}
 
 
-def is_too_long(segments: Sequence[Sequence[int]], tokenizer: EncoderTokenizer, seq_len: int) -> bool:
+def is_too_long(segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int) -> bool:
     """Returns whether texts have to be truncated to fit into a row of `seq_len` tokens."""
     return sum(map(len, segments)) > _room(len(segments), tokenizer, seq_len)
 
 
-def _room(num_texts: int, tokenizer: EncoderTokenizer, seq_len: int) -> int:
+def _room(num_texts: int, tokenizer: Tokenizer, seq_len: int) -> int:
     """Returns the number of tokens of one or two texts that a row has room for."""
     return seq_len - tokenizer.template.num_special(num_texts)
 
@@ -78,7 +76,7 @@ def truncate(segments: Sequence[Sequence[int]], room: int) -> list[Sequence[int]
 
 
 def unit_rows(
-    texts: Sequence[Sequence[Sequence[int]]], tokenizer: EncoderTokenizer, seq_len: int
+    texts: Sequence[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int
 ) -> tuple[list[dict[str, np.ndarray]], bool]:
     """Returns rows that together own each unit of a text or a pair once and in order; one row if everything fits.
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bertjax.data.text import bpe_trainer, library_encoders
-from bertjax.data.text.library_encoders import BYTE_CHARS, LibraryEncoderTokenizer
+from bertjax.data.text.library_encoders import BYTE_CHARS
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 
@@ -31,9 +32,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     return counts
 
 
-def train(
-    counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Sequence[str] = ()
-) -> LibraryEncoderTokenizer:
+def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Sequence[str] = ()) -> EncoderTokenizer:
     """Trains a tokenizer of at most `vocab_size` tokens: special tokens, the 256 bytes, and merged pieces.
 
     `bpe_trainer.train` has the rules for merges.

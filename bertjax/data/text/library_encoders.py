@@ -16,14 +16,7 @@ from tokenizers import Tokenizer as Library
 
 from bertjax.data.text import conversion, vocabularies
 from bertjax.data.text.bpe_trainer import Bpe
-from bertjax.data.text.library_tokenizers import (
-    FILE,
-    SPACE,
-    LibraryTokenizer,
-    open_library,
-    state,
-    with_ordinary_tokens,
-)
+from bertjax.data.text.library_tokenizers import FILE, SPACE, LibraryTokenizer, open_library, state, with_ordinary
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer, Pieces, encodable, settings_json
 from bertjax.data.text.vocabularies import CONTINUATION, MASK, OF_ROBERTA, ROLES, SPECIALS, Added
@@ -176,7 +169,7 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         tokenizer, mask = self._written(), self.special[-1]
         if all(token.content != mask for token in tokenizer.get_added_tokens_decoder().values()):
             tokenizer.add_special_tokens([AddedToken(mask, normalized=False)])
-        return with_ordinary_tokens(tokenizer, self._ordinary - {mask})
+        return with_ordinary(tokenizer, self._ordinary - {mask})
 
     def _written(self) -> Library:
         """The tokenizer as it is saved: the same ids, but no space is put after a mask."""
@@ -200,12 +193,13 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
 
 def _read(path: Path) -> str:
     """Returns the text of a tokenizer.json."""
+    expected = "a readable tokenizer.json"
+    fix = "correct the path, or copy the file again"
     try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) else f"a byte that is not UTF-8 ({error.reason})"
-        fix = "correct the path, or copy the file again"
-        raise UserError(str(path), got=got, expected="a readable tokenizer.json", fix=fix) from None
+        return vocabularies.read_bytes(path, fix, expected).decode()
+    except UnicodeDecodeError as error:
+        got = f"a byte that is not UTF-8 ({error.reason})"
+        raise UserError(str(path), got=got, expected=expected, fix=fix) from None
 
 
 def byte_level(bpe: Bpe, lowercase: bool, special: Sequence[str]) -> LibraryEncoderTokenizer:

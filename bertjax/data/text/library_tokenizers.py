@@ -42,7 +42,7 @@ class LibraryTokenizer(Tokenizer):
         self.template = Template.of_marian(self.sep_id)
         self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
         self.normalization = _steps(state(library.normalizer))
-        self._library = with_ordinary_tokens(library, ordinary)
+        self._library = with_ordinary(library, ordinary)
 
     @classmethod
     def from_json(cls, content: str, where: str = "the vocabulary") -> "LibraryTokenizer":
@@ -104,7 +104,7 @@ def open_library(content: str, where: str) -> Library:
     return library
 
 
-def with_ordinary_tokens(library: Library, ordinary: Container[str]) -> Library:
+def with_ordinary(library: Library, ordinary: Container[str]) -> Library:
     """Returns the tokenizer that finds all added tokens in a text except those whose names are ordinary text.
 
     Other special tokens, such as names of languages, become tokens that a text may contain.

@@ -16,20 +16,13 @@ from tokenizers import decoders
 
 from bertjax.config import Constrained, above, always, one_of
 from bertjax.data.parts import Parts
-from bertjax.data.text import (
-    bpe_trainer,
-    library_tokenizers,
-    sentencepiece_models,
-    subwords,
-    word_counts,
-    wordpiece_trainer,
-)
-from bertjax.data.text.library_tokenizers import LibraryTokenizer, save_library
+from bertjax.data.text import bpe_trainer, sentencepiece_models, subwords, word_counts, wordpiece_trainer
+from bertjax.data.text.library_tokenizers import FILE, LibraryTokenizer, save_library
 from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabularies import CONTINUATION
+from bertjax.data.text.vocabularies import CONTINUATION, read_bytes
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.data.text.word_counts import TrainingCounts
 from bertjax.data.text.wordpiece import WordPiece
@@ -97,7 +90,7 @@ def save_side(tokenizer: Tokenizer, folder: Path) -> None:
     """Writes one vocabulary to a folder, from which `load_side` and `transformers.AutoTokenizer` open it."""
     tokenizer.save(folder)
     if isinstance(tokenizer, WordPiece):  # which writes files for BERT
-        library = Library.from_file(str(folder / library_tokenizers.FILE))
+        library = Library.from_file(str(folder / FILE))
         library.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
         save_library(library, tokenizer, folder)
 
@@ -109,7 +102,7 @@ def load_side(folder: Path) -> Tokenizer:
         return SentencePiece(_read(model), str(model))
     if (folder / "vocab.txt").exists():
         return _of_words(WordPiece.load(folder))
-    return _library(folder / library_tokenizers.FILE)
+    return _library(folder / FILE)
 
 
 def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
@@ -147,11 +140,7 @@ def _library(path: Path) -> LibraryTokenizer:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        fix = "give a tokenizer.json, a SentencePiece model or a vocab.txt"
-        raise UserError(str(path), got=error.strerror, expected="a readable vocabulary", fix=fix) from None
+    return read_bytes(path, "give a tokenizer.json, a SentencePiece model or a vocab.txt", "a readable vocabulary")
 
 
 def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> Vocabularies:

@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.text.wordpiece import WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 
 GOLDEN = Path(__file__).with_name("tokenizer.json.gz")
 CASES = 2000

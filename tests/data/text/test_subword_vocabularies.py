@@ -32,6 +32,7 @@ def test_vocabularies_are_trained_saved_and_loaded(tmp_path, kind, joint):
     loaded = open_vocabularies(tmp_path)
     assert (loaded.source is loaded.target) == joint
     assert loaded.fingerprint == both.fingerprint
+    assert both.target.template.row([[7]])[0] == [7, both.target.sep_id]
     for side, texts in zip(loaded, zip(*PAIRS, strict=True), strict=True):
         assert [side.decode(ids) for ids in side.encode_batch(texts)] == [
             text.replace(".", " .") if kind == "wordpiece" else text for text in texts
