@@ -199,8 +199,8 @@ class Data(PreparedData[Config, Pair]):
         if self._published:
             return open_vocabulary(self._config, self._published)
         texts = self._text.pairs
-        made = subword_vocabularies.make(self._subwords, lambda: ((pair.source, pair.target) for pair in texts(TRAIN)))
-        return SavedVocabularies(*made)
+        sides = subword_vocabularies.make(self._subwords, lambda: ((pair.source, pair.target) for pair in texts(TRAIN)))
+        return SavedVocabularies(*sides)
 
     @functools.cached_property
     def vocabulary(self) -> SavedVocabularies:

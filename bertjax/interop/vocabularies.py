@@ -105,10 +105,10 @@ def _check_unchanged(folder: Path) -> None:
     Older runs and published folders have no digest, so they are not checked.
     """
     path = folder / _DIGEST
-    if path.exists() and (saved := path.read_text().strip()) != (found := _digest(folder)):
+    if path.exists() and (saved := path.read_text().strip()) != (current := _digest(folder)):
         raise UserError(
             f"the vocabulary in {folder}",
-            got=f"files of sha256 {found[:16]}...",
+            got=f"files of sha256 {current[:16]}...",
             expected=f"{saved[:16]}..., the files of training",
             fix="restore them; to use another vocabulary, train a new run with data.vocab_file",
         )

@@ -101,7 +101,7 @@ def load_side(folder: Path) -> Tokenizer:
     if model.exists():
         return SentencePiece(_read(model), str(model))
     if (folder / "vocab.txt").exists():
-        return _of_words(WordPiece.load(folder))
+        return _for_translation(WordPiece.load(folder))
     return _library(folder / FILE)
 
 
@@ -117,7 +117,7 @@ def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
     """
     is_sentencepiece = path.suffix in (".model", ".spm")
     if (path / "vocab.txt").exists() or not (path.is_dir() or is_sentencepiece or path.suffix == ".json"):
-        return _of_words(load_wordpiece(path, lowercase))
+        return _for_translation(load_wordpiece(path, lowercase))
     if lowercase:
         expected = f"False, because {path} defines its own casing"
         fix = "remove the key, and lowercase the text beforehand if necessary"
@@ -127,7 +127,8 @@ def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
     return SentencePiece(_read(path), str(path)) if is_sentencepiece else _library(path)
 
 
-def _of_words(tokenizer: WordPiece) -> WordPiece:
+def _for_translation(tokenizer: WordPiece) -> WordPiece:
+    """Returns the tokenizer with the template of encoder-decoders, which the folders of a BERT do not state."""
     return tokenizer.with_template(Template.of_marian(tokenizer.sep_id))
 
 
@@ -140,7 +141,8 @@ def _library(path: Path) -> LibraryTokenizer:
 
 
 def _read(path: Path) -> bytes:
-    return read_bytes(path, "give a tokenizer.json, a SentencePiece model or a vocab.txt", "a readable vocabulary")
+    fix = "give a tokenizer.json, a SentencePiece model or a vocab.txt"
+    return read_bytes(path, fix, "a readable vocabulary")
 
 
 def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> Vocabularies:
@@ -177,7 +179,7 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Tokenizer:
     if config.subwords == "wordpiece":
         counts = _count(texts, functools.partial(wordpiece_trainer.count_words, lowercase=config.lowercase))
         vocab = wordpiece_trainer.train(counts.words, config.vocab_size, counts.characters)
-        trained: Tokenizer = _of_words(WordPiece(vocab, config.lowercase))
+        trained: Tokenizer = _for_translation(WordPiece(vocab, config.lowercase))
     else:
         splitter = Splitter(config.normalization, config.lowercase)
         counts = _count(texts, splitter.count_words)
@@ -199,6 +201,6 @@ def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    left = iter(texts)
-    while block := list(itertools.islice(left, _BLOCK)):
+    remaining = iter(texts)
+    while block := list(itertools.islice(remaining, _BLOCK)):
         yield block

@@ -126,8 +126,8 @@ def read_special_ids(raw: Mapping[str, Any], folder: Path) -> SpecialIds:
       UserError: if an id is missing.
     """
     keys = {"pad_id": "pad_token_id", "bos_id": "decoder_start_token_id", "eos_id": "eos_token_id"}
-    found = json_files.fields(raw, {field: (key, int) for field, key in keys.items()}, folder / CONFIG_FILE)
-    return SpecialIds(**found)
+    ids = json_files.fields(raw, {field: (key, int) for field, key in keys.items()}, folder / CONFIG_FILE)
+    return SpecialIds(**ids)
 
 
 def read_generation(folder: str | Path) -> dict[str, Any]:
@@ -262,8 +262,8 @@ class Folder(Published):
             _log.warning("%s/%s has %s, which bertjax ignores", self.path, GENERATION_FILE, ", ".join(others))
         forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
         unk_id, where = self.vocabularies.target.unk_id if forbids else None, str(self.path / GENERATION_FILE)
-        found = generation.from_generation(values, unk_id=unk_id, where=where)
-        return {f"decoding.{key}": value for key, value in found.items()}
+        decoding = generation.from_generation(values, unk_id=unk_id, where=where)
+        return {f"decoding.{key}": value for key, value in decoding.items()}
 
     @property
     def rows(self) -> Mapping[str, Any]:
