@@ -62,9 +62,9 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         ids = tokenizer.get_vocab(with_added_tokens=True)
         self.special = _names(special, ids, where, needs_unk=not is_byte_level)
         pad, unk, start, end, self.mask_id = (ids[name] for name in self.special)
-        super().__init__(tokenizer, (pad, unk, start, end), self._ordinary)
-        self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.vocab = _by_id(ids, where)
+        super().__init__(tokenizer, len(self.vocab), (pad, unk, start, end), self._ordinary)
+        self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.lowercase = any(
             step["type"] == "Lowercase" or step.get("lowercase", False)
             for step in _parts(steps["normalizer"], "normalizers")

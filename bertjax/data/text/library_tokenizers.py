@@ -30,17 +30,20 @@ class LibraryTokenizer(Tokenizer):
     An unknown character is decoded as the name of the unknown token.
     """
 
-    def __init__(self, library: Library, special: tuple[int, int | None, int, int], ordinary: Container[str]) -> None:
+    def __init__(
+        self, library: Library, vocab_size: int, special: tuple[int, int | None, int, int], ordinary: Container[str]
+    ) -> None:
         """Initializes the tokenizer.
 
         Args:
           library: the tokenizer of the library.
+          vocab_size: V, which is above all ids.
           special: the ids of the padding, unknown, start and end tokens.
           ordinary: the names of special tokens that are ordinary text.
         """
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = special
         self.template = Template.of_marian(self.sep_id)
-        self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
+        self.vocab_size = vocab_size
         self.normalization = _steps(state(library.normalizer))
         self._library = with_ordinary(library, ordinary)
 
@@ -63,7 +66,7 @@ class LibraryTokenizer(Tokenizer):
         if end is None:
             raise without(where, f"an end token ({', '.join(_ENDS)})")
         special = (pad, unk, pad if start is None else start, end)
-        return cls(library, special, {name for name in ids if ids[name] in special})
+        return cls(library, max(ids.values()) + 1, special, {name for name in ids if ids[name] in special})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LibraryTokenizer.from_json, (self._library.to_str(),)
