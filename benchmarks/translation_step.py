@@ -70,7 +70,7 @@ def compare(size: str, args: argparse.Namespace, folder: Path) -> Speed:
     if {batch["labels"].shape for batch in timed} - warm_shapes:
         sys.exit("error: some buckets first occur in the timed batches: raise --warmup")
     ours = common.OurTraining(opened, updates, warmup)
-    theirs = TorchTranslationStep(model, config.optimizer, opened.keys.label_smoothing, vocabulary.bos_id)
+    theirs = TorchTranslationStep(model, config.optimizer, opened.keys.label_smoothing, vocabulary.cls_id)
     theirs(next(batches(opened, 0)))
 
     targets = np.array([np.count_nonzero(batch["target_segment_ids"]) for batch in timed])

@@ -135,6 +135,19 @@ def completed(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> None:
+    """Writes files by name to a folder, which is created if necessary. Each appears when it is complete.
+
+    Args:
+      folder: the folder.
+      contents: bytes, or text to write in UTF-8.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        with completed(folder / name) as path:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 @contextlib.contextmanager
 def locked(path: Path, refusal: UserError | None = None, *, is_temporary: bool = False) -> Iterator[None]:
     """Holds the lock of a file, which it creates. Does nothing if the file system has no locks.

@@ -23,7 +23,7 @@ from bertjax.data.codecs.summarization import article_rows
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
 from bertjax.data.pretraining import masking
 from bertjax.data.pretraining.masking import Draw, MaskingConfig
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.models.attention.mask import as_array, make_mask

@@ -13,7 +13,7 @@ from bertjax.config import build_part, one_of
 from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.texts import MaskedTextCodec, Texts
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
 from bertjax.tasks import bert, inputs, pretraining, samples
@@ -50,7 +50,7 @@ class Config(PretrainingConfig):
         shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
         return shifts[self.model.direction] if self.objective == "causal_lm" else 0
 
-    def codec(self, tokenizer: Tokenizer) -> MaskedTextCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> MaskedTextCodec:
         columns = Columns("data.text_field", [self.data.text_field])
         return MaskedTextCodec(tokenizer, self.model.max_positions, columns, shift=self.shift)
 
@@ -65,7 +65,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 open_vocabulary = bert.open_vocabulary
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Raises UserError if the config names no text."""
     build_part(Config, config).data.check_source()
     return bert.example_config(config)
@@ -80,7 +80,7 @@ class Task(PretrainingTask[Config]):
 
     predicts_positions = True
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         model = config.model.encoder(vocabulary.vocab)
         predicts_next = config.data.next_sentence
         super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next))

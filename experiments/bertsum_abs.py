@@ -19,7 +19,7 @@ from bertjax.data.codecs.summarization.summary_rows import SummaryRows
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import VALID
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.decoding.config import DecodingConfig
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop.published import Published
@@ -66,7 +66,7 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
         fix = "set --config.data.long_articles=cut, and raise --config.data.seq_len to keep more of an article"
         self.data.check(is_cut, "long_articles", expected, fix=fix)
 
-    def codec(self, tokenizer: Tokenizer) -> AbstractiveCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> AbstractiveCodec:
         return AbstractiveCodec(self.data.articles, self.data.labels, self.data.rows, tokenizer, self.target_len)
 
     def rules(self, article: LimitedArticle) -> SelectionConfig:
@@ -106,7 +106,7 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
 
     loss_name = "summary"
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         super().__init__(config, vocabulary, BertSumAbsConfig, BertSumAbs)
         self._decoding = config.decoding
         start, end, _ = summary_rows.target_ids(vocabulary)

@@ -15,7 +15,7 @@ from bertjax.data.codecs.summarization import article_rows
 from bertjax.data.codecs.summarization.article_rows import sentence_lengths
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import ExtractiveCodec
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.decoding import selection
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.errors import UserError
@@ -61,7 +61,7 @@ class Config(EpochsConfig, SummarizationConfig):
     selection: SelectionConfig
     match_reference: Annotated[str, one_of(*selection.MATCHES)] = always("")
 
-    def codec(self, tokenizer: Tokenizer) -> ExtractiveCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> ExtractiveCodec:
         return ExtractiveCodec(self.data.articles, self.data.labels, self.data.rows, tokenizer)
 
     def rules(self, article: LimitedArticle) -> SelectionConfig:
@@ -104,7 +104,7 @@ class Task(SummarizationTask[Config]):
 
     _codec: ExtractiveCodec
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         super().__init__(config, vocabulary, BertSumConfig, BertSum)
         limits = dataclasses.replace(config.data.limits, min_words=config.selection.min_words)
         labels = dataclasses.replace(config.data.labels, limits=limits)

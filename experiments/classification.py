@@ -18,7 +18,7 @@ from bertjax.data.codecs.labeled_text import LabeledText, LabeledTextCodec
 from bertjax.data.readers import tables
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import TRAIN
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.interop.published import Published
@@ -94,7 +94,7 @@ class Config(fine_tuning.ClassWeightsConfig):
         """Whether a row has any number of classes."""
         return self.definition.problem == "multi_label"
 
-    def codec(self, tokenizer: Tokenizer) -> LabeledTextCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> LabeledTextCodec:
         return self.definition.codec(self.data.rows, tokenizer, self.data.seq_len)
 
     def check_labels(self) -> None:
@@ -191,7 +191,7 @@ def _class_names(facts: Mapping[str, Any], order: Sequence[str], published: tupl
 open_vocabulary = bert.open_vocabulary
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """See `Trainable.example_config`. Has two classes, or as many as weights, if they come from the training rows."""
     data = config["data"]
     objective = OBJECTIVES[config["objective"]]
@@ -256,7 +256,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     architecture = "BertForSequenceClassification"
     _codec: LabeledTextCodec
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
         self._objective = config.definition
         self.loss_name = config.objective

@@ -17,7 +17,7 @@ from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sum
 from bertjax.data.codecs.related_texts import RelatedTexts, RelatedTextsCodec, RelatedTextsConfig
 from bertjax.data.rows.buckets import max_examples
 from bertjax.data.rows.joint_batches import Examples, JointBatches, row_counts
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
@@ -107,7 +107,7 @@ class Config(fine_tuning.FineTuningConfig):
         are_parts = all(size < self.size for size in self.sizes)
         self.check(are_parts, "sizes", f"numbers below {self.size}, the size of vectors")
 
-    def codec(self, tokenizer: Tokenizer) -> RelatedTextsCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> RelatedTextsCodec:
         return RelatedTextsCodec(self.data.rows, tokenizer, self.definition.scores)
 
     @property
@@ -153,7 +153,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 open_vocabulary = bert.open_vocabulary
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Rows of `data.seq_len` have two texts each."""
     data = config["data"]
     num_texts = 2 + data["num_negatives"] * (len(data["text_columns"]) > 2)
@@ -224,7 +224,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     exact = True
     _codec: RelatedTextsCodec
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         """Texts to predict on have no prompt; those of validation do."""
         super().__init__(config, vocabulary)
         self.loss_name = config.objective

@@ -18,7 +18,7 @@ from bertjax.data.codecs.texts import PromptedTextCodec, TextCodec, UnitCodec
 from bertjax.data.readers import feature_files
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.rows.buckets import check_seq_len
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.interop import sentence_transformers
@@ -99,7 +99,7 @@ class Config(Constrained):
     model: ModelConfig
     data: DataConfig
 
-    def codec(self, tokenizer: Tokenizer) -> TextCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> TextCodec:
         data = self.data
         columns = Columns("data.text_columns", data.text_columns)
         if self.pooling == "sentence":
@@ -165,7 +165,7 @@ class Task(BertTask[Config]):
 
     _codec: TextCodec
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         encoder = config.model.encoder(vocabulary.vocab)
         head = config.model
         model = BertFeatures(encoder, head.layers, head.mixing)

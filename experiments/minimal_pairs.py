@@ -14,7 +14,7 @@ from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.minimal_pairs import METHODS, SentenceCodec, check_source, read
 from bertjax.data.readers import lines, tables
 from bertjax.data.readers.lines import OnBadRow
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig, load_tokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForMaskedLM
@@ -48,7 +48,7 @@ class Config(Constrained):
     model: bert.InferenceModelConfig
     data: "DataConfig"
 
-    def codec(self, tokenizer: Tokenizer) -> SentenceCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> SentenceCodec:
         columns = Columns("data.text_field", [self.data.text_field])
         return minimal_pairs.codec(tokenizer, self.model, self.objective, self.method, columns)
 
@@ -112,7 +112,7 @@ class Data(EvaluationData):
         return [dataclasses.asdict(self._rows), *map(lines.fingerprint, files), self.vocabulary.key]
 
     @functools.cached_property
-    def vocabulary(self) -> Tokenizer:
+    def vocabulary(self) -> EncoderTokenizer:
         return load_tokenizer(self._folder, self._config.data.lowercase)
 
     def validation_examples(self) -> Iterator[Example]:
@@ -129,7 +129,7 @@ class Task(BertTask[Config], ScoringTask):
     predicts_positions = True
     export = None  # type: ignore[assignment]  # the encoder is exported by its own experiment
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         model = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, model, BertForMaskedLM(model), model.max_positions)
 

@@ -17,7 +17,7 @@ from bertjax.config import Flat
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.choices import ChoiceCodec, Choices, ChoicesConfig
 from bertjax.data.rows.choice_rows import ChoiceRows
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.models.losses import cross_entropy, is_best, mask_logits
@@ -47,7 +47,7 @@ class Config(fine_tuning.FineTuningConfig):
     model: fine_tuning.ClassifierConfig
     data: DataConfig
 
-    def codec(self, tokenizer: Tokenizer) -> ChoiceCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> ChoiceCodec:
         return ChoiceCodec(self.data.rows, tokenizer)
 
 

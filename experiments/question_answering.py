@@ -19,7 +19,7 @@ from bertjax.data.codecs.questions.question_rows import QuestionCodec
 from bertjax.data.codecs.questions.questions import Question, QuestionsConfig
 from bertjax.data.codecs.questions.spans import Candidate, SpanConfig
 from bertjax.data.splits import VALID
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
@@ -60,7 +60,7 @@ class Config(fine_tuning.FineTuningConfig):
     model: ModelConfig
     data: DataConfig
 
-    def codec(self, tokenizer: Tokenizer) -> QuestionCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> QuestionCodec:
         return QuestionCodec(self.data.rows, self.data.spans, tokenizer)
 
 

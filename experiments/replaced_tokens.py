@@ -21,7 +21,7 @@ from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Row
 from bertjax.data import random
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.texts import TextCodec
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop import families
 from bertjax.interop.published import Published
@@ -97,7 +97,7 @@ class Config(PretrainingConfig):
         fix = "set --config.data.next_sentence=False"
         self.data.check(not self.data.next_sentence, "next_sentence", expected, fix=fix)
 
-    def codec(self, tokenizer: Tokenizer) -> TextCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> TextCodec:
         most = self.model.max_positions
         return TextCodec(tokenizer, most, Columns("data.text_field", [self.data.text_field]))
 
@@ -106,7 +106,7 @@ class Config(PretrainingConfig):
         self.generator.check(self.generator.width > 0, "width", "above 0, except to predict")
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Raises UserError if the config names no text or has no generator."""
     built = build_part(Config, config)
     built.data.check_source()
@@ -162,7 +162,7 @@ class Task(PretrainingTask[Config]):
 
     architecture = "BertForPreTraining"
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         model = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, model, BertForReplacedTokens(model))
         self._has_generator = config.generator.width > 0

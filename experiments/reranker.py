@@ -20,7 +20,7 @@ from bertjax.data.codecs.ranked_texts import RankedTextsCodec
 from bertjax.data.codecs.related_texts import QueriesConfig, RelatedTexts
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.choice_rows import ChoiceRows
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.interop import sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -79,7 +79,7 @@ class Config(fine_tuning.FineTuningConfig):
             has_negatives = len(rows.text_columns) > 2 or not self.ranks
             rows.check(has_negatives, "text_columns", f"a third column, of negatives, {objective}")
 
-    def codec(self, tokenizer: Tokenizer) -> RankedTextsCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> RankedTextsCodec:
         return RankedTextsCodec(self.data.rows, tokenizer, self.definition.compares, self.definition.is_probability)
 
     @property
@@ -113,7 +113,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 open_vocabulary = bert.open_vocabulary
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Each column of negatives has one, unless `data.num_negatives` is set."""
     data = config["data"]
     count = len(data["text_columns"]) - 2 if data["num_negatives"] is None else data["num_negatives"]
@@ -152,7 +152,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     architecture = "BertForSequenceClassification"
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         self.loss_name = config.objective
         super().__init__(config, vocabulary)
         self.example_dtypes = {"labels": np.int32, "scores": np.dtype((np.float32, self.example_shape))}

@@ -15,7 +15,7 @@ from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
 from bertjax.data.codecs.texts import PromptedTextCodec, Texts
 from bertjax.data.readers.beir import Collection
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import VocabularyConfig
 from bertjax.errors import UserError
 from bertjax.experiments import features
@@ -93,7 +93,7 @@ class Config(Constrained):
     model: features.ModelConfig
     data: DataConfig
 
-    def codec(self, tokenizer: Tokenizer) -> PromptedTextCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> PromptedTextCodec:
         includes_prompt = self.include_prompt
         return PromptedTextCodec(tokenizer, self.data.seq_len, _NO_TABLE, includes_prompt=includes_prompt)
 
@@ -128,7 +128,7 @@ class Data(EvaluationData):
         return [self._sources.fingerprint(), self.vocabulary.key]
 
     @functools.cached_property
-    def vocabulary(self) -> Tokenizer:
+    def vocabulary(self) -> EncoderTokenizer:
         return open_vocabulary(self._config, self._published)
 
     def validation_examples(self) -> Iterator[Example]:
@@ -146,7 +146,7 @@ class Task(features.Task, MiningTask):
 
     export = None  # type: ignore[assignment]  # see configs/features.py
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         data = config.data
         columns = (data.text_field,)
         of_data = features.DataConfig(data.vocab_file, data.lowercase, data.seq_len, columns, data.on_bad_row)

@@ -23,7 +23,7 @@ from bertjax.data.codecs.tagging.tagged_tables import TableFields
 from bertjax.data.codecs.tagging.tagged_words import AUTO, BIO, SentencesConfig, TaggedCodec, Tags
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import VALID
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -81,7 +81,7 @@ class Config(fine_tuning.ClassWeightsConfig):
     model: ModelConfig
     data: DataConfig
 
-    def codec(self, tokenizer: Tokenizer) -> TaggedCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> TaggedCodec:
         data = self.data
         return TaggedCodec(data.rows, data.files, tokenizer, data.seq_len, data.tables)
 
@@ -114,7 +114,7 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 open_vocabulary = bert.open_vocabulary
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Has entity tags if the tags come from the training sentences."""
     labels = ("O", "B-X", "I-X") if config["data"]["source"] and not config["data"]["labels"] else ()
     return fine_tuning.example_config(_with_tags(config, config["data"]["scheme"], labels))
@@ -188,7 +188,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     _codec: TaggedCodec
     token_dtypes = MappingProxyType({"labels": np.int32, "label_weights": np.float32})
 
-    def __init__(self, config: Config, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
         """Raises UserError unless there are two or more tags."""
         self.labels = config.data.labels
         tagged_words.check_labels(self.labels)

@@ -30,7 +30,7 @@ from bertjax.data.rows.packed_rows import PackedBatches, row_capacity
 from bertjax.data.splits import TRAIN, VALID
 from bertjax.data.text import subword_vocabularies, subwords
 from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
-from bertjax.data.text.subwords import Subwords
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
@@ -199,8 +199,8 @@ class Data(PreparedData[Config, Pair]):
         if self._published:
             return open_vocabulary(self._config, self._published)
         texts = self._text.pairs
-        made = subword_vocabularies.make(self._subwords, lambda: ((pair.source, pair.target) for pair in texts(TRAIN)))
-        return SavedVocabularies(*made)
+        sides = subword_vocabularies.make(self._subwords, lambda: ((pair.source, pair.target) for pair in texts(TRAIN)))
+        return SavedVocabularies(*sides)
 
     @functools.cached_property
     def vocabulary(self) -> SavedVocabularies:
@@ -276,7 +276,7 @@ class Task(Seq2SeqTask):
         return self._model
 
     @property
-    def tokenizer(self) -> Vocabularies:
+    def tokenizer(self) -> SavedVocabularies:
         return self._vocabularies
 
     def warm_start(self, params: Params, published: Published) -> Params:
@@ -419,15 +419,15 @@ class Task(Seq2SeqTask):
         self._vocabularies.save(folder, for_transformers=True)
 
 
-def _target_ids(start_token: str, vocabulary: Subwords) -> TargetIds:
+def _target_ids(start_token: str, vocabulary: Tokenizer) -> TargetIds:
     """The special tokens of the target vocabulary. `start_token` is the decoder's first input."""
-    start = {"begin": vocabulary.bos_id, "pad": vocabulary.pad_id, "end": vocabulary.eos_id}[start_token]
-    return TargetIds(start, vocabulary.eos_id, vocabulary.pad_id, vocabulary.unk_id)
+    start = {"begin": vocabulary.cls_id, "pad": vocabulary.pad_id, "end": vocabulary.sep_id}[start_token]
+    return TargetIds(start, vocabulary.sep_id, vocabulary.pad_id, vocabulary.unk_id)
 
 
-def _pieces(vocabulary: Subwords, ids: np.ndarray) -> list[str]:
+def _pieces(vocabulary: Tokenizer, ids: np.ndarray) -> list[str]:
     """Returns each token as text."""
-    return ["</s>" if token == vocabulary.eos_id else vocabulary.decode(ids[i : i + 1]) for i, token in enumerate(ids)]
+    return ["</s>" if token == vocabulary.sep_id else vocabulary.decode([token]) for token in ids.tolist()]
 
 
 def _with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:

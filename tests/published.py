@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.interop import huggingface
 from bertjax.models.bert import Bert, BertInputs, HeadConfig
 from tests.random_params import random_params

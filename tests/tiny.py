@@ -21,7 +21,7 @@ from jax.sharding import SingleDeviceSharding
 
 from bertjax import launch
 from bertjax.configs import bert_pretraining as config_file
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.experiments import bert_pretraining
 from bertjax.modes import stages
 from bertjax.runs import checkpoints

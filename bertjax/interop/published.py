@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import load_saved, load_tokenizer, saved_file, vocabulary_folder
 from bertjax.errors import UserError
 from bertjax.interop import families, json_files
@@ -140,7 +140,7 @@ class Published(abc.ABC):
         """Config values without which these weights cannot be used for their experiment, by dotted key."""
         return {}
 
-    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+    def check_tokenizer(self, tokenizer: EncoderTokenizer) -> None:
         """Raises UserError if config.json states other ids of special tokens than a tokenizer has.
 
         Of the two keys of the start and of the end of texts, one may be that of a decoder, which is not used.
@@ -164,7 +164,7 @@ class Published(abc.ABC):
                     fix="use the tokenizer that the weights were trained with; if it is this one, correct config.json",
                 )
 
-    def tokenizer(self, lowercase: bool) -> Tokenizer:
+    def tokenizer(self, lowercase: bool) -> EncoderTokenizer:
         """Opens the vocabulary. Raises UserError if there is none, or it has another casing."""
         return load_tokenizer(self.path, lowercase)
 
@@ -231,7 +231,7 @@ class Run(Published):
         return self.config["model"].get("family") or families.of_model(self.config["model"])
 
     @functools.cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def _tokenizer(self) -> EncoderTokenizer:
         return load_saved(self.path)
 
     @property

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from bertjax.data.text.subword_vocabularies import Vocabularies
-from bertjax.data.text.subwords import SentencePieceSubwords
+from bertjax.data.text.sentencepiece_models import SentencePiece
+from bertjax.data.text.subword_vocabularies import Vocabularies, load_side, save_side
+from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.errors import UserError
 from bertjax.files import completed
-from bertjax.interop.marian_subwords import MarianSubwords, read_subwords, save_sentencepiece
+from bertjax.interop.marian_tokenizers import Marian, read_tokenizers, save_sentencepiece
 
 _log = logging.getLogger(__name__)
 
@@ -41,49 +42,48 @@ class SavedVocabularies(Vocabularies):
         for place in (folder / "source", folder / "target"):
             with contextlib.suppress(OSError):  # the folder is missing or has other files
                 place.rmdir()
-        if isinstance(self.source, MarianSubwords):
-            self.source.save(folder)
-            self.target.save(folder)
-        else:
-            super().save(folder)
-            if for_transformers:
-                _save_for_transformers(self, folder)
+        source, target = self
+        is_marian = isinstance(source, Marian)
+        places = [folder] if source is target else [folder] * 2 if is_marian else [folder / "source", folder / "target"]
+        for side, place in zip(self, places, strict=False):
+            save_side(side, place)
+        if for_transformers and not is_marian:
+            _save_for_transformers(source, target, folder)
         with completed(folder / _DIGEST) as path:
             path.write_text(_digest(folder) + "\n")
 
 
-def open_vocabularies(
-    folder: Path, read: Callable[[], tuple[MarianSubwords, MarianSubwords]] | None = None
-) -> SavedVocabularies:
+def open_vocabularies(folder: Path, read: Callable[[], tuple[Marian, Marian]] | None = None) -> SavedVocabularies:
     """Opens the vocabularies in a folder.
 
     Args:
       folder: the folder of a run or of a MarianMTModel.
-      read: reads the vocabularies of a MarianMTModel. Default: `read_subwords`.
+      read: reads the vocabularies of a MarianMTModel. Default: `read_tokenizers`.
     Raises:
       UserError: if there are none, or they were changed after they were saved.
     """
     _check_unchanged(folder)
-    is_own = (folder / "source").is_dir() or (folder / "spm.model").exists()  # maybe also files for transformers
-    if is_own or not (folder / "source.spm").exists():
-        return SavedVocabularies(*Vocabularies.load(folder))
-    return SavedVocabularies(*(read() if read else read_subwords(folder)))
+    if (folder / "source").is_dir():
+        return SavedVocabularies(load_side(folder / "source"), load_side(folder / "target"))
+    # The source.spm beside an spm.model is a file for transformers.
+    if (folder / "spm.model").exists() or not (folder / "source.spm").exists():
+        joint = load_side(folder)
+        return SavedVocabularies(joint, joint)
+    return SavedVocabularies(*(read() if read else read_tokenizers(folder)))
 
 
-def _save_for_transformers(vocabularies: Vocabularies, folder: Path) -> None:
-    """Writes the files for `AutoTokenizer` that `Vocabularies.save` does not write."""
-    source, target = vocabularies
-    are_alike = (source.eos_id, source.unk_id) == (target.eos_id, target.unk_id)
-    if isinstance(source, SentencePieceSubwords) and isinstance(target, SentencePieceSubwords) and are_alike:
+def _save_for_transformers(source: Tokenizer, target: Tokenizer, folder: Path) -> None:
+    """Writes the files for `AutoTokenizer` in addition to those that `open_vocabularies` reads."""
+    are_alike = (source.sep_id, source.unk_id) == (target.sep_id, target.unk_id)
+    if isinstance(source, SentencePiece) and isinstance(target, SentencePiece) and are_alike:
         save_sentencepiece(source, target, folder)
-        return
-    for side, place in ((source, folder), (target, folder / "target")) if source is not target else ():
-        side.save(place)
-        if isinstance(side, SentencePieceSubwords):
-            save_sentencepiece(side, side, place)
-    if source is not target:
-        told = "open %s with AutoTokenizer to encode sources, and %s/target to decode translations"
-        _log.warning("source and target have different vocabularies: " + told, folder, folder)
+    elif source is not target:
+        for side, place in ((source, folder), (target, folder / "target")):
+            save_side(side, place)
+            if isinstance(side, SentencePiece):
+                save_sentencepiece(side, side, place)
+        fix = "open %s with AutoTokenizer to encode sources, and %s/target to decode translations"
+        _log.warning("source and target have different vocabularies: " + fix, folder, folder)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -105,10 +105,10 @@ def _check_unchanged(folder: Path) -> None:
     Older runs and published folders have no digest, so they are not checked.
     """
     path = folder / _DIGEST
-    if path.exists() and (saved := path.read_text().strip()) != (found := _digest(folder)):
+    if path.exists() and (saved := path.read_text().strip()) != (current := _digest(folder)):
         raise UserError(
             f"the vocabulary in {folder}",
-            got=f"files of sha256 {found[:16]}...",
+            got=f"files of sha256 {current[:16]}...",
             expected=f"{saved[:16]}..., the files of training",
             fix="restore them; to use another vocabulary, train a new run with data.vocab_file",
         )

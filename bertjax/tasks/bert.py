@@ -17,9 +17,10 @@ from bertjax.config import DropoutRate, Size, one_of, part
 from bertjax.contract import Batch, Data, Example, Infer, Output, Params, PredictionTask, TrainingTask
 from bertjax.data.codecs.codec import Codec
 from bertjax.data.rows.buckets import bucket_lengths
-from bertjax.data.text.tokenizers import SPECIALS, Tokenizer, WordPiece
-from bertjax.data.text.vocabularies import has_only_specials
+from bertjax.data.text.tokenizers import EncoderTokenizer
+from bertjax.data.text.vocabularies import SPECIALS, has_only_specials
 from bertjax.data.text.vocabulary_config import load_tokenizer
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertInputs, HeadConfig
@@ -77,21 +78,21 @@ class HasModel(Protocol):
     def data(self) -> Any:
         """How text is read and encoded; includes the fields of `VocabularyConfig`."""
 
-    def codec(self, tokenizer: Tokenizer) -> Codec[Any]:
+    def codec(self, tokenizer: EncoderTokenizer) -> Codec[Any]:
         """Returns the kind of the rows."""
 
 
 C = TypeVar("C", bound=HasModel)
 
 
-def open_vocabulary(config: HasModel, published: Published) -> Tokenizer:
+def open_vocabulary(config: HasModel, published: Published) -> EncoderTokenizer:
     """Returns the vocabulary of weights, or that of `data.vocab_file` if they have none."""
     if published.has_vocabulary:
         return published.tokenizer(config.data.lowercase)
     return load_tokenizer(Path(config.data.vocab_file), config.data.lowercase)
 
 
-def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Returns the config, and a vocabulary of the special tokens and `more` only."""
     return dict(config), WordPiece((*SPECIALS, *more), lowercase=True)
 
@@ -110,7 +111,9 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
     predicts_positions = False
     _config: C
 
-    def __init__(self, config: C, tokenizer: Tokenizer, bert: HeadConfig, model: nn.Module, seq_len: int) -> None:
+    def __init__(
+        self, config: C, tokenizer: EncoderTokenizer, bert: HeadConfig, model: nn.Module, seq_len: int
+    ) -> None:
         """Initializes the task.
 
         Args:
@@ -138,7 +141,7 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         return self._model
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> EncoderTokenizer:
         return self._tokenizer
 
     def init(self, rng: jax.Array) -> Params:
@@ -245,7 +248,7 @@ class SampledTask(TrainingTask):
     """A task whose run's page shows validation examples, attention and positions of a BERT."""
 
     _model_config: HeadConfig
-    _tokenizer: Tokenizer
+    _tokenizer: EncoderTokenizer
 
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         """Yields validation examples, the first few with attention weights, and the position embeddings."""

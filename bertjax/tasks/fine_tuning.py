@@ -26,7 +26,7 @@ from bertjax.data.rows.packed_rows import PackedBatches, count_rows, training_ba
 from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import VALID, SplitConfig
 from bertjax.data.text import vocabulary_config
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import AddedTokensConfig, VocabularyConfig
 from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
@@ -140,7 +140,7 @@ class ClassifierConfig(bert.ModelConfig):
     lstm_size: Count = always(0)
 
 
-def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Tokenizer]:
+def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Returns the config for an epoch of one row, and a vocabulary of the special tokens."""
     return bert.example_config(completion.lengths(config, lambda: 1))
 
@@ -179,18 +179,18 @@ class FineTuningData(PreparedData[C, R]):
             _log.info("%s split by class: %s%s", split, ", ".join(first), more)
 
     @functools.cached_property
-    def vocabulary(self) -> Tokenizer:
+    def vocabulary(self) -> EncoderTokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
         if not self._trains and vocabulary_config.saved_file(self._folder):
             return vocabulary_config.load_tokenizer(self._folder, self._config.data.lowercase)
         return self._kept() or self._given()
 
-    def _kept(self) -> Tokenizer | None:
+    def _kept(self) -> EncoderTokenizer | None:
         """The vocabulary in the folder if it has the tokens and casing of the given one."""
         kept = vocabulary_config.load_saved(self._folder) if vocabulary_config.saved_file(self._folder) else None
         return kept if kept and kept.content == self._given().content else None
 
-    def _given(self) -> Tokenizer:
+    def _given(self) -> EncoderTokenizer:
         data = self._config.data
         fix = "set --config.data.vocab_file or --config.init_from"
         got = "nothing, and no init_from with a vocabulary"
@@ -267,7 +267,7 @@ class FineTuningTask(BertTask[C], SampledTask):
     token_dtypes: Mapping[str, Any] = MappingProxyType({})
     example_dtypes: Mapping[str, Any] = MappingProxyType({})
 
-    def __init__(self, config: C, vocabulary: Tokenizer) -> None:
+    def __init__(self, config: C, vocabulary: EncoderTokenizer) -> None:
         encoder = config.model.encoder(vocabulary.vocab)
         super().__init__(config, vocabulary, encoder, self.with_head(encoder, config), config.data.seq_len)
 

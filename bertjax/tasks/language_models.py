@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -27,7 +27,7 @@ class LanguageModelTask(Protocol):
         """The language model."""
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> EncoderTokenizer:
         """Its tokenizer."""
 
     def predict_lengths(self) -> Sequence[int]:

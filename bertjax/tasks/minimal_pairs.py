@@ -16,14 +16,14 @@ from flax import linen as nn
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.minimal_pairs import Pair, SentenceCodec
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.models.bert import BertConfig, BertInputs
 from bertjax.models.losses import cross_entropy
 from bertjax.scoring.minimal_pairs import ScoredPair, accuracies
 
 
 def codec(
-    tokenizer: Tokenizer, model: BertConfig, objective: str, method: str, columns: Columns | None = None
+    tokenizer: EncoderTokenizer, model: BertConfig, objective: str, method: str, columns: Columns | None = None
 ) -> SentenceCodec:
     """Returns the codec of sentences for a model, from its config and its pretraining objective."""
     direction = model.direction if objective == "causal_lm" else "both"

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from bertjax.data.codecs.label_sets import LabelSetCodec, LabelSetsConfig, indicators
 from bertjax.data.codecs.labeled_text import LabeledTextCodec, with_default_name
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.models.losses import binary_cross_entropy, cross_entropy, is_best, squared_error
 from bertjax.scoring import glue
 from bertjax.scoring.probabilities import sigmoid, softmax
@@ -42,7 +42,7 @@ class Objective(abc.ABC):
     metrics: tuple[str, ...] = tuple(name for name in glue.METRICS if name not in _CORRELATIONS)
     dtype: Any = np.int32
 
-    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+    def codec(self, rows: LabelSetsConfig, tokenizer: EncoderTokenizer, seq_len: int) -> LabeledTextCodec:
         """Returns the kind of the rows."""
         return LabeledTextCodec(rows, tokenizer, seq_len, is_numeric=False)
 
@@ -121,7 +121,7 @@ class MultiLabel(Objective):
     metrics = glue.MULTI_LABEL
     dtype = bool
 
-    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+    def codec(self, rows: LabelSetsConfig, tokenizer: EncoderTokenizer, seq_len: int) -> LabeledTextCodec:
         return LabelSetCodec(rows, tokenizer, seq_len, is_numeric=False)
 
     def target_shape(self, num_classes: int) -> tuple[int, ...]:
@@ -171,7 +171,7 @@ class Regression(Objective):
     metrics = _CORRELATIONS
     dtype = np.float32
 
-    def codec(self, rows: LabelSetsConfig, tokenizer: Tokenizer, seq_len: int) -> LabeledTextCodec:
+    def codec(self, rows: LabelSetsConfig, tokenizer: EncoderTokenizer, seq_len: int) -> LabeledTextCodec:
         return LabeledTextCodec(rows, tokenizer, seq_len, is_numeric=True)
 
     def target(self, label: float, labels: Sequence[str]) -> np.float32:

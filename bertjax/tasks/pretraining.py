@@ -22,7 +22,7 @@ from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, Pr
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
@@ -138,7 +138,7 @@ class PretrainingData(Data, Generic[C]):
         return self._preparation.corpus()
 
     @property
-    def vocabulary(self) -> Tokenizer:
+    def vocabulary(self) -> EncoderTokenizer:
         return self._corpus.tokenizer
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
@@ -201,7 +201,7 @@ class PretrainingData(Data, Generic[C]):
 class PretrainingTask(BertTask[C], SampledTask, StagedTask):
     """A task that pretrains a BERT on prepared text."""
 
-    def __init__(self, config: C, vocabulary: Tokenizer, bert: HeadConfig, model: nn.Module) -> None:
+    def __init__(self, config: C, vocabulary: EncoderTokenizer, bert: HeadConfig, model: nn.Module) -> None:
         self._batch_config = config.batches
         super().__init__(config, vocabulary, bert, model, bert.max_positions)
 

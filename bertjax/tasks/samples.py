@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertjax.contract import Attended, Example, Params
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.models.attention.mask import as_array, make_mask
 from bertjax.models.bert import Bert, BertConfig, BertInputs
 
@@ -30,7 +30,7 @@ def is_shown(number: int, example: Example) -> bool:
 
 
 def attention(
-    number: int, example: Example, params: Params, config: BertConfig, tokenizer: Tokenizer
+    number: int, example: Example, params: Params, config: BertConfig, tokenizer: EncoderTokenizer
 ) -> dict[str, dict[str, Attended]]:
     """Returns the attention weights of an example as a part of its record; nothing unless `is_shown`.
 
@@ -94,11 +94,8 @@ def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:
     return {"kind": "matrix", "title": title, "caption": caption, "values": values}
 
 
-def texts(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> list[str]:
+def texts(row: Mapping[str, np.ndarray], tokenizer: EncoderTokenizer) -> list[str]:
     """Returns the one or two texts of a row, decoded from its tokens."""
-    found = []
-    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-    for segment in range(int(row["token_type_ids"].max(initial=0)) + 1):
-        ids = row["input_ids"][row["token_type_ids"] == segment].tolist()
-        found.append(tokenizer.decode([token for token in ids if token not in special]))
-    return found
+    ids = row["input_ids"]
+    types = row["token_type_ids"]
+    return [tokenizer.decode(ids[types == segment].tolist()) for segment in range(int(types.max(initial=0)) + 1)]

@@ -20,7 +20,7 @@ from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
 from bertjax.data.prepared import PreparationConfig
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows, budget_sizes, check_seq_len
 from bertjax.data.rows.stored import Fields
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import load_tokenizer
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop import families
@@ -80,7 +80,7 @@ class SummarizationConfig(WarmStartConfig):
         check_seq_len(self.data.seq_len, self.model.max_positions)
 
     @abc.abstractmethod
-    def codec(self, tokenizer: Tokenizer) -> ArticleCodec:
+    def codec(self, tokenizer: EncoderTokenizer) -> ArticleCodec:
         """Returns the kind of the rows."""
 
     @abc.abstractmethod
@@ -132,7 +132,7 @@ class SummarizationData(PreparedData[C, Article]):
         self._text.run()
 
     @functools.cached_property
-    def vocabulary(self) -> Tokenizer:
+    def vocabulary(self) -> EncoderTokenizer:
         """The folder's vocabulary if it is prepared or there are no training articles; otherwise the given one."""
         is_kept = not self._trains or self._text.is_finished()
         if not is_kept or presumm.is_checkpoint(self._folder):
@@ -184,7 +184,7 @@ class SummarizationTask(BertTask[C], SampledTask):
     """A task that summarizes articles with a BERT encoder. `Source.kept` of an example is an `ArticleParts`."""
 
     def __init__(
-        self, config: C, vocabulary: Tokenizer, head: type[Any], model: Callable[[HeadConfig, Any], nn.Module]
+        self, config: C, vocabulary: EncoderTokenizer, head: type[Any], model: Callable[[HeadConfig, Any], nn.Module]
     ) -> None:
         """Initializes the task; see `Experiment`.
 

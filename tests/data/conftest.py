@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
-from bertjax.data.text.tokenizers import SPECIALS
+from bertjax.data.text.vocabularies import SPECIALS
 
 STEMS = ("walk", "talk", "jump", "the", "a", "cat", "dog", "tree", "house", "river", "old", "new", "under", "we", ".")
 PIECES = ("##s", "##ed", "##ing")

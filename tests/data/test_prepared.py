@@ -17,7 +17,7 @@ from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import Rows
 from bertjax.data.rows.stored import Ragged
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.codecs.test_labeled_text import config as labeled_config
 

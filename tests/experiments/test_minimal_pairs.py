@@ -15,8 +15,8 @@ from flax import traverse_util
 from bertjax import evaluations
 from bertjax.config import check_keys
 from bertjax.data.text import byte_bpe_trainer
-from bertjax.data.text.tokenizers import WordPiece
 from bertjax.data.text.vocabulary_config import KINDS
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from bertjax.experiments import bert_pretraining, minimal_pairs
 from bertjax.interop import huggingface

@@ -13,7 +13,7 @@ from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.choice_rows import ChoiceRows
 from bertjax.data.rows.text_rows import text_row
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests import tiny
 from tests.experiments.commands import (

@@ -398,7 +398,7 @@ def test_perfect_translations_score_100_with_any_normalization(tmp_path, caplog,
     several = [pair._replace(target="x", references=(pair.target,)) for pair in pairs]
     worse = [example._replace(source=Source(pair)) for example, pair in zip(examples, several, strict=True)]
     vocabulary = task.tokenizer[1]
-    ids = [np.append(each, np.int32(vocabulary.eos_id))[None] for each in vocabulary.encode_batch(references)]
+    ids = [np.append(each, np.int32(vocabulary.sep_id))[None] for each in vocabulary.encode_batch(references)]
     outputs = [[{"ids": each, "lengths": np.array([each.size]), "scores": np.zeros(1)}] for each in ids]
     progress._logged.clear()
     with caplog.at_level("INFO"):
@@ -421,7 +421,7 @@ def test_a_line_gets_the_only_prefix(tmp_path):
     (target,) = data.codec.gold(held_out.source.item)
     assert source.startswith("to German: ") and not target.startswith("<de>")
     labels = task.tokenizer[1].encode_batch(["<de> " + target])[0]
-    ids = np.append(labels, np.int32(task.tokenizer[1].eos_id))[None]
+    ids = np.append(labels, np.int32(task.tokenizer[1].sep_id))[None]
     outputs = [{"ids": ids, "lengths": np.array([ids.size]), "scores": np.zeros(1)}]
     assert task.record(held_out, outputs)["translation"] == target
 
@@ -537,7 +537,7 @@ def test_the_drawing_shows_the_attention_of_a_translation(run, tmp_path, monkeyp
 def test_a_model_without_attention_has_none(tmp_path):
     values = {key: value for key, value in values_of(tmp_path).items() if key not in TRANSFORMER}
     task, data, *_ = ready_from(tmp_path, "rnn", values | RECURRENT | {"model.attention": "none"})
-    outputs = [{"ids": np.array([[5, task.tokenizer[1].eos_id]]), "lengths": np.array([2]), "scores": np.zeros(1)}]
+    outputs = [{"ids": np.array([[5, task.tokenizer[1].sep_id]]), "lengths": np.array([2]), "scores": np.zeros(1)}]
     assert task.attention(random_params(task.init), next(data.validation_examples()), outputs) == {}
 
 
@@ -629,7 +629,7 @@ def test_attention_is_drawn_after_training_with_flash_attention(tmp_path, compil
     task, data, *_ = ready_of(tmp_path, model__dtype="bfloat16")
     flash = task_of(tmp_path, model__dtype="bfloat16", model__attention_backend="cudnn")
     example = next(data.validation_examples())
-    ids = np.array([[5, 6, task.tokenizer[1].eos_id]], np.int32)
+    ids = np.array([[5, 6, task.tokenizer[1].sep_id]], np.int32)
     outputs = [{"ids": ids, "lengths": np.array([3]), "scores": np.zeros(1)}]
     params = random_params(task.init)
     found, expected = (each.attention(params, example, outputs) for each in (flash, task))

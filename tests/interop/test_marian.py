@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.config import build
 from bertjax.errors import UserError
-from bertjax.interop import marian_subwords
+from bertjax.interop import marian_tokenizers
 from bertjax.interop.families import marian
 from bertjax.interop.published import open_weights
 from bertjax.models.embeddings import sinusoids
@@ -329,43 +329,36 @@ def write_vocabularies(folder, separate=False):
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_subwords(tmp_path, separate):
-    source, target = marian_subwords.read_subwords(write_vocabularies(tmp_path, separate))
-    assert (source.eos_id, source.unk_id) == (0, 1)
-    assert source.pad_id == source.bos_id == source.vocab_size - 1
+def test_tokenizers(tmp_path, separate):
+    source, target = marian_tokenizers.read_tokenizers(write_vocabularies(tmp_path, separate))
+    assert (source.sep_id, source.unk_id) == (0, 1)
+    assert source.pad_id == source.cls_id == source.vocab_size - 1
     assert (source.vocab_size == target.vocab_size) != separate
     for side in (source, target):
         encoded = side.encode_batch(TEXTS)
-        assert all(ids.dtype == np.int32 and ids.max() < side.vocab_size for ids in encoded)
+        assert all(max(ids) < side.vocab_size for ids in encoded)
         assert [side.decode(ids) for ids in encoded] == TEXTS
     ids = json.loads((tmp_path / "vocab.json").read_text())
     processor = sentencepiece.SentencePieceProcessor(model_proto=train_sentencepiece(36))
     pieces = processor.encode(TEXTS[0], out_type=str)
-    assert source.encode_batch(TEXTS[:1])[0].tolist() == [ids[piece] for piece in pieces]
+    assert source.encode_batch(TEXTS[:1]) == [[ids[piece] for piece in pieces]]
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return marian_subwords.read_subwords(write_vocabularies(tmp_path_factory.mktemp("vocabularies")))[0]
-
-
-def test_decoding_ignores_special_tokens(source):
-    (ids,) = source.encode_batch(["A dog runs"])
-    padded = np.concatenate([[source.pad_id], ids, [source.eos_id, source.pad_id]]).astype(np.int32)
-    assert source.decode(padded) == "A dog runs"
-    assert source.decode(np.zeros(0, np.int32)) == ""
-    assert source.decode(np.array([source.unk_id], np.int32)) == "\u2047"
+    return marian_tokenizers.read_tokenizers(write_vocabularies(tmp_path_factory.mktemp("vocabularies")))[0]
 
 
 def test_names_of_special_tokens_in_a_text_are_text(source):
     (ids,) = source.encode_batch(["a </s> dog <pad>"])
-    assert not {source.eos_id, source.pad_id} & set(ids.tolist())
+    assert not {source.sep_id, source.pad_id} & set(ids)
+    assert source.decode([source.pad_id, source.unk_id, source.sep_id]) == "\u2047"
 
 
 def test_the_target_language_token(source):
     plain, marked, unknown, late = source.encode_batch(["A dog", ">>deu<< A dog", ">>xyz<< A dog", "A >>deu<<"])
-    assert marked.tolist() == [source.vocab_size - 2, *plain]
-    assert unknown.tolist() == [source.unk_id, *plain]
+    assert marked == [source.vocab_size - 2, *plain]
+    assert unknown == [source.unk_id, *plain]
     assert source.vocab_size - 2 not in late
 
 
@@ -375,23 +368,23 @@ def test_any_text_has_ids(source, texts):
     encoded = source.encode_batch(texts)
     assert len(encoded) == len(texts)
     for ids in encoded:
-        assert ids.ndim == 1 and all(0 <= i < source.vocab_size for i in ids)
+        assert all(0 <= i < source.vocab_size for i in ids)
         source.decode(ids)
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_subwords_are_saved_and_pickled(tmp_path, separate):
-    sides = marian_subwords.read_subwords(write_vocabularies(tmp_path, separate))
+def test_tokenizers_are_saved_and_pickled(tmp_path, separate):
+    sides = marian_tokenizers.read_tokenizers(write_vocabularies(tmp_path, separate))
     for side in sides:
         side.save(tmp_path / "new")
     config = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text())
     own = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, "split_special_tokens": True}
     assert config == own
-    again = marian_subwords.read_subwords(tmp_path / "new")
+    again = marian_tokenizers.read_tokenizers(tmp_path / "new")
     assert [side.fingerprint for side in again] == [side.fingerprint for side in sides]
     assert sides[0].fingerprint != sides[1].fingerprint
     copy = pickle.loads(pickle.dumps(sides[1]))
-    np.testing.assert_array_equal(copy.encode_batch(TEXTS)[3], sides[1].encode_batch(TEXTS)[3])
+    assert copy.encode_batch(TEXTS) == sides[1].encode_batch(TEXTS)
 
 
 def broken(name, content):
@@ -414,14 +407,14 @@ def broken(name, content):
 def test_damaged_vocabularies_are_reported(tmp_path, damage, message):
     damage(write_vocabularies(tmp_path))
     with pytest.raises(UserError, match=message):
-        marian_subwords.read_subwords(tmp_path)
+        marian_tokenizers.read_tokenizers(tmp_path)
 
 
 def test_without_sentencepiece_the_package_is_named(tmp_path, monkeypatch):
     write_vocabularies(tmp_path)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(UserError, match=r"source\.spm: .*the package sentencepiece\. Fix: pip install sentencepiece=="):
-        marian_subwords.read_subwords(tmp_path)
+        marian_tokenizers.read_tokenizers(tmp_path)
 
 
 def test_vocabularies_of_another_model_are_refused(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.modes import lost_weights
 from bertjax.runs.checkpoints import restore_params
 from tests import published, tiny

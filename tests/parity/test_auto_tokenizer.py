@@ -4,8 +4,9 @@ import jax
 import pytest
 
 from bertjax.data.text import subwords
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
-from bertjax.interop import marian_subwords
+from bertjax.data.text.sentencepiece_models import SentencePiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
+from bertjax.interop import marian_tokenizers
 from bertjax.interop.vocabularies import SavedVocabularies
 from tests.data.text.test_subwords import bpe_of
 from tests.experiments import test_translation as translation
@@ -23,13 +24,13 @@ def vocabularies(kind, folder):
     bpe = [bpe_of(TEXTS, size) for size in (60, 50)]
     letters = [subwords.characters(sorted(set(text))) for text in TEXTS[:2]]
     tokens = [(*SPECIALS, *"abcdefgh", *(f"##{letter}" for letter in letters_)) for letters_ in ("abc", "abcdefghirst")]
-    wordpiece = [subwords.WordPieceSubwords(WordPiece(each, lowercase=True)) for each in tokens]
+    wordpiece = [WordPiece(each, lowercase=True) for each in tokens]
     models = [test_marian.train_sentencepiece(size) for size in (36, 37)]
-    sentencepiece = [subwords.SentencePieceSubwords(model, kind) for model in models]
+    sentencepiece = [SentencePiece(model, kind) for model in models]
     if kind.startswith("marian"):
         folder.mkdir()
         test_marian.write_vocabularies(folder, separate=kind.endswith("two"))
-        return SavedVocabularies(*marian_subwords.read_subwords(folder))
+        return SavedVocabularies(*marian_tokenizers.read_tokenizers(folder))
     found = {"bpe": bpe, "characters": letters, "wordpiece": wordpiece, "sentencepiece": sentencepiece}[kind.split()[0]]
     return SavedVocabularies(*found) if kind.endswith("two") else SavedVocabularies(found[0], found[0])
 
@@ -48,15 +49,15 @@ def test_ids_and_text_equal_ours(tmp_path, kind, number):
         decoder = transformers.AutoTokenizer.from_pretrained(folder / "target")
     texts = [*TEXTS, *([">>deu<< A dog runs", ">>xyz<<Zwei", "unknown: qxz"] if kind == "marian" else [])]
     for text, ids, of_target in zip(texts, source.encode_batch(texts), target.encode_batch(texts), strict=True):
-        assert tokenizer(text).input_ids == [*ids.tolist(), source.eos_id], text
+        assert tokenizer(text).input_ids == [*ids, source.sep_id], text
         if kind == "marian":
-            assert tokenizer(text_target=text).input_ids == [*of_target.tolist(), target.eos_id], text
-    assert tokenizer.eos_token_id == source.eos_id
+            assert tokenizer(text_target=text).input_ids == [*of_target, target.sep_id], text
+    assert tokenizer.eos_token_id == source.sep_id
     assert tokenizer.pad_token_id == (target if kind == "sentencepiece" else source).pad_id
     for ids in target.encode_batch(TEXTS):
-        known = ids[ids != target.unk_id]
-        found = decoder.decode([*known.tolist(), target.eos_id], skip_special_tokens=True)
-        assert found == target.decode(known) or (kind == "sentencepiece" and found == target.decode(known).strip())
+        pieces = [token for token in ids if token != target.unk_id]
+        text = decoder.decode([*pieces, target.sep_id], skip_special_tokens=True)
+        assert text == target.decode(pieces) or (kind == "sentencepiece" and text == target.decode(pieces).strip())
 
 
 def exported(kind, folder):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from tests import published, tiny
 from tests.parity.test_families import MASKED, PLAIN, their_model, write_tokenizer
 

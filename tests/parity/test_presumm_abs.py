@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import build, part
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.decoding.config import DecodingConfig
 from bertjax.experiments.bertsum_abs import ModelConfig
 from bertjax.interop import huggingface

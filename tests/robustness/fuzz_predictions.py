@@ -18,8 +18,8 @@ import numpy as np
 
 from bertjax import model, modes
 from bertjax.data.readers.feature_files import FeatureFiles
-from bertjax.data.text import subwords, vocabulary_config
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text import subword_vocabularies, vocabulary_config
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.experiments import find
 from tests.robustness import fuzz_checks, fuzz_targets, small_runs
 from tests.robustness.fuzz_checks import Split
@@ -38,7 +38,7 @@ def folders(home: Path, place: Path) -> Iterator[Target]:
     yield Target("tokenizer.json", 1, library, _read_tokenizer, fuzz_checks.unknown)
     of_translation = ("vocab.json", "tokenizer.json", "tokenizer_config.json", "vocabulary.sha256", "spm.model")
     saved = _files(home / "translation", of_translation)
-    yield Target("subwords folder", 1, saved, _read_subwords, fuzz_checks.unknown)
+    yield Target("translation vocabulary", 1, saved, _read_translation_vocabulary, fuzz_checks.unknown)
     few = small_runs.lines(random.Random(3), 5)
     features(home, place)(small_runs.write(place / "features-text", few)[0].parent, False)
     kept = _files(place / "features-out")
@@ -69,8 +69,8 @@ def _read_tokenizer(folder: Path, skips: bool) -> list[Any]:
     return vocabulary_config.load_wordpiece(folder, True).encode_batch(["a cat", "\u0130"])
 
 
-def _read_subwords(folder: Path, skips: bool) -> list[Any]:
-    return [ids.tolist() for ids in subwords.load(folder).encode_batch(["a cat", "\u0130"])]
+def _read_translation_vocabulary(folder: Path, skips: bool) -> list[Any]:
+    return subword_vocabularies.load_side(folder).encode_batch(["a cat", "\u0130"])
 
 
 def _read_features(folder: Path, skips: bool) -> list[Any]:

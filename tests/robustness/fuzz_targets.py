@@ -19,8 +19,7 @@ from bertjax.data.codecs.translation import parallel_text
 from bertjax.data.codecs.translation.parallel_text import ParallelTextConfig
 from bertjax.data.readers import sources
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabularies import SPECIALS
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from tests.robustness import fuzz_checks, small_runs
 from tests.robustness.fuzz_checks import Split, only
 from tests.robustness.small_runs import Text

@@ -8,8 +8,7 @@ import pytest
 from bertjax.config import build
 from bertjax.configs import parts
 from bertjax.data.rows.text_rows import text_row
-from bertjax.data.text.tokenizers import WordPiece
-from bertjax.data.text.vocabularies import SPECIALS
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.tasks.bert import BertTask, batch_specs
 from bertjax.tasks.fine_tuning import ClassifierConfig

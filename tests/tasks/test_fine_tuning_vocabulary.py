@@ -8,8 +8,9 @@ import pytest
 
 from bertjax.config import build_part
 from bertjax.configs.classification import get_config
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import load_wordpiece
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from bertjax.experiments import classification
 from tests.tiny import check_message

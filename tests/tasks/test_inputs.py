@@ -17,8 +17,9 @@ import pytest
 from bertjax import experiments
 from bertjax.config import build_part
 from bertjax.contract import BadInput
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import load_tokenizer
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from bertjax.interop.vocabularies import open_vocabularies
 from bertjax.modes import config_values, stages

@@ -22,7 +22,7 @@ from bertjax.data.readers.lines import BadRows, RowError, check_text, of_row
 from bertjax.data.readers.tables import Row, TableConfig, key_of
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import is_too_long, text_fields
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer, Tokenizer
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Limits = Mapping[str, str]
@@ -268,7 +268,7 @@ class TableCodec(ParsedCodec[R], TrainingCodec[R]):
     example: ClassVar[Any]
     column_key: ClassVar[str]
     config: TableConfig
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
 
     def key(self) -> Any:
         return [key_of(self.config), self.tokenizer.key]

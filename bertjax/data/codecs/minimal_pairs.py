@@ -18,7 +18,8 @@ from bertjax.data.readers.kinds import TABLES, kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.data.rows.stored import Row, fields_of
 from bertjax.data.rows.text_rows import segmented, text_row
-from bertjax.data.text.tokenizers import Tokenizer, separate_punctuation
+from bertjax.data.text.tokenizers import EncoderTokenizer
+from bertjax.data.text.wordpiece import separate_punctuation
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class SentenceCodec(ParsedCodec[Sentence]):
     """
 
     splits_tabs = False
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
     max_positions: int
     method: str
     direction: str

@@ -21,7 +21,7 @@ from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields, Ragged, fields_of
 from bertjax.data.rows.text_rows import text_fields, unit_rows
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 
 
 class Texts(NamedTuple):
@@ -42,7 +42,7 @@ class TextCodec(ParsedCodec[Texts]):
       has_tabs: see `Codec`.
     """
 
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
     seq_len: int
     columns: Columns
     has_tabs: bool = True

@@ -39,7 +39,7 @@ from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
 from bertjax.data.text import vocabulary_config, word_counts
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import KINDS, WORDPIECE, AddedTokensConfig
 from bertjax.errors import UserError
 from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once, read_manifest
@@ -359,7 +359,7 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
             )
 
 
-def _vocabulary(config: CorpusConfig, folder: Path) -> Tokenizer:
+def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
     named = Path(config.vocab_file) if config.vocab_file else vocabulary_config.saved_file(folder)
     if named:

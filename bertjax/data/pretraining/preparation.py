@@ -18,8 +18,9 @@ from jaxtyping import Int32, Int64, UInt64
 
 from bertjax.data.parts import Parts
 from bertjax.data.text import byte_bpe_trainer, sentences, vocabulary_config, word_counts, wordpiece_trainer
-from bertjax.data.text.tokenizers import Tokenizer, WordPiece
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import WORDPIECE, load_saved
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.data.workers import gather, map_blocks
 from bertjax.progress import track
 
@@ -100,7 +101,9 @@ def train_vocabulary(counts: word_counts.TrainingCounts, vocab_size: int) -> lis
     return vocab
 
 
-def train_tokenizer(counts: word_counts.TrainingCounts, vocab_size: int, kind: str, lowercase: bool) -> Tokenizer:
+def train_tokenizer(
+    counts: word_counts.TrainingCounts, vocab_size: int, kind: str, lowercase: bool
+) -> EncoderTokenizer:
     """Trains a tokenizer of a kind. Logs a warning if the text gives fewer than `vocab_size` tokens."""
     if kind == WORDPIECE:
         return WordPiece(train_vocabulary(counts, vocab_size), lowercase)
@@ -236,7 +239,7 @@ def _count_words(block: Block, lowercase: bool, kind: str = WORDPIECE) -> tuple[
 
 
 @functools.cache
-def _tokenizer(vocab_dir: Path) -> Tokenizer:
+def _tokenizer(vocab_dir: Path) -> EncoderTokenizer:
     return load_saved(vocab_dir)
 
 

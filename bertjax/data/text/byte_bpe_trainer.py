@@ -5,8 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bertjax.data.text import bpe_trainer, library_tokenizers
-from bertjax.data.text.library_tokenizers import BYTE_CHARS, LibraryTokenizer
+from bertjax.data.text import bpe_trainer, library_encoders
+from bertjax.data.text.library_encoders import BYTE_CHARS
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 
@@ -22,8 +23,8 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     # Each different string between spaces is split once, which takes a tenth of the time. Only a run of several
     # characters of white space depends on what surrounds it.
     chunks = Counter(itertools.chain.from_iterable(map(_chunks, texts)))
-    normalize = library_tokenizers.byte_normalizer(lowercase).normalize_str
-    split = library_tokenizers.byte_splitter().pre_tokenize_str
+    normalize = library_encoders.byte_normalizer(lowercase).normalize_str
+    split = library_encoders.byte_splitter().pre_tokenize_str
     counts: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in split(normalize(chunk)):
@@ -31,7 +32,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
     return counts
 
 
-def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Sequence[str] = ()) -> LibraryTokenizer:
+def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Sequence[str] = ()) -> EncoderTokenizer:
     """Trains a tokenizer of at most `vocab_size` tokens: special tokens, the 256 bytes, and merged pieces.
 
     `bpe_trainer.train` has the rules for merges.
@@ -49,7 +50,7 @@ def train(counts: Mapping[str, int], vocab_size: int, lowercase: bool, more: Seq
         expected = f"at least {MIN_VOCAB_SIZE + len(more)}, for {len(special)} special tokens and all bytes"
         raise UserError("config key data.vocab_size", got=vocab_size, expected=expected, fix="raise it")
     bpe = bpe_trainer.train(counts, dict.fromkeys(BYTE_CHARS, 1), vocab_size, special, coverage=1.0)
-    return library_tokenizers.byte_level(bpe, lowercase, special)
+    return library_encoders.byte_level(bpe, lowercase, special)
 
 
 def _chunks(text: str) -> Iterator[str]:

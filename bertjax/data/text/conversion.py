@@ -103,10 +103,7 @@ def _byte_level(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
 def _sentencepiece(path: Path, name: str, config: Mapping[str, Any]) -> Tokenizer:
     """Returns the tokenizer of a SentencePiece model, as a class of transformers opens it."""
     settings = {key: config.get(key, default) for key, default in _CLASSES[name].settings.items()}
-    try:
-        model = Message(path.read_bytes(), str(path))
-    except OSError as error:
-        raise UserError(str(path), got=error.strerror, expected="a readable file", fix="correct the path") from None
+    model = Message(vocabularies.read_bytes(path, "correct the path"), str(path))
     trainer, charsmap = model.message(2), model.message(3).content(2)
     pieces = model.messages(1)
     tokenizer = Tokenizer(_model([(piece.text(1), piece.number(2)) for piece in pieces], name, trainer, str(path)))

@@ -1,381 +1,176 @@
-"""Tokenizers of the `tokenizers` library: byte-level BPE and SentencePiece's kinds, from a tokenizer.json."""
+"""Tokenizers of the `tokenizers` library for text generation: any tokenizer.json."""
 
-import functools
 import hashlib
-import itertools
 import json
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
+from tokenizers import processors
 
-from bertjax.data.text import conversion, vocabularies
-from bertjax.data.text.bpe_trainer import Bpe
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import Pieces, Tokenizer, encodable, normalize, save_settings
-from bertjax.data.text.vocabularies import CONTINUATION, MASK, OF_ROBERTA, ROLES, SPECIALS, Added
+from bertjax.data.text.tokenizers import Tokenizer, encodable
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import write_files
 
 FILE = "tokenizer.json"
-_USUAL = (SPECIALS, OF_ROBERTA)
-_MAX_GAPS = 10  # ids per token of a vocabulary, above which the ids are considered wrong
-_SPACE = "\u2581"  # SentencePiece's symbol
-_BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's token of a byte
-_UNDECODED = "\ufffd"
+SPACE = "\u2581"  # SentencePiece's symbol
+
+# The names of special tokens in published vocabularies. The first name that exists is used.
+PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
+_UNKS = ("<unk>", "[UNK]", "<UNK>")
+_STARTS = ("<s>", "[CLS]", "<bos>", "[BOS]", "<BOS>")
+_ENDS = ("</s>", "[SEP]", "<eos>", "[EOS]", "<EOS>", "<|endoftext|>")
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer of the library: byte-level BPE (GPT-2, RoBERTa), or BPE or Unigram on "\u2581" (SentencePiece).
+    """A tokenizer of the library with a padding and an end token.
 
-    A token starts a word if a space, a punctuation mark or a Chinese character is first in it.
+    An unknown character is decoded as the name of the unknown token.
     """
 
     def __init__(
-        self, content: str, special: Sequence[str], template: Template | None = None, where: str = "the vocabulary"
+        self, library: Library, vocab_size: int, special: tuple[int, int | None, int, int], ordinary: Container[str]
     ) -> None:
-        """Opens a tokenizer.
+        """Initializes the tokenizer.
 
         Args:
-          content: the content of a tokenizer.json, whose post_processor is not read.
-          special: the names of the special tokens, in the order of `ROLES`; "" for the usual name.
-          template: the special tokens around texts. Default: those of BERT.
-          where: the name of the file, for messages.
-        Raises:
-          UserError: if the content is not a tokenizer.json of these kinds, or a special token is missing.
+          library: the tokenizer of the library.
+          vocab_size: V, which is above all ids.
+          special: the ids of the padding, unknown, start and end tokens.
+          ordinary: the names of special tokens that are ordinary text.
         """
-        try:
-            tokenizer = Library.from_str(content)
-        except Exception as error:  # the library raises no narrower type
-            fix = "copy the file again, or save it again with the tokenizers library"
-            raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        self._post_processor = _state(tokenizer.post_processor)
-        tokenizer.post_processor = None  # special tokens are added by the caller
-        if isinstance(tokenizer.model, models.BPE):
-            tokenizer.model.dropout = None  # ids would be random
-        if _state(tokenizer.pre_tokenizer) == _state(_spaced_once()):  # as `save` writes it
-            tokenizer.pre_tokenizer = byte_splitter()
-        self._content = tokenizer.to_str()
-        steps = json.loads(self._content)
-        is_byte_level = _is_byte_level(steps, where)
-        ids = tokenizer.get_vocab(with_added_tokens=True)
-        self.special = _names(special, ids, where, needs_unk=not is_byte_level)
-        self._tokenizer = with_ordinary_tokens(tokenizer, self._ordinary)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[name] for name in self.special)
-        self.template = template or Template.of_bert(self.cls_id, self.sep_id)
-        self.vocab = _by_id(ids, where)
-        self.vocab_size = len(self.vocab)
-        self.lowercase = any(
-            step["type"] == "Lowercase" or step.get("lowercase", False)
-            for step in _parts(steps["normalizer"], "normalizers")
-        )
-        added = {token["id"] for token in steps["added_tokens"]}
-        contents = [
-            token.encode() if number in added else _bytes(token, is_byte_level)
-            for number, token in enumerate(self.vocab)
-        ]
-        # U+FFFD stands for incomplete characters.
-        self._texts = [content.decode("utf-8", "replace") for content in contents]
-        self.is_continuation = np.array(list(map(_continues, contents, self._texts)))
-        self.is_continuation[sorted(added)] = False
-        self._is_blank: Bool[np.ndarray, " V"] = np.array([text.isspace() for text in self._texts])
-
-    def __reduce__(self) -> tuple[type["LibraryTokenizer"], tuple[Any, ...]]:
-        return LibraryTokenizer, (self._content, self.special, self.template)
-
-    @property
-    def _ordinary(self) -> set[str]:
-        """The names of special tokens that are ordinary text."""
-        return {*self.special, *itertools.chain(*_USUAL)}
-
-    def with_added(self, tokens: Sequence[Added]) -> "LibraryTokenizer":
-        """See `Tokenizer.with_added`."""
-        tokenizer = Library.from_str(self._content)
-        tokenizer.add_tokens([token.of_library for token in tokens])
-        return LibraryTokenizer(tokenizer.to_str(), self.special, self.template)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id = special
+        self.template = Template.of_marian(self.sep_id)
+        self.vocab_size = vocab_size
+        self.normalization = _steps(state(library.normalizer))
+        self._library = with_ordinary(library, ordinary)
 
     @classmethod
-    def from_file(cls, path: Path) -> "LibraryTokenizer":
-        """Reads a tokenizer.json, or a file of an older folder; see `conversion`.
+    def from_json(cls, content: str, where: str = "the vocabulary") -> "LibraryTokenizer":
+        """Opens a tokenizer by the names of its special tokens.
 
-        Files of transformers in its folder name the special tokens, and the template if a tokenizer.json has none.
-
+        Args:
+          content: the content of a tokenizer.json.
+          where: the name of the file, for messages.
         Raises:
-          UserError: if a file cannot be read, or the constructor raises it.
+          UserError: if it is not a tokenizer.json, or has no padding or end token.
         """
-        content = conversion.read(path) if conversion.is_convertible(path) else _read(path)
-        folder = path.parent
-        named = vocabularies.read_special_names(folder)
-        names = {"cls": named.get("bos", ""), "sep": named.get("eos", ""), **named}
-        found = cls(content, [names.get(role, "") for role in ROLES], where=str(path))
-        added = vocabularies.read_added(folder, found.special)
-        known = {Added(**token) for token in json.loads(found._content)["added_tokens"]} if added else set()
-        if not known.issuperset(added):
-            found = found.with_added([token for token in added if token not in known])
-            vocabularies.check_added(added, found._tokenizer.get_vocab(with_added_tokens=True), str(folder))
-        kind = conversion.kind_of(path) if conversion.is_convertible(path) else vocabularies.tokenizer_class(folder)
-        ids = found.cls_id, found.sep_id
-        found.template = vocabularies.folder_template(folder, kind, found._post_processor, *ids, found.vocab_size)
-        return found
+        library = open_library(content, where)
+        library.post_processor = None  # the template states the special tokens
+        ids = library.get_vocab(with_added_tokens=True)
+        pad, unk, start, end = (_first(names, ids) for names in (PADS, _UNKS, _STARTS, _ENDS))
+        if pad is None:
+            raise without(where, f"a padding token ({', '.join(PADS)})")
+        if end is None:
+            raise without(where, f"an end token ({', '.join(_ENDS)})")
+        special = (pad, unk, pad if start is None else start, end)
+        return cls(library, max(ids.values()) + 1, special, {name for name in ids if ids[name] in special})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LibraryTokenizer.from_json, (self._library.to_str(),)
 
     @property
-    def content(self) -> list[Any]:
-        """See `Tokenizer.content`."""
-        return [self._content, self.special]
-
-    @property
-    def key(self) -> list[Any]:
-        """See `Tokenizer.key`."""
-        return [hashlib.sha256(json.dumps(self.content).encode()).hexdigest(), *self._unlike_bert]
-
-    def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
-        """Writes tokenizer.json and tokenizer_config.json; see `Tokenizer.save`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "vocab.txt").unlink(missing_ok=True)  # of a WordPiece vocabulary that was here before
-        tokenizer = self._written()
-        tokenizer.post_processor = self.template.processor(self.vocab)
-        with completed(folder / FILE) as path:
-            tokenizer.save(str(path))
-        settings = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            **{f"{role}_token": name for role, name in zip(ROLES, self.special, strict=True)},
-            "clean_up_tokenization_spaces": False,
-            "model_input_names": ["input_ids", *["token_type_ids"] * token_types, "attention_mask"],
-        }
-        save_settings(folder, settings, max_length)
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._library.to_str(pretty=True).encode()).hexdigest()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """See `Tokenizer.encode_batch`."""
-        encodings = self._tokenizer.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
+        encodings = self._library.encode_batch_fast(list(map(encodable, texts)), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
-        """See `Tokenizer.encode_parts`."""
-        return self.encode_batch([f" {part}" if number else part for number, part in enumerate(parts)])
+    def normalized(self, text: str) -> str:
+        normalizer = self._library.normalizer
+        return without_marks(normalizer.normalize_str(text)) if normalizer else text
 
-    def encode_with_offsets(self, text: str) -> Pieces:
-        """See `Tokenizer.encode_with_offsets`."""
-        encoding = self._tokenizer.encode(encodable(text), add_special_tokens=False)
-        ids = np.array(encoding.ids, np.int32)
-        starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-        size = len(text)
-        is_space = np.fromiter(map(str.isspace, text), bool, size)
-        ends = _after_dropped(starts, ends, is_space)
-        visible = np.flatnonzero(~is_space)
-        # The first visible character from each position on, and the end of the last one before it.
-        following, preceding = np.append(visible, size), np.append(0, visible + 1)
-        starts, ends = following[np.searchsorted(visible, starts)], preceding[np.searchsorted(visible, ends)]
-        # A space that the tokenizer puts before the text has the range of the first character.
-        ends = np.where(self._is_blank[ids], np.minimum(starts, ends), ends)
-        return Pieces(ids, starts, np.maximum.accumulate(ends))
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, which `transformers.AutoTokenizer` can also open."""
+        save_library(Library.from_str(self._library.to_str()), self, folder)
 
-    def encode_with_masks(self, text: str) -> list[int]:
-        """See `Tokenizer.encode_with_masks`. The tokenizer's own name of the mask token is also recognized."""
-        text = encodable(text).replace(MASK, self.special[-1])
-        return list(self._with_masks.encode(text, add_special_tokens=False).ids)
-
-    @functools.cached_property
-    def _with_masks(self) -> Library:
-        """The tokenizer that finds the mask token in a text, and no other special token."""
-        tokenizer, mask = self._written(), self.special[-1]
-        if all(token.content != mask for token in tokenizer.get_added_tokens_decoder().values()):
-            tokenizer.add_special_tokens([AddedToken(mask, normalized=False)])
-        return with_ordinary_tokens(tokenizer, self._ordinary - {mask})
-
-    def _written(self) -> Library:
-        """The tokenizer as it is saved: the same ids, but no space is put after a mask."""
-        tokenizer = Library.from_str(self._content)
-        if _state(tokenizer.pre_tokenizer) == _state(byte_splitter()):
-            tokenizer.pre_tokenizer = _spaced_once()
-        return tokenizer
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `Tokenizer.decode`."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False).strip()
-
-    def names(self, ids: Sequence[int]) -> list[str]:
-        """See `Tokenizer.names`. Tokens that are not whole characters are written as in the vocabulary's file."""
-        return [self._bert_names.get(token) or self._name(token) for token in ids]
-
-    def _name(self, token: int) -> str:
-        text = self._texts[token].strip()
-        name = text if text and _UNDECODED not in text else self.vocab[token]
-        return f"{CONTINUATION}{name}" if self.is_continuation[token] else name
+    def _text(self, ids: list[int]) -> str:
+        return self._library.decode(ids, skip_special_tokens=False)
 
 
-def with_ordinary_tokens(tokenizer: Library, special: Container[str]) -> Library:
-    """Returns the tokenizer that finds all added tokens in a text except `special` ones, whose names are ordinary text.
+def open_library(content: str, where: str) -> Library:
+    """Returns the library's tokenizer of a tokenizer.json, without padding and truncation.
+
+    Raises:
+      UserError: if the content is not a tokenizer.json; it names `where`.
+    """
+    try:
+        library = Library.from_str(content)
+    except Exception as error:  # the library raises no narrower type
+        fix = "copy the file again, or save it again with the tokenizers library"
+        raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
+    library.no_padding()
+    library.no_truncation()
+    return library
+
+
+def with_ordinary(library: Library, ordinary: Container[str]) -> Library:
+    """Returns the tokenizer that finds all added tokens in a text except those whose names are ordinary text.
 
     Other special tokens, such as names of languages, become tokens that a text may contain.
     """
-    added = tokenizer.get_added_tokens_decoder().values()
-    others = {token.content for token in added if token.special and token.content not in special}
+    added = library.get_added_tokens_decoder().values()
+    others = {token.content for token in added if token.special and token.content not in ordinary}
     if others:
-        values = json.loads(tokenizer.to_str())
+        values = json.loads(library.to_str())
         for token in values["added_tokens"]:
             token["special"] = token["special"] and token["content"] not in others
-        tokenizer = Library.from_str(json.dumps(values))
-    tokenizer.encode_special_tokens = True
-    return tokenizer
+        library = Library.from_str(json.dumps(values))
+    library.encode_special_tokens = True
+    return library
 
 
-def _read(path: Path) -> str:
-    """Returns the text of a tokenizer.json."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) else f"a byte that is not UTF-8 ({error.reason})"
-        fix = "correct the path, or copy the file again"
-        raise UserError(str(path), got=got, expected="a readable tokenizer.json", fix=fix) from None
-
-
-def byte_level(bpe: Bpe, lowercase: bool, special: Sequence[str]) -> LibraryTokenizer:
-    """Returns byte-level BPE. A space is put before each text, so that its first word is like any other.
+def save_library(library: Library, tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, with which transformers appends the end token to a source.
 
     Args:
-      bpe: the vocabulary and the merges, over the characters that stand for bytes.
-      lowercase: whether text is lowercased.
-      special: the tokens of `bpe.vocab` that are special, `SPECIALS` first.
+      library: the tokenizer of the library.
+      tokenizer: the tokenizer whose special tokens are written.
+      folder: the folder; created if necessary.
     """
-    tokenizer = Library(models.BPE({token: i for i, token in enumerate(bpe.vocab)}, bpe.merges))
-    tokenizer.normalizer = byte_normalizer(lowercase)
-    tokenizer.pre_tokenizer = byte_splitter()
-    # Removes the space before the text.
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    # As in RoBERTa and ModernBERT, the mask token includes the space before it.
-    tokenizer.add_special_tokens(
-        [AddedToken(token, lstrip=token == MASK, normalized=False, special=True) for token in special]
-    )
-    return LibraryTokenizer(tokenizer.to_str(), SPECIALS)
+    special = {"pad_token": tokenizer.pad_id, "eos_token": tokenizer.sep_id, "unk_token": tokenizer.unk_id}
+    if tokenizer.cls_id != tokenizer.pad_id:
+        special["bos_token"] = tokenizer.cls_id
+    names = {key: library.id_to_token(token) for key, token in special.items() if token is not None}
+    end = names["eos_token"]
+    library.post_processor = processors.TemplateProcessing(["$A", end], special_tokens=[(end, tokenizer.sep_id)])
+    # As here, names of special tokens in a text are ordinary text.
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **names,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    config_json = json.dumps(config, indent=2, ensure_ascii=False)
+    write_files(folder, {FILE: library.to_str(pretty=True), "tokenizer_config.json": config_json})
 
 
-def byte_normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """Returns the normalizer of `byte_level`: NFC, and lowercasing."""
-    nfc = normalizers.NFC()
-    # Lowercasing can change the normal form, so it is applied again.
-    return normalizers.Sequence([nfc, normalizers.Lowercase(), nfc]) if lowercase else nfc
+def without_marks(text: str) -> str:
+    """Returns normalized text with `SPACE` replaced by spaces, without the one before the text."""
+    return text.replace(SPACE, " ").removeprefix(" ")
 
 
-def byte_splitter() -> pre_tokenizers.PreTokenizer:
-    """Returns the splitter of `byte_level`, which splits text into words of characters that stand for bytes."""
-    return pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+def without(where: str, token: str) -> UserError:
+    """Returns the error about a vocabulary without a token that text generation needs."""
+    fix = "add the token to the vocabulary, or use another vocabulary"
+    expected = "a vocabulary for text generation"
+    return UserError(where, got=f"a vocabulary without {token}", expected=expected, fix=fix)
 
 
-def _spaced_once() -> pre_tokenizers.PreTokenizer:
-    """Returns `byte_splitter` without a space before the text after a special token, where the library splits first.
-
-    Training replaces tokens by masks, so it has no such space.
-    """
-    space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
-    return pre_tokenizers.Sequence([space, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
-
-
-def _state(step: Any) -> Any:
+def state(step: Any) -> Any:
     """Returns a step of a tokenizer as in a tokenizer.json; None for none."""
     return step and json.loads(step.__getstate__())
 
 
-def _is_byte_level(steps: Mapping[str, Any], where: str) -> bool:
-    """Returns whether tokens are bytes. Raises UserError for unsupported kinds of tokenizers."""
-    model = steps["model"]["type"]
-    splitters = [step["type"] for step in _parts(steps["pre_tokenizer"], "pretokenizers")]
-    is_byte_level = "ByteLevel" in splitters
-    spaces = [step.get("content") for step in _parts(steps["normalizer"], "normalizers") if step["type"] == "Replace"]
-    if model not in ("BPE", "Unigram") or not (is_byte_level or "Metaspace" in splitters or _SPACE in spaces):
-        raise UserError(
-            where,
-            got=f"a tokenizer of type {model} with the pre-tokenizer {' and '.join(splitters) or 'none'}",
-            expected="byte-level BPE, or BPE or Unigram with the pre-tokenizer Metaspace or spaces replaced by it",
-            fix="use such a tokenizer, or a WordPiece vocabulary (vocab.txt)",
-        )
-    return is_byte_level
+def _first(names: Iterable[str], ids: Mapping[str, int]) -> int | None:
+    return next((ids[name] for name in names if name in ids), None)
 
 
-def _parts(step: Mapping[str, Any] | None, key: str) -> Sequence[Mapping[str, Any]]:
-    """Returns the steps of a sequence in a tokenizer.json, or a single step."""
-    if step is None:
-        return []
-    return [each for inner in step[key] for each in _parts(inner, key)] if step["type"] == "Sequence" else [step]
-
-
-def _names(special: Sequence[str], ids: Mapping[str, int], where: str, *, needs_unk: bool) -> tuple[str, ...]:
-    """Returns the names of the special tokens, in the order of `ROLES`. Without unknown text, padding stands for it."""
-    found: list[str] = []
-    missing: list[str] = []
-    for role, name, *usual in zip(ROLES, special, *_USUAL, strict=True):
-        candidates = [name] if name else usual
-        candidates += found[:1] if role == "unk" and not needs_unk else []
-        known = next((each for each in candidates if each in ids), "")
-        found.append(known)
-        if not known:
-            missing.append(f"{role}_token ({' or '.join(candidates)})")
-    if missing:
-        raise UserError(
-            where,
-            got=f"a vocabulary without {', '.join(missing)}",
-            expected="tokens for padding, unknown text, start, separator and mask",
-            fix="add the tokens to the vocabulary, or name others in tokenizer_config.json beside the file "
-            '({"pad_token": ..., "mask_token": ...})',
-        )
-    return tuple(found)
-
-
-def _by_id(ids: Mapping[str, int], where: str) -> tuple[str, ...]:
-    """Returns the tokens in the order of their ids; "" for unused ids."""
-    size = max(ids.values()) + 1
-    if size > _MAX_GAPS * len(ids):
-        expected = "ids with few gaps, because each has an embedding"
-        fix = "number the tokens from 0 on"
-        raise UserError(where, got=f"{len(ids)} tokens with ids up to {size - 1}", expected=expected, fix=fix)
-    vocab = [""] * size
-    for token, number in ids.items():
-        vocab[number] = token
-    return tuple(vocab)
-
-
-def _bytes(token: str, is_byte_level: bool) -> bytes:
-    """Returns the bytes of a token, with a space where a word starts."""
-    if not is_byte_level:
-        byte = _BYTE.fullmatch(token)
-        return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
-    return bytes(_BYTES[char] for char in token) if all(char in _BYTES for char in token) else token.encode()
-
-
-def _byte_table() -> dict[str, int]:
-    """Returns the byte that each character stands for in byte-level BPE (Radford et al. 2019, GPT-2's encoder.py).
-
-    Visible characters of Latin-1 stand for themselves, and characters from U+0100 on for the remaining bytes.
-    """
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTES = _byte_table()
-BYTE_CHARS = tuple(sorted(_BYTES))
-
-
-def _continues(content: bytes, text: str) -> bool:
-    """Returns whether a token continues a word: it starts with no space, punctuation mark or Chinese character.
-
-    A token of bytes may be the beginning of a character. From U+4000 to U+9FFF, most characters are Chinese.
-    """
-    if text[:1] == _UNDECODED and 0xE4 <= content[0] <= 0xE9:
-        return False
-    return bool(text) and " " not in normalize(text[0], lowercase=False)
-
-
-def _after_dropped(starts: np.ndarray, ends: np.ndarray, is_space: Bool[np.ndarray, " chars"]) -> np.ndarray:
-    """Returns the ends of ranges, extended over characters that normalization drops or joins to those before them."""
-    size = len(is_space)
-    depth = np.bincount(starts, minlength=size + 1) - np.bincount(ends, minlength=size + 1)
-    kept = np.flatnonzero((np.cumsum(depth[:size]) > 0) | is_space)
-    return np.append(kept, size)[np.searchsorted(kept, ends)]
+def _steps(normalizer: Mapping[str, Any] | None) -> str:
+    """Returns the names of the steps of a normalizer in a tokenizer.json, except those that mark spaces."""
+    steps = (normalizer or {}).get("normalizers", [normalizer] if normalizer else [])
+    names = (step["type"].lower() for step in steps if step["type"] not in ("Replace", "Prepend"))
+    return "+".join(dict.fromkeys(names))

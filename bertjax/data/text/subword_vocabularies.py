@@ -11,12 +11,22 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders
+
 from bertjax.config import Constrained, above, always, one_of
 from bertjax.data.parts import Parts
-from bertjax.data.text import bpe_trainer, subwords, word_counts, wordpiece_trainer
-from bertjax.data.text.subwords import SPECIALS, Splitter, Subwords
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text import bpe_trainer, sentencepiece_models, subwords, word_counts, wordpiece_trainer
+from bertjax.data.text.library_tokenizers import FILE, LibraryTokenizer, save_library
+from bertjax.data.text.sentencepiece_models import SentencePiece
+from bertjax.data.text.subwords import SPECIALS, Splitter
+from bertjax.data.text.templates import Template
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabularies import CONTINUATION, read_bytes
+from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.data.text.word_counts import TrainingCounts
+from bertjax.data.text.wordpiece import WordPiece
+from bertjax.errors import UserError
 from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
@@ -32,7 +42,7 @@ class SubwordConfig(Constrained, prefix="data"):
       subwords: the kind of vocabulary to train if no file is set: "bpe" (see `subwords.Splitter`), "wordpiece" (like
         BERT's) or "characters" (every code point; `vocab_size` is ignored).
       joint: whether both languages share one vocabulary.
-      vocab_file: the vocabulary file of the source, or of both (see `subwords.open_vocabulary`); empty to train.
+      vocab_file: the vocabulary file of the source, or of both (see `open_vocabulary`); empty to train.
       target_vocab_file: the vocabulary file of the target, if it is separate.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       lowercase: whether text is lowercased; "wordpiece" also strips accents. Not allowed for "characters", nor for a
@@ -67,29 +77,72 @@ class SubwordConfig(Constrained, prefix="data"):
 class Vocabularies(NamedTuple):
     """The vocabularies of the source and of the target; the same object if they are joint."""
 
-    source: Subwords
-    target: Subwords
+    source: Tokenizer
+    target: Tokenizer
 
     @property
     def fingerprint(self) -> str:
         """A digest that identifies both vocabularies."""
         return hashlib.sha256(f"{self.source.fingerprint} {self.target.fingerprint}".encode()).hexdigest()
 
-    def save(self, folder: Path) -> None:
-        """Writes a joint vocabulary to the folder, or separate ones to its subfolders `source` and `target`."""
-        if self.source is self.target:
-            self.source.save(folder)
-        else:
-            self.source.save(folder / "source")
-            self.target.save(folder / "target")
 
-    @classmethod
-    def load(cls, folder: Path) -> "Vocabularies":
-        """Reads the vocabularies that `save` wrote. Raises UserError if there are none."""
-        if (folder / "source").is_dir():
-            return cls(subwords.load(folder / "source"), subwords.load(folder / "target"))
-        joint = subwords.load(folder)
-        return cls(joint, joint)
+def save_side(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes one vocabulary to a folder, from which `load_side` and `transformers.AutoTokenizer` open it."""
+    tokenizer.save(folder)
+    if isinstance(tokenizer, WordPiece):  # which writes files for BERT
+        library = Library.from_file(str(folder / FILE))
+        library.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
+        save_library(library, tokenizer, folder)
+
+
+def load_side(folder: Path) -> Tokenizer:
+    """Returns the vocabulary that `save_side` wrote. Raises UserError if the folder has none."""
+    model = folder / sentencepiece_models.FILE
+    if model.exists():
+        return SentencePiece(_read(model), str(model))
+    if (folder / "vocab.txt").exists():
+        return _for_translation(WordPiece.load(folder))
+    return _library(folder / FILE)
+
+
+def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
+    """Opens the vocabulary at a path that a config names.
+
+    Args:
+      path: a tokenizer.json, a SentencePiece model (`.model` or `.spm`), a vocab.txt, or a folder with a
+        tokenizer.json, a vocab.txt or a `spm.model`.
+      lowercase: the casing of a vocab.txt. Must be False for the other kinds, which define their own casing.
+    Raises:
+      UserError: if the file does not exist or cannot be read, or `lowercase` is not allowed.
+    """
+    is_sentencepiece = path.suffix in (".model", ".spm")
+    if (path / "vocab.txt").exists() or not (path.is_dir() or is_sentencepiece or path.suffix == ".json"):
+        return _for_translation(load_wordpiece(path, lowercase))
+    if lowercase:
+        expected = f"False, because {path} defines its own casing"
+        fix = "remove the key, and lowercase the text beforehand if necessary"
+        raise UserError("config key data.lowercase", got=lowercase, expected=expected, fix=fix)
+    if path.is_dir():
+        return load_side(path)
+    return SentencePiece(_read(path), str(path)) if is_sentencepiece else _library(path)
+
+
+def _for_translation(tokenizer: WordPiece) -> WordPiece:
+    """Returns the tokenizer with the template of encoder-decoders, which the folders of a BERT do not state."""
+    return tokenizer.with_template(Template.of_marian(tokenizer.sep_id))
+
+
+def _library(path: Path) -> LibraryTokenizer:
+    try:
+        return LibraryTokenizer.from_json(_read(path).decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        got = f"a byte that is not UTF-8 ({error.reason})"
+        raise UserError(str(path), got=got, expected="a tokenizer.json in UTF-8", fix="copy the file again") from None
+
+
+def _read(path: Path) -> bytes:
+    fix = "give a tokenizer.json, a SentencePiece model or a vocab.txt"
+    return read_bytes(path, fix, "a readable vocabulary")
 
 
 def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) -> Vocabularies:
@@ -102,10 +155,10 @@ def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) 
       UserError: if a vocabulary cannot be read, or the text or `vocab_size` is too small for training.
     """
     if config.vocab_file:
-        source = subwords.open_vocabulary(Path(config.vocab_file), config.lowercase)
+        source = open_vocabulary(Path(config.vocab_file), config.lowercase)
         if config.joint:
             return Vocabularies(source, source)
-        return Vocabularies(source, subwords.open_vocabulary(Path(config.target_vocab_file), config.lowercase))
+        return Vocabularies(source, open_vocabulary(Path(config.target_vocab_file), config.lowercase))
     if config.joint:
         joint = train(config, itertools.chain.from_iterable(pairs()))
         return Vocabularies(joint, joint)
@@ -114,7 +167,7 @@ def make(config: SubwordConfig, pairs: Callable[[], Iterable[tuple[str, str]]]) 
     )
 
 
-def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
+def train(config: SubwordConfig, texts: Iterable[str]) -> Tokenizer:
     """Trains one vocabulary in bounded memory. The order of the texts has no influence.
 
     Raises:
@@ -126,7 +179,7 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Subwords:
     if config.subwords == "wordpiece":
         counts = _count(texts, functools.partial(wordpiece_trainer.count_words, lowercase=config.lowercase))
         vocab = wordpiece_trainer.train(counts.words, config.vocab_size, counts.characters)
-        trained: Subwords = subwords.WordPieceSubwords(WordPiece(vocab, config.lowercase))
+        trained: Tokenizer = _for_translation(WordPiece(vocab, config.lowercase))
     else:
         splitter = Splitter(config.normalization, config.lowercase)
         counts = _count(texts, splitter.count_words)
@@ -148,6 +201,6 @@ def _count(texts: Iterable[str], count_words: Callable[[list[str]], Counter[str]
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    left = iter(texts)
-    while block := list(itertools.islice(left, _BLOCK)):
+    remaining = iter(texts)
+    while block := list(itertools.islice(remaining, _BLOCK)):
         yield block

@@ -38,6 +38,11 @@ class Template:
         """Returns the template of RoBERTa, XLM-R, CamemBERT and MPNet: <s> A </s></s> B </s>, of one token type."""
         return cls((cls_id,), (sep_id, sep_id), (sep_id,), second_type=0)
 
+    @classmethod
+    def of_marian(cls, end_id: int) -> "Template":
+        """Returns the template of Marian and other encoder-decoders: A </s>, of one text."""
+        return cls((), (), (end_id,), second_type=0)
+
     def num_special(self, num_texts: int) -> int:
         """Returns the number of special tokens of a row of one or two texts."""
         return len(self.start) + (num_texts - 1) * len(self.between) + len(self.end)

@@ -154,7 +154,7 @@ def read_vocab(path: Path, special: Sequence[str] = SPECIALS) -> list[str]:
       UserError: if the path is not a readable file, the content is empty or not UTF-8, a special token is missing, a
         token occurs twice, or there are only special tokens.
     """
-    data = _read_bytes(path, fix="name a vocab.txt")
+    data = read_bytes(path, fix="name a vocab.txt")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -217,11 +217,12 @@ def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any])
     return longest
 
 
-def _read_bytes(path: Path, fix: str) -> bytes:
+def read_bytes(path: Path, fix: str, expected: str = "a readable file") -> bytes:
+    """Returns the content of a file. Raises UserError with `expected` and `fix` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(str(path), got=error.strerror, expected="a readable file", fix=fix) from error
+        raise UserError(str(path), got=error.strerror, expected=expected, fix=fix) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     fix = "restore the file"
     try:
-        value = json.loads(_read_bytes(path, fix))
+        value = json.loads(read_bytes(path, fix))
     except (ValueError, RecursionError) as error:
         raise UserError(str(path), got=str(error), expected="JSON in UTF-8", fix=fix) from error
     if not isinstance(value, dict):

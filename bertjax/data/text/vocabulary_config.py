@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertjax.config import Constrained, always, choice
-from bertjax.data.text import byte_bpe_trainer, conversion, library_tokenizers, wordpiece_trainer
-from bertjax.data.text.library_tokenizers import LibraryTokenizer
-from bertjax.data.text.tokenizers import Tokenizer, WordPiece
+from bertjax.data.text import byte_bpe_trainer, conversion, library_encoders, wordpiece_trainer
+from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabularies import Added, library_model, states_casing
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 
 WORDPIECE, BYTE_BPE = KINDS = ("wordpiece", "byte_bpe")  # the kinds that can be trained
@@ -51,7 +52,7 @@ class AddedTokensConfig(Constrained, prefix="data"):
         self.check(is_given or not self.add_tokens, "add_tokens", "a vocabulary to add tokens to", fix=fix)
 
 
-def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+def with_tokens(tokenizer: EncoderTokenizer, tokens: Sequence[str]) -> EncoderTokenizer:
     """Returns a tokenizer with the tokens of `AddedTokensConfig.add_tokens`, whose ids follow those of the others.
 
     Raises:
@@ -74,7 +75,7 @@ def with_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     return found
 
 
-def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) -> Tokenizer:
+def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) -> EncoderTokenizer:
     """Opens a vocabulary: a vocab.txt, a tokenizer.json, a file of `conversion.FILES`, or a folder of one of them.
 
     The first of these files in a folder is opened. Folders may also be those that `load_wordpiece` accepts.
@@ -90,7 +91,7 @@ def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) 
     library = _library(path)
     if library is None:
         return with_tokens(load_wordpiece(path, lowercase), add_tokens)
-    tokenizer = LibraryTokenizer.from_file(library)
+    tokenizer = LibraryEncoderTokenizer.from_file(library)
     _check_casing(tokenizer, lowercase, path)
     return with_tokens(tokenizer, add_tokens)
 
@@ -111,10 +112,10 @@ def load_wordpiece(path: Path, lowercase: bool) -> WordPiece:
     return tokenizer
 
 
-def load_saved(folder: Path) -> Tokenizer:
+def load_saved(folder: Path) -> EncoderTokenizer:
     """Opens the tokenizer that `Tokenizer.save` wrote to a folder. Raises UserError if it is missing or unreadable."""
     library = _library(folder)
-    return WordPiece.load(folder) if library is None else LibraryTokenizer.from_file(library)
+    return WordPiece.load(folder) if library is None else LibraryEncoderTokenizer.from_file(library)
 
 
 def vocabulary_folder(path: Path) -> Path:
@@ -131,7 +132,7 @@ def vocabulary_folder(path: Path) -> Path:
 
 def saved_file(folder: Path) -> Path | None:
     """Returns the vocabulary file of a folder; None if there is none."""
-    paths = (folder / name for name in ("vocab.txt", library_tokenizers.FILE, *conversion.FILES))
+    paths = (folder / name for name in ("vocab.txt", library_encoders.FILE, *conversion.FILES))
     return next((path for path in paths if path.exists()), None)
 
 
@@ -144,7 +145,7 @@ def casing(path: Path) -> bool | None:
     path = vocabulary_folder(path)
     library = _library(path)
     if library is not None:
-        return LibraryTokenizer.from_file(library).lowercase
+        return LibraryEncoderTokenizer.from_file(library).lowercase
     return WordPiece.load(path).lowercase if path.is_dir() and states_casing(path) else None
 
 
@@ -168,7 +169,7 @@ def count_words(kind: str, texts: Iterable[str], lowercase: bool) -> Counter[str
 
 
 def _library(path: Path) -> Path | None:
-    """Returns the file of a `LibraryTokenizer`; None for WordPiece and other files."""
+    """Returns the file of a `LibraryEncoderTokenizer`; None for WordPiece and other files."""
     if not path.is_dir():
         return path if path.suffix == ".json" or conversion.is_convertible(path) else None
     found = saved_file(path)
@@ -178,7 +179,7 @@ def _library(path: Path) -> Path | None:
     return None if is_wordpiece else found
 
 
-def _check_casing(tokenizer: Tokenizer, lowercase: bool, path: Path) -> None:
+def _check_casing(tokenizer: EncoderTokenizer, lowercase: bool, path: Path) -> None:
     if tokenizer.lowercase != lowercase:
         expected = f"{tokenizer.lowercase}, the casing of the tokenizer in {path}"
         fix = f"set --config.data.lowercase={tokenizer.lowercase}"

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from bertjax.data.text.bpe_trainer import Merges
-from bertjax.data.text.tokenizers import normalize
 from bertjax.data.text.vocabularies import CONTINUATION, GOOGLE_WORD_CHARS, SPECIALS
+from bertjax.data.text.wordpiece import normalize
 from bertjax.errors import UserError
 
 ALPHABET_LIMIT = 1000  # characters

@@ -3,7 +3,7 @@
 >>> folder, raw = Path("opus-mt-en-de"), json.loads(Path("opus-mt-en-de/config.json").read_text())
 >>> config = EncoderDecoderConfig(**marian.read_config(raw, folder))
 >>> params = marian.load(folder, shapes, raw)  # of `EncoderDecoder(config).init`
->>> source, target = marian.open_subwords(folder, raw)
+>>> source, target = marian.open_tokenizers(folder, raw)
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from bertjax.decoding import generation
 from bertjax.interop import huggingface, json_files, marian_tensors
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.huggingface import CONFIG_FILE
-from bertjax.interop.marian_subwords import MarianSubwords, read_subwords
+from bertjax.interop.marian_tokenizers import Marian, read_tokenizers
 from bertjax.interop.published import Published, determined
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
@@ -78,7 +78,7 @@ _ALIKE = {"decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim
 
 
 class SpecialIds(NamedTuple):
-    """The ids of special tokens, with the field names of vocabularies."""
+    """The ids of special tokens that generation needs."""
 
     pad_id: int
     bos_id: int  # the decoder's first input
@@ -126,8 +126,8 @@ def read_special_ids(raw: Mapping[str, Any], folder: Path) -> SpecialIds:
       UserError: if an id is missing.
     """
     keys = {"pad_id": "pad_token_id", "bos_id": "decoder_start_token_id", "eos_id": "eos_token_id"}
-    found = json_files.fields(raw, {field: (key, int) for field, key in keys.items()}, folder / CONFIG_FILE)
-    return SpecialIds(**found)
+    ids = json_files.fields(raw, {field: (key, int) for field, key in keys.items()}, folder / CONFIG_FILE)
+    return SpecialIds(**ids)
 
 
 def read_generation(folder: str | Path) -> dict[str, Any]:
@@ -136,27 +136,25 @@ def read_generation(folder: str | Path) -> dict[str, Any]:
     return json_files.read_json(path, dict) if path.exists() else {}
 
 
-def open_subwords(folder: Path, raw: Mapping[str, Any]) -> tuple[MarianSubwords, MarianSubwords]:
+def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Marian, Marian]:
     """Returns the vocabularies of source and target, checked against the model in the same folder.
 
     Args:
       folder: the folder.
       raw: the content of its config.json.
     Raises:
-      UserError: see `read_subwords`; also if they have more tokens than the model, or other special ids.
+      UserError: see `read_tokenizers`; also if they have more tokens than the model, or other special ids.
     """
-    sides = read_subwords(folder)
+    sides = read_tokenizers(folder)
     values = read_config(raw, folder)
     special = read_special_ids(raw, folder)
     sizes = (values["source_vocab_size"], values["target_vocab_size"])
-    for name, subwords, size in zip(("source", "target"), sides, sizes, strict=True):
-        if subwords.vocab_size > size:
-            refuse(
-                f"{folder}: vocabulary of the {name}", f"{subwords.vocab_size} tokens", f"at most the model's {size}"
-            )
-    found = SpecialIds(sides[1].pad_id, sides[1].bos_id, sides[1].eos_id)
-    if found != special:
-        refuse(f"{folder}: vocabulary of the target", f"{found}", f"{special}, as in {CONFIG_FILE}")
+    for name, side, size in zip(("source", "target"), sides, sizes, strict=True):
+        if side.vocab_size > size:
+            refuse(f"{folder}: vocabulary of the {name}", f"{side.vocab_size} tokens", f"at most the model's {size}")
+    of_target = SpecialIds(sides[1].pad_id, sides[1].cls_id, sides[1].sep_id)
+    if of_target != special:
+        refuse(f"{folder}: vocabulary of the target", f"{of_target}", f"{special}, as in {CONFIG_FILE}")
     return sides
 
 
@@ -188,7 +186,7 @@ def save(
 ) -> None:
     """Writes config.json, generation_config.json and model.safetensors for `MarianMTModel.from_pretrained`.
 
-    Each file appears under its name only when it is complete. `MarianSubwords.save` writes the vocabularies.
+    Each file appears under its name only when it is complete. `Marian.save` writes the vocabularies.
 
     Args:
       folder: the folder; created if needed. Other files in it are kept.
@@ -252,7 +250,7 @@ class Folder(Published):
     @functools.cached_property
     def vocabularies(self) -> SavedVocabularies:
         """See `Published.vocabularies`."""
-        return open_vocabularies(self.path, lambda: open_subwords(self.path, self.config))
+        return open_vocabularies(self.path, lambda: open_tokenizers(self.path, self.config))
 
     @functools.cached_property
     def settings(self) -> Mapping[str, Any]:
@@ -264,8 +262,8 @@ class Folder(Published):
             _log.warning("%s/%s has %s, which bertjax ignores", self.path, GENERATION_FILE, ", ".join(others))
         forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
         unk_id, where = self.vocabularies.target.unk_id if forbids else None, str(self.path / GENERATION_FILE)
-        found = generation.from_generation(values, unk_id=unk_id, where=where)
-        return {f"decoding.{key}": value for key, value in found.items()}
+        decoding = generation.from_generation(values, unk_id=unk_id, where=where)
+        return {f"decoding.{key}": value for key, value in decoding.items()}
 
     @property
     def rows(self) -> Mapping[str, Any]:

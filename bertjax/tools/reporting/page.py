@@ -20,7 +20,6 @@ from bertjax.tools.reporting import (
     configs,
     drawing,
     goodput,
-    lengths,
     libraries,
     pairs,
     panels,
@@ -46,7 +45,6 @@ _SECTIONS = {
     "metrics": "Metrics",
     "rows": "Rows",
     "goodput": "Time",
-    "lengths": "Length",
     "config": "Config",
     "environment": "Environment",
 }
@@ -98,7 +96,6 @@ def of_run(folder: Path) -> str:
         metrics=_metrics(run),
         rows=_rows(folder),
         goodput=goodput.breakdown(run),
-        lengths=lengths.read(folder),
         config=_config(sides, "Keys that differ from the config's file"),
         environment=environment,
     )
@@ -187,12 +184,6 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         context["matrices"] = [{**matrix, **matrix["values"]} for matrix in shown.matrices]
         data |= {"attention": list(shown.attention)} if shown.attention else {}
         data |= {"matrices": [matrix["values"] for matrix in shown.matrices]} if shown.matrices else {}
-    if parts.get("lengths"):
-        data["lengths"] = parts["lengths"]["data"]
-        context["lengths"] = {
-            **parts["lengths"],
-            "runs": _colored([run["name"] for run in parts["lengths"]["data"]["runs"]]),
-        }
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
         context["goodput"] = {**parts["goodput"], **_table(("what", "seconds", "percent"), map(_row, rows))}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import modes
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from bertjax.tools.sweeps.definition import Sweep
 from bertjax.tools.sweeps.expansion import Recipes

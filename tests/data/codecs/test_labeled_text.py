@@ -16,7 +16,7 @@ from bertjax.data.codecs.labeled_text import (
     label_names,
 )
 from bertjax.data.readers import tables
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.files import write
 from tests.experiments.commands import settings_of

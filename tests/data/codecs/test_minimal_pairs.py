@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.data.codecs.minimal_pairs import Pair, SentenceCodec, read
 from bertjax.data.text import byte_bpe_trainer
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 TOKENIZER = WordPiece([*SPECIALS, ".", "the", "cat", "##s", "##ter", "see", "sees"], lowercase=True)

@@ -18,7 +18,7 @@ from bertjax.data.codecs.questions.spans import (
 )
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,()?"

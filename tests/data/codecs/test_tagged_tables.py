@@ -11,7 +11,7 @@ from bertjax.data.codecs.tagging import sentences, tagged_words
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
 from bertjax.data.readers.lines import BadRows
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 TEXT = "Jane\r\nsaw the cafe\u0301, 😀Bob's!"

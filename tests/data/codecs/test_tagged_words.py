@@ -11,7 +11,7 @@ from bertjax.data.codecs.tagging.column_files import ColumnsConfig
 from bertjax.data.codecs.tagging.tagged_words import SentencesConfig, TaggedCodec, Tags, read_sentences, sentence_rows
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.stored import Ragged
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 ENTITIES = ColumnsConfig(word_column=0, tag_column=-1)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 
 GOLDEN = Path(__file__).with_name("tokenizer.json.gz")
 CASES = 2000

@@ -17,7 +17,7 @@ from bertjax.data.pretraining import corpus, preparation
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.readers import records
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from tests.data.folders import TRAINED, counts_of, digests, fingerprint, left_behind, read_whole, texts_of
 

@@ -14,7 +14,7 @@ from bertjax.data.parts import Parts
 from bertjax.data.pretraining import preparation
 from bertjax.data.pretraining.preparation import SplitCounter, Tokenized, count_duplicates
 from bertjax.data.text import word_counts
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.data.workers import map_blocks
 from bertjax.errors import UserError
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 
 TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
 

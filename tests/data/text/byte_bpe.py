@@ -3,7 +3,7 @@
 import functools
 
 from bertjax.data.text import byte_bpe_trainer
-from bertjax.data.text.library_tokenizers import LibraryTokenizer
+from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
 
 TEXTS = (
     "The birds are singing, and the cat isn't sleeping.",
@@ -14,6 +14,6 @@ TEXTS = (
 
 
 @functools.cache
-def trained(vocab_size: int = 320, lowercase: bool = False, more: tuple[str, ...] = ()) -> LibraryTokenizer:
+def trained(vocab_size: int = 320, lowercase: bool = False, more: tuple[str, ...] = ()) -> LibraryEncoderTokenizer:
     """Returns the tokenizer; each text occurs three times."""
     return byte_bpe_trainer.train(byte_bpe_trainer.count_words(3 * TEXTS, lowercase), vocab_size, lowercase, more)

@@ -9,11 +9,12 @@ import unicodedata
 import numpy as np
 import pytest
 
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import AddedTokensConfig, VocabularyConfig, load_saved, load_tokenizer
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from tests.data.text import byte_bpe
-from tests.data.text.test_library_tokenizers import modernbert, unigram
+from tests.data.text.test_library_encoders import modernbert, unigram
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB = (*SPECIALS, "the", "covid", "[unused1]", *"我[],.", *LETTERS, *(f"##{letter}" for letter in LETTERS))

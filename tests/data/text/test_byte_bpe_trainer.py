@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bertjax.data.parts import Parts
 from bertjax.data.pretraining import preparation
-from bertjax.data.text import byte_bpe_trainer, library_tokenizers, word_counts
-from bertjax.data.text.library_tokenizers import BYTE_CHARS
+from bertjax.data.text import byte_bpe_trainer, library_encoders, word_counts
+from bertjax.data.text.library_encoders import BYTE_CHARS
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.errors import UserError
 from tests.data.text import byte_bpe
@@ -19,8 +19,8 @@ from tests.data.text import byte_bpe
 
 def whole_words(text, lowercase):
     """The words of a text as the library splits it in one piece."""
-    normalized = library_tokenizers.byte_normalizer(lowercase).normalize_str(text)
-    return [word for word, _ in library_tokenizers.byte_splitter().pre_tokenize_str(normalized)]
+    normalized = library_encoders.byte_normalizer(lowercase).normalize_str(text)
+    return [word for word, _ in library_encoders.byte_splitter().pre_tokenize_str(normalized)]
 
 
 @given(

@@ -13,7 +13,7 @@ from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import casing, load_saved, load_tokenizer, saved_file
 from bertjax.errors import UserError
 from tests.data.text.sentencepiece_files import BPE, FIRST, OF_ALBERT, OF_BERT, UNIGRAM, charsmap, model
-from tests.data.text.test_library_tokenizers import DIFFICULT, roberta
+from tests.data.text.test_library_encoders import DIFFICULT, roberta
 
 LOWER = {"do_lower_case": True, "split_by_punct": True}
 KEPT = {"do_lower_case": False, "keep_accents": True}

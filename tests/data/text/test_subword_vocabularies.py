@@ -5,9 +5,10 @@ import itertools
 import pytest
 
 from bertjax.data.text import subword_vocabularies, subwords, word_counts
-from bertjax.data.text.subword_vocabularies import SubwordConfig, Vocabularies
+from bertjax.data.text.subword_vocabularies import SubwordConfig, save_side
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.errors import UserError
+from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from tests.data.text.test_bpe_trainer import train
 from tests.experiments.commands import settings_of
 
@@ -25,12 +26,13 @@ def made(**changes):
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "characters"])
 @pytest.mark.parametrize("joint", [True, False])
 def test_vocabularies_are_trained_saved_and_loaded(tmp_path, kind, joint):
-    both = made(subwords=kind, joint=joint)
+    both = SavedVocabularies(*made(subwords=kind, joint=joint))
     assert (both.source is both.target) == joint
     both.save(tmp_path)
-    loaded = Vocabularies.load(tmp_path)
+    loaded = open_vocabularies(tmp_path)
     assert (loaded.source is loaded.target) == joint
     assert loaded.fingerprint == both.fingerprint
+    assert both.target.template.row([[7]])[0] == [7, both.target.sep_id]
     for side, texts in zip(loaded, zip(*PAIRS, strict=True), strict=True):
         assert [side.decode(ids) for ids in side.encode_batch(texts)] == [
             text.replace(".", " .") if kind == "wordpiece" else text for text in texts
@@ -58,8 +60,8 @@ def test_rare_words_contribute_their_characters(monkeypatch):
 
 def test_given_vocabularies_are_used(tmp_path):
     one, other = made(joint=False)
-    one.save(tmp_path / "one")
-    other.save(tmp_path / "other")
+    save_side(one, tmp_path / "one")
+    save_side(other, tmp_path / "other")
     paths = {"vocab_file": str(tmp_path / "one"), "target_vocab_file": str(tmp_path / "other")}
     both = made(joint=False, **paths)
     assert (both.source.fingerprint, both.target.fingerprint) == (one.fingerprint, other.fingerprint)

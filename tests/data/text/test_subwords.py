@@ -5,16 +5,18 @@ import json
 import pickle
 import unicodedata
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from bertjax.data.text import subwords
-from bertjax.data.text.subwords import SPECIALS, LibrarySubwords, Splitter
-from bertjax.data.text.tokenizers import SPECIALS as BERT_SPECIALS
-from bertjax.data.text.tokenizers import WordPiece
+from bertjax.data.text.library_tokenizers import LibraryTokenizer
+from bertjax.data.text.sentencepiece_models import SentencePiece
+from bertjax.data.text.subword_vocabularies import load_side, open_vocabulary, save_side
+from bertjax.data.text.subwords import SPECIALS, Splitter
+from bertjax.data.text.vocabularies import SPECIALS as BERT_SPECIALS
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from tests.data.text.test_bpe_trainer import train
 
@@ -40,7 +42,6 @@ def spaced(text):
 
 def back(vocabulary, text):
     (ids,) = vocabulary.encode_batch([text])
-    assert ids.dtype == np.int32
     return vocabulary.decode(ids)
 
 
@@ -52,7 +53,7 @@ def bpe():
 @pytest.fixture(scope="module")
 def wordpiece():
     vocab = (*BERT_SPECIALS, "the", "cat", "new", "##est", "##s", ",", "'", "#", "a", "[", "]", "mask")
-    return subwords.WordPieceSubwords(WordPiece(vocab, lowercase=True))
+    return WordPiece(vocab, lowercase=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,17 +97,17 @@ def test_splitter_normalizes_words():
 
 
 def test_byte_pairs(bpe):
-    assert (bpe.pad_id, bpe.unk_id, bpe.bos_id, bpe.eos_id) == (0, 1, 2, 3)
+    assert (bpe.pad_id, bpe.unk_id, bpe.cls_id, bpe.sep_id) == (0, 1, 2, 3)
     assert bpe.vocab_size == 40
     (the, cat), comma = bpe.encode_batch(["the cat", ","])[0], bpe.encode_batch([","])[0]
-    assert bpe.decode(np.array([the, cat, cat])) == "the cat cat"
-    assert comma.tolist() != bpe.encode_batch(["the,"])[0][1:].tolist(), "a comma after a space is another token"
+    assert bpe.decode([the, cat, cat]) == "the cat cat"
+    assert comma != bpe.encode_batch(["the,"])[0][1:], "a comma after a space is another token"
     assert bpe.decode(bpe.encode_batch(["the,"])[0]) == "the,"
 
 
 def test_special_tokens_are_skipped_in_decoding_and_ordinary_text_in_encoding(bpe):
     ids = bpe.encode_batch(["the cat"])[0]
-    assert bpe.decode(np.array([bpe.bos_id, *ids, bpe.eos_id, bpe.pad_id, bpe.pad_id])) == "the cat"
+    assert bpe.decode([bpe.cls_id, *ids, bpe.sep_id, bpe.pad_id, bpe.pad_id]) == "the cat"
     vocabulary = bpe_of(["the cat <s> </s> <pad> <unk>"])
     for text in ("<s>", "the</s> cat", "<pad><unk>"):
         (ids,) = vocabulary.encode_batch([text])
@@ -116,10 +117,10 @@ def test_special_tokens_are_skipped_in_decoding_and_ordinary_text_in_encoding(bp
 
 def test_unknown_characters(bpe):
     (ids,) = bpe.encode_batch(["the 東cat東"])
-    assert ids.tolist().count(bpe.unk_id) == 2
+    assert ids.count(bpe.unk_id) == 2
     assert bpe.decode(ids) == "the <unk>cat<unk>"
     rare = bpe_of(["aaaaaaaaa b"], coverage=0.9)
-    assert rare.encode_batch(["b"])[0].tolist().count(rare.unk_id) == 1
+    assert rare.encode_batch(["b"])[0].count(rare.unk_id) == 1
 
 
 @settings(max_examples=60)
@@ -141,12 +142,11 @@ def test_characters_restore_every_text(text):
 
 def test_unknown_code_points():
     vocabulary = subwords.characters("19. ")
-    assert vocabulary.encode_batch(["9.년1"])[0].tolist() == [5, 6, 1, 4]
+    assert vocabulary.encode_batch(["9.년1"])[0] == [5, 6, 1, 4]
     assert back(vocabulary, "9.년1") == "9.<unk>1"
 
 
 def test_wordpiece(wordpiece):
-    assert (wordpiece.pad_id, wordpiece.unk_id, wordpiece.bos_id, wordpiece.eos_id) == (0, 1, 2, 3)
     assert back(wordpiece, "The newest cats' # ##a") == "the newest cats ' # # # a"
     assert back(wordpiece, "the [MASK] dog") == "the [ mask ] [UNK]"
 
@@ -154,7 +154,7 @@ def test_wordpiece(wordpiece):
 def test_known_and_unknown_text_is_normalized(bpe, wordpiece, sentencepiece_model):
     """Most vocabularies compose Korean text that is given in decomposed form."""
     decomposed = unicodedata.normalize("NFD", "한국어")
-    sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    sentencepiece = SentencePiece(sentencepiece_model, "source.spm")
     compatible = bpe_of([TEXT], 40, "nfkc", lowercase=True)
     for vocabulary, text, expected, name in (
         (bpe, f"The {decomposed}", "The 한국어", "nfc"),
@@ -167,18 +167,16 @@ def test_known_and_unknown_text_is_normalized(bpe, wordpiece, sentencepiece_mode
 
 
 def test_normalizer_steps_without_types_are_read():
-    content = json.loads(bpe_of([TEXT], 40)._tokenizer.to_str())
+    content = json.loads(bpe_of([TEXT], 40)._library.to_str())
     content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"prepend": "_"}]}
-    assert subwords.LibrarySubwords(json.dumps(content), "tokenizer.json").normalization == "nfkc"
+    assert LibraryTokenizer.from_json(json.dumps(content), "tokenizer.json").normalization == "nfkc"
 
 
 def test_a_given_sentencepiece_model(sentencepiece_model):
-    vocabulary = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
-    assert (vocabulary.unk_id, vocabulary.bos_id, vocabulary.eos_id) == (0, 1, 2)
+    vocabulary = SentencePiece(sentencepiece_model, "source.spm")
+    assert (vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id) == (0, 1, 2)
     assert (vocabulary.pad_id, vocabulary.vocab_size) == (36, 37), "the model has no padding token"
     assert back(vocabulary, TEXT) == TEXT
-    ids = vocabulary.encode_batch(["the cat"])[0]
-    assert vocabulary.decode(np.array([1, *ids, 2, 36])) == "the cat"
     assert back(vocabulary, "the 東") == "the  \u2047 "
 
 
@@ -186,74 +184,65 @@ def test_a_given_tokenizer():
     tokenizer = Tokenizer(models.WordLevel({"[PAD]": 3, "a": 0, "b": 1, "<eos>": 2, "[UNK]": 4}, unk_token="[UNK]"))
     tokenizer.enable_padding(length=9)
     tokenizer.enable_truncation(1)
-    vocabulary = LibrarySubwords(tokenizer.to_str(), "tokenizer.json")
-    assert (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id, vocabulary.unk_id) == (3, 3, 2, 4)
-    assert [ids.tolist() for ids in vocabulary.encode_batch(["a", "c", ""])] == [[0], [4], []]
+    vocabulary = LibraryTokenizer.from_json(tokenizer.to_str(), "tokenizer.json")
+    assert (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.unk_id) == (3, 3, 2, 4)
+    assert vocabulary.encode_batch(["a", "c", ""]) == [[0], [4], []]
 
 
 def test_language_names_in_a_text_are_tokens(bpe):
     """Only the names of the padding, begin, end and unknown tokens are ordinary text."""
-    tokenizer = Tokenizer.from_str(bpe._content().decode())
+    tokenizer = Tokenizer.from_str(bpe._library.to_str())
     tokenizer.add_special_tokens(["<2de>"])
-    vocabulary = LibrarySubwords(tokenizer.to_str(), "tokenizer.json")
-    ids = vocabulary.encode_batch(["<2de> the cat"])[0].tolist()
+    vocabulary = LibraryTokenizer.from_json(tokenizer.to_str(), "tokenizer.json")
+    ids = vocabulary.encode_batch(["<2de> the cat"])[0]
     assert ids == tokenizer.encode("<2de> the cat").ids and ids[0] == tokenizer.token_to_id("<2de>")
-    padding = vocabulary.encode_batch(["<pad>"])[0].tolist()
-    assert padding == bpe.encode_batch(["<pad>"])[0].tolist() and vocabulary.pad_id not in padding
+    padding = vocabulary.encode_batch(["<pad>"])[0]
+    assert padding == bpe.encode_batch(["<pad>"])[0] and vocabulary.pad_id not in padding
     (again,) = pickle.loads(pickle.dumps(vocabulary)).encode_batch(["<2de> the cat"])
-    assert again.tolist() == ids
+    assert again == ids
 
 
-def kinds(bpe, wordpiece, sentencepiece_model):
-    return {
-        "bpe": bpe,
-        "characters": subwords.characters("ab "),
-        "wordpiece": wordpiece,
-        "sentencepiece": subwords.SentencePieceSubwords(sentencepiece_model, "source.spm"),
-    }
+def test_vocabularies_are_saved_loaded_and_pickled(bpe, wordpiece, sentencepiece_model, tmp_path):
+    texts = ["the newest cat <s>", "ab", ""]
+    for vocabulary in (bpe, subwords.characters("ab "), wordpiece, SentencePiece(sentencepiece_model, "source.spm")):
+        folder = tmp_path / vocabulary.fingerprint / "folder"
+        save_side(vocabulary, folder)
+        if (library := folder / "tokenizer.json").exists():  # the file that transformers opens
+            ids = Tokenizer.from_file(str(library)).encode("the cat").ids
+            assert ids == [*vocabulary.encode_batch(["the cat"])[0], vocabulary.sep_id]
+        loaded = load_side(folder)
+        assert loaded.template.row([[7]])[0] == [7, vocabulary.sep_id]
+        for other in (loaded, pickle.loads(pickle.dumps(vocabulary))):
+            assert type(other) is type(vocabulary)
+            assert other.fingerprint == vocabulary.fingerprint
+            assert (other.vocab_size, other.pad_id) == (vocabulary.vocab_size, vocabulary.pad_id)
+            assert other.encode_batch(texts) == vocabulary.encode_batch(texts)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "characters", "wordpiece", "sentencepiece"])
-def test_vocabularies_are_saved_loaded_and_pickled(bpe, wordpiece, sentencepiece_model, tmp_path, kind):
-    every = kinds(bpe, wordpiece, sentencepiece_model)
-    vocabulary = every.pop(kind)
-    vocabulary.save(tmp_path / "new" / "folder")
-    if (library := tmp_path / "new" / "folder" / "tokenizer.json").exists():  # the file that transformers opens
-        ids = Tokenizer.from_file(str(library)).encode("the cat").ids
-        assert ids == [*vocabulary.encode_batch(["the cat"])[0].tolist(), vocabulary.eos_id]
-    for other in (subwords.load(tmp_path / "new" / "folder"), pickle.loads(pickle.dumps(vocabulary))):
-        assert type(other) is type(vocabulary)
-        assert other.fingerprint == vocabulary.fingerprint
-        for name in ("vocab_size", "pad_id", "eos_id"):
-            assert getattr(other, name) == getattr(vocabulary, name)
-        for text in ("the newest cat <s>", "ab", ""):
-            assert other.encode_batch([text])[0].tolist() == vocabulary.encode_batch([text])[0].tolist()
-    assert vocabulary.fingerprint not in {other.fingerprint for other in every.values()}
-
-
-def test_different_vocabularies_have_different_fingerprints(wordpiece):
+def test_different_vocabularies_have_different_fingerprints(wordpiece, sentencepiece_model):
     texts = ["ab ab cd"]
     same = {bpe_of(texts).fingerprint for _ in range(3)}
     assert len(same) == 1
     others = (bpe_of(["ab ab ce"]), bpe_of(texts, normalization="nfkc"), bpe_of(texts, lowercase=True))
-    assert len(same | {other.fingerprint for other in others}) == 4
+    others += (subwords.characters("abcd"), wordpiece, SentencePiece(sentencepiece_model, "source.spm"))
+    assert len(same | {other.fingerprint for other in others}) == 7
 
 
 def test_the_kind_of_a_vocabulary_is_detected(bpe, wordpiece, sentencepiece_file, tmp_path):
     bpe.save(tmp_path / "bpe")
-    wordpiece.save(tmp_path / "bert")
+    save_side(wordpiece, tmp_path / "bert")
     for path, kind in {
-        tmp_path / "bpe": subwords.LibrarySubwords,
-        tmp_path / "bpe" / "tokenizer.json": subwords.LibrarySubwords,
-        tmp_path / "bert": subwords.WordPieceSubwords,
-        tmp_path / "bert" / "vocab.txt": subwords.WordPieceSubwords,
-        sentencepiece_file: subwords.SentencePieceSubwords,
+        tmp_path / "bpe": LibraryTokenizer,
+        tmp_path / "bpe" / "tokenizer.json": LibraryTokenizer,
+        tmp_path / "bert": WordPiece,
+        tmp_path / "bert" / "vocab.txt": WordPiece,
+        sentencepiece_file: SentencePiece,
     }.items():
-        is_bert = kind is subwords.WordPieceSubwords
-        assert type(subwords.open_vocabulary(path, lowercase=is_bert)) is kind
+        is_bert = kind is WordPiece
+        assert type(open_vocabulary(path, lowercase=is_bert)) is kind
         if not is_bert:
             with pytest.raises(UserError, match=rf"data.lowercase: got True; expected False, because {path} defines"):
-                subwords.open_vocabulary(path, lowercase=True)
+                open_vocabulary(path, lowercase=True)
 
 
 @pytest.mark.parametrize(
@@ -271,18 +260,18 @@ def test_unreadable_files_are_errors(tmp_path, name, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        subwords.open_vocabulary(path.parent if name == "a/b" else path, lowercase=False)
+        open_vocabulary(path.parent if name == "a/b" else path, lowercase=False)
 
 
 @pytest.mark.parametrize(("vocab", "missing"), [(["<pad>", "a"], "an end token"), (["a", "</s>"], "a padding token")])
 def test_a_vocabulary_without_special_tokens_is_an_error(vocab, missing):
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocab)}, unk_token="a"))
     with pytest.raises(UserError, match=rf"a.json: got a vocabulary without {missing} \(.*; expected a vocabulary for"):
-        LibrarySubwords(tokenizer.to_str(), "a.json")
+        LibraryTokenizer.from_json(tokenizer.to_str(), "a.json")
 
 
 def test_unknown_characters_are_listed(bpe, wordpiece, sentencepiece_model):
-    sentencepiece = subwords.SentencePieceSubwords(sentencepiece_model, "source.spm")
+    sentencepiece = SentencePiece(sentencepiece_model, "source.spm")
     for vocabulary in (bpe, sentencepiece, subwords.characters("the ca")):
         assert vocabulary.unknown("the 東東 cat ж") == ["東", "東", "ж"]
         assert vocabulary.unknown("the cat") == []

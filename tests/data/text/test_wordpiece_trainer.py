@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.text.tokenizers import SPECIALS
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.wordpiece_trainer import ALPHABET_LIMIT, count_words, train
 from bertjax.errors import UserError
 from tests.data.text.test_bpe_trainer import COUNTS, PLENTY, naive_merges

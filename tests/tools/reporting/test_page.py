@@ -263,10 +263,6 @@ def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):
             'goodput.jsonl, line 1: got \'{"kind": "step"}\'; expected an object with "step" and "seconds" and "kind"',
         ),
         ({"sweep.json": "{}"}, "no run with metrics"),
-        (
-            {"attention_length.json": "{}", "config.json": "{}", "metrics.jsonl": '{"step": 0}\n'},
-            "got a file without 'device'",
-        ),
     ],
 )
 def test_mistakes_are_told(tmp_path, files, message):

@@ -115,17 +115,6 @@ SAMPLES: list[dict[str, Any]] = [
     {"kind": "matrix", "title": "Position embeddings", "caption": "A row each.", "values": array(np.eye(4))},
 ]
 
-LENGTHS = {
-    "device": "one core",
-    "batch_size": 8,
-    "hidden_size": 64,
-    "rows": [
-        {"layer": layer, "length": length, "seconds": seconds * length, "bytes": 1000 * length}
-        for layer, seconds in (("self-attention", 1e-5), ("recurrent", 1e-4))
-        for length in (64, 128, 256)
-    ],
-}
-
 
 def run(make_run: Callable[..., Path], name: str = "whole") -> Path:
     """The folder of a run with everything in it."""
@@ -140,7 +129,6 @@ def run(make_run: Callable[..., Path], name: str = "whole") -> Path:
     (folder / "environment.json").write_text(json.dumps({**environment, "defaults": {"seed": 0, "num_steps": 300}}))
     ledger = [{"step": 300, "kind": kind, "seconds": seconds} for kind, seconds in (("compile", 20.0), ("step", 80.0))]
     (folder / "goodput.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ledger))
-    (folder / "attention_length.json").write_text(json.dumps(LENGTHS))
     return folder
 
 

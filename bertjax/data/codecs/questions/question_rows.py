@@ -17,7 +17,7 @@ from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.tables import key_of
 from bertjax.data.rows.text_rows import text_fields
 from bertjax.data.splits import TRAIN
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class QuestionCodec(TrainingCodec[Question]):
     kind = "QuestionRows"
     config: QuestionsConfig
     spans: SpanConfig
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
 
     def __post_init__(self) -> None:
         self.spans.check_room(self.tokenizer.template)

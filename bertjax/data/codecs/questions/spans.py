@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from bertjax.config import Constrained, Count, Size, always
 from bertjax.data.codecs.questions.questions import Answer, Question
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import Pieces, Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer, Pieces
 
 _Logits = Float[np.ndarray, " S"]  # of the positions of a row
 _Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
@@ -90,7 +90,7 @@ class Candidate(NamedTuple):
     score: float  # logit of the start plus that of the end
 
 
-def windows(question: Question, tokenizer: Tokenizer, config: SpanConfig) -> list[Window]:
+def windows(question: Question, tokenizer: EncoderTokenizer, config: SpanConfig) -> list[Window]:
     """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
     pieces = tokenizer.encode_with_offsets(question.question).ids.tolist()
     query = pieces[: config.max_query_length]

@@ -12,7 +12,7 @@ from bertjax.config import Constrained, always, one_of
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.rows.windows import Part, cover
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 
 _SHORTEST = 2  # the minimum tokens of a sentence: a piece and a special token
 _ROOMS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
@@ -64,7 +64,7 @@ class ArticleRow(NamedTuple):
     is_cut: bool = False  # whether some tokens of the article, or of a sentence in the row, are in no row
 
 
-def rows(sentences: Sequence[str], tokenizer: Tokenizer, config: ArticleRowsConfig) -> list[ArticleRow]:
+def rows(sentences: Sequence[str], tokenizer: EncoderTokenizer, config: ArticleRowsConfig) -> list[ArticleRow]:
     """Returns the rows of an article, at least one. A sentence that normalizes to nothing is [UNK].
 
     If the article is cut, its last sentence may be truncated; see `ArticleRowsConfig.long_articles`.
@@ -133,14 +133,14 @@ def merge_scores(
     return merged
 
 
-def encode(sentences: Sequence[str], tokenizer: Tokenizer, words: str) -> list[list[int]]:
+def encode(sentences: Sequence[str], tokenizer: EncoderTokenizer, words: str) -> list[list[int]]:
     """Returns the word pieces of each sentence; see `ArticleRowsConfig.words`."""
     if words == "bert":
         return tokenizer.encode_batch(sentences)
     return [tokenizer.encode_spaced(sentence) for sentence in sentences]
 
 
-def _row(pieces: Sequence[list[int]], part: Part, tokenizer: Tokenizer, config: ArticleRowsConfig) -> ArticleRow:
+def _row(pieces: Sequence[list[int]], part: Part, tokenizer: EncoderTokenizer, config: ArticleRowsConfig) -> ArticleRow:
     template = tokenizer.template
     sentences = [template.row([sentence])[0] for sentence in pieces[part.covers.start : part.covers.stop]]
     ids = list(itertools.chain.from_iterable(sentences))

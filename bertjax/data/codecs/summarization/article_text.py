@@ -13,8 +13,9 @@ from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import ArticleLimits
 from bertjax.data.codecs.summarization.oracle import OracleConfig
 from bertjax.data.text import byte_bpe_trainer, vocabulary_config, wordpiece_trainer
-from bertjax.data.text.tokenizers import Tokenizer, WordPiece, between_spaces
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import BYTE_BPE, KINDS, WORDPIECE, AddedTokensConfig, VocabularyConfig
+from bertjax.data.text.wordpiece import WordPiece, between_spaces
 from bertjax.files import Fingerprint, completed
 
 _log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class ArticleText:
         with completed(self.folder / _DONE) as path:
             path.write_text(fingerprint)
 
-    def _trained(self) -> Tokenizer:
+    def _trained(self) -> EncoderTokenizer:
         _log.info("training a vocabulary of %d tokens", self.vocabulary.vocab_size)
         # A task that needs summaries finds the articles without them when it makes its rows.
         texts = of_split(self.articles, "train", gold_suffices=True).articles()
@@ -129,6 +130,6 @@ class ArticleText:
         return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
 
 
-def named_vocabulary(config: TrainedVocabularyConfig) -> Tokenizer:
+def named_vocabulary(config: TrainedVocabularyConfig) -> EncoderTokenizer:
     """Returns the vocabulary in `vocab_file` with `add_tokens`. Raises UserError if `load_tokenizer` does."""
     return vocabulary_config.load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens)

@@ -23,7 +23,7 @@ from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.stored import Fields, Ragged, fields_of, ragged
 from bertjax.data.rows.windows import Part
 from bertjax.data.splits import TRAIN
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ArticleCodec(TrainingCodec[Article]):
     articles: ArticlesConfig
     labels: LabelsConfig
     rows: ArticleRowsConfig
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
 
     def key(self) -> Any:
         """Returns the description. Raises UserError for missing sources."""

@@ -8,14 +8,14 @@ import numpy as np
 from bertjax.data.codecs.summarization.article_rows import encode
 from bertjax.data.rows.buckets import Indices, Rows
 from bertjax.data.rows.stored import Fields
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 
 # PreSumm's tokens for the start and end of a summary and between its sentences. BERT's pretraining does not use them.
 START, END, BETWEEN = TARGET_TOKENS = ("[unused0]", "[unused1]", "[unused2]")
 
 
-def target_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
+def target_ids(tokenizer: EncoderTokenizer) -> tuple[int, int, int]:
     """Returns the ids of `TARGET_TOKENS`. Raises UserError if the vocabulary lacks one."""
     ids = {token: tokenizer.vocab.index(token) for token in TARGET_TOKENS if token in tokenizer.vocab}
     missing = [token for token in TARGET_TOKENS if token not in ids]
@@ -26,7 +26,7 @@ def target_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     return ids[START], ids[END], ids[BETWEEN]
 
 
-def target(summary: Sequence[str], tokenizer: Tokenizer, words: str) -> np.ndarray:
+def target(summary: Sequence[str], tokenizer: EncoderTokenizer, words: str) -> np.ndarray:
     """Returns the target sequence, int32 [T]: the sentences' pieces separated by `BETWEEN`, and `END`.
 
     Args:
@@ -41,7 +41,7 @@ def target(summary: Sequence[str], tokenizer: Tokenizer, words: str) -> np.ndarr
     return np.array([*ids, end], np.int32)
 
 
-def sentences(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+def sentences(ids: Sequence[int], tokenizer: EncoderTokenizer) -> list[str]:
     """Returns the texts of the sentences of a generated summary up to `END`; none is empty."""
     _, end, between = target_ids(tokenizer)
     found: list[list[int]] = [[]]

@@ -37,7 +37,7 @@ from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of, ragged
 from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import TRAIN, VALID, SplitConfig
-from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
     splits_tabs = False
     config: SentencesConfig
     files: ColumnsConfig
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
     seq_len: int
     tables: TableFields = _USUAL
 
@@ -265,7 +265,9 @@ def read_sentences(
         yield from sentences
 
 
-def sentence_rows(words: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[dict[str, np.ndarray]], bool]:
+def sentence_rows(
+    words: Sequence[str], tokenizer: EncoderTokenizer, seq_len: int
+) -> tuple[list[dict[str, np.ndarray]], bool]:
     """Returns the rows that together own each word of a sentence once, and whether a word was truncated.
 
     It is one row if the sentence fits. See `unit_rows`.

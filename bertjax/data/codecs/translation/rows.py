@@ -224,15 +224,16 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
     def translation(self, ids: Int32[np.ndarray, " n"]) -> str:
         """Returns the text of a target, without its prefix."""
         fitting = [len(prefix) for prefix in self._target_prefixes if np.array_equal(prefix, ids[: len(prefix)])]
-        return self.vocabularies.target.decode(ids[max(fitting, default=0) :])
+        return self.vocabularies.target.decode(ids[max(fitting, default=0) :].tolist())
 
     @functools.cached_property
-    def _target_prefixes(self) -> list[Int32[np.ndarray, " n"]]:
+    def _target_prefixes(self) -> list[list[int]]:
         return self.vocabularies.target.encode_batch([prefix.strip() for prefix in self.files.target_prefix])
 
     def _ids(self, side: int, texts: list[str]) -> list[Int32[np.ndarray, " n"]]:
         vocabulary = self.vocabularies[side]
-        return [np.append(ids, np.int32(vocabulary.eos_id)) for ids in vocabulary.encode_batch(texts)]
+        template = vocabulary.template
+        return [np.array(template.row([ids])[0], np.int32) for ids in vocabulary.encode_batch(texts)]
 
 
 def join_parts(parts: Sequence[str]) -> str:

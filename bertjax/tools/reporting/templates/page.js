@@ -282,13 +282,6 @@ function curves() {
     });
 }
 
-function lengths() {
-  const data = read("lengths");
-  if (!data) return;
-  const controls = { axis: "step", log: true, smoothing: 0, hidden: new Set() };
-  for (const place of $$("[data-length]")) new Chart(place, data.panels[place.dataset.length], data.runs, controls);
-}
-
 // Tables ------------------------------------------------------------------------------------------------------------
 
 function sortable(table) {
@@ -452,7 +445,6 @@ function theme() {
 
 theme();
 curves();
-lengths();
 filters();
 $$("table.sortable").forEach(sortable);
 matrices();

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig, merge_scores, rows, sentence_labels
 from bertjax.data.rows.stored import ragged
 from bertjax.data.text.templates import Template
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.experiments.commands import settings_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.data.codecs.summarization import article_rows
 from bertjax.data.codecs.summarization.article_text import ArticleText, TrainedVocabularyConfig
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.codecs.summarization.test_articles import config
 

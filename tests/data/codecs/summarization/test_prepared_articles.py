@@ -16,7 +16,7 @@ from bertjax.data.codecs.summarization.oracle import oracle
 from bertjax.data.codecs.summarization.prepared_articles import AbstractiveCodec, ExtractiveCodec
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
 from bertjax.data.rows.stored import fields_of, flat
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.codecs.summarization.test_article_text import SENTENCES, articles
 from tests.data.codecs.summarization.test_oracle import config as oracle_config

@@ -4,7 +4,7 @@ import pytest
 from bertjax.data.codecs.summarization.summary_rows import TARGET_TOKENS, SummaryRows, sentences, target, target_ids
 from bertjax.data.rows.buckets import BucketedBatches
 from bertjax.data.rows.stored import fields_of
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 
 VOCAB = [*SPECIALS, *TARGET_TOKENS, "play", "##ing", "the", "dog", "."]

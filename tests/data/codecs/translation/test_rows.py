@@ -83,6 +83,6 @@ def test_other_pairs_and_lengths_have_other_folders(tmp_path, change):
 
 def test_workers_import_no_jax():
     """Vocabularies reach workers by pickle, those of Marian too."""
-    modules = "bertjax.data.codecs.translation.rows, bertjax.interop.marian_subwords"
+    modules = "bertjax.data.codecs.translation.rows, bertjax.interop.marian_tokenizers"
     code = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

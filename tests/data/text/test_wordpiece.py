@@ -11,8 +11,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece, normalize, separate_punctuation
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import load_wordpiece
+from bertjax.data.text.wordpiece import WordPiece, normalize, separate_punctuation
 from bertjax.errors import UserError
 
 WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]

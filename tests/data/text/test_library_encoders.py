@@ -12,8 +12,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.text.tokenizers import SPECIALS, WordPiece
+from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import casing, load_saved, load_tokenizer, saved_file
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from tests.data.text import byte_bpe
 

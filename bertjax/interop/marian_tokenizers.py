@@ -5,18 +5,19 @@ Each side has its own SentencePiece model. Both use the ids of `vocab.json`, unl
 tokens in a text are ordinary text.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int32
-
-from bertjax.data.text import subwords
-from bertjax.data.text.subwords import SentencePieceSubwords, Special, Subwords
+from bertjax.data.text import sentencepiece_models
+from bertjax.data.text.sentencepiece_models import SentencePiece
+from bertjax.data.text.templates import Template
+from bertjax.data.text.tokenizers import Tokenizer
+from bertjax.data.text.vocabularies import read_bytes
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import write_files
 from bertjax.interop.formats.reading import shown
 from bertjax.interop.json_files import read_json
 
@@ -24,80 +25,87 @@ _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
 _JOINT_FILE, _TARGET_FILE, _CONFIG_FILE = "vocab.json", "target_vocab.json", "tokenizer_config.json"
 _FIX = "download the folder again, with all files of its tokenizer"
 
-Ids = Int32[np.ndarray, " tokens"]
 
-
-class MarianSubwords(Subwords):
+class Marian(Tokenizer):
     """The vocabulary of one side. The decoder starts with padding. An unknown piece is decoded as " \u2047 ".
 
     A text may begin with the token of the language to translate into, such as `>>deu<<`.
     """
 
+    normalization = "sentencepiece"
+    unk_id: int
+
     def __init__(self, model: bytes, ids: dict[str, int], names: tuple[str, str], where: str) -> None:
         """Initializes from the contents of the two files, their names, and the folder, which messages name.
 
         Raises:
-          UserError: see `read_subwords`.
+          UserError: see `read_tokenizers`.
         """
         _check_ids(ids, f"{where}/{names[1]}")
         self._arguments = (model, ids, names, where)
-        self._processor, self._ids = subwords.sentencepiece_processor(model, f"{where}/{names[0]}"), ids
+        self._processor = sentencepiece_models.open_processor(model, f"{where}/{names[0]}")
+        self._ids = ids
         self._pieces = {number: piece for piece, number in ids.items()}
-        special = Special(pad=ids[_PAD], begin=ids[_PAD], end=ids[_END], unknown=ids[_UNKNOWN])
-        super().__init__(max(self._pieces) + 1, special, "sentencepiece")
+        self.pad_id = self.cls_id = ids[_PAD]
+        self.sep_id = ids[_END]
+        self.unk_id = ids[_UNKNOWN]
+        self.vocab_size = max(self._pieces) + 1
+        self.template = Template.of_marian(self.sep_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes rebuild the processor, which cannot be pickled.
-        return MarianSubwords, self._arguments
+        return Marian, self._arguments
 
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the model and the ids."""
+        model, ids, *_ = self._arguments
+        return hashlib.sha256(model + json.dumps(ids, sort_keys=True).encode()).hexdigest()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text, without special tokens except that of the language."""
         split = [_split_language(text) for text in texts]
         pieces = self._processor.encode([text for _, text in split], out_type=str)
         return [
-            np.array([self._ids.get(piece, self.unk_id) for piece in (*code, *rest)], np.int32)
+            [self._ids.get(piece, self.unk_id) for piece in (*code, *rest)]
             for (code, _), rest in zip(split, pieces, strict=True)
         ]
 
     def normalized(self, text: str) -> str:
         """Returns the normalized text: the result of decoding its ids if the vocabulary has all of its characters."""
-        return subwords.sentencepiece_normalized(self._processor, text)
+        return sentencepiece_models.normalized(self._processor, text)
 
     def _text(self, ids: list[int]) -> str:
         pieces = [self._pieces.get(token, _UNKNOWN) for token in ids]
         return self._processor.decode_pieces(pieces).replace("▁", " ").strip()
 
-    def _content(self) -> bytes:
-        model, ids, *_ = self._arguments
-        return model + json.dumps(ids, sort_keys=True).encode()
-
     def save(self, folder: Path) -> None:
         """Writes the side's two files and the tokenizer config of transformers. Save both sides into one folder."""
         model, ids, (model_file, ids_file), _ = self._arguments
         separate = ids_file == _TARGET_FILE or (folder / _TARGET_FILE).exists()
-        _write(folder, {model_file: model, ids_file: _json(ids), _CONFIG_FILE: _config(separate)})
+        write_files(folder, {model_file: model, ids_file: _json(ids), _CONFIG_FILE: _config(separate)})
 
 
-def save_sentencepiece(source: SentencePieceSubwords, target: SentencePieceSubwords, folder: Path) -> None:
+def save_sentencepiece(source: SentencePiece, target: SentencePiece, folder: Path) -> None:
     """Writes the files of `transformers.MarianTokenizer`: both models, and the ids of their pieces.
 
     It gives the same ids as the vocabularies, with two exceptions. It reads `>>...<<` at the beginning of a text as one
     token, and pads sources with the target's padding id, because it has only one. The other special ids of both sides
     must be equal.
     """
-    sides = (source.names(), target.names())
-    names = {"eos_token": sides[0][source.eos_id], "pad_token": sides[0][source.pad_id]}
+    sides = (source.pieces(), target.pieces())
+    names = {"eos_token": sides[0][source.sep_id], "pad_token": sides[0][source.pad_id]}
     if source.unk_id is not None:
         names["unk_token"] = sides[0][source.unk_id]
     ids, target_ids = ({piece: number for number, piece in enumerate(side)} for side in sides)
     ids[names["pad_token"]] = target.pad_id
-    files = {"source.spm": source.model, "target.spm": target.model, _JOINT_FILE: _json(ids)}
+    files: dict[str, str | bytes] = {"source.spm": source.model, "target.spm": target.model, _JOINT_FILE: _json(ids)}
     if source is not target:
         files[_TARGET_FILE] = _json(target_ids)
-    _write(folder, {**files, _CONFIG_FILE: _config(source is not target, **names)})
+    write_files(folder, {**files, _CONFIG_FILE: _config(source is not target, **names)})
 
 
-def read_subwords(folder: Path) -> tuple[MarianSubwords, MarianSubwords]:
+def read_tokenizers(folder: Path) -> tuple[Marian, Marian]:
     """Returns the vocabularies of source and target.
 
     Raises:
@@ -108,13 +116,9 @@ def read_subwords(folder: Path) -> tuple[MarianSubwords, MarianSubwords]:
     return _side(folder, "source.spm", _JOINT_FILE), _side(folder, "target.spm", target_file)
 
 
-def _side(folder: Path, model_file: str, ids_file: str) -> MarianSubwords:
-    try:
-        model = (folder / model_file).read_bytes()
-    except OSError as error:
-        expected = "a SentencePiece model"
-        raise UserError(str(folder / model_file), got=error.strerror, expected=expected, fix=_FIX) from None
-    return MarianSubwords(model, read_json(folder / ids_file, dict), (model_file, ids_file), str(folder))
+def _side(folder: Path, model_file: str, ids_file: str) -> Marian:
+    model = read_bytes(folder / model_file, _FIX, "a SentencePiece model")
+    return Marian(model, read_json(folder / ids_file, dict), (model_file, ids_file), str(folder))
 
 
 def _split_language(text: str) -> tuple[list[str], str]:
@@ -141,17 +145,10 @@ def _check_ids(ids: dict[str, Any], where: str) -> None:
             )
 
 
-def _config(separate: bool, **special: str) -> bytes:
+def _config(separate: bool, **special: str) -> str:
     config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, **special}
     return _json({**config, "split_special_tokens": True})
 
 
-def _json(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False, indent=2).encode()
-
-
-def _write(folder: Path, files: dict[str, bytes]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        with completed(folder / name) as path:
-            path.write_bytes(content)
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, indent=2)
