@@ -5,13 +5,13 @@
 `bertjax.keys` reads them from the code.
 """
 
+import functools
 import importlib
-import itertools
 import re
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,34 @@ PAGE = ROOT / "docs/reference/keys.md"
 CONFIGS = tuple(
     path.stem for path in sorted((ROOT / "configs").glob("*.py")) if "\ndef get_config(" in path.read_text()
 )
-# A key is common if this many configs describe it in the same words.
-_COMMON = 5
 _HEAD = """# Config keys
 
 Every key is a flag: `--config.data.seq_len=128`. A key that does not exist, or a value of the wrong type, is an error
-before anything starts.
+before anything starts. `python launch.py --config=FILE --keys=PATTERN` prints the keys of one file.
 
-- **Default**: the value without a variant. Empty: `init_from`, the size or the data determine the value, unless the
-  meaning says otherwise.
-- **Published**: the value in the paper or its code. Empty: neither states one, or the key is ours.
-- **Allowed**: the constraint on the key alone. Further constraints depend on several keys.
+An entry has the key, its default without a variant, its meaning, and the constraint on the key alone. *Unset*:
+`init_from`, the size or the data determine the value, unless the meaning says otherwise. *Published*: the value in the
+paper or its code, where the default is another one. A key without names of experiments is one of all experiments.
+Names of several experiments:
+
+{groups}
+
+Sources of published values:
+
+{sources}
 
 `python -m docs.build_keys` writes this page from the code.
 """
+# Names of several configs. A list of configs is written with the largest of these that it contains.
+_GROUPS = {
+    "encoders": set(CONFIGS) - {"translation"},
+    "training": set(CONFIGS) - {"features", "minimal_pairs", "retrieval"},
+    "fine-tuning": {"classification", "multiple_choice", "question_answering", "tagging"},
+    "vectors": {"embeddings", "features", "retrieval"},
+    "ranking": {"embeddings", "reranker"},
+    "pretraining": {"bert_pretraining", "replaced_tokens"},
+    "summarization": {"bertsum_abs", "bertsum_ext"},
+}
 
 
 class Published(typing.NamedTuple):
@@ -120,48 +134,73 @@ def main() -> None:
 
 
 def page() -> str:
-    """Returns the whole page, in Markdown: the common keys, then those of each config."""
-    of_configs = {name: keys.of_file(name) for name in CONFIGS}
-    common = _common(of_configs)
-    sections = "".join(_section(name, found, common) for name, found in of_configs.items())
-    rows = [(_code(key.name), _value(key.default), key.allowed, key.meaning) for key in common.values()]
-    return f"{_HEAD}\n## Common keys\n\n{_table(('key', 'default', 'allowed', 'meaning'), rows)}{sections}"
+    """Returns the whole page, in Markdown: a section for each part of the configs, with an entry for each key."""
+    entries = defaultdict(list)
+    for name, of_config in _by_name().items():
+        part = name.partition(".")[0] if "." in name else "Top level"
+        entries[part].append(_entry(name, of_config))
+    sections = [f"\n## {part}\n\n{''.join(entries[part])}" for part in sorted(entries)]
+    groups = "\n".join(f"- {name}: {', '.join(sorted(configs))}" for name, configs in _GROUPS.items())
+    sources = "\n".join(f"- {name}: {published.source}" for name, published in _PUBLISHED.items())
+    return _HEAD.format(groups=groups, sources=sources) + "".join(sections)
 
 
-def _common(of_configs: Mapping[str, list[Key]]) -> dict[str, Key]:
-    """The keys that several configs describe in the same words, with their most frequent default."""
-    described = defaultdict(list)
-    for key in itertools.chain(*of_configs.values()):
-        described[key.name, key.allowed, key.meaning].append(key.default)
-    return {
-        name: Key(name, _most_frequent(defaults), allowed, meaning)
-        for (name, allowed, meaning), defaults in sorted(described.items())
-        if len(defaults) >= _COMMON
-    }
+def _by_name() -> dict[str, dict[str, Key]]:
+    """Returns the key of each config that has it, for each name."""
+    by_name: dict[str, dict[str, Key]] = defaultdict(dict)
+    for config in CONFIGS:
+        for key in keys.of_file(config):
+            by_name[key.name][config] = key
+    return dict(sorted(by_name.items()))
 
 
-def _most_frequent(defaults: list[Any]) -> Any:
-    """The most frequent value; None if all differ."""
-    found = max(defaults, key=defaults.count)
-    return found if defaults.count(found) > 1 else None
+def _entry(name: str, of_config: Mapping[str, Key]) -> str:
+    """Returns the entry of a key: its name and defaults, its meanings, and published values that are not defaults."""
+    defaults = {config: _value(key.default) for config, key in of_config.items()}
+    limits = {_limit(key) for key in of_config.values()}
+    limit = limits.pop() if len(limits) == 1 else ""
+    meanings = {c: f"{key.meaning} *{_limit(key)}*" if limits else key.meaning for c, key in of_config.items()}
+    lines = [f'<a id="{name}"></a>**`{name}`** = {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
+    in_all = len(of_config) == len(CONFIGS) and len(set(meanings.values())) == 1
+    lines += [meaning if in_all else f"{_names(configs)}: {meaning}" for meaning, configs in _inverse(meanings).items()]
+    published = {config: _published(config).get(name) for config in of_config}
+    others = {c: _value(value) for c, value in published.items() if value not in (None, of_config[c].default)}
+    if others:
+        lines.append(f"Published: {_listed(others, ())}.")
+    return "  \n".join(lines) + "\n\n"
 
 
-def _section(name: str, found: Sequence[Key], common: Mapping[str, Key]) -> str:
-    """The section of a config: its own keys, and common ones with another default or a published value."""
-    rows, of_papers = [], _published(name)
-    for key in found:
-        is_common = key.name in common and common[key.name][2:] == key[2:]
-        published = of_papers.get(key.name)
-        if not is_common or published is not None or key.default != common[key.name].default:
-            described = ("", "[common](#common-keys)") if is_common else key[2:]
-            rows.append((_code(key.name), _value(key.default), _value(published), *described))
-    lacking = [_code(key) for key in sorted(common.keys() - {key.name for key in found})]
-    notes = [f"Published: {_PUBLISHED[name].source}."] if name in _PUBLISHED else []
-    notes += [f"Common keys that it lacks: {', '.join(lacking)}."] if lacking else []
-    text = "".join(f"{note}\n\n" for note in notes)
-    return f"\n## configs/{name}.py\n\n{text}{_table(('key', 'default', 'published', 'allowed', 'meaning'), rows)}"
+def _limit(key: Key) -> str:
+    """Returns the constraint on a key; "" if its meaning already names the allowed values."""
+    values = key.allowed.removeprefix("one of ").split(", ")
+    return "" if all(f'"{value}"' in key.meaning for value in values) else key.allowed
 
 
+def _listed(values: Mapping[str, str], configs: Collection[str]) -> str:
+    """Returns values with the names of the configs that have them; without names for the value of all `configs`."""
+    by_value = _inverse(values)
+    return "; ".join(v if len(names) == len(configs) else f"{v} ({_names(names)})" for v, names in by_value.items())
+
+
+def _inverse(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the configs of each value, the most frequent value first."""
+    configs: dict[str, list[str]] = defaultdict(list)
+    for config, value in values.items():
+        configs[value].append(config)
+    return dict(sorted(configs.items(), key=lambda item: -len(item[1])))
+
+
+def _names(configs: Collection[str]) -> str:
+    """Returns the names of configs, with those of groups, the largest first."""
+    rest, names = set(configs), []
+    for group, members in _GROUPS.items():
+        if members <= rest:
+            names.append(group)
+            rest -= members
+    return ", ".join([*names, *sorted(rest)])
+
+
+@functools.cache
 def _published(name: str) -> dict[str, Any]:
     """The published values of a config's keys."""
     if name not in _PUBLISHED:
@@ -180,17 +219,8 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def _code(name: str) -> str:
-    return f"`{name}`"
-
-
 def _value(value: Any) -> str:
-    return "" if value is None else f"`{value!r}`"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [columns, ["---"] * len(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+    return "unset" if value is None else f"`{value!r}`"
 
 
 if __name__ == "__main__":

@@ -29,15 +29,21 @@ def test_the_allowed_values_are_those_that_construction_checks():
     assert OF["bert_pretraining", "data.vocab_size"].allowed == ""
 
 
-def test_published_values_stand_beside_the_defaults():
-    page = build_keys.page()
-    pretraining, classification = (
-        page.partition(f"## configs/{name}.py")[2] for name in ("bert_pretraining", "classification")
+def entry(name):
+    """The entry of a key on the page."""
+    return build_keys.page().partition(f"**`{name}`** = ")[2].partition("\n\n")[0]
+
+
+def test_an_entry_has_defaults_limits_meanings_and_published_values():
+    assert entry("data.workers").startswith(
+        "`0`; *at least 0*  \nfine-tuning, ranking, summarization, translation: the"
     )
-    assert "| `masking.mode` | `'dynamic'` | `'static'` |" in pretraining
-    assert "| `optimizer.bias_correction` | `True` | `False` |" in classification
-    assert "| `model.hidden_size` |  | `768` |" in classification
-    assert "log_every" not in build_keys._published("translation")
+    assert "Published: `'static'` (bert_pretraining)." in entry("masking.mode")
+    assert "Published: `768` (fine-tuning, pretraining, summarization); `512` (translation)." in entry(
+        "model.hidden_size"
+    )
+    assert "`16` (multiple_choice, reranker)" in entry("batch_size") and "Published" not in entry("log_every")
+    assert entry("model.norm").count("One of") == 0  # the meaning names the values
 
 
 def test_published_values_are_of_keys_of_the_config():
@@ -45,11 +51,10 @@ def test_published_values_are_of_keys_of_the_config():
         assert set(build_keys._published(name)) <= {key for config, key in OF if config == name}
 
 
-def test_common_keys_are_described_once():
+def test_every_key_has_one_entry_and_every_meaning_stands_once():
     page = build_keys.page()
+    assert all(page.count(f'<a id="{name}"></a>') == 1 for name in {key for _, key in OF})
     assert page.count("decoupled weight decay, multiplied by the learning rate.") == 1
-    section = page.partition("## configs/multiple_choice.py")[2].partition("\n## ")[0]
-    assert "| `batch_size` | `16` | `16` |" in section and "`optimizer.layer_decay`" not in section
 
 
 @pytest.mark.parametrize(
