@@ -45,9 +45,9 @@ def ranking(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) ->
 
     Henderson et al. 2017, "Efficient natural language response suggestion for Smart Reply", section 4.4;
     `MultipleNegativesRankingLoss` of sentence-transformers, whose `symmetric` form also chooses the query of a positive
-    among all queries, and takes the mean of both. Unlike there, a document with the text of the query's positive, and
-    the positives of equal queries, are not negatives; nor are documents that are more similar to the query than its
-    positive plus `false_negative_margin`, if it is set.
+    among all queries, and takes the mean of both. Unlike there, a document with the text of the query or of its positive,
+    and the positives of equal queries, are not negatives; nor are documents that are more similar to the query than its
+    positive plus `false_negative_margin`, if it is set. For a positive, the same holds of queries.
     """
     unit = _normalized(vectors)
     queries, documents = unit[:, 0], unit[:, 1:].swapaxes(0, 1).reshape(-1, unit.shape[-1])  # column after column
@@ -56,7 +56,7 @@ def ranking(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) ->
     numbers = texts.numbers[:, 1:].T.ravel()
     present = (texts.present & (texts.weights > 0)[:, None])[:, 1:].T.ravel()
     same_query = texts.numbers[:, :1] == texts.numbers[:, 0]  # [B, B]
-    is_other = numbers[None] != texts.numbers[:, 1:2]
+    is_other = (numbers != texts.numbers[:, 1:2]) & (numbers != texts.numbers[:, :1])
     is_positive_of_same = jnp.pad(same_query, ((0, 0), (0, len(numbers) - len(matching))))
     negative = present & is_other & ~is_positive_of_same
     if config.false_negative_margin is not None:
@@ -65,7 +65,8 @@ def ranking(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) ->
     if not config.symmetric:
         return forward
     same_positive = texts.numbers[:, 1:2] == texts.numbers[:, 1]
-    others = (texts.weights > 0) & ~same_positive & ~same_query
+    is_positive = texts.numbers[:, 0] == texts.numbers[:, 1:2]
+    others = (texts.weights > 0) & ~same_positive & ~same_query & ~is_positive
     return (forward + _chosen(scale * similar[:, : len(matching)].T, others)) / 2
 
 

@@ -67,6 +67,14 @@ def test_equal_texts_and_missing_ones_are_no_negatives():
     np.testing.assert_allclose(found("ranking", x, of_texts), ranking(x, negative), rtol=1e-5)
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_text_is_no_negative_of_itself(symmetric):
+    """Also where it is the query or the positive of another example, or a negative of its own example."""
+    x, of_texts = vectors(3)[:2], jax.tree.map(lambda leaf: leaf[:2], texts(3))
+    of_texts.numbers[:] = [[0, 1, 1], [1, 0, 1]]
+    assert found("ranking", x, of_texts, symmetric=symmetric) == pytest.approx(0, abs=1e-6)
+
+
 def test_more_similar_documents_than_the_positive_are_no_negatives():
     x = vectors(2)
     similar = np.einsum("iD,jtD->itj", unit(x)[:, 0], unit(x)[:, 1:])
