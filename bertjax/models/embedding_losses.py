@@ -45,9 +45,9 @@ def ranking(vectors: Vectors, texts: Texts, scale: Scale, config: LossConfig) ->
 
     Henderson et al. 2017, "Efficient natural language response suggestion for Smart Reply", section 4.4;
     `MultipleNegativesRankingLoss` of sentence-transformers, whose `symmetric` form also chooses the query of a positive
-    among all queries, and takes the mean of both. Unlike there, a document with the text of the query or of its positive,
-    and the positives of equal queries, are not negatives; nor are documents that are more similar to the query than its
-    positive plus `false_negative_margin`, if it is set. For a positive, the same holds of queries.
+    among all queries, and takes the mean of both. Unlike there, documents with the text of the query or of its
+    positive, and the positives of equal queries, are not negatives; nor are documents that are more similar to the
+    query than its positive plus `false_negative_margin`, if it is set.
     """
     unit = _normalized(vectors)
     queries, documents = unit[:, 0], unit[:, 1:].swapaxes(0, 1).reshape(-1, unit.shape[-1])  # column after column

@@ -121,7 +121,7 @@ def test_adapters_in_the_weights_are_refused():
         ("nomic_bert", {"head_dim": 7}, "head_dim: got 7; expected "),
         ("gte", {"hidden_act": "silu"}, "hidden_act: got silu; expected gelu"),
         ("jina_embeddings_v3", {"rope_parameters": YARN}, "rope_parameters: got {'rope_type': 'yarn'"),
-        ("eurobert", {"mlp_bias": True}, "mlp_bias: got True; expected False"),
+        ("eurobert", {"tie_word_embeddings": False, "mlp_bias": True}, "mlp_bias: got True; expected False"),
         ("eurobert", {"tie_word_embeddings": False, "classifier_pooling": "max"}, "classifier_pooling: got max"),
         ("modernbert-decoder", {"local_attention": 3}, "local_attention: got 3; expected at least 4"),
     ],
@@ -130,6 +130,22 @@ def test_values_that_a_family_does_not_have(family, changes, message):
     raw = {**json.loads((BERT / "config.json").read_text()), "embedding_size": 9, "model_type": family, **changes}
     with pytest.raises(UserError, match=message):
         huggingface.read_config(raw, Path("config.json"))
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "distilbert", "eurobert"])
+def test_ties_have_no_effect_without_output_embeddings(family):
+    is_tied = families.find(family).fixed["tie_output"]
+    config = dataclasses.replace(published.CONFIG, **families.find(family).fixed)
+    raw = {**families.find(family).write_config(config), "model_type": family, "initializer_range": 0.02}
+    other = {**raw, "tie_word_embeddings": not is_tied}
+    path = Path("config.json")
+    classifier = {**other, "architectures": ["BertForSequenceClassification"]}
+    assert huggingface.read_config(classifier, path) == huggingface.read_config(raw, path)
+    for model in (other, {**other, "architectures": ["BertForMaskedLM"]}):
+        with pytest.raises(
+            UserError, match=f"tie_word_embeddings: got .* expected {is_tied} in a masked language model"
+        ):
+            huggingface.read_config(model, path)
 
 
 def test_an_export_to_albert_needs_embeddings_of_another_size():

@@ -13,12 +13,15 @@ from bertjax.models.bert import BertConfig
 _FIELDS = {**json_files.SIZES, "norm_eps": ("layer_norm_eps", float)}
 # Keys that older files omit, and their only supported values. transformers documents 1e-12 as the default of
 # layer_norm_eps.
-_FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "tie_word_embeddings": True}
+_FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
 _LAYER_NORM_EPS = 1e-12
+# The classes with a masked-LM head. That of ELECTRA for pretraining is the discriminator, which has none.
+_WITH_OUTPUTS = ("ForMaskedLM", "BertForPreTraining", "LMHeadModel")
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **raw}
+    check_ties(raw, path)
     values = json_files.fields(raw, _FIELDS, path)
     for key, expected in _FIXED.items():
         if raw[key] != expected:
@@ -26,9 +29,25 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {**values, "activation": json_files.read_activation(raw, "hidden_act", path)}
 
 
+def check_ties(raw: Mapping[str, Any], path: Path, *, are_tied: bool = True) -> None:
+    """Raises UserError for a masked language model whose output embeddings are not tied as those of its family.
+
+    Other classes, such as classifiers, have no output embeddings, so the key has no effect on them.
+    """
+    names = raw.get("architectures")
+    has_outputs = not isinstance(names, list) or any(str(name).endswith(_WITH_OUTPUTS) for name in names)
+    if has_outputs and raw.get("tie_word_embeddings", are_tied) != are_tied:
+        refuse(f"{path}: tie_word_embeddings", raw["tie_word_embeddings"], f"{are_tied} in a masked language model")
+
+
 def write_config(config: BertConfig) -> dict[str, Any]:
     fields = {key: getattr(config, field) for field, (key, _) in _FIELDS.items()}
-    return {"hidden_act": json_files.activation_name(config.activation), **_FIXED, **fields}
+    return {
+        "hidden_act": json_files.activation_name(config.activation),
+        **_FIXED,
+        "tie_word_embeddings": True,
+        **fields,
+    }
 
 
 FAMILY = Family(

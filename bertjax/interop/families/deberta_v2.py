@@ -49,7 +49,6 @@ _FIXED = {
     "share_att_key": True,
     "conv_groups": 1,
     "pooler_dropout": 0,
-    "tie_word_embeddings": True,
 }
 _TERMS = {"both": ["p2c", "c2p"], "content_to_position": ["c2p"], "position_to_content": ["p2c"]}
 _NORMS = {"none": False, "layer_norm": True}
@@ -74,6 +73,7 @@ _KERNEL = "bert.encoder.conv.conv.weight"
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     raw = {**_DEFAULTS, **raw}
+    bert.check_ties(raw, path)
     values = json_files.fields(raw, _FIELDS, path)
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), values["hidden_size"])
     sizes["attention_head_size"] = values["hidden_size"] // max(values["num_heads"], 1)
@@ -110,6 +110,7 @@ def write_config(config: HeadConfig) -> dict[str, Any]:
         "hidden_act": json_files.activation_name(config.activation),
         "pooler_hidden_size": config.hidden_size,
         **_FIXED,
+        "tie_word_embeddings": True,
         **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},
         "position_biased_input": config.positions == "learned",
         "position_buckets": span if span < reach else -1,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.interop import json_files
-from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import bert
 from bertjax.interop.families.family import Family, Renaming
 from bertjax.models.bert import BertConfig
@@ -51,8 +50,7 @@ _NAMES = Renaming(
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Returns the fields. Sinusoidal positions are stored in the weights like others."""
-    if not raw.get("tie_word_embeddings", True):
-        refuse(f"{path}: tie_word_embeddings", False, "True")
+    bert.check_ties(raw, path)
     values = json_files.fields({"initializer_range": 0.02, **raw}, _FIELDS, path)
     return {**values, "activation": json_files.read_activation(raw, "activation", path)}
 

@@ -21,7 +21,7 @@ _FIELDS = {
 _FREE = ("num_key_value_heads", "pooling")
 _DEFAULTS = {"attention_dropout": 0.0, "initializer_range": 0.02, "rms_norm_eps": 1e-5}
 # Keys that files may omit, and their only supported values.
-_FIXED = {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False}
+_FIXED = {"attention_bias": False, "mlp_bias": False}
 _POOLINGS = {"bos": "cls", "mean": "mean", "late": "late"}
 _NORMS = {"input_layernorm": "attention.output.LayerNorm", "post_attention_layernorm": "output.LayerNorm"}
 _NAMES = Renaming(
@@ -40,6 +40,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     raw = {"classifier_pooling": raw.get("clf_pooling", "late"), "hidden_act": "silu", **_DEFAULTS, **raw}
     if raw.get("num_key_value_heads") is None:
         raw["num_key_value_heads"] = raw.get("num_attention_heads")
+    bert.check_ties(raw, path, are_tied=False)
     values = json_files.fields(raw, _FIELDS, path)
     for key, expected in _FIXED.items():
         if raw.get(key, expected) != expected:
@@ -59,6 +60,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def write_config(config: HeadConfig) -> dict[str, Any]:
     return {
         **_FIXED,
+        "tie_word_embeddings": False,
         **{key: getattr(config, field) for field, (key, _) in _FIELDS.items()},
         "num_key_value_heads": config.key_value_heads,
         "hidden_act": json_files.activation_name(config.activation),
