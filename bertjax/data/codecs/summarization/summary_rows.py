@@ -44,13 +44,13 @@ def target(summary: Sequence[str], tokenizer: Tokenizer, words: str) -> np.ndarr
 def sentences(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     """Returns the texts of the sentences of a generated summary up to `END`; none is empty."""
     _, end, between = target_ids(tokenizer)
-    found: list[list[int]] = [[]]
+    sentence_ids: list[list[int]] = [[]]
     for token in itertools.takewhile(lambda token: token != end, ids):
         if token == between:
-            found.append([])
+            sentence_ids.append([])
         else:
-            found[-1].append(token)
-    return list(filter(None, map(tokenizer.decode, found)))
+            sentence_ids[-1].append(token)
+    return list(filter(None, map(tokenizer.decode, sentence_ids)))
 
 
 class SummaryRows:
