@@ -48,8 +48,7 @@ def registered(group: str) -> dict[str, Any]:
 
     entries: dict[str, Any] = {}
     for entry in entry_points(group=group):
-        other = entries.setdefault(entry.name, entry)
-        if other is not entry:
+        if (other := entries.setdefault(entry.name, entry)) is not entry:
             got = f"{other.value} and {entry.value}"
             fix = "uninstall one of the packages"
             raise UserError(f"entry point {entry.name} of {group}", got=got, expected="one package", fix=fix)
@@ -83,7 +82,6 @@ def check(module: ModuleType) -> None:
         raise UserError(where, got=f"{old}, of an earlier version", expected=_FORMERLY[old], fix=fix)
     kinds = {cls.__name__ for cls in getattr(getattr(module, "Task", None), "__mro__", ())} | {"PredictionTask"}
     for kind, needed in _DEFINES.items():
-        missing = [name for name in needed if kind in kinds and not hasattr(module, name)]
-        if missing:
+        if missing := [name for name in needed if kind in kinds and not hasattr(module, name)]:
             expected = f"the names that a {kind} needs: {', '.join(needed)}"
             raise UserError(where, got=f"no {missing[0]}", expected=expected, fix=f"define {missing[0]}")

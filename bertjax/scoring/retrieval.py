@@ -65,11 +65,9 @@ def _update(
     num_candidates = np.bincount(rows, minlength=queries)
     width = int(num_candidates.max(initial=0))
     slots = count + np.arange(len(rows)) - np.repeat(np.cumsum(num_candidates) - num_candidates, num_candidates)
-    merged = np.full((queries, count + width), -np.inf, np.float32)
-    numbers = np.full((queries, count + width), -1)
-    merged[:, :count] = scores
+    merged = np.pad(scores, ((0, 0), (0, width)), constant_values=-np.inf)
     merged[rows, slots] = products.ravel()[places]
-    numbers[:, :count] = indices
+    numbers = np.pad(indices, ((0, 0), (0, width)), constant_values=-1)
     numbers[rows, slots] = start + columns
     lowest = np.partition(merged, width, axis=1)[:, width, None]  # of the `count` largest scores
     is_best = merged >= lowest

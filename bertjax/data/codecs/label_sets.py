@@ -146,8 +146,7 @@ def _parts(text: str, where: str, column: str, separator: str) -> list[Any]:
     if not text.startswith("["):
         return text.split(separator) if text else []
     try:
-        classes: list[Any] = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         expected = f'a JSON list, such as ["a", "b"], or classes separated by {separator!r}'
         raise RowError(where, f"{text!r:.80} in column {column!r}, not valid JSON", expected) from error
-    return classes

@@ -73,9 +73,9 @@ class Folder:
         return list(map(self._find, self._names))
 
     def _find(self, name: str) -> Path:
-        paths = [path for path in (self._path / name, self._path / f"{name}.gz") if path.is_file()]
-        if paths:
-            return paths[0]
+        paths = (self._path / name, self._path / f"{name}.gz")
+        if path := next(filter(Path.is_file, paths), None):
+            return path
         expected = "a folder with corpus.jsonl, queries.jsonl and qrels/NAME.tsv, which data.qrels names"
         others = sorted(path.name.partition(".")[0] for path in self._path.glob("qrels/*.tsv*"))
         got = f"no {name}" if self._path.is_dir() else "no such folder"
@@ -97,12 +97,11 @@ class Folder:
         """
         _, queries_file, judgments_file = self.files()
         documents = sorted(name for name, _ in self.documents())
-        document_ids = set(documents)
         bad_rows = BadRows(self._on_bad_row)
         queries = dict(self._rows(queries_file, bad_rows, partial(_query, seen=set())))
         grades: dict[str, dict[str, int]] = {}
         _check_columns(judgments_file)
-        make = partial(_judgment, queries=queries, documents=document_ids, grades=grades)
+        make = partial(_judgment, queries=queries, documents=set(documents), grades=grades)
         judged = sum(1 for _ in self._rows(judgments_file, bad_rows, make))
         relevant = {query: scores for query, scores in grades.items() if max(scores.values()) > 0}
         if not relevant:

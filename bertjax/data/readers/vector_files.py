@@ -112,8 +112,7 @@ class VectorFile:
             description = dict(json.loads(record.read_text()))
         except (OSError, ValueError, TypeError):
             raise self._refusal("a file without a description", f"{record}") from None
-        names = [name for name in {**made_with, **description} if made_with.get(name) != description.get(name)]
-        if names:
+        if names := [name for name in {**made_with, **description} if made_with.get(name) != description.get(name)]:
             both = (description, made_with)
             got, expected = (", ".join(f"{name}={values.get(name)!r}" for name in names) for values in both)
             raise self._refusal(f"vectors with {got}", expected)

@@ -247,8 +247,7 @@ def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, 
     for count, article in enumerate(articles, start=1):  # noqa: B007
         yield article
     if not count + bad_rows.count:
-        fix = "check the input"
-        raise UserError(where, got="no articles", expected="at least one", fix=fix)
+        raise UserError(where, got="no articles", expected="at least one", fix="check the input")
 
 
 def _split(stored: Stored, splitter: str) -> Article:
@@ -267,9 +266,8 @@ def _sentences(body: Sequence[str], splitter: str) -> tuple[str, ...]:
     return tuple(itertools.chain.from_iterable(_SPLITTERS[splitter](body)))
 
 
-def _fault(sentences: Iterable[str]) -> str:
+def _fault(sentences: Sequence[str]) -> str:
     """Returns why sentences are not an article; "" if they are."""
-    sentences = list(sentences)
     if not sentences:
         return "an empty article"
     return "" if any(map(str.isalpha, "".join(sentences))) else "an article without letters"

@@ -44,13 +44,9 @@ def target(summary: Sequence[str], tokenizer: Tokenizer, words: str) -> np.ndarr
 def sentences(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     """Returns the texts of the sentences of a generated summary up to `END`; none is empty."""
     _, end, between = target_ids(tokenizer)
-    sentence_ids: list[list[int]] = [[]]
-    for token in itertools.takewhile(lambda token: token != end, ids):
-        if token == between:
-            sentence_ids.append([])
-        else:
-            sentence_ids[-1].append(token)
-    return list(filter(None, map(tokenizer.decode, sentence_ids)))
+    tokens = itertools.takewhile(lambda token: token != end, ids)
+    groups = itertools.groupby(tokens, key=lambda token: token == between)
+    return list(filter(None, (tokenizer.decode(list(group)) for is_between, group in groups if not is_between)))
 
 
 class SummaryRows:
