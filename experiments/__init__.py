@@ -46,13 +46,13 @@ def registered(group: str) -> dict[str, Any]:
     """
     from importlib.metadata import entry_points  # takes time, and built-in experiments do without it
 
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for entry in entry_points(group=group):
-        other = found.setdefault(entry.name, entry)
-        if other is not entry:
-            got, fix = f"{other.value} and {entry.value}", "uninstall one of the packages"
+        if (other := entries.setdefault(entry.name, entry)) is not entry:
+            got = f"{other.value} and {entry.value}"
+            fix = "uninstall one of the packages"
             raise UserError(f"entry point {entry.name} of {group}", got=got, expected="one package", fix=fix)
-    return found
+    return entries
 
 
 def find(name: str) -> Any:
@@ -75,14 +75,13 @@ def find(name: str) -> Any:
 
 def check(module: ModuleType) -> None:
     """Raises UserError if a module lacks a part of the contract of its task."""
-    own = module.__name__.removeprefix(f"{__name__}.")
-    where = module.__name__ if own == module.__name__ else f"experiments/{own}.py"
+    short_name = module.__name__.removeprefix(f"{__name__}.")
+    where = module.__name__ if short_name == module.__name__ else f"experiments/{short_name}.py"
     if old := next((name for name in _FORMERLY if hasattr(module, name)), None):
         fix = f"define {_FORMERLY[old]} instead; CHANGELOG.md has a table of all names"
         raise UserError(where, got=f"{old}, of an earlier version", expected=_FORMERLY[old], fix=fix)
     kinds = {cls.__name__ for cls in getattr(getattr(module, "Task", None), "__mro__", ())} | {"PredictionTask"}
     for kind, needed in _DEFINES.items():
-        missing = [name for name in needed if kind in kinds and not hasattr(module, name)]
-        if missing:
-            expected, fix = f"the names that a {kind} needs: {', '.join(needed)}", f"define {missing[0]}"
-            raise UserError(where, got=f"no {missing[0]}", expected=expected, fix=fix)
+        if missing := [name for name in needed if kind in kinds and not hasattr(module, name)]:
+            expected = f"the names that a {kind} needs: {', '.join(needed)}"
+            raise UserError(where, got=f"no {missing[0]}", expected=expected, fix=f"define {missing[0]}")

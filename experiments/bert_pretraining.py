@@ -111,9 +111,9 @@ class Task(PretrainingTask[Config]):
         output = self.apply(params, batch, None, batch["masked_positions"])
         # A published table may have more rows than its vocabulary has tokens, and a vocabulary ids without tokens.
         has_token = np.array([token != "" for token in self._tokenizer.vocab])
-        known = jax.nn.softmax(output.masked_lm_logits)[..., : len(has_token)]
+        distribution = jax.nn.softmax(output.masked_lm_logits)[..., : len(has_token)]
         top = min(_TOP, int(has_token.sum()))
-        probabilities, tokens = jax.lax.top_k(jnp.where(has_token, known, -1.0), top)
+        probabilities, tokens = jax.lax.top_k(jnp.where(has_token, distribution, -1.0), top)
         result = {"probabilities": probabilities, "tokens": tokens}
         if output.next_sentence_logits is not None:
             result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0, 0]

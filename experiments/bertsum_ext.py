@@ -132,9 +132,9 @@ class Task(SummarizationTask[Config]):
         is_sentence, labels, weights = (jnp.take_along_axis(batch[name], positions, axis=1) for name in names)
         rows = {**batch, "cls_positions": positions}
         logits = self.apply(params, rows, rng, is_sentence, batch["first_sentences"])
-        each = optax.sigmoid_binary_cross_entropy(logits, labels)
+        losses = optax.sigmoid_binary_cross_entropy(logits, labels)
         metrics = fine_tuning.metrics(batch, (logits > 0) == (labels > 0), weights)
-        return {"sentences": jnp.sum(each * weights)}, metrics
+        return {"sentences": jnp.sum(losses * weights)}, metrics
 
     def score_names(self) -> Sequence[str]:
         """Returns the names of `summaries.metric_names`, and the loss."""

@@ -140,17 +140,17 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
     config = completion.bert(config, published, seq_len=128)
     data = config["data"]
     if published and not data.get("source"):
-        known = _known_classes(config, published)
-        config = {**config, "data": {**data, "labels": data.get("labels") or known}}
+        classes = _known_classes(config, published)
+        config = {**config, "data": {**data, "labels": data.get("labels") or classes}}
     return config
 
 
 def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str, ...]:
     """The class names of the model in `init_from`. Raises UserError unless it was trained for this objective."""
     objective = config["objective"]
-    stated = pretrained.problem_of(published)
+    problem_type = pretrained.problem_of(published)
     problem = OBJECTIVES[objective].problem
-    if published.num_classes == 1 and problem != "regression" and stated != "multi_label":
+    if published.num_classes == 1 and problem != "regression" and problem_type != "multi_label":
         raise UserError(
             f"config key init_from={config['init_from']}",
             got="a model with one output: for regression, ranking or multiple choice",
@@ -161,11 +161,12 @@ def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str
     if not pretrained.is_alike(published, problem == "multi_label"):
         raise UserError(
             f"config key objective={objective}",
-            got=f"init_from={config['init_from']}, a model for {stated} (stated in its config.json)",
-            expected=f"objective={stated}",
-            fix=f"set --config.objective={stated}, or set data.source to train with only the encoder of this model",
+            got=f"init_from={config['init_from']}, a model for {problem_type} (stated in its config.json)",
+            expected=f"objective={problem_type}",
+            fix=f"set --config.objective={problem_type}, or set data.source "
+            "to train with only the encoder of this model",
         )
-    if stated == "regression" and published.num_classes > 1:
+    if problem_type == "regression" and published.num_classes > 1:
         raise UserError(
             f"config key init_from={config['init_from']}",
             got=f"a model that predicts {published.num_classes} numbers (problem_type in its config.json)",
@@ -192,7 +193,7 @@ open_vocabulary = bert.open_vocabulary
 
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
-    """See `Trainable.example_config`. Has two classes, or as many as weights, if they come from the training rows."""
+    """Returns a config with two classes, or as many as weights, in place of those of the training rows."""
     data = config["data"]
     objective = OBJECTIVES[config["objective"]]
     if objective.min_classes and data["source"] and not data["labels"]:
@@ -204,7 +205,7 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTo
 
 
 class Data(fine_tuning.FineTuningData[Config, LabeledText]):
-    """See `bertjax.contract.Data`."""
+    """Texts with labels."""
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -251,13 +252,13 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
-    """See `bertjax.contract.TrainingTask`."""
+    """Predicts classes or numbers of texts."""
 
     architecture = "BertForSequenceClassification"
     _codec: LabeledTextCodec
 
     def __init__(self, config: Config, vocabulary: EncoderTokenizer) -> None:
-        """See `FineTuningTask`. Raises UserError if the classes do not fit the objective and the metrics."""
+        """Initializes the task. Raises UserError if the classes do not fit the objective and the metrics."""
         self._objective = config.definition
         self.loss_name = config.objective
         self.labels = config.data.labels

@@ -68,8 +68,8 @@ class GeneratorConfig(Constrained, prefix="generator"):
     def of(self, model: HeadConfig) -> HeadConfig:
         """Returns the config of the generator of a discriminator."""
         scaled = ("hidden_size", "num_heads", "num_key_value_heads", "intermediate_size")
-        known = {name: size for name in scaled if (size := getattr(model, name, 0))}
-        sizes: dict[str, Any] = {name: max(1, round(self.width * size)) for name, size in known.items()}
+        model_sizes = {name: size for name in scaled if (size := getattr(model, name, 0))}
+        sizes: dict[str, Any] = {name: max(1, round(self.width * size)) for name, size in model_sizes.items()}
         hidden = sizes["hidden_size"]
         heads = sizes["num_heads"]
         expected = f"a fraction of model.hidden_size={model.hidden_size} that its heads divide"
@@ -145,16 +145,16 @@ class Data(PretrainingData[Config]):
         They are the loss and the accuracy of a discriminator that knows only this share.
         """
         costs = self.costs()
-        found = np.zeros(2)
         if costs is None:
             return super().baselines()
+        totals = np.zeros(2)
         for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
-            kept = np.exp(-costs[batch["masked_labels"]])
-            found += np.sum((1 - kept) * batch["masked_weights"]), np.sum(batch["segment_ids"] != 0)
-        share = found[0] / found[1]
+            unchanged = np.exp(-costs[batch["masked_labels"]])
+            totals += np.sum((1 - unchanged) * batch["masked_weights"]), np.sum(batch["segment_ids"] != 0)
+        share = totals[0] / totals[1]
         entropy = -share * np.log(share) - (1 - share) * np.log1p(-share)
-        own = {"valid/replaced_entropy_loss": entropy, "valid/replaced_majority_accuracy": max(share, 1 - share)}
-        return {**super().baselines(), **{name: float(value) for name, value in own.items()}}
+        baselines = {"valid/replaced_entropy_loss": entropy, "valid/replaced_majority_accuracy": max(share, 1 - share)}
+        return {**super().baselines(), **{name: float(value) for name, value in baselines.items()}}
 
 
 class Task(PretrainingTask[Config]):
@@ -180,9 +180,9 @@ class Task(PretrainingTask[Config]):
         generator = self._generator.init(own_rng, rows, ids, deterministic=True)["params"]
         shared = _SHARED[self._config.generator.embeddings]
         tables = params["bert"]["embeddings"]
-        own = {name: tree for name, tree in generator["bert"]["embeddings"].items() if name not in shared}
+        unshared = {name: tree for name, tree in generator["bert"]["embeddings"].items() if name not in shared}
         encoder = {name: tree for name, tree in generator["bert"].items() if name != "embeddings"}
-        params["generator"] = {**generator, "bert": {**encoder, **({"embeddings": own} if own else {})}}
+        params["generator"] = {**generator, "bert": {**encoder, **({"embeddings": unshared} if unshared else {})}}
         if self._config.generator.embeddings == "disentangled":
             changes = {name: jnp.zeros_like(table) for name, table in tables.items() if name in shared}
             params["changes"] = {"embeddings": changes}
@@ -202,10 +202,11 @@ class Task(PretrainingTask[Config]):
 
     def _of_generator(self, params: Params) -> Params:
         """The parameters of the generator, with the shared embeddings."""
-        own = params["generator"]
+        generator = params["generator"]
         names = _SHARED[self._config.generator.embeddings]
         shared = {name: tree for name, tree in params["bert"]["embeddings"].items() if name in names}
-        return {**own, "bert": {**own["bert"], "embeddings": {**shared, **own["bert"].get("embeddings", {})}}}
+        embeddings = {**shared, **generator["bert"].get("embeddings", {})}
+        return {**generator, "bert": {**generator["bert"], "embeddings": embeddings}}
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
         return [{**spec, "sampling_uniforms": spec["masked_weights"]} for spec in super().batch_specs()]
@@ -213,7 +214,7 @@ class Task(PretrainingTask[Config]):
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The numbers of masked tokens and of all tokens that are not padding."""
         counts = {"masked_lm": batch["masked_weights"], "replaced": batch["segment_ids"] != 0}
-        return {term: jnp.maximum(jnp.sum(each), 1) for term, each in counts.items()}
+        return {term: jnp.maximum(jnp.sum(weights), 1) for term, weights in counts.items()}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropies of the generator's and the discriminator's predictions; see `TrainingTask.loss`."""
@@ -223,20 +224,21 @@ class Task(PretrainingTask[Config]):
         real = batch["segment_ids"] != 0
         logits = self.apply(params, {**batch, "input_ids": corrupted.input_ids}, rng)
         replaced = corrupted.is_replaced & real
-        found = (logits > 0) & real
+        predicted = (logits > 0) & real
         loss = jnp.sum((jax.nn.softplus(logits) - logits * replaced) * real)
         sums["replaced"] = self._config.discriminator_weight * loss
-        hits = jnp.sum(replaced & found, dtype=jnp.float32)
+        hits = jnp.sum(replaced & predicted, dtype=jnp.float32)
         tokens = num_tokens(batch)
-        counts = {name: jnp.sum(each, dtype=jnp.float32) for name, each in {"true": replaced, "found": found}.items()}
+        num_replaced = jnp.sum(replaced, dtype=jnp.float32)
+        num_predicted = jnp.sum(predicted, dtype=jnp.float32)
         return sums, {
             "tokens": tokens,
             **metrics,
             "replaced_loss": (loss, tokens[0]),
-            "replaced_accuracy": (jnp.sum((replaced == found) & real, dtype=jnp.float32), tokens[0]),
-            "replaced_precision": (hits, counts["found"]),
-            "replaced_recall": (hits, counts["true"]),
-            "replaced_share": (counts["true"], tokens[0]),
+            "replaced_accuracy": (jnp.sum((replaced == predicted) & real, dtype=jnp.float32), tokens[0]),
+            "replaced_precision": (hits, num_predicted),
+            "replaced_recall": (hits, num_replaced),
+            "replaced_share": (num_replaced, tokens[0]),
         }
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any) -> Array:
@@ -303,9 +305,9 @@ class Task(PretrainingTask[Config]):
         """Returns the record of the first instance of a row."""
         (output,) = outputs
         count = example.source
-        found = output["probabilities"][:count] > 0.5
+        predicted = output["probabilities"][:count] > 0.5
         true = output["is_replaced"][:count]
-        kinds = ([_KINDS[int(each)] for each in row] for row in (found, true))
+        kinds = ([_KINDS[int(flag)] for flag in row] for row in (predicted, true))
         words = self._tokenizer.names(output["input_ids"][:count].tolist())
         return {"kind": "tags", "words": words, **dict(zip(("tags", "reference"), kinds, strict=True))}
 

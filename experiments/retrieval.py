@@ -100,16 +100,16 @@ class Config(Constrained):
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing, pooling, prompts, length and similarity."""
-    known = published.sentences or Sentences()
-    default = known.default_prompt or ""
-    stated = {
-        "query_prompt": known.prompt("query", default),
-        "document_prompt": known.prompt("document", "passage", "corpus", default),
+    sentences = published.sentences or Sentences()
+    default = sentences.default_prompt or ""
+    defaults = {
+        "query_prompt": sentences.prompt("query", default),
+        "document_prompt": sentences.prompt("document", "passage", "corpus", default),
         "similarity": sentence_transformers.read_similarity(published.path),
     }
-    own = {key: value if config[key] is None else config[key] for key, value in stated.items()}
-    of_features = features.resolve({**config, **_FIXED, "prompt": ""}, published)
-    return {**config, **own, **{key: of_features[key] for key in _OF_FEATURES}}
+    settings = {key: value if config[key] is None else config[key] for key, value in defaults.items()}
+    features_config = features.resolve({**config, **_FIXED, "prompt": ""}, published)
+    return {**config, **settings, **{key: features_config[key] for key in _OF_FEATURES}}
 
 
 open_vocabulary = bert.open_vocabulary
@@ -172,16 +172,16 @@ class Task(features.Task, MiningTask):
         source, vectors = search.vectors(results, self.size, unit=self._settings.similarity == "cosine")
         if isinstance(source, Labeled):
             return self._of_labels(source.labels, vectors)
-        found = search.best(source, vectors["query"], vectors["document"], max(search.FOUND, self._settings.rerank))
+        rankings = search.best(source, vectors["query"], vectors["document"], max(search.FOUND, self._settings.rerank))
         sizes = {
             "queries": len(source.queries),
             "queries_left_out": source.left_out,
             "documents": len(source.documents),
         }
-        metrics = search.metrics(found, source)
+        metrics = search.metrics(rankings, source)
         if reranker:
             before = {f"before_reranking/{name}": value for name, value in metrics.items()}
-            metrics = {**search.metrics(self._reranked(reranker, found, source), source), **before}
+            metrics = {**search.metrics(self._reranked(reranker, rankings, source), source), **before}
         return {**metrics, **{name: float(size) for name, size in sizes.items()}}
 
     def _of_labels(self, labels: Mapping[str, Sequence[str]], vectors: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -191,7 +191,7 @@ class Task(features.Task, MiningTask):
         metrics = dict(clustering.v_measure(test, clusters.tolist())._asdict())
         if "train" in labels:
             names = {name: place for place, name in enumerate(sorted({*test, *labels["train"]}))}
-            places = {split: np.array([names[name] for name in each]) for split, each in labels.items()}
+            places = {split: np.array([names[name] for name in split_labels]) for split, split_labels in labels.items()}
             predicted = probing.fit(vectors["train"], places["train"], len(names))(vectors["test"])
             scores = glue.score(("accuracy", "macro_f1"), predicted, places["test"])
             right = (predicted == places["test"]).astype(np.float64)
@@ -213,15 +213,15 @@ class Task(features.Task, MiningTask):
         # Sigmoids close to 1 would be equal.
         return load(path, "" if published.is_run else "reranker", config={"activation": "identity"})
 
-    def _reranked(self, model: "Model", found: Mapping[str, list[str]], source: Collection) -> dict[str, list[str]]:
+    def _reranked(self, model: "Model", rankings: Mapping[str, list[str]], source: Collection) -> dict[str, list[str]]:
         """The documents found. A cross-encoder orders the first ones by its scores."""
-        first = {query: names[: self._settings.rerank] for query, names in found.items()}
+        first = {query: names[: self._settings.rerank] for query, names in rankings.items()}
         needed = {name for names in first.values() for name in names}
         texts = {name: text for name, text in source.texts() if name in needed}
         pairs = [(source.queries[query], texts[name]) for query, names in first.items() for name in names]
         scores = iter(record["score"] for record in model.predict(pairs))
         best = {query: retrieval.ranked({name: next(scores) for name in names}) for query, names in first.items()}
-        return {query: [*best[query], *names[self._settings.rerank :]] for query, names in found.items()}
+        return {query: [*best[query], *names[self._settings.rerank :]] for query, names in rankings.items()}
 
     def mine(self, results: Iterable[tuple[Example, Sequence[Output]]]) -> Iterator[Mapping[str, Any]]:
         """Positives of equal queries, and a document equal to the query, are no negatives."""
@@ -236,13 +236,13 @@ class Task(features.Task, MiningTask):
         config = self._settings.mining
         rows = 0
         few = 0
-        each = negatives.mine(vectors["query"], vectors["document"], positives, equal, config, self._settings.seed)
-        for query, places in zip(source.queries, each, strict=True):
+        mined = negatives.mine(vectors["query"], vectors["document"], positives, equal, config, self._settings.seed)
+        for query, places in zip(source.queries, mined, strict=True):
             for positive in source.relevant[query]:
                 rows += 1
                 few = few + (len(places) < config.num_negatives)
                 yield {"query": query, "positive": positive, "negatives": [names[place] for place in places]}
         _log.info("mined %d rows of %d queries from %d documents", rows, len(positives), len(names))
         if few:
-            told = "%d of %d rows have fewer than %d negatives: raise mining.up_to, or lower mining.skip or the margin"
-            _log.warning(told, few, rows, config.num_negatives)
+            text = "%d of %d rows have fewer than %d negatives: raise mining.up_to, or lower mining.skip or the margin"
+            _log.warning(text, few, rows, config.num_negatives)

@@ -152,9 +152,9 @@ def coin_flips(
     while len(some := np.flatnonzero(most > tossed)):
         words = bits(seed, Stream.TRUNCATION, epoch, index[some], 4, sub_index[some], tossed // 16)
         for draw in range(2):
-            left = flips[draw, some] - tossed
+            remaining = flips[draw, some] - tossed
             for word in range(2):
-                coins = np.clip(left - 32 * word, 0, 32).astype(np.uint64)
+                coins = np.clip(remaining - 32 * word, 0, 32).astype(np.uint64)
                 mask = ((np.uint64(1) << coins) - np.uint64(1)).astype(np.uint32)
                 heads[draw, some] += np.bitwise_count(words[:, 2 * draw + word] & mask)
         tossed += 64

@@ -112,11 +112,11 @@ def beam_search(
 def _start(rules: _Rules, start_ids: Int[Array, " B"]) -> _State:
     """The initial state without cache: the first of the K beams is the empty hypothesis, and the others are unused."""
     shape = (len(start_ids), rules.config.num_beams)
-    own = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
+    beam_numbers = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
     blank = jnp.zeros((*shape, rules.config.max_length), jnp.int32)
     none = jnp.full(shape, -jnp.inf, jnp.float32)
     return _State(
-        beams=Beams(jnp.zeros((), jnp.int32), own, blank.at[..., 0].set(own)),
+        beams=Beams(jnp.zeros((), jnp.int32), beam_numbers, blank.at[..., 0].set(beam_numbers)),
         running=_Running(
             tokens=jnp.broadcast_to(start_ids[:, None], shape),
             history=blank + rules.pad_id,
@@ -139,9 +139,9 @@ def _advance(rules: _Rules, state: _State, logits: Float[Array, "B K V"], cache:
     if config.stopping == "presumm":
         continuing = candidates
     else:
-        left = jnp.where(is_end, -jnp.inf, candidates.log_probabilities)
-        _, chosen = jax.lax.top_k(left, config.num_beams)
-        continuing = _Candidates(*(_pick(field, chosen) for field in candidates._replace(log_probabilities=left)))
+        logprobs = jnp.where(is_end, -jnp.inf, candidates.log_probabilities)
+        _, chosen = jax.lax.top_k(logprobs, config.num_beams)
+        continuing = _Candidates(*(_pick(field, chosen) for field in candidates._replace(log_probabilities=logprobs)))
     is_done = state.is_done | _is_done(rules, index, continuing.log_probabilities, is_end, finished)
     return _State(
         _next_beams(state.beams, continuing.parents), _extend(rules, state, continuing), finished, is_done, cache
@@ -266,8 +266,8 @@ def _next_beams(beams: Beams, parents: Int[Array, "B K"]) -> Beams:
     """The `Beams` of the next step."""
     index = beams.index + 1
     num_beams, length = beams.lineage.shape[1:]
-    own = jnp.arange(num_beams)[:, None]
-    lineage = jnp.where(jnp.arange(length) == index, own, _pick(beams.lineage, parents))
+    beam_numbers = jnp.arange(num_beams)[:, None]
+    lineage = jnp.where(jnp.arange(length) == index, beam_numbers, _pick(beams.lineage, parents))
     return Beams(index, parents, lineage)
 
 

@@ -77,7 +77,7 @@ def from_generation(values: Mapping[str, Any], *, unk_id: int | None, where: str
         return default if value is None else value
 
     samples = get("do_sample", (bool,), False)
-    found = {
+    settings = {
         "method": "sampling" if samples else "beam_search",
         "num_beams": get("num_beams", (int,), 1),
         "n_best": get("num_return_sequences", (int,), 1),
@@ -92,11 +92,11 @@ def from_generation(values: Mapping[str, Any], *, unk_id: int | None, where: str
         "stopping": _STOPPING.get(get("early_stopping", (bool, str), False), "hf"),
     }
     if samples:
-        found["temperature"] = float(get("temperature", (int, float), 1.0))
-        found["top_k"] = get("top_k", (int,), 50)
-        found["top_p"] = float(get("top_p", (int, float), 1.0))
+        settings["temperature"] = float(get("temperature", (int, float), 1.0))
+        settings["top_k"] = get("top_k", (int,), 50)
+        settings["top_p"] = float(get("top_p", (int, float), 1.0))
     longest = get("max_new_tokens", (int,), get("max_length", (int,), 0) - 1)
-    return found if longest < 1 else {**found, "max_length": longest}
+    return settings if longest < 1 else {**settings, "max_length": longest}
 
 
 def unsupported(values: Mapping[str, Any]) -> list[str]:

@@ -56,11 +56,11 @@ def sample(
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     banned = (pad_id,) if unk_id is None or not config.forbid_unk else (pad_id, unk_id)
     # Samples are never reordered, so each sample is its own parent.
-    own = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
-    lineage = jnp.broadcast_to(own[..., None], (*own.shape, config.max_length))
+    parents = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
+    lineage = jnp.broadcast_to(parents[..., None], (*parents.shape, config.max_length))
 
     def advance(state: _State) -> _State:
-        logits, cache = step(state.tokens, state.cache, Beams(state.place, own, lineage))
+        logits, cache = step(state.tokens, state.cache, Beams(state.place, parents, lineage))
         logits = logits.astype(jnp.float32)
         allowed = _mask_logits(config, state, logits, state.place < min_lengths, eos_id, banned)
         tokens = _draw(config, jax.vmap(jax.random.fold_in, (0, None))(keys, state.place), allowed)
@@ -71,13 +71,13 @@ def sample(
         return _State(state.place + 1, tokens, drawn, runs, is_done, cache)
 
     ids = jnp.full(lineage.shape, pad_id, jnp.int32)
-    nothing = jnp.zeros(own.shape, jnp.float32)
+    nothing = jnp.zeros(parents.shape, jnp.float32)
     state = _State(
         place=jnp.zeros((), jnp.int32),
-        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], own.shape),
-        drawn=Hypotheses(ids, jnp.zeros_like(own), nothing, nothing),
+        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], parents.shape),
+        drawn=Hypotheses(ids, jnp.zeros_like(parents), nothing, nothing),
         runs=jnp.zeros_like(ids),
-        is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], own.shape),
+        is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], parents.shape),
         cache=None,
     )
     drawn = run(start, config.max_length, state, advance).drawn
@@ -105,7 +105,8 @@ def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "
     """Draws the next token of each hypothesis."""
     if config.temperature == 0:
         return jnp.argmax(logits, axis=-1)
-    logits, size = logits / config.temperature, logits.shape[-1]
+    logits = logits / config.temperature
+    size = logits.shape[-1]
     if not config.top_k and config.top_p == 1:
         return jax.vmap(jax.random.categorical)(keys, logits)
     likeliest, ids = top_k(logits, min(config.top_k or size, size))

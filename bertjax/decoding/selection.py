@@ -129,19 +129,19 @@ def select(scores: Float[np.ndarray, " E"], sentences: Sequence[str], config: Se
     for i in map(int, np.argsort(-scores, kind="stable")):
         if len(chosen) == (config.num_sentences or len(scores)):
             break
-        found = words.split(sentences[i])
-        ngrams = _ngrams(found, config.block_ngrams)
+        sentence_words = words.split(sentences[i])
+        ngrams = _ngrams(sentence_words, config.block_ngrams)
         shared = next((ngram for ngram in ngrams if ngram in owners), ())
         if scores[i] < threshold or scores[i] == _NEVER:
             refused.append(Refusal(i, "threshold", None, ()))
-        elif config.word_budget and num_words + len(found) > config.word_budget:
+        elif config.word_budget and num_words + len(sentence_words) > config.word_budget:
             refused.append(Refusal(i, "word_budget", None, ()))
         elif shared:
             refused.append(Refusal(i, "block_ngrams", owners[shared], shared))
         else:
             chosen.append(i)
             owners |= {ngram: owners.get(ngram, i) for ngram in ngrams}
-            num_words += len(found)
+            num_words += len(sentence_words)
     return Selection(tuple(sorted(chosen) if config.order == "document" else chosen), tuple(refused))
 
 
@@ -160,6 +160,6 @@ def oracle_scores(gold: Sequence[int], count: int) -> Float[np.ndarray, " {count
     return scores
 
 
-def _ngrams(found: Sequence[str], n: int) -> list[tuple[str, ...]]:
+def _ngrams(sentence_words: Sequence[str], n: int) -> list[tuple[str, ...]]:
     """The n-grams of a sentence's words, in order; none if n is 0."""
-    return [tuple(found[start : start + n]) for start in range(len(found) - n + 1)] if n else []
+    return [tuple(sentence_words[start : start + n]) for start in range(len(sentence_words) - n + 1)] if n else []

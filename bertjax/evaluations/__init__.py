@@ -20,8 +20,8 @@ _BUILT_IN = tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 def names(config: ConfigTree) -> tuple[str, ...]:
     """Returns the evaluations whose keys a config has: those in `evaluations`, and built-in ones with a subtree."""
-    stated = config.get("evaluations", "")
-    written = stated.split(",") if isinstance(stated, str) else ()  # another value is an error of `check_keys`
+    value = config.get("evaluations", "")
+    written = value.split(",") if isinstance(value, str) else ()  # another value is an error of `check_keys`
     built_in = (name for name in _BUILT_IN if name in config)
     return tuple(dict.fromkeys([*filter(None, map(str.strip, written)), *built_in]))
 
@@ -59,10 +59,10 @@ def of_config(config: ConfigTree, task: PredictionTask) -> list[Evaluation]:
     """
     configs: Any = build_part(reader(config), config)
     requested = {name: getattr(configs, name) for name in names(config)}
-    stated = names({"evaluations": config.get("evaluations", "")})
+    listed_names = names({"evaluations": config.get("evaluations", "")})
     on_bad_row = config["data"].get("on_bad_row", "stop")
     return [
         find(name).evaluation(subtree, task, on_bad_row)
         for name, subtree in requested.items()
-        if name in stated or bool(getattr(subtree, "source", ""))
+        if name in listed_names or bool(getattr(subtree, "source", ""))
     ]

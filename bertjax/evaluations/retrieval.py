@@ -83,9 +83,9 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
 
     @functools.cache
     def collection() -> Collection:
-        found = folder.read()
-        _log.info("searching in %s: %s", config.source, found.sizes)
-        return found
+        content = folder.read()
+        _log.info("searching in %s: %s", config.source, content.sizes)
+        return content
 
     def examples() -> Iterator[Example]:
         return search.examples(collection(), texts.query, texts.document, texts.of_text)

@@ -26,13 +26,13 @@ class Agreement(NamedTuple):
 
 def v_measure(classes: Sequence[object], clusters: Sequence[object]) -> Agreement:
     """Returns the agreement of clusters with classes."""
-    each = [np.unique(np.asarray(names), return_inverse=True)[1] for names in (classes, clusters)]
-    table = np.zeros([numbers.max() + 1 for numbers in each])
-    np.add.at(table, tuple(each), 1)
-    of_classes = _entropy(table.sum(axis=1))
-    of_clusters = _entropy(table.sum(axis=0))
-    shared = max(of_classes + of_clusters - _entropy(table.ravel()), 0.0)
-    homogeneity, completeness = (shared / whole if whole else 1.0 for whole in (of_classes, of_clusters))
+    labelings = [np.unique(np.asarray(names), return_inverse=True)[1] for names in (classes, clusters)]
+    table = np.zeros([numbers.max() + 1 for numbers in labelings])
+    np.add.at(table, tuple(labelings), 1)
+    class_entropy = _entropy(table.sum(axis=1))
+    cluster_entropy = _entropy(table.sum(axis=0))
+    shared = max(class_entropy + cluster_entropy - _entropy(table.ravel()), 0.0)
+    homogeneity, completeness = (shared / entropy if entropy else 1.0 for entropy in (class_entropy, cluster_entropy))
     both = homogeneity + completeness
     return Agreement(homogeneity, completeness, 2 * homogeneity * completeness / both if both else 0.0)
 
@@ -56,8 +56,8 @@ def k_means(vectors: Float[np.ndarray, "N D"], count: int, seed: int) -> Int64[n
     """
     vectors = np.asarray(vectors, np.float64)
     rng = np.random.default_rng(seed)
-    found = [_lloyd(vectors, _first_centers(vectors, count, rng)) for _ in range(RESTARTS)]
-    return min(found, key=lambda each: each[0])[1]
+    clusterings = [_lloyd(vectors, _first_centers(vectors, count, rng)) for _ in range(RESTARTS)]
+    return min(clusterings, key=lambda clustering: clustering[0])[1]
 
 
 def _first_centers(vectors: Float64[np.ndarray, "N D"], count: int, rng: np.random.Generator) -> np.ndarray:
@@ -82,10 +82,10 @@ def _lloyd(
         distances = squares[:, None] - 2 * vectors @ centers.T + np.square(centers).sum(axis=1)
         before = clusters
         clusters = distances.argmin(axis=1)
-        own = distances[np.arange(len(vectors)), clusters]
+        nearest = distances[np.arange(len(vectors)), clusters]
         counts = np.bincount(clusters, minlength=len(centers))
         empty = np.flatnonzero(counts == 0)
-        for center, place in zip(empty, np.argsort(-own), strict=False):
+        for center, place in zip(empty, np.argsort(-nearest), strict=False):
             clusters[place] = center
         if np.array_equal(before, clusters):
             break
@@ -93,4 +93,4 @@ def _lloyd(
         np.add.at(sums, clusters, vectors)
         counts = np.bincount(clusters, minlength=len(centers))
         centers = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centers)
-    return float(own.sum()), clusters
+    return float(nearest.sum()), clusters

@@ -120,12 +120,12 @@ def score_label_sets(
     """
     _check_finite("predictions", probabilities.sum(axis=1))
     predictions = probabilities >= threshold
-    each = [_f1(*columns) for columns in zip(predictions.T, references.T, strict=True)]
+    class_f1 = [_f1(*columns) for columns in zip(predictions.T, references.T, strict=True)]
     return {
         "accuracy": float((predictions == references).all(axis=1).mean()),
         "micro_f1": _f1(predictions.ravel(), references.ravel()),
-        "macro_f1": sum(each) / len(each),
-        **{f"f1_{name}": value for name, value in zip(names, each, strict=True)},
+        "macro_f1": sum(class_f1) / len(class_f1),
+        **{f"f1_{name}": value for name, value in zip(names, class_f1, strict=True)},
     }
 
 

@@ -41,7 +41,7 @@ def accuracies(pairs: Sequence[ScoredPair]) -> dict[str, float]:
     fewer tokens: the baseline of "accuracy", because each token lowers a log-likelihood. Every pair has equal weight.
     """
     sums, counts = (np.array([getattr(pair, name) for pair in pairs], np.float64) for name in ("sums", "counts"))
-    values = np.stack([outcomes(*each.T) for each in (sums, sums / counts, -counts)], axis=1)
+    values = np.stack([outcomes(*scores.T) for scores in (sums, sums / counts, -counts)], axis=1)
     members: dict[str, list[int]] = {}
     for i, pair in enumerate(pairs):
         path = ["pairs", *filter(None, pair.groups)]

@@ -58,12 +58,12 @@ def mine(
       config: the settings.
       seed: the seed of random negatives.
     """
-    scores, found = search(queries, documents, config.up_to + max(map(len, positives)) + 1)
-    for number, own in enumerate(positives):
-        is_positive = np.isin(found[number], [*own, equal[number]])
-        least = float((documents[own] @ queries[number]).min())
+    scores, indices = search(queries, documents, config.up_to + max(map(len, positives)) + 1)
+    for number, relevant in enumerate(positives):
+        is_positive = np.isin(indices[number], [*relevant, equal[number]])
+        least = float((documents[relevant] @ queries[number]).min())
         ranks = choose(scores[number], is_positive, least, config, np.random.default_rng([seed, number]))
-        yield found[number, ranks].tolist()
+        yield indices[number, ranks].tolist()
 
 
 def choose(

@@ -65,8 +65,9 @@ def fit(
         return float(mean + np.square(weights).sum() / (2 * scale)), gradient
 
     options = {"maxiter": max_iterations, "maxfun": 10 * max_iterations, "gtol": _TOLERANCE, "ftol": 0.0}
-    found = optimize.minimize(loss, np.zeros(columns * (size + 1)), jac=True, method="L-BFGS-B", options=options).x
+    optimum = optimize.minimize(loss, np.zeros(columns * (size + 1)), jac=True, method="L-BFGS-B", options=options).x
     weights = np.zeros((size, num_classes))
     biases = np.zeros(num_classes)
-    weights[:, -columns:], biases[-columns:] = found[: size * columns].reshape(size, columns), found[size * columns :]
+    weights[:, -columns:] = optimum[: size * columns].reshape(size, columns)
+    biases[-columns:] = optimum[size * columns :]
     return Probe(weights, biases)

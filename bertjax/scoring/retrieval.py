@@ -42,10 +42,10 @@ def search(
         while start < len(documents) and count:
             block = np.asarray(documents[start : start + size], np.float32)
             for first in range(0, len(queries), _QUERIES):
-                own = slice(first, first + _QUERIES)
+                rows = slice(first, first + _QUERIES)
                 parts = ([*range(_OF_THREAD, _QUERIES, _OF_THREAD)],) * 3
-                found = map(np.split, (scores[own], indices[own], queries[own] @ block.T), parts)
-                list(pool.map(_update, *found, itertools.repeat(start)))
+                arguments = map(np.split, (scores[rows], indices[rows], queries[rows] @ block.T), parts)
+                list(pool.map(_update, *arguments, itertools.repeat(start)))
             start = start + len(block)
             size = max(size, min(2 * size, _DOCUMENTS))
     order = np.lexsort((-indices, -scores), axis=1)
@@ -53,28 +53,28 @@ def search(
 
 
 def _update(
-    scores: Float[np.ndarray, "Q K"], indices: Int64[np.ndarray, "Q K"], found: Float[np.ndarray, "Q N"], start: int
+    scores: Float[np.ndarray, "Q K"], indices: Int64[np.ndarray, "Q K"], products: Float[np.ndarray, "Q N"], start: int
 ) -> None:
     """Replaces the best scores and their indices, which ascend, where a block of later documents has better ones.
 
     Only documents with at least the lowest of the best scores are sorted; these are few after the first blocks.
     """
     queries, count = scores.shape
-    places = np.flatnonzero(found >= scores.min(axis=1)[:, None])
-    rows, columns = np.divmod(places, found.shape[1])
-    each = np.bincount(rows, minlength=queries)
-    width = int(each.max(initial=0))
-    slots = count + np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
-    merged = np.full((queries, count + width), -np.inf, np.float32)
-    numbers = np.full((queries, count + width), -1)
-    merged[:, :count], numbers[:, :count] = scores, indices
-    merged[rows, slots], numbers[rows, slots] = found.ravel()[places], start + columns
+    places = np.flatnonzero(products >= scores.min(axis=1)[:, None])
+    rows, columns = np.divmod(places, products.shape[1])
+    num_candidates = np.bincount(rows, minlength=queries)
+    width = int(num_candidates.max(initial=0))
+    slots = count + np.arange(len(rows)) - np.repeat(np.cumsum(num_candidates) - num_candidates, num_candidates)
+    merged = np.pad(scores, ((0, 0), (0, width)), constant_values=-np.inf)
+    merged[rows, slots] = products.ravel()[places]
+    numbers = np.pad(indices, ((0, 0), (0, width)), constant_values=-1)
+    numbers[rows, slots] = start + columns
     lowest = np.partition(merged, width, axis=1)[:, width, None]  # of the `count` largest scores
-    kept = merged >= lowest
-    for row in np.flatnonzero(kept.sum(axis=1) > count):  # of those that equal the lowest, the last ones stay
+    is_best = merged >= lowest
+    for row in np.flatnonzero(is_best.sum(axis=1) > count):  # of those that equal the lowest, the last ones stay
         equal = np.flatnonzero(merged[row] == lowest[row])
-        kept[row, equal[: kept[row].sum() - count]] = False
-    best = np.flatnonzero(kept).reshape(scores.shape)
+        is_best[row, equal[: is_best[row].sum() - count]] = False
+    best = np.flatnonzero(is_best).reshape(scores.shape)
     scores[:], indices[:] = merged.ravel()[best], numbers.ravel()[best]
 
 
@@ -83,23 +83,23 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
     return sorted(sorted(scores, reverse=True), key=lambda name: -np.float32(scores[name]))
 
 
-def ndcg(found: Sequence[str], relevant: Mapping[str, int], cutoff: int) -> float:
+def ndcg(ranking: Sequence[str], relevant: Mapping[str, int], cutoff: int) -> float:
     """Returns the normalized discounted cumulative gain (Jarvelin and Kekalainen 2002) with the relevance as gain."""
-    gains = [max(relevant.get(name, 0), 0) for name in found[:cutoff]]
-    ideal = sorted((each for each in relevant.values() if each > 0), reverse=True)[:cutoff]
+    gains = [max(relevant.get(name, 0), 0) for name in ranking[:cutoff]]
+    ideal = sorted((grade for grade in relevant.values() if grade > 0), reverse=True)[:cutoff]
     return _discounted(gains) / _discounted(ideal)
 
 
-def reciprocal_rank(found: Sequence[str], relevant: Mapping[str, int], cutoff: int) -> float:
+def reciprocal_rank(ranking: Sequence[str], relevant: Mapping[str, int], cutoff: int) -> float:
     """Returns one over the rank of the first relevant document; 0 if it is beyond the cutoff."""
-    ranks = (rank for rank, name in enumerate(found[:cutoff], start=1) if relevant.get(name, 0) > 0)
+    ranks = (rank for rank, name in enumerate(ranking[:cutoff], start=1) if relevant.get(name, 0) > 0)
     return 1 / next(ranks, np.inf)
 
 
-def recall(found: Sequence[str], relevant: Mapping[str, int], cutoff: int) -> float:
+def recall(ranking: Sequence[str], relevant: Mapping[str, int], cutoff: int) -> float:
     """Returns the fraction of the relevant documents that are among the first."""
-    of_query = {name for name, grade in relevant.items() if grade > 0}
-    return len(of_query.intersection(found[:cutoff])) / len(of_query)
+    positives = {name for name, grade in relevant.items() if grade > 0}
+    return len(positives.intersection(ranking[:cutoff])) / len(positives)
 
 
 def _discounted(gains: Sequence[int]) -> float:
@@ -116,20 +116,20 @@ METRICS = {
 
 
 def each_query(
-    found: Mapping[str, Sequence[str]], relevant: Mapping[str, Mapping[str, int]]
+    rankings: Mapping[str, Sequence[str]], relevant: Mapping[str, Mapping[str, int]]
 ) -> Iterator[dict[str, float]]:
     """Yields the metrics of each query that has relevant documents.
 
     Args:
-      found: the documents that a system ranks for each query, best first.
+      rankings: the documents that a system ranks for each query, best first.
       relevant: the relevance of documents, by query and document.
     """
-    for query, of_query in relevant.items():
-        if any(grade > 0 for grade in of_query.values()):
-            names = found.get(query, ())
-            yield {name: score(names, of_query, cutoff) for name, (score, cutoff) in METRICS.items()}
+    for query, grades in relevant.items():
+        if any(grade > 0 for grade in grades.values()):
+            names = rankings.get(query, ())
+            yield {name: score(names, grades, cutoff) for name, (score, cutoff) in METRICS.items()}
 
 
 def summarized(values: Sequence[Mapping[str, float]]) -> dict[str, Float64[np.ndarray, " Q"]]:
     """Returns the values of all queries by metric."""
-    return {name: np.array([each[name] for each in values]) for name in METRICS}
+    return {name: np.array([scores[name] for scores in values]) for name in METRICS}

@@ -121,22 +121,22 @@ def score(candidates: Summaries, references: References, config: RougeConfig) ->
     """
     _check(candidates, references)
     flavor = FLAVORS[config.flavor]
-    known = vocabulary(flavor, stemmed=config.stem)
+    vocab = vocabulary(flavor, stemmed=config.stem)
     rows = []
-    for candidate, of_document in zip(candidates, references, strict=True):
-        found = []
-        for reference in several(of_document):
+    for candidate, document_references in zip(candidates, references, strict=True):
+        overlaps = []
+        for reference in several(document_references):
             ours, theirs = _limited(candidate, reference, config.words)
-            found.append(_counts(encode(ours, known, flavor), encode(theirs, known, flavor)))
-        rows.append([value for counts in zip(*found, strict=True) for value in _combined(counts, config, flavor)])
+            overlaps.append(_counts(encode(ours, vocab, flavor), encode(theirs, vocab, flavor)))
+        rows.append([value for counts in zip(*overlaps, strict=True) for value in _combined(counts, config, flavor)])
     names = [metric + part for metric in METRICS for part in _PARTS]
     return dict(zip(names, 100 * np.array(rows).T, strict=True))
 
 
-def several(of_document: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequence[str]]:
+def several(references: Sequence[str] | Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """Returns the references of a document, also if it has only one; see `References`."""
-    sentences = [each for each in of_document if isinstance(each, str)]
-    return [sentences] if len(sentences) == len(of_document) else list(of_document)
+    sentences = [reference for reference in references if isinstance(reference, str)]
+    return [sentences] if len(sentences) == len(references) else list(references)
 
 
 def summarize(scores: Scores, *, confidence: bool = False) -> dict[str, float]:
@@ -193,7 +193,7 @@ def _combined(
         shared, ours, theirs = map(sum, zip(*counts, strict=True))
         return _f1_and_parts((shared, ours, theirs), flavor)
     sets = combinations(counts, len(counts) - 1) if config.references == "jackknife" and len(counts) > 1 else [counts]
-    best = [_f1_and_parts(max(each, key=lambda count: _rank(count, flavor)), flavor) for each in sets]
+    best = [_f1_and_parts(max(subset, key=lambda count: _rank(count, flavor)), flavor) for subset in sets]
     f1, precision, recall = (sum(values) / len(best) for values in zip(*best, strict=True))
     return f1, precision, recall
 
@@ -232,8 +232,8 @@ def _check(candidates: Summaries, references: References) -> None:
     if not candidates:
         raise UserError("scoring", got="no documents", expected="at least one", fix="check the evaluated file")
     for name, side in (("summary", candidates), ("reference", references)):
-        for number, of_document in enumerate(side):
-            if isinstance(of_document, str) or len({isinstance(each, str) for each in of_document}) > 1:
+        for number, summary in enumerate(side):
+            if isinstance(summary, str) or len({isinstance(sentence, str) for sentence in summary}) > 1:
                 expected = "a list of sentences"
                 fix = "split the text into sentences, or pass [text] to score it as one sentence"
                 raise UserError(f"{name} of document {number} (from 0)", got="a text", expected=expected, fix=fix)

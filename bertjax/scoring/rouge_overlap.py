@@ -35,14 +35,14 @@ def union_lcs_length(reference: Sequence[Words], candidate: Sequence[Words]) -> 
     the reference's last word is dropped if the rest has an equally long LCS, else the candidate's.
     """
     available = Counter(word for sentence in candidate for word in sentence)
-    found: Counter[int] = Counter()
+    overlap: Counter[int] = Counter()
     for sentence in reference:
         places = _places(sentence)
         union = 0
         for other in candidate:
             union |= _lcs(places, len(sentence), other)
-        found.update(word for place, word in enumerate(sentence) if union >> place & 1)
-    return (found & available).total()
+        overlap.update(word for place, word in enumerate(sentence) if union >> place & 1)
+    return (overlap & available).total()
 
 
 def _places(words: Words) -> Mapping[int, int]:
@@ -64,7 +64,8 @@ def _growth(places: Mapping[int, int], length: int, other: Words) -> list[int]:
       other: the other text.
     """
     all_bits = (1 << length) - 1
-    same, rows = all_bits, []  # positions where the LCS does not grow
+    same = all_bits  # positions where the LCS does not grow
+    rows = []
     for word in other:
         matches = same & places.get(word, 0)
         same = (same + matches | same ^ matches) & all_bits
@@ -75,18 +76,18 @@ def _growth(places: Mapping[int, int], length: int, other: Words) -> list[int]:
 def _lcs(places: Mapping[int, int], length: int, other: Words) -> int:
     """Returns the positions of our text that are in its LCS with `other`, as bits; see `_growth` for the arguments."""
     rows = _growth(places, length, other)
-    left = (1 << length) - 1
+    prefix = (1 << length) - 1
     chosen = 0
     for word, grows in zip(reversed(other), reversed(rows), strict=True):
         matches = places.get(word, 0)
         # Our last words are dropped while they differ from this word and the LCS is equally long without them.
-        last = ((matches | grows) & left).bit_length() - 1
+        last = ((matches | grows) & prefix).bit_length() - 1
         if last < 0:
             break
         here = 1 << last
         if matches & here:
             chosen |= here
-            left = here - 1
+            prefix = here - 1
         else:
-            left = here | here - 1
+            prefix = here | here - 1
     return chosen

@@ -63,12 +63,12 @@ def encode(sentences: Sequence[str], words: Vocabulary, flavor: Flavor) -> list[
 
 def truncate(sentences: Sequence[str], limit: int) -> list[str]:
     """Returns the sentences truncated to `limit` words in total; words are separated by spaces."""
-    kept = []
+    texts = []
     for sentence in sentences:
         written = _WRITTEN.findall(sentence)[:limit]
-        kept.append(" ".join(written))
+        texts.append(" ".join(written))
         limit -= len(written)
-    return kept
+    return texts
 
 
 def count_written(sentences: Sequence[str]) -> int:

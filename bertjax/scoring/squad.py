@@ -44,9 +44,9 @@ def score_v1(predictions: Mapping[str, str], references: References) -> dict[str
             expected = "at least one, since SQuAD 1.1 has no questions without answer"
             fix = "score the file as SQuAD 2.0, or remove the question"
             raise UserError(f"question {question}", got="no reference answer", expected=expected, fix=fix)
-        found = question in predictions
-        exact.append(_best_exact(predictions[question], answers) if found else 0.0)
-        f1.append(_best_f1(predictions[question], answers, both_empty=0.0) if found else 0.0)
+        is_answered = question in predictions
+        exact.append(_best_exact(predictions[question], answers) if is_answered else 0.0)
+        f1.append(_best_f1(predictions[question], answers, both_empty=0.0) if is_answered else 0.0)
     return {"exact_match": _percent(exact), "f1": _percent(f1)}
 
 

@@ -106,17 +106,17 @@ def tokenizer_warning(names: Sequence[str], references: Iterable[str]) -> str:
       names: the metrics.
       references: texts in the target language. Only the first are read.
     """
-    used = [name for name in names if name in _OF_13A]
-    letters = list(filter(str.isalpha, "".join(itertools.islice(references, _LOOKED_AT) if used else ())))
+    metrics = [name for name in names if name in _OF_13A]
+    letters = list(filter(str.isalpha, "".join(itertools.islice(references, _LOOKED_AT) if metrics else ())))
     languages = Counter(_LANGUAGES.get(unicodedata.name(letter, "").split(" ")[0]) for letter in letters)
     count = sum(number for language, number in languages.items() if language)
     if 2 * count <= len(letters):
         return ""
     japanese = _LANGUAGES["HIRAGANA"]  # also has Chinese characters
-    others = [each for each, _ in languages.most_common() if each]
-    language, metric = japanese if japanese in others else others[0]
+    pairs = [pair for pair, _ in languages.most_common() if pair]
+    language, metric = japanese if japanese in pairs else pairs[0]
     return (
-        f"{' and '.join(used)}: the tokenizer 13a separates words at spaces, but {count / len(letters):.0%} of the "
+        f"{' and '.join(metrics)}: the tokenizer 13a separates words at spaces, but {count / len(letters):.0%} of the "
         f"letters of the references are {language}, so scores are near 0 or too low; for {language}, set {metric} or "
         "bleu_char in --config.metrics and --config.checkpoint.best_metric"
     )
@@ -159,9 +159,9 @@ def signature(name: str, references: References, normalization: str = "") -> str
     return f"{metric.get_signature()}{normalization and f'|normalized:{normalization}'}"
 
 
-def _check_name(name: str, known: Mapping[str, object]) -> None:
-    if name not in known:
-        raise UserError("score", got=repr(name), expected="one of " + ", ".join(known), fix="choose one of these")
+def _check_name(name: str, metrics: Mapping[str, object]) -> None:
+    if name not in metrics:
+        raise UserError("score", got=repr(name), expected="one of " + ", ".join(metrics), fix="choose one of these")
 
 
 def _check_rows(hypotheses: Sequence[str], references: References) -> None:

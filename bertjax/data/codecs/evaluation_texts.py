@@ -97,8 +97,8 @@ class Sources:
     def fingerprint(self) -> list[Any]:
         """Returns a JSON-serializable description of the content of the files and of how they are read."""
         settings = ("qrels", "text_columns", "label_column", "text_field", "header", "separator", "on_bad_row")
-        found = [self._folder(key).fingerprint() if self._is_folder(key) else self._of_table(key) for key in self._keys]
-        return [{key: getattr(self._config, key) for key in settings}, found]
+        files = [self._folder(key).fingerprint() if self._is_folder(key) else self._of_table(key) for key in self._keys]
+        return [{key: getattr(self._config, key) for key in settings}, files]
 
     def _is_folder(self, key: str) -> bool:
         return key == "corpus" or Path(getattr(self._config, key)).is_dir()
@@ -119,10 +119,10 @@ class Sources:
         more = (text for _, text in self._folder("corpus").documents()) if self._more else ()
         if not self._is_folder(self._key):
             return beir.of_pairs(self._rows(self._key, self._pair), more)
-        found = self._folder(self._key).read()
-        texts = dict(found.texts())
-        each = ((query, name) for query, names in found.relevant.items() for name, grade in names.items() if grade > 0)
-        return beir.of_pairs(((found.queries[query], texts[name]) for query, name in each), [*texts.values(), *more])
+        source = self._folder(self._key).read()
+        texts = dict(source.texts())
+        pairs = ((query, name) for query, grades in source.relevant.items() for name in grades if grades[name] > 0)
+        return beir.of_pairs(((source.queries[query], texts[name]) for query, name in pairs), [*texts.values(), *more])
 
     def _rows(self, key: str, make: Callable[[Row], T]) -> Iterator[T]:
         config = self._config
@@ -145,7 +145,7 @@ class Sources:
     def _labeled(self) -> Labeled:
         keys = {"test": self._key, **({"train": self._more} if self._more == "source" else {})}
         rows = {split: list(self._rows(key, self._labeled_text)) for split, key in keys.items()}
-        texts, labels = ({split: [row[i] for row in each] for split, each in rows.items()} for i in range(2))
+        texts, labels = ({split: [row[i] for row in part] for split, part in rows.items()} for i in range(2))
         for split, names in labels.items():
             got = f"one class, {names[0]!r}"
             fix = "check config.data.label_column"

@@ -44,10 +44,10 @@ class LabelSetsConfig(LabeledTextConfig):
 
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises UserError unless the columns of 0 and 1 are those of the classes."""
-        named = {labeled_text.with_default_name(name, labels) for name in self.flags}
+        classes = {labeled_text.with_default_name(name, labels) for name in self.flags}
         expected = f"a column for each of {', '.join(labels)!s:.200}, the classes"
         fix = "name these columns, without others; the classes of a trained model cannot change"
-        self.check(not self.flags or named == set(labels), "label_column", expected, fix=fix)
+        self.check(not self.flags or classes == set(labels), "label_column", expected, fix=fix)
 
 
 def flags_of(label_column: str) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class LabelSetCodec(LabeledTextCodec):
         if not isinstance(values, list):
             got = "no label" if value is None else type(value).__name__
             raise RowError(row.where, f"{got} in column {column!r}", "a list of classes, empty for no class")
-        names = tuple(labeled_text.class_name(each, row.where, column) for each in values)
+        names = tuple(labeled_text.class_name(element, row.where, column) for element in values)
         for name in names:
             check_text(name, row.where)
         if len(set(names)) < len(names):
@@ -103,8 +103,8 @@ class LabelSetCodec(LabeledTextCodec):
 class LabelSetSurvey(LabelSurvey):
     """Also counts the rows of each split, which may have several classes or none."""
 
-    def __init__(self, known: Sequence[str] = ()) -> None:
-        super().__init__(known)
+    def __init__(self, classes: Sequence[str] = ()) -> None:
+        super().__init__(classes)
         self._rows = Counter[str]()
 
     def add(self, split: str, rows: Sequence[LabeledText]) -> None:
@@ -127,9 +127,9 @@ def indicators(labels: Ragged, places: Int32[np.ndarray, " n"], num_classes: int
       places: the place of the class with each number.
       num_classes: the number of places.
     """
-    found = np.zeros((len(labels.lengths), num_classes), bool)
-    found[np.repeat(np.arange(len(found)), labels.lengths), places[labels.values]] = True
-    return found
+    has_class = np.zeros((len(labels.lengths), num_classes), bool)
+    has_class[np.repeat(np.arange(len(has_class)), labels.lengths), places[labels.values]] = True
+    return has_class
 
 
 def _flag(row: Row, column: str) -> bool:
@@ -146,8 +146,7 @@ def _parts(text: str, where: str, column: str, separator: str) -> list[Any]:
     if not text.startswith("["):
         return text.split(separator) if text else []
     try:
-        found: list[Any] = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         expected = f'a JSON list, such as ["a", "b"], or classes separated by {separator!r}'
         raise RowError(where, f"{text!r:.80} in column {column!r}, not valid JSON", expected) from error
-    return found

@@ -155,25 +155,24 @@ class LabelSurvey(Survey[LabeledText]):
     """Counts the rows of each class in "train" and "valid", and keeps the position of the first row of each class.
 
     Args:
-      known: classes that are counted even if no row has them.
+      classes: those that are counted even if no row has them.
     """
 
-    def __init__(self, known: Sequence[str] = ()) -> None:
-        self._counts = {split: Counter(dict.fromkeys(known, 0)) for split in (TRAIN, VALID)}
+    def __init__(self, classes: Sequence[str] = ()) -> None:
+        self._counts = {split: Counter(dict.fromkeys(classes, 0)) for split in (TRAIN, VALID)}
         self._first: dict[str, dict[str, str]] = {split: {} for split in self._counts}
 
     def add(self, split: str, rows: Sequence[LabeledText]) -> None:
-        """See `Survey.add`."""
-        found = [(name, row.where) for row in rows for name in row.classes]
-        self._counts[split].update(name for name, _ in found)
+        labels = [(name, row.where) for row in rows for name in row.classes]
+        self._counts[split].update(name for name, _ in labels)
         first = self._first[split]
-        for name, where in found:
+        for name, where in labels:
             if name not in first:
                 first[name] = where
 
     def facts(self) -> dict[str, Any]:
-        """See `Survey.facts`. The classes are sorted: as numbers if all are numbers, otherwise by code point."""
-        classes = {split: {name: of[name] for name in ordered(of)} for split, of in self._counts.items()}
+        """Returns the classes, sorted: as numbers if all are numbers, otherwise by code point."""
+        classes = {split: {name: counts[name] for name in ordered(counts)} for split, counts in self._counts.items()}
         return {"classes": classes, "first": self._first}
 
 
@@ -189,39 +188,40 @@ def ordered(names: Collection[str]) -> list[str]:
     return sorted(names, key=lambda name: (numbers[name], name))
 
 
-def label_names(facts: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:
+def label_names(facts: Mapping[str, Any], source_classes: Sequence[str]) -> tuple[str, ...]:
     """Returns the classes of training rows.
 
     Args:
       facts: the facts of `LabelSurvey`.
-      known: the classes in the order of their source, which is kept; empty if the source has none.
+      source_classes: the classes in the order of their source, which is kept; empty if the source has none.
     Raises:
       UserError: if all rows have the same classes.
     """
     counts = facts["classes"][TRAIN]
     num_rows = facts.get("rows", {}).get(TRAIN) or sum(counts.values())  # only rows with several classes are counted
     if all(count in (0, num_rows) for count in counts.values()):
-        found = [name for name, count in counts.items() if count]
-        places = [f", from {facts['first'][TRAIN][name]} on" for name in found]
+        labels = [name for name, count in counts.items() if count]
+        places = [f", from {facts['first'][TRAIN][name]} on" for name in labels]
         raise UserError(
             "".join(["labels of the training rows", *places[:1]]),
-            got=f"{' and '.join(f'the label {name!r}' for name in found) or 'no label'} in all {num_rows} rows",
+            got=f"{' and '.join(f'the label {name!r}' for name in labels) or 'no label'} in all {num_rows} rows",
             expected="rows with different labels",
             fix="check config.data.label_column, or add rows of other classes",
         )
-    return tuple(name for name in known if name in counts) if counts.keys() <= set(known) else tuple(counts)
+    names = source_classes if counts.keys() <= set(source_classes) else counts
+    return tuple(name for name in names if name in counts)
 
 
-def check_hidden(facts: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_hidden(facts: Mapping[str, Any], model_classes: Sequence[str]) -> None:
     """Raises UserError if -1 is a class together with 0, 1, 2, ... In the test rows of GLUE, it marks hidden labels.
 
     Args:
       facts: the facts of `LabelSurvey`.
-      known: the classes of the model in `init_from`, which may include -1.
+      model_classes: the classes of the model in `init_from`, which may include -1.
     """
     counts = facts["classes"][TRAIN]
     others = [name for name in counts if name != "-1"]
-    if "-1" not in counts or "-1" in known or others == ["1"] or not all(map(str.isdecimal, others)):
+    if "-1" not in counts or "-1" in model_classes or others == ["1"] or not all(map(str.isdecimal, others)):
         return
     raise UserError(
         facts["first"][TRAIN]["-1"],

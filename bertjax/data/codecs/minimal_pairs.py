@@ -152,13 +152,13 @@ def read(
       UserError: if there is no pair, or for a bad row, with file and line: without two sentences, or with one that
         `SentenceCodec.words` refuses.
     """
-    known = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
+    column_sets = [(*columns, "phenomenon", "paradigm")] if columns else _COLUMNS
     check_source(source, key)
     bad_rows = BadRows(on_bad_row)
     counts = Counter[tuple[str, str]]()
     pairs = []
     for path in tables.find_files(source, key):
-        for pair in bad_rows.sift(map(partial(_pair, known, codec), _rows(path, key, known, bad_rows))):
+        for pair in bad_rows.sift(map(partial(_pair, column_sets, codec), _rows(path, key, column_sets, bad_rows))):
             counts[pair.groups] += 1
             if not per_paradigm or counts[pair.groups] <= per_paradigm:
                 pairs.append(pair)
@@ -172,10 +172,10 @@ def read(
     return pairs
 
 
-def _rows(path: Path, key: str, known: Sequence[Sequence[str]], bad_rows: BadRows) -> Iterator[tables.Row]:
+def _rows(path: Path, key: str, column_sets: Sequence[Sequence[str]], bad_rows: BadRows) -> Iterator[tables.Row]:
     """The rows of a table; those of a file of lines have the columns of the sentences."""
     kind = kind_of(path, key, TABLES, "a good and a bad sentence per line, separated by a tab")
-    if kind and (kind != ".tsv" or any(set(names[:2]) <= set(tables.first_fields(path)) for names in known)):
+    if kind and (kind != ".tsv" or any(set(names[:2]) <= set(tables.first_fields(path)) for names in column_sets)):
         return tables.read_file(path, True, bad_rows)
     lines = (line for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
 
@@ -185,17 +185,17 @@ def _rows(path: Path, key: str, known: Sequence[Sequence[str]], bad_rows: BadRow
             got = "one sentence" if len(texts) == 1 else f"{len(texts)} sentences"
             expected = "a good and a bad sentence, separated by a tab"
             raise RowError(line.where, got, expected, "correct the line")
-        return tables.Row(dict(zip(known[0], texts, strict=False)), line.where)
+        return tables.Row(dict(zip(column_sets[0], texts, strict=False)), line.where)
 
     return map(row, lines)
 
 
-def _pair(known: Sequence[Sequence[str]], codec: SentenceCodec, row: tables.Row) -> Pair:
+def _pair(column_sets: Sequence[Sequence[str]], codec: SentenceCodec, row: tables.Row) -> Pair:
     """The pair of a row, by the first of the known sets of columns that the row has."""
-    names = next((names for names in known if set(names[:2]) <= row.values.keys()), None)
+    names = next((names for names in column_sets if set(names[:2]) <= row.values.keys()), None)
     if names is None:
         got = f"the columns {', '.join(row.values)}"
-        expected = f"the columns {' and '.join(known[0][:2])}"
+        expected = f"the columns {' and '.join(column_sets[0][:2])}"
         raise RowError(row.where, got, expected, "rename the columns, or name them in data.pair_columns")
     good, bad = (tables.text_of(row, name, "data.pair_columns") for name in names[:2])
     phenomenon, paradigm = (_NOT_IN_NAMES.sub("_", str(row.values.get(name) or "")) for name in names[2:])

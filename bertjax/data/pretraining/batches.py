@@ -111,24 +111,24 @@ class BatchConfig:
 
         Each stage has an order of documents and masks of its own.
         """
-        found: list[BatchConfig] = []
+        stages: list[BatchConfig] = []
         fraction = 0.0
         for share, length in (*self.rows.stages, (0.0, self.pairs.seq_len)):
             times = self.pairs.seq_len // length
             most = self.masking.max_predictions
-            found.append(
+            stages.append(
                 dataclasses.replace(
                     self,
                     pairs=dataclasses.replace(self.pairs, seq_len=length),
                     masking=dataclasses.replace(self.masking, max_predictions=most and math.ceil(most / times)),
                     rows=dataclasses.replace(self.rows, stages=()),
-                    seed=(self.seed + len(found) * _SEED_STEP) % 2**32,
+                    seed=(self.seed + len(stages) * _SEED_STEP) % 2**32,
                     batch_size=times * self.batch_size,
                     begin=round(fraction * (self.num_steps or 0)),
                 )
             )
             fraction += share
-        return tuple(found)
+        return tuple(stages)
 
     @property
     def valid(self) -> "BatchConfig":

@@ -187,8 +187,8 @@ class Preparation:
         self._default_dir = default_dir
         parts = _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
-        every = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
-        options = [(each, *_locate(home, each, bool(config.vocab_file))) for each in every]
+        candidates = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
+        options = [(candidate, *_locate(home, candidate, bool(config.vocab_file))) for candidate in candidates]
         finished = (option for option in options if _is_finished(option[2]))
         self._parts, self.fingerprint, self.folder = next(finished, options[0])  # finished text is reused
 
@@ -231,7 +231,7 @@ def _is_finished(folder: Path) -> bool:
     return (folder / MANIFEST).exists()
 
 
-def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[Fingerprint, Path]:
+def _locate(home: Path, parts: Mapping[str, Any], has_vocab: bool) -> tuple[Fingerprint, Path]:
     """Returns the fingerprint and the folder of a text.
 
     The folder may be a finished one of the same text in files of other names. If the config names a vocabulary, it may
@@ -242,9 +242,9 @@ def _locate(home: Path, parts: Mapping[str, Any], is_given: bool) -> tuple[Finge
     if not _is_finished(home / fingerprint):
         for path in sorted(home.glob(f"{'[0-9a-f]' * len(fingerprint)}/{MANIFEST}")):
             theirs = json.loads(path.read_text())["parts"]
-            found = _digest({**theirs, "vocabulary": ours} if is_given else theirs)
-            if found == fingerprint and (not is_given or vocabulary_config.load_saved(path.parent).key[0] == ours):
-                return found, path.parent
+            digest = _digest({**theirs, "vocabulary": ours} if has_vocab else theirs)
+            if digest == fingerprint and (not has_vocab or vocabulary_config.load_saved(path.parent).key[0] == ours):
+                return digest, path.parent
     return fingerprint, home / fingerprint
 
 
@@ -348,12 +348,12 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
     for name in splits:
         written = records.TokenRecords(folder / "records", name, _document_lengths(folder, name))
-        found = len(written)
+        count = len(written)
         expected = written.num_expected
-        if found != expected:
+        if count != expected:
             raise UserError(
                 f"the {name} records that Beam wrote",
-                got=f"{found:,}",
+                got=f"{count:,}",
                 expected=f"{expected:,}, the number that the documents need",
                 fix="prepare again with other data.beam.options, or without data.beam",
             )
@@ -361,9 +361,9 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
-    named = Path(config.vocab_file) if config.vocab_file else vocabulary_config.saved_file(folder)
-    if named:
-        tokenizer = vocabulary_config.load_tokenizer(named, config.lowercase, config.add_tokens)
+    vocab_file = Path(config.vocab_file) if config.vocab_file else vocabulary_config.saved_file(folder)
+    if vocab_file:
+        tokenizer = vocabulary_config.load_tokenizer(vocab_file, config.lowercase, config.add_tokens)
     else:
         # Validation documents do not influence the vocabulary.
         count = functools.partial(preparation.count_words, lowercase=config.lowercase, kind=config.tokenizer)

@@ -224,11 +224,10 @@ class _Counts:
             self._write()
 
     def _write(self) -> None:
-        known = self._counts
+        counts = self._counts
         written = self._read()
-        self._counts = {
-            key: max(known.get(key, []), written.get(key, []), key=len) for key in sorted(known.keys() | written.keys())
-        }
+        keys = sorted(counts.keys() | written.keys())
+        self._counts = {key: max(counts.get(key, []), written.get(key, []), key=len) for key in keys}
         if self._counts != written:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -266,22 +266,22 @@ def _choose_spans(
     segments, spans = np.zeros_like(sizes), np.zeros_like(sizes)  # by number of the word
     segments[np.nonzero(begins)[0], word[begins]] = np.cumsum(is_first, axis=1)[begins]
     taken = np.zeros(len(word), np.int64)
-    left = np.arange(len(word))
+    active = np.arange(len(word))
     for column in range(int(begins.sum(axis=1).max(initial=0))):
-        left = left[taken[left] < counts[left]]
-        if not len(left):
+        active = active[taken[active] < counts[active]]
+        if not len(active):
             break
-        begin = order[left, column]
-        rows = left[:, None]
-        words = word[left, begin][:, None] + steps
+        begin = order[active, column]
+        rows = active[:, None]
+        words = word[active, begin][:, None] + steps
         size = sizes[rows, words]
-        fits = begins[left, begin][:, None] & (steps < lengths[left, begin][:, None]) & (spans[rows, words] == 0)
+        fits = begins[active, begin][:, None] & (steps < lengths[active, begin][:, None]) & (spans[rows, words] == 0)
         fits &= segments[rows, words] == segments[rows, words[:, :1]]
         fits &= taken[rows] + np.cumsum(size, axis=1) <= counts[rows]
         fits = np.logical_and.accumulate(fits, axis=1)
-        taken[left] += np.where(fits, size, 0).sum(axis=1)
+        taken[active] += np.where(fits, size, 0).sum(axis=1)
         row, step = np.nonzero(fits)
-        spans[left[row], words[row, step]] = column + 1
+        spans[active[row], words[row, step]] = column + 1
     return np.where(candidates, np.take_along_axis(spans, np.maximum(word, 0), axis=1), 0)
 
 

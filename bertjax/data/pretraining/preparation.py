@@ -113,9 +113,9 @@ def train_tokenizer(
     return tokenizer
 
 
-def _warn_of_few(found: int, vocab_size: int) -> None:
-    if found < vocab_size:
-        _log.warning("the text gives only %d of the %d requested tokens", found, vocab_size)
+def _warn_of_few(num_tokens: int, vocab_size: int) -> None:
+    if num_tokens < vocab_size:
+        _log.warning("the text gives only %d of the %d requested tokens", num_tokens, vocab_size)
 
 
 def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, parts: Parts) -> None:
@@ -216,8 +216,8 @@ def count_duplicates(path: Path) -> int:
             end += len(run)
             cuts[-1].append(end)
     for i in range(ranges):
-        found = [np.fromfile(ordered, np.uint64, cut[i + 1] - cut[i], offset=8 * cut[i]) for cut in cuts]
-        distinct += len(_distinct(np.concatenate(found)))
+        hashes = [np.fromfile(ordered, np.uint64, cut[i + 1] - cut[i], offset=8 * cut[i]) for cut in cuts]
+        distinct += len(_distinct(np.concatenate(hashes)))
     ordered.unlink()
     return size - distinct
 
@@ -254,11 +254,11 @@ def _tokenize(block: Block, vocab_dir: Path, lines: str) -> Tokenized:
     empty = np.zeros(2, np.int64)
     for document in block:
         texts = [sentence for line in document for sentence in split(line)]
-        found = [ids for ids in encode(texts) if ids]
-        empty += (not found, len(texts) - len(found))
-        if found:
-            pieces += found
-            sizes.append(len(found))
+        encoded = [ids for ids in encode(texts) if ids]
+        empty += (not encoded, len(texts) - len(encoded))
+        if encoded:
+            pieces += encoded
+            sizes.append(len(encoded))
             line_hashes += map(text_hash, document)
             document_hashes.append(text_hash("\n".join(document)))
     return Tokenized(

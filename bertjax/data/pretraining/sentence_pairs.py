@@ -81,8 +81,8 @@ class Sentences:
         """
         self.lengths = np.asarray(lengths)  # a plain array, or view of a memory map
         self.first: Int64[np.ndarray, " m"] = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        whole = len(lengths) // _STRIDE * _STRIDE
-        sums = lengths[:whole].reshape(-1, _STRIDE).sum(axis=1, dtype=np.int64)
+        end = len(lengths) // _STRIDE * _STRIDE
+        sums = lengths[:end].reshape(-1, _STRIDE).sum(axis=1, dtype=np.int64)
         self._marks: Int64[np.ndarray, " k"] = np.concatenate([[0], np.cumsum(sums)])
 
     @property
@@ -187,9 +187,9 @@ class _Text(NamedTuple):
         at = self.first[:-1]
         ends = self.first[1:]
         while len(at):
-            left = at < ends
-            at = at[left]
-            ends = ends[left]
+            is_inside = at < ends
+            at = at[is_inside]
+            ends = ends[is_inside]
             is_reached[at] = True
             at = following[at]
         return np.flatnonzero(is_reached)

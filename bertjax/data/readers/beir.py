@@ -73,9 +73,9 @@ class Folder:
         return list(map(self._find, self._names))
 
     def _find(self, name: str) -> Path:
-        found = [path for path in (self._path / name, self._path / f"{name}.gz") if path.is_file()]
-        if found:
-            return found[0]
+        paths = (self._path / name, self._path / f"{name}.gz")
+        if path := next(filter(Path.is_file, paths), None):
+            return path
         expected = "a folder with corpus.jsonl, queries.jsonl and qrels/NAME.tsv, which data.qrels names"
         others = sorted(path.name.partition(".")[0] for path in self._path.glob("qrels/*.tsv*"))
         got = f"no {name}" if self._path.is_dir() else "no such folder"
@@ -97,23 +97,22 @@ class Folder:
         """
         _, queries_file, judgments_file = self.files()
         documents = sorted(name for name, _ in self.documents())
-        known = set(documents)
         bad_rows = BadRows(self._on_bad_row)
         queries = dict(self._rows(queries_file, bad_rows, partial(_query, seen=set())))
         grades: dict[str, dict[str, int]] = {}
         _check_columns(judgments_file)
-        make = partial(_judgment, queries=queries, documents=known, grades=grades)
+        make = partial(_judgment, queries=queries, documents=set(documents), grades=grades)
         judged = sum(1 for _ in self._rows(judgments_file, bad_rows, make))
-        relevant = {query: each for query, each in grades.items() if max(each.values()) > 0}
+        relevant = {query: scores for query, scores in grades.items() if max(scores.values()) > 0}
         if not relevant:
             got = f"{judged} judgments, none of them above 0"
             expected = "queries with a relevant document"
             raise UserError(str(judgments_file), got=got, expected=expected, fix="name other files")
-        told = "read %s: %d documents, %d queries with %d judgments%s"
-        _log.info(told, self._path, len(documents), len(relevant), judged, bad_rows.skipped())
+        message = "read %s: %d documents, %d queries with %d judgments%s"
+        _log.info(message, self._path, len(documents), len(relevant), judged, bad_rows.skipped())
         if left_out := len(grades) - len(relevant):
-            told = "%d of %d judged queries have no relevant document: they are left out"
-            _log.warning(told, left_out, len(grades))
+            message = "%d of %d judged queries have no relevant document: they are left out"
+            _log.warning(message, left_out, len(grades))
         texts = {query: queries[query] for query in relevant}
         return Collection(texts, documents, relevant, left_out, lambda: self.documents(is_silent=True))
 
@@ -131,10 +130,10 @@ class Folder:
 
 def _check_columns(path: Path) -> None:
     """Raises UserError unless the first line of a table of judgments has the names of the columns."""
-    found = tables.first_fields(path)
-    if tuple(found[:3]) != _COLUMNS:
+    columns = tables.first_fields(path)
+    if tuple(columns[:3]) != _COLUMNS:
         expected = f"the columns {', '.join(_COLUMNS)}, separated by tabs"
-        raise UserError(f"{path}:1", got=", ".join(found) or "no columns", expected=expected, fix="add this line")
+        raise UserError(f"{path}:1", got=", ".join(columns) or "no columns", expected=expected, fix="add this line")
 
 
 def of_pairs(pairs: Iterable[tuple[str, str]], documents: Iterable[str]) -> Collection:
@@ -192,8 +191,8 @@ def _query(row: Row, seen: set[str]) -> tuple[str, str]:
 def _judgment(row: Row, queries: Mapping[str, str], documents: set[str], grades: dict[str, dict[str, int]]) -> None:
     """Adds a judgment to `grades`. Raises RowError if its ids are unknown, equal or repeated, or for a bad score."""
     query, document = (_id(row, column) for column in _COLUMNS[:2])
-    for name, known, file in ((query, queries, "queries.jsonl"), (document, documents, "corpus.jsonl")):
-        if name not in known:
+    for name, ids, file in ((query, queries, "queries.jsonl"), (document, documents, "corpus.jsonl")):
+        if name not in ids:
             raise RowError(row.where, f"the id {name!r}", f"an id of {file}", "delete the row, or add the text")
     if query == document:
         expected = "different ids, because a document with the id of the query is no result, as in BEIR"

@@ -63,7 +63,7 @@ class Rows:
 def _named(value: Any, names: Sequence[str], column: str, where: str) -> Any:
     """Returns a value with names in place of the numbers of classes."""
     if isinstance(value, list):
-        return [_named(each, names, column, where) for each in value]
+        return [_named(element, names, column, where) for element in value]
     return _class_name(value, names, column, where) if type(value) is int else value
 
 
@@ -87,10 +87,9 @@ def class_names(path: Path) -> dict[str, list[str]]:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"].items()
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return {}  # metadata that `datasets` did not write
-    kinds = {name: _of_items(kind) for name, kind in features}
-    of_classes = {name: kind for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
-    found = {name: kind.get("names") for name, kind in of_classes.items()}
-    return {name: names for name, names in found.items() if isinstance(names, list) and _are_texts(names)}
+    kinds = {column: _of_items(kind) for column, kind in features}
+    labels = {column: kind.get("names") for column, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
+    return {column: names for column, names in labels.items() if isinstance(names, list) and _are_texts(names)}
 
 
 def _of_items(kind: Any) -> Mapping[str, Any]:
@@ -125,7 +124,7 @@ def find_files(source: str, key: str) -> list[Path]:
     folder = Path(source.removeprefix(DATASET))
     try:
         state = json.loads((folder / _STATE_FILE).read_text("utf-8"))
-        paths = [folder / each["filename"] for each in state["_data_files"]]
+        paths = [folder / file["filename"] for file in state["_data_files"]]
         has_indices = bool(state.get("_indices_data_files"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         splits = sorted(path.parent.name for path in folder.glob(f"*/{_STATE_FILE}"))
@@ -172,10 +171,10 @@ def _rows(path: Path) -> Iterator[Any]:
                 part = batch.slice(start, _BATCH_ROWS)
                 try:
                     part.validate(full=True)  # damage that is not detected here can crash the process
-                    found = part.to_pylist()  # much faster than row by row
+                    values = part.to_pylist()  # much faster than row by row
                 except (ValueError, OverflowError):
-                    found = [_row(part.slice(number, 1)) for number in range(part.num_rows)]
-                yield from found
+                    values = [_row(part.slice(number, 1)) for number in range(part.num_rows)]
+                yield from values
 
 
 def _row(batch: Any) -> Any:

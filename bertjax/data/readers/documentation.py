@@ -82,7 +82,7 @@ def paragraphs(text: str) -> list[str]:
     >>> paragraphs("Return the\\nsum::\\n\\n    total = sum([1, 2])\\n\\n>>> sum([3])\\n3")
     ['Return the sum:']
     """
-    found: list[str] = []
+    prose: list[str] = []
     lines: list[str] = []  # the lines of the current paragraph
     literal_above: int | None = None  # lines indented more than this belong to a literal block
     skipping = False  # in a doctest or a table, until the next blank line
@@ -91,7 +91,7 @@ def paragraphs(text: str) -> list[str]:
         indent = len(line) - len(line.lstrip())
         if not content:
             skipping = False
-            _flush(lines, found)
+            _flush(lines, prose)
             continue
         if skipping or (literal_above is not None and indent > literal_above):
             continue
@@ -102,16 +102,16 @@ def paragraphs(text: str) -> list[str]:
             skipping = True
         else:
             if lines and (_ITEM.match(content) or _leaves_item(lines, indent)):
-                _flush(lines, found)
+                _flush(lines, prose)
             lines.append(line.rstrip())
             if content.endswith("::"):
                 literal_above = _indent(lines[0])
-                _flush(lines, found)
-    return found
+                _flush(lines, prose)
+    return prose
 
 
-def _flush(lines: list[str], found: list[str]) -> None:
-    """Adds the paragraph in `lines` to `found` if it is prose, and clears `lines`."""
+def _flush(lines: list[str], prose: list[str]) -> None:
+    """Adds the paragraph in `lines` to `prose` if it is prose, and clears `lines`."""
     paragraph = ""
     for line in (" ".join(line.split()) for line in lines):
         # A word wrapped at its hyphen ("quote-" "delimited") is joined without a space.
@@ -120,7 +120,7 @@ def _flush(lines: list[str], found: list[str]) -> None:
     if paragraph.endswith("::"):
         paragraph = paragraph[:-1].replace(" :", "")
     if _is_prose(paragraph) and _parse(textwrap.dedent("\n".join(lines))) is None:
-        found.append(paragraph)
+        prose.append(paragraph)
     lines.clear()
 
 

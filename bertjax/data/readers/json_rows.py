@@ -31,14 +31,14 @@ def read_objects(path: Path, limit: int) -> Iterator[tuple[dict[str, Any], str]]
       RowError: if a line or element is bad; the iterator can then continue.
     """
     is_lines = suffix_of(path) == ".jsonl"
-    found = (line for line in lines.read_lines(path, limit) if not line.is_blank)
-    first = next(found, None)
+    nonblank_lines = (line for line in lines.read_lines(path, limit) if not line.is_blank)
+    first = next(nonblank_lines, None)
     if first is None:
         return iter(())
     if not is_lines and first.content.lstrip().startswith(b"["):
         return map(_of_element, _elements(path, limit))
-    found = (line for line in lines.read_lines(path, limit) if not line.is_blank)
-    return map(partial(_of_line, is_lines=is_lines), found)
+    nonblank_lines = (line for line in lines.read_lines(path, limit) if not line.is_blank)
+    return map(partial(_of_line, is_lines=is_lines), nonblank_lines)
 
 
 def _of_line(line: Line, is_lines: bool) -> tuple[dict[str, Any], str]:
@@ -109,11 +109,11 @@ class _Text:
 
     def take(self, allowed: str) -> str:
         """Returns the next character that is not blank, and goes on behind it. Raises UserError for another one."""
-        found = self.peek()
-        if not found or found not in allowed:
-            raise self.error(f"{found!r} instead of {' or '.join(map(repr, allowed))}" if found else "the end")
+        character = self.peek()
+        if not character or character not in allowed:
+            raise self.error(f"{character!r} instead of {' or '.join(map(repr, allowed))}" if character else "the end")
         self._advance(self._place + 1)
-        return found
+        return character
 
     def value(self) -> tuple[Any, str]:
         """Returns the next value and its position, and goes on behind it. Raises UserError if it is not valid JSON."""

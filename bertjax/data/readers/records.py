@@ -255,13 +255,13 @@ class TokenRecords:
         first = self._first[documents]
         spans = list(map(range, first + starts // _RECORD_TOKENS, first + _num_records(starts + lengths)))
         numbers = sorted({number for span in spans for number in span})
-        found = {
+        arrays = {
             number: record["tokens"]
             for number, record in zip(numbers, self._records.__getitems__(numbers), strict=True)
         }
         parts = []
         for span, start, length in zip(spans, (starts % _RECORD_TOKENS).tolist(), lengths.tolist(), strict=True):
-            tokens = found[span[0]] if len(span) == 1 else np.concatenate([found[number] for number in span])
+            tokens = arrays[span[0]] if len(span) == 1 else np.concatenate([arrays[number] for number in span])
             parts.append(tokens[start : start + length])
         return parts
 

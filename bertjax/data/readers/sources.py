@@ -155,12 +155,12 @@ class TextSource:
 
     def _plain_documents(self, path: Path) -> Iterator[Document]:
         good = self._bad_rows.sift(map(_with_text, lines.read_lines(path, MAX_LINE_BYTES)))
-        found = False
+        is_empty = True
         for has_text, run in itertools.groupby(good, key=lambda pair: bool(pair[1])):
             if has_text:
-                found = True
+                is_empty = False
                 yield _plain_document(run)
-        if not found:
+        if is_empty:
             yield Document([], f"{path}:1")
 
     def _row_documents(self, path: Path) -> Iterator[Document]:

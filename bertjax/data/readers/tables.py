@@ -261,13 +261,13 @@ def class_names(source: str, key: str, column: str) -> tuple[str, ...]:
     """
     if not source.startswith("tfds:"):
         paths = [path for path in find_files(source, key) if columnar.is_columnar(path)]
-        found = {path: tuple(columnar.class_names(path).get(column, ())) for path in paths}
-        named = [path for path in paths if found[path]]
-        if named and (unnamed := next((path for path in paths if not found[path]), None)):
-            got = f"names for the classes of {column!r} in {named[0]}, but none in {unnamed}"
+        names = {path: tuple(columnar.class_names(path).get(column, ())) for path in paths}
+        with_names = [path for path in paths if names[path]]
+        if with_names and (unnamed := next((path for path in paths if not names[path]), None)):
+            got = f"names for the classes of {column!r} in {with_names[0]}, but none in {unnamed}"
             fix = "write the files with the same metadata"
             raise UserError(f"config key {key}={source}", got=got, expected="names in all files or in none", fix=fix)
-        return found[named[0]] if named else ()
+        return names[with_names[0]] if with_names else ()
     from bertjax.data.readers.records import RowRecords
 
     return RowRecords(*split_name(source, key), key).class_names(column)
@@ -316,15 +316,15 @@ def _record(index: int, values: Mapping[str, object], source: str) -> Row:
 
 def _decoded(value: object, where: str) -> object:
     if isinstance(value, list):
-        return [_decoded(each, where) for each in value]
+        return [_decoded(element, where) for element in value]
     return lines.decode(Line(where, 0, value, MAX_LINE_BYTES)) if isinstance(value, bytes) else value
 
 
 def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
     is_quoted = separator == "," or (suffix_of(path) == ".csv" and len(separator.strip(" ")) == 1)
-    found: Iterator[_Fields] = _CsvFields(path, separator) if is_quoted else _split_lines(path, separator)
+    rows: Iterator[_Fields] = _CsvFields(path, separator) if is_quoted else _split_lines(path, separator)
     try:
-        first = next(found if header else bad_rows.sift(found), None)
+        first = next(rows if header else bad_rows.sift(rows), None)
     except RowError as error:
         if not header:
             raise
@@ -338,10 +338,10 @@ def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterat
         columns = _names(first)
     else:
         columns = ["0", "1"] if takes_rest else [str(number) for number in range(len(first[1]))]
-        found = itertools.chain([first], found)
+        rows = itertools.chain([first], rows)
     if takes_rest:
-        found = map(partial(_merged, len(columns), separator), found)
-    yield from bad_rows.sift(map(partial(_named, columns), found))
+        rows = map(partial(_merged, len(columns), separator), rows)
+    yield from bad_rows.sift(map(partial(_named, columns), rows))
 
 
 def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
@@ -370,7 +370,7 @@ def _names(header: _Fields) -> list[str]:
     if twice:
         fix = "correct the header, or set --config.data.header=False if the first line is a row"
         raise UserError(where, got=f"a header with {twice[0]!r} twice", expected="unique column names", fix=fix)
-    if len(names) == 1 and (separator := next((each for each in ";\t|," if each in names[0]), "")):
+    if len(names) == 1 and (separator := next((character for character in ";\t|," if character in names[0]), "")):
         raise UserError(
             where,
             got=f"a header with one column, {names[0]!r:.80}",

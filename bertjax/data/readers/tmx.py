@@ -34,16 +34,16 @@ class Languages(Mapping[str, str]):
         """Returns the text of a language. Raises RowError if several languages of the unit have the name."""
         codes = {code: _normalized(code) for code in self._texts}
         wanted = _normalized(name)
-        found = [code for code, each in codes.items() if each == wanted]
-        found = found or [code for code, each in codes.items() if each.startswith(f"{wanted}-")]
-        if not found:
+        matches = [code for code, normalized in codes.items() if normalized == wanted]
+        matches = matches or [code for code, normalized in codes.items() if normalized.startswith(f"{wanted}-")]
+        if not matches:
             raise KeyError(name)
-        if len(found) > 1:
-            got = f"the languages {' and '.join(map(repr, found))}"
+        if len(matches) > 1:
+            got = f"the languages {' and '.join(map(repr, matches))}"
             raise RowError(
                 self._where, got, f"one text of the language {name!r}", "name one of them, or correct the unit"
             )
-        return self._texts[found[0]]
+        return self._texts[matches[0]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._texts)
@@ -88,12 +88,12 @@ def _units(path: Path, limit: int) -> Iterator[_Unit]:
         parser = _Parser(path)
         size = 0
         while chunk := stream.read(_CHUNK_BYTES):
-            found = parser.feed(chunk)
-            size = 0 if found else size + len(chunk)
+            units = parser.feed(chunk)
+            size = 0 if units else size + len(chunk)
             if size > limit:
                 got = f"more than {limit:,} bytes without the end of a translation unit"
                 raise UserError(str(path), got=got, expected="a TMX file of <tu> elements", fix="correct the file")
-            yield from found
+            yield from units
         yield from parser.feed(b"")
 
 

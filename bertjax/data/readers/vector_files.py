@@ -87,12 +87,12 @@ class VectorFile:
             texts.write_bytes(b"")
             self._rows.write_bytes(self._header(0))
         # A killed process may leave a part of a vector, or a digest without a vector.
-        known = texts.read_bytes() if texts.exists() else b""
+        digests = texts.read_bytes() if texts.exists() else b""
         start = len(self._header(0))
         row = self._dtype.itemsize * size
-        counts = max(0, self._rows.stat().st_size - start) // row, len(known) // _DIGEST_BYTES
+        counts = max(0, self._rows.stat().st_size - start) // row, len(digests) // _DIGEST_BYTES
         self.done = min(counts)
-        self._known = known[: self.done * _DIGEST_BYTES]
+        self._digests = digests[: self.done * _DIGEST_BYTES]
         self._waiting = deque[bytes]()
         if self._is_complete:
             if len({*counts}) > 1:
@@ -101,7 +101,7 @@ class VectorFile:
         if self.done:
             _log.info("resuming after text %d", self.done)
         self._files = texts.open("ab"), self._rows.open("ab")
-        for file, length in zip(self._files, (len(self._known), start + self.done * row), strict=True):
+        for file, length in zip(self._files, (len(self._digests), start + self.done * row), strict=True):
             file.truncate(length)
 
     def _header(self, count: int) -> bytes:
@@ -109,12 +109,12 @@ class VectorFile:
 
     def _check_record(self, record: Path, made_with: Mapping[str, Any]) -> None:
         try:
-            found = dict(json.loads(record.read_text()))
+            description = dict(json.loads(record.read_text()))
         except (OSError, ValueError, TypeError):
             raise self._refusal("a file without a description", f"{record}") from None
-        names = [name for name in {**made_with, **found} if made_with.get(name) != found.get(name)]
-        if names:
-            got, expected = (", ".join(f"{name}={each.get(name)!r}" for name in names) for each in (found, made_with))
+        if names := [name for name in {**made_with, **description} if made_with.get(name) != description.get(name)]:
+            both = (description, made_with)
+            got, expected = (", ".join(f"{name}={values.get(name)!r}" for name in names) for values in both)
             raise self._refusal(f"vectors with {got}", expected)
 
     def _refusal(self, got: str, expected: str) -> UserError:
@@ -133,7 +133,7 @@ class VectorFile:
             if count > self.done and not self._is_complete:
                 self._waiting.append(digest)
                 yield text
-            elif digest != self._known[(count - 1) * _DIGEST_BYTES : count * _DIGEST_BYTES]:
+            elif digest != self._digests[(count - 1) * _DIGEST_BYTES : count * _DIGEST_BYTES]:
                 got = f"the vectors of other texts: text {count} is another one or a further one"
                 raise self._refusal(got, "the same texts in the same order")
         if count < self.done:

@@ -184,11 +184,11 @@ class BucketedBatches:
     def steps_per_epoch(self) -> int:
         """Batches per epoch; the same in every epoch."""
         counts = np.bincount(np.searchsorted(self.lengths, self.rows.lengths), minlength=len(self.lengths))
-        batches = left = 0
+        batches = remainder = 0
         for count, size in zip(counts, self.sizes, strict=True):
-            full, left = divmod(left + int(count), size)
+            full, remainder = divmod(remainder + int(count), size)
             batches += full
-        return batches + (left > 0)
+        return batches + (remainder > 0)
 
     def training(self, start: int, rows: Indices) -> Iterator[dict[str, np.ndarray]]:
         """Yields the rows `rows` of the global batch of each step from `start` on, without end.
@@ -212,16 +212,16 @@ class BucketedBatches:
         order = permutation(self.seed, epoch, len(self.rows.lengths), _SHUFFLED_ROWS)
         bucket = np.searchsorted(self.lengths, self.rows.lengths[order])
         batches = []
-        left = order[:0]
+        remainder = order[:0]
         for number, (length, size) in enumerate(zip(self.lengths, self.sizes, strict=True)):
-            waiting = np.concatenate([left, order[bucket == number]])
+            waiting = np.concatenate([remainder, order[bucket == number]])
             full = len(waiting) - len(waiting) % size
             batches += [(length, part) for part in waiting[:full].reshape(-1, size)]
-            left = waiting[full:]
-        if len(left):
-            longest = np.searchsorted(self.lengths, self.rows.lengths[left].max())
-            empty = np.full(self.sizes[longest] - len(left), -1)
-            batches.append((self.lengths[longest], np.concatenate([left, empty])))
+            remainder = waiting[full:]
+        if len(remainder):
+            longest = np.searchsorted(self.lengths, self.rows.lengths[remainder].max())
+            empty = np.full(self.sizes[longest] - len(remainder), -1)
+            batches.append((self.lengths[longest], np.concatenate([remainder, empty])))
         return [batches[i] for i in permutation(self.seed, epoch, len(batches), _SHUFFLED_BATCHES)]
 
 
@@ -230,7 +230,7 @@ def default_seq_len(default: int | None, max_positions: int | None) -> int | Non
 
     An explicit length is never reduced here. Values that are not integers are skipped; the config check reports them.
     """
-    return min((each for each in (default, max_positions) if isinstance(each, int)), default=None)
+    return min((length for length in (default, max_positions) if isinstance(length, int)), default=None)
 
 
 def check_seq_len(seq_len: int, max_positions: int) -> None:

@@ -32,7 +32,10 @@ class ChoiceRows:
         self.lengths = np.maximum.reduceat(self._rows.lengths, self._starts)
 
     def padded(self, indices: Indices, length: int) -> dict[str, np.ndarray]:
-        """See `buckets.Padded`. `labels` [B] are the indices of the correct choices. Scalars of rows are [B, C]."""
+        """Returns examples by index, padded to `length`. `labels` [B] are the indices of the correct choices.
+
+        Scalars of rows have the shape [B, C]. The index -1 is an empty example of weight 0.
+        """
         is_choice = (self._choices < self._counts[indices][:, None]) & (indices >= 0)[:, None]
         numbers = np.where(is_choice, self._starts[indices][:, None] + self._choices, -1)
         rows = self._rows.padded(numbers.ravel(), length)

@@ -40,10 +40,10 @@ class Examples:
           fields: the fields of all texts; see `RelatedTextsCodec.training`.
           num_texts: T. With 2, an example of one text gets another one of its class; see `texts_of`.
         """
-        own = ("place", "number", "score")
-        place, number, self._scores = (cast(np.ndarray, fields[name]) for name in own)
+        example_fields = ("place", "number", "score")
+        place, number, self._scores = (cast(np.ndarray, fields[name]) for name in example_fields)
         self._numbers = np.unique(number, return_inverse=True)[1]
-        self.texts = Rows({name: field for name, field in fields.items() if name not in own})
+        self.texts = Rows({name: field for name, field in fields.items() if name not in example_fields})
         self._starts = np.flatnonzero(place == 0)
         self._counts = np.diff(self._starts, append=len(place))
         self.num_texts = num_texts
@@ -66,10 +66,10 @@ class Examples:
         text it is missing.
         """
         places = np.arange(self.num_texts)
-        found = np.where(places < self._counts[:, None], self._starts[:, None] + places, -1)
+        texts = np.where(places < self._counts[:, None], self._starts[:, None] + places, -1)
         if self.are_classes:
-            found[:, 1] = self._successors(seed, epoch)
-        return found[permutation(seed, epoch, len(found), _EXAMPLES)]
+            texts[:, 1] = self._successors(seed, epoch)
+        return texts[permutation(seed, epoch, len(texts), _EXAMPLES)]
 
     def _successors(self, seed: int, epoch: int) -> Indices:
         shuffled = permutation(seed, epoch, len(self), _RELATED)
@@ -85,9 +85,9 @@ class Examples:
 
     def described(self, texts: Int64[np.ndarray, "B T"]) -> dict[str, np.ndarray]:
         """Returns "numbers" [B, T] int32 and "scores" [B, T - 1] float32 of texts; see `Texts` of the losses."""
-        known = texts >= 0
-        numbers = np.where(known, self._numbers[texts], 0)
-        scores = np.where(known, self._scores[texts], 0)[:, 1:]
+        is_present = texts >= 0
+        numbers = np.where(is_present, self._numbers[texts], 0)
+        scores = np.where(is_present, self._scores[texts], 0)[:, 1:]
         return {"numbers": numbers.astype(np.int32), "scores": scores.astype(np.float32)}
 
 
@@ -130,19 +130,19 @@ class JointBatches:
                 yield {name: field[_share(rows, self.batch_size, len(field))] for name, field in batch.items()}
 
     def _batch(self, texts: Int64[np.ndarray, "B T"], step: int) -> dict[str, np.ndarray]:
-        known = texts >= 0
+        is_present = texts >= 0
         rows = self.examples.texts
-        row = _packed(rows.lengths[texts[known]], self.length, self.seed, step)
+        row = _packed(rows.lengths[texts[is_present]], self.length, self.seed, step)
         size = next(size for size in self.sizes if size > row.max(initial=0))
         order = np.argsort(row, kind="stable")
         counts = np.bincount(row, minlength=size)
-        fields = rows.packed(texts[known][order], counts, self.length)
+        fields = rows.packed(texts[is_present][order], counts, self.length)
         del fields["weights"]
         slots = np.empty_like(row)
         slots[order] = row[order] * max_examples(self.length) + positions_in_groups(counts)
         places = np.full(texts.shape, -1, np.int32)
-        places[known] = slots
-        weights = np.asarray(known[:, : self.examples.least].all(axis=1), np.float32)
+        places[is_present] = slots
+        weights = np.asarray(is_present[:, : self.examples.least].all(axis=1), np.float32)
         return {**fields, "places": places, "weights": weights, **self.examples.described(texts)}
 
 

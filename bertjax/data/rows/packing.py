@@ -78,22 +78,22 @@ def make_recipes(counts: Int[np.ndarray, " L"], packing: Packing) -> list[Recipe
     empty = Recipe(0, (), packing.tokens, packing.predictions, packing.segments)
     opened: list[list[Recipe]] = [[] for _ in range(packing.tokens + 1)]  # indexed by the tokens left
     for length in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[length])
+        remaining = int(counts[length])
         predictions = packing.per_instance[length]
-        while left:
-            found = _best_fit(opened, length, predictions)
-            if found is None:
-                copies = min(left, packing.tokens // length, packing.predictions // predictions, packing.segments)
-                recipe = empty.with_more(left // copies, length, predictions, copies)
+        while remaining:
+            fit = _best_fit(opened, length, predictions)
+            if fit is None:
+                copies = min(remaining, packing.tokens // length, packing.predictions // predictions, packing.segments)
+                recipe = empty.with_more(remaining // copies, length, predictions, copies)
             else:
-                room, index = found
+                room, index = fit
                 old = opened[room].pop(index)
-                recipe = old.with_more(min(left, old.rows), length, predictions)
+                recipe = old.with_more(min(remaining, old.rows), length, predictions)
                 copies = 1
                 if recipe.rows < old.rows:
                     opened[room].append(old._replace(rows=old.rows - recipe.rows))
             opened[recipe.tokens].append(recipe)
-            left -= recipe.rows * copies
+            remaining -= recipe.rows * copies
     return [recipe for recipes in opened for recipe in recipes]
 
 

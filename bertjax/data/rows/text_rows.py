@@ -34,7 +34,9 @@ def segmented(rows: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.nda
 
 def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: Tokenizer, seq_len: int) -> dict[str, Ragged]:
     """Returns the fields of `text_row` for several rows, and truncates their texts to `seq_len` tokens."""
-    template, ids, counts = tokenizer.template, list[int](), list[tuple[int, int]]()  # the tokens of each token type
+    template = tokenizer.template
+    ids: list[int] = []
+    counts: list[tuple[int, int]] = []  # the tokens of each token type
     for segments in rows:
         row, count = template.row(truncate(segments, _room(len(segments), tokenizer, seq_len)))
         ids += row
@@ -93,8 +95,8 @@ def unit_rows(
     """
     limit = _room(len(texts), tokenizer, seq_len)
     template = tokenizer.template
-    whole = [pieces for text in texts for pieces in text]
-    units = [pieces[:limit] for pieces in whole]
+    full_units = [pieces for text in texts for pieces in text]
+    units = [pieces[:limit] for pieces in full_units]
     rows = []
     for window in cover(list(map(len, units)), limit, limit // 2):
         covered = units[window.covers.start : window.covers.stop]
@@ -106,4 +108,4 @@ def unit_rows(
         owned = slice(window.owns.start - window.covers.start, window.owns.stop - window.covers.start)
         row = text_row([[piece for unit in part for piece in unit] for part in parts], tokenizer)
         rows.append({**row, "unit_starts": starts[owned], "unit_lengths": lengths[owned]})
-    return rows, max(map(len, whole), default=0) > limit
+    return rows, max(map(len, full_units), default=0) > limit

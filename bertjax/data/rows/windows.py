@@ -37,8 +37,8 @@ def cover(sizes: Sequence[int], limit: int, overlap: int) -> list[Part]:
         starts.append(int(np.searchsorted(before, before[stop] - limit)))
         ends.append(stop)
     counts = np.bincount(_owners(before, starts, ends), minlength=len(starts))
-    found = zip(starts, ends, np.cumsum(counts).tolist(), counts.tolist(), strict=True)
-    return [Part(range(start, end), range(stop - count, stop)) for start, end, stop, count in found if count]
+    windows = zip(starts, ends, np.cumsum(counts).tolist(), counts.tolist(), strict=True)
+    return [Part(range(start, end), range(stop - count, stop)) for start, end, stop, count in windows if count]
 
 
 def _reach(before: Int[np.ndarray, " m"], start: int, limit: int) -> int:

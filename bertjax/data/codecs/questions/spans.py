@@ -123,8 +123,8 @@ def _owners(parts: Sequence[range]) -> Int[np.ndarray, " pieces"]:
     owners = np.zeros(parts[-1].stop, np.int64)
     most = np.full(len(owners), -1.0)
     for number, part in enumerate(parts):
-        left = np.arange(len(part))
-        context = np.minimum(left, left[::-1]) + _LENGTH_BONUS * len(part)
+        left_context = np.arange(len(part))
+        context = np.minimum(left_context, left_context[::-1]) + _LENGTH_BONUS * len(part)
         here = slice(part.start, part.stop)
         better = context > most[here]
         most[here][better] = context[better]

@@ -53,8 +53,8 @@ class ArticleFormat(Constrained, prefix="data"):
     def __post_init__(self) -> None:
         super().__post_init__()
         fields = (self.article_field, self.summary_field, self.gold_field)
-        named = [field for field in fields if field]
-        ok = self.article_field and len(set(named)) == len(named)
+        nonempty = [field for field in fields if field]
+        ok = self.article_field and len(set(nonempty)) == len(nonempty)
         keys = "{article_field,summary_field,gold_field}"
         expected = "a field for articles, and different fields or '' for the others"
         fix = "set them, for example data.article_field=article and data.summary_field=summary"
@@ -269,15 +269,15 @@ def _summaries(row: Mapping[str, Any], field: str, style: ArticleFormat, where: 
     value = row.get(field)
     values = value if isinstance(value, list) else []
     if values and style.summary_as == "references":
-        rows: list[Mapping[str, Any]] = [{field: each} for each in values]
+        summaries: list[Mapping[str, Any]] = [{field: reference} for reference in values]
     else:
-        rows = [row]
-        if len(values) > 1 and all(isinstance(each, str) for each in values):
+        summaries = [row]
+        if len(values) > 1 and all(isinstance(text, str) for text in values):
             log_once(
                 f"field {field!r} has lists: each text in a list is a sentence of one summary; if it is a summary, "
                 "set data.summary_as=references"
             )
-    return [tuple(filter(None, _parts(each, field, "summary_field", where))) for each in rows]
+    return [tuple(filter(None, _parts(summary, field, "summary_field", where))) for summary in summaries]
 
 
 def _id(row: Mapping[str, Any], where: str) -> str:

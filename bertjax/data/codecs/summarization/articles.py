@@ -140,11 +140,11 @@ class Articles:
         text = documentation.fingerprint() if is_documentation else article_formats.fingerprint(self._source, self._key)
         # A default that older runs did not have keeps their fingerprint.
         is_new = self._config.summary_as == "sentences"
-        read = [each.name for each in dataclasses.fields(ArticleFormat) if each.name != "summary_as" or not is_new]
+        names = [field.name for field in dataclasses.fields(ArticleFormat) if field.name != "summary_as" or not is_new]
         return {
             "split": [self._split, self._config.valid_fraction, self._seed] if self._is_divided else [self._split],
             "text": text,
-            **{key: getattr(self._config, key) for key in (*read, "splitter", "on_bad_row")},
+            **{key: getattr(self._config, key) for key in (*names, "splitter", "on_bad_row")},
         }
 
     def _check_source(self) -> None:
@@ -238,38 +238,36 @@ def read(source: str, key: str, config: ArticlesConfig, bad_rows: BadRows) -> It
 def _to_summarize(stored: Iterable[Stored], where: str, config: ArticlesConfig, bad_rows: BadRows) -> Iterator[Article]:
     """Yields the articles. Raises UserError if there are none, neither good nor bad."""
 
-    def split(each: Stored) -> Article:
-        with of_row(each.columns):
-            return _split(each, config.splitter)._replace(columns=each.columns or None)
+    def split(row: Stored) -> Article:
+        with of_row(row.columns):
+            return _split(row, config.splitter)._replace(columns=row.columns or None)
 
-    found = bad_rows.sift(map(split, stored))
+    articles = bad_rows.sift(map(split, stored))
     count = 0
-    for count, article in enumerate(found, start=1):  # noqa: B007
+    for count, article in enumerate(articles, start=1):  # noqa: B007
         yield article
     if not count + bad_rows.count:
-        fix = "check the input"
-        raise UserError(where, got="no articles", expected="at least one", fix=fix)
+        raise UserError(where, got="no articles", expected="at least one", fix="check the input")
 
 
 def _split(stored: Stored, splitter: str) -> Article:
     """Returns the article with its sentences."""
-    found = stored.body if stored.is_split else _sentences(stored.body, splitter)
-    if fault := _fault(found):
+    sentences = stored.body if stored.is_split else _sentences(stored.body, splitter)
+    if fault := _fault(sentences):
         raise RowError(stored.where, fault, "a text with letters", "add the text or delete the article")
-    if stored.gold is not None and len(found) != len(stored.body):
+    if stored.gold is not None and len(sentences) != len(stored.body):
         expected = "an article whose sentences are split already, so that the numbers refer to them"
         fix = "set --config.data.splitter=lines, or set data.gold_field to ''"
         raise RowError(stored.where, "sentence numbers, but the article is not split into sentences", expected, fix)
-    return Article(stored.id, found, stored.summary, stored.gold, stored.where, stored.references)
+    return Article(stored.id, sentences, stored.summary, stored.gold, stored.where, stored.references)
 
 
 def _sentences(body: Sequence[str], splitter: str) -> tuple[str, ...]:
     return tuple(itertools.chain.from_iterable(_SPLITTERS[splitter](body)))
 
 
-def _fault(found: Iterable[str]) -> str:
+def _fault(sentences: Sequence[str]) -> str:
     """Returns why sentences are not an article; "" if they are."""
-    found = list(found)
-    if not found:
+    if not sentences:
         return "an empty article"
-    return "" if any(map(str.isalpha, "".join(found))) else "an article without letters"
+    return "" if any(map(str.isalpha, "".join(sentences))) else "an article without letters"

@@ -133,9 +133,9 @@ def _combination(score: _Score, count: int, num_sentences: int) -> tuple[int, ..
     useful = [i for i in range(count) if score((i,)) > 0]
     for size in range(1, num_sentences + 1):
         for numbers in itertools.combinations(useful, size):
-            if (found := score(numbers)) > best:
+            if (value := score(numbers)) > best:
                 chosen = numbers
-                best = found
+                best = value
     return chosen
 
 
@@ -157,10 +157,10 @@ def _counts_score(sentences: Sequence[str], summary: Sequence[str], config: Orac
     """Returns ROUGE's measure."""
     words = [_rouge_words(sentence, config) for sentence in sentences]
     wanted = [_rouge_words(sentence, config) for sentence in summary]
-    references = {n: sum((ngram_counts(of_sentence, n) for of_sentence in wanted), Counter()) for n in config.ngrams}
-    found = {n: [ngram_counts(of_sentence, n) for of_sentence in words] for n in config.ngrams}
-    sizes = {n: [counts.total() for counts in found[n]] for n in config.ngrams}
-    hits = {n: [counts & reference for counts in found[n]] for n, reference in references.items()}
+    references = {n: sum((ngram_counts(sentence, n) for sentence in wanted), Counter()) for n in config.ngrams}
+    ngrams = {n: [ngram_counts(sentence, n) for sentence in words] for n in config.ngrams}
+    sizes = {n: [counts.total() for counts in ngrams[n]] for n in config.ngrams}
+    hits = {n: [counts & reference for counts in ngrams[n]] for n, reference in references.items()}
 
     def score(numbers: tuple[int, ...]) -> float:
         total = 0.0
@@ -204,9 +204,9 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
             for one, two in zip(hits_1, hits_2, strict=True)
         ]
         winner = -1
-        found = best
+        highest = best
         for i in sorted(range(len(words)), key=bounds.__getitem__, reverse=True):
-            if bounds[i] + _SLACK < found:
+            if bounds[i] + _SLACK < highest:
                 break
             hits_1[i], hits_2[i] = hits_1[i] - union_1, hits_2[i] - union_2
             x = len(hits_1[i])
@@ -216,15 +216,15 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
             fresh[i] = fresh[i] - union_1
             new = len(fresh[i])
             score = _f1(in_1 + x, len(union_1) + new, size_1)
-            if score + 2 * (in_2 + y) / (all_2 + max(y, new - 1)) + _SLACK < found:
+            if score + 2 * (in_2 + y) / (all_2 + max(y, new - 1)) + _SLACK < highest:
                 continue
             score += _f1(in_2 + y, len(union_2.union(_pairs(words[i]))), size_2)
-            if score > found or (score == found and i < winner):
+            if score > highest or (score == highest and i < winner):
                 winner = i
-                found = score
+                highest = score
         if winner < 0:
             break
-        best = found
+        best = highest
         chosen.append(winner)
         in_1 = in_1 + len(hits_1[winner])
         in_2 = in_2 + len(hits_2[winner])
@@ -233,10 +233,10 @@ def _greedy_sets(words: Sequence[_Words], reference: _Words, num_sentences: int)
     return chosen
 
 
-def _f1(hits: int, found: int, wanted: int) -> float:
+def _f1(hits: int, candidate_size: int, reference_size: int) -> float:
     """Returns PreSumm's F1, bit by bit: which of nearly equal sentences is selected depends on it."""
-    precision = hits / found if found else 0.0
-    recall = hits / wanted if wanted else 0.0
+    precision = hits / candidate_size if candidate_size else 0.0
+    recall = hits / reference_size if reference_size else 0.0
     return 2.0 * ((precision * recall) / (precision + recall + _EPSILON))
 
 

@@ -30,12 +30,12 @@ def read_rows(path: Path) -> Iterator[Row]:
       UserError: if the file cannot be read, has other Python objects than plain ones, or is not a list.
       RowError: if an element is not a dict; the iterator can then continue.
     """
-    found = torch_pickle.read(path, limit=_MAX_BYTES)
-    if not isinstance(found, list):
-        got = type(found).__name__
+    articles = torch_pickle.read(path, limit=_MAX_BYTES)
+    if not isinstance(articles, list):
+        got = type(articles).__name__
         expected = "a list of dicts with 'src_txt' and 'tgt_txt', as PreSumm writes it"
         raise UserError(str(path), got=got, expected=expected, fix="name the files of format_to_bert, not a model")
-    return map(_row, found, (f"{path}: article {number}" for number in range(1, len(found) + 1)))
+    return map(_row, articles, (f"{path}: article {number}" for number in range(1, len(articles) + 1)))
 
 
 def _row(values: Any, where: str) -> Row:

@@ -44,13 +44,9 @@ def target(summary: Sequence[str], tokenizer: EncoderTokenizer, words: str) -> n
 def sentences(ids: Sequence[int], tokenizer: EncoderTokenizer) -> list[str]:
     """Returns the texts of the sentences of a generated summary up to `END`; none is empty."""
     _, end, between = target_ids(tokenizer)
-    found: list[list[int]] = [[]]
-    for token in itertools.takewhile(lambda token: token != end, ids):
-        if token == between:
-            found.append([])
-        else:
-            found[-1].append(token)
-    return list(filter(None, map(tokenizer.decode, found)))
+    tokens = itertools.takewhile(lambda token: token != end, ids)
+    groups = itertools.groupby(tokens, key=lambda token: token == between)
+    return list(filter(None, (tokenizer.decode(list(group)) for is_between, group in groups if not is_between)))
 
 
 class SummaryRows:
