@@ -35,6 +35,7 @@ def train(config: Any, workdir: str | os.PathLike[str], *, report: bool = True) 
     given = _tree(config)
     folder = os.fspath(workdir)
     platforms.leave_out_tpu()
+    platforms.check_devices()
     request = modes.Request(mode="train", workdir=folder, report=report)
     with lines_shown(), compilation.kept_programs():
         if modes.run(request, given, find) is modes.Outcome.STOPPED:

@@ -130,6 +130,8 @@ def _run(mode: str) -> int:
     if _SWEEP.value is None or _BACKEND.value == "here":  # otherwise the sweep's processes join
         address = _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value
         distributed.initialize(_DISTRIBUTED.value, *address, _JOIN_TIMEOUT.value)
+        if mode not in ("prepare", "plan", "report"):
+            platforms.check_devices()
     given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
     defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     program = Path(sys.argv[0])

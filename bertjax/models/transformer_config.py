@@ -14,6 +14,9 @@ from bertjax.models.attention.disentangled import Distances
 from bertjax.models.layers import Dense
 from bertjax.models.norms import Norm
 
+# The devices of the kernels of attention.
+_DEVICES = {"cudnn": "NVIDIA GPUs", "triton": "NVIDIA GPUs", "rows": "TPUs", "splash": "TPUs"}
+
 
 @dataclasses.dataclass(frozen=True)
 class LayerKind:
@@ -138,13 +141,16 @@ class TransformerConfig(Constrained, prefix="model"):
         self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
         divides = self.num_heads % self.key_value_heads == 0
         self.check(divides, "num_key_value_heads", f"0, or a divisor of num_heads={self.num_heads}")
-        backend = f"with model.attention_backend={self.attention_backend}"
-        if self.attention_backend in ("cudnn", "triton", "rows", "splash"):
+        device = _DEVICES.get(self.attention_backend, "")
+        backend = f"with model.attention_backend={self.attention_backend}, for {device} only"
+        if device:
             # These kernels never store the attention weights, so they cannot drop any.
-            self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}")
+            fix = "set --config.model.attention_backend=auto, or change --config.model.attention_dropout"
+            self.check(not self.attention_dropout, "attention_dropout", f"0 {backend}", fix=fix)
         if self.attention_backend == "cudnn":
             head_size = self.hidden_size // self.num_heads
-            self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}")
+            fix = "set --config.model.attention_backend=auto, or change --config.model.dtype"
+            self.check(self.dtype == "bfloat16", "dtype", f"bfloat16 {backend}", fix=fix)
             fits = head_size % 8 == 0 and head_size <= 128
             self.check(fits, "num_heads", f"heads of 8, 16, ... 128 {backend}, not of {head_size}")
 

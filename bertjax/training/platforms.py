@@ -8,6 +8,8 @@ from glob import glob
 
 import jax
 
+from bertjax.errors import UserError
+
 _DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")  # device files of TPUs
 _WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "TPU_LIBRARY_PATH")  # variables that are also set on machines without TPU
 
@@ -22,6 +24,20 @@ def leave_out_tpu() -> None:
     is_known = all(name.startswith("xla_cuda") for name in plugins)  # platform names of other plugins are unknown
     if jax.config.values["jax_platforms"] is None and is_known and _has_libtpu() and not _may_have_tpu():
         jax.config.update("jax_platforms", "cuda,cpu" if plugins else "cpu")
+
+
+def check_devices() -> None:
+    """Raises UserError if JAX has no device of the requested platform. Must be called after joining other processes."""
+    requested = jax.config.values["jax_platforms"]
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # of a missing card, JAX says nothing
+        raise UserError(
+            f"JAX_PLATFORMS={requested}",
+            got=str(error).partition(" (set")[0] or "no such device on this machine",
+            expected="a platform that the installed JAX finds",
+            fix="unset JAX_PLATFORMS to use any device, or install JAX for the device, such as jax[cuda13]",
+        ) from error
 
 
 def _may_have_tpu() -> bool:

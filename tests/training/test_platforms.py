@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.training import platforms
 
 
@@ -43,3 +44,16 @@ def test_the_platforms_are_left_to_jax(machine, monkeypatch, what):
         monkeypatch.setattr(platforms, "_has_libtpu", lambda: False)
     platforms.leave_out_tpu()
     assert machine.values["jax_platforms"] == ("tpu,cpu" if what == "choice" else None)
+
+
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("no backend (set ...)")])
+def test_a_device_that_is_not_there_is_an_error(monkeypatch, error):
+    def devices():
+        raise error
+
+    monkeypatch.setattr(platforms.jax, "devices", devices)
+    got = str(error).partition(" (")[0] or "no such device on this machine"
+    with pytest.raises(
+        UserError, match=f"JAX_PLATFORMS=.*: got {got}; expected a platform .* Fix: unset JAX_PLATFORMS"
+    ):
+        platforms.check_devices()
