@@ -115,14 +115,14 @@ def overfit_one_batch(
 
 def missed(first: Values, last: Values) -> list[str]:
     """Returns a description of each metric that is not learned."""
-    found = []
+    failures = []
     for name, value in last.items():
         goal = max(_LOSS_FRACTION * first[name], _LOW_LOSS)
         if name.endswith("accuracy") and not value >= _ACCURACY:
-            found.append(f"{name} is {value:.3g}, not at least {_ACCURACY}")
+            failures.append(f"{name} is {value:.3g}, not at least {_ACCURACY}")
         elif name.endswith("loss") and not value <= goal:
-            found.append(f"{name} is {value:.3g}, not at most {goal:.3g}")
-    return found
+            failures.append(f"{name} is {value:.3g}, not at most {goal:.3g}")
+    return failures
 
 
 def diagnosis(first: Values, last: Values, updates: int, is_out_of_time: bool) -> str:
