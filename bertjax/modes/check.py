@@ -102,15 +102,8 @@ def overfit_one_batch(
         _log.info("%s: %.4g at the first update, %.4g after %d updates", name, first[name], last[name], updates)
     for name, value in baselines.items():
         _log.info("baseline %s: %.4g", name, value)
-    return {
-        "can_learn": not problem,
-        "verdict": verdict,
-        "updates": updates,
-        "seconds": round(seconds, 1),
-        "first": dict(first),
-        "last": dict(last),
-        "baselines": baselines,
-    }
+    record = {"can_learn": not problem, "verdict": verdict, "updates": updates, "seconds": round(seconds, 1)}
+    return {**record, "first": dict(first), "last": dict(last), "baselines": baselines}
 
 
 def missed(first: Values, last: Values) -> list[str]:

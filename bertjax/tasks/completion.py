@@ -42,6 +42,7 @@ def bert(
     """
     model = dict(config["model"])
     data = dict(config["data"])
+    parts = {"model": model, "data": data}
     if published:
         model_values = {key: value for key, value in published.model.items() if key in MODEL_KEYS or key in model}
         if extends_positions or model_values["positions"] != "learned":
@@ -51,23 +52,20 @@ def bert(
             values["data.vocab_file"] = config["init_from"]
         else:
             _check_vocabulary(config["init_from"], data.get("vocab_file"))
-        if published.lowercase is not None:
-            values["data.lowercase"] = published.lowercase
+        values |= {} if published.lowercase is None else {"data.lowercase": published.lowercase}
         for name, value in values.items():
-            subtree = model if name.startswith("model.") else data
-            key = name.split(".")[1]
-            config_value = subtree.get(key)
+            part, key = name.split(".")
+            config_value = parts[part].get(key)
             if name in _DEFAULTS_OF_HEADS and config_value is not None:
                 continue
             if config_value not in (None, "", value):
                 raise contradiction(name, config_value, value, config["init_from"], "size")
-            subtree[key] = value
+            parts[part][key] = value
         _set_row_keys(data, published)
     for name, value in defaults.items():
-        subtree = model if name.startswith("model.") else data
-        key = name.split(".")[1]
-        if key in subtree and subtree[key] in (None, ""):
-            subtree[key] = value
+        part, key = name.split(".")
+        if key in parts[part] and parts[part][key] in (None, ""):
+            parts[part][key] = value
     _check_complete(config["experiment"], model, data)
     if published and data.get("vocab_file"):
         model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
@@ -81,7 +79,7 @@ def bert(
         data["next_sentence"] = bool(has_head)
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
-    return {**config, "model": model, "data": data}
+    return {**config, **parts}
 
 
 def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int) -> dict[str, Any]:

@@ -24,18 +24,20 @@ def read(folder: Path) -> dict[str, Any] | None:
     path = folder / FILE
     if not path.exists():
         return None
-    record = read_object(path)
+    found = read_object(path)
     try:
-        return {"summary": _SUMMARY.format_map(record), "data": _data(record)}
+        return {"summary": _SUMMARY.format_map(found), "data": _data(found)}
     except (KeyError, TypeError) as error:
-        expected = "a file written by benchmarks/attention_length.py"
-        fix = "run the benchmark again, or delete the file"
+        expected, fix = (
+            "a file written by benchmarks/attention_length.py",
+            "run the benchmark again, or delete the file",
+        )
         raise UserError(str(path), got=f"a file without {error}", expected=expected, fix=fix) from error
 
 
-def _data(record: Mapping[str, Any]) -> dict[str, Any]:
+def _data(found: Mapping[str, Any]) -> dict[str, Any]:
     """Returns curves in the form of `panels.panels`, with a run and a row for each kind of layer."""
-    layers = list(dict.fromkeys(row["layer"] for row in record["rows"]))
+    layers = list(dict.fromkeys(row["layer"] for row in found["rows"]))
     measured = {"Milliseconds": ("seconds", 1e3), "MiB without parameters": ("bytes", 2.0**-20)}
     return {
         "runs": [{"name": layer, "row": number, "offset": 0, "axes": {}} for number, layer in enumerate(layers)],
@@ -49,7 +51,7 @@ def _data(record: Mapping[str, Any]) -> dict[str, Any]:
                     {
                         "run": number,
                         "split": "",
-                        "points": [[row["length"], row[key] * unit] for row in record["rows"] if row["layer"] == layer],
+                        "points": [[row["length"], row[key] * unit] for row in found["rows"] if row["layer"] == layer],
                     }
                     for number, layer in enumerate(layers)
                 ],
