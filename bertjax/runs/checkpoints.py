@@ -116,9 +116,9 @@ class Checkpoints:
     def sees(self, step: int) -> bool:
         """Returns whether this process sees a step, waiting a while for a shared file system that may be delayed."""
         until = time.monotonic() + _MAX_LAG_SECONDS
-        while not (found := (self._folder / str(step)).exists()) and time.monotonic() < until:
+        while not (exists := (self._folder / str(step)).exists()) and time.monotonic() < until:
             time.sleep(1)
-        return found
+        return exists
 
     def save(
         self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True, trained_seconds: float = 0.0
@@ -163,8 +163,8 @@ class Checkpoints:
             self._best = _best_first({**self._best, step: score}, self._config.best_mode)
         self._best = dict(itertools.islice(self._best.items(), self._config.keep_best))
         if jax.process_index() == 0:
-            kept = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
-            for old in set(_steps(self._folder)) - kept:
+            steps_to_keep = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
+            for old in set(_steps(self._folder)) - steps_to_keep:
                 shutil.rmtree(self._folder / str(old))
 
     def is_scheduled(self, step: int) -> bool:
@@ -191,8 +191,8 @@ class Checkpoints:
         self._is_scheduled[step] = _is_scheduled(self._folder / str(step))
         meta = _meta(self._folder / str(step))
         if meta["machine"] != _machine():
-            shown = meta["machine"], _machine()
-            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", *shown)
+            machines = meta["machine"], _machine()
+            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", *machines)
         if meta.get("numerics", 1) != _NUMERICS:
             _log.warning("saved by another version of bertjax: batches are the same, dropout and rounding may differ")
         with _reading(self._folder / str(step)):
@@ -237,18 +237,18 @@ def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
     Raises:
       UserError: if there is no such checkpoint, if it is damaged, or if an array of the same name has another shape.
     """
-    ours = traverse_util.flatten_dict(params, sep="/")
-    anywhere = next(iter(ours.values())).sharding
+    flat = traverse_util.flatten_dict(params, sep="/")
+    anywhere = next(iter(flat.values())).sharding
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> dict[str, Any]:
         saved = traverse_util.flatten_dict(checkpointer.metadata(folder).item_metadata.tree, sep="/")
         # Orbax must read all saved arrays. Only a few heads are read unnecessarily.
-        wanted = {name: ours.get(name, _replicated(array, anywhere)) for name, array in saved.items()}
+        wanted = {name: flat.get(name, _replicated(array, anywhere)) for name, array in saved.items()}
         restored = checkpointer.restore(folder, traverse_util.unflatten_dict(wanted, sep="/"))
-        return {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in ours}
+        return {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in flat}
 
-    found = _read_mean(workdir, "final", read)
-    return traverse_util.unflatten_dict(ours | found, sep="/"), tuple(sorted(ours.keys() - found.keys()))
+    shared = _read_mean(workdir, "final", read)
+    return traverse_util.unflatten_dict(flat | shared, sep="/"), tuple(sorted(flat.keys() - shared.keys()))
 
 
 def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, Path], Any]) -> Any:
@@ -260,8 +260,8 @@ def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpoint
         folder = _folder_of(workdir) / str(step)
         _verify(folder, ("params",))
         with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-            found = read(checkpointer, folder / "params")
-        total = found if total is None else jax.tree.map(jnp.add, total, found)
+            params = read(checkpointer, folder / "params")
+        total = params if total is None else jax.tree.map(jnp.add, total, params)
     return total if len(steps) == 1 else jax.tree.map(lambda leaf: leaf / len(steps), total)
 
 
@@ -276,10 +276,10 @@ def num_parameters(workdir: Path) -> int:
     (step,) = find_steps(workdir, "latest")
     folder = _folder_of(workdir) / str(step)
     with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-        found = checkpointer.metadata(folder / "params").item_metadata
-    if found is None:
+        metadata = checkpointer.metadata(folder / "params").item_metadata
+    if metadata is None:
         raise _damaged(folder / "params", "no metadata of its arrays", "Orbax metadata", folder)
-    return sum(math.prod(array.shape) for array in jax.tree.leaves(found.tree))
+    return sum(math.prod(array.shape) for array in jax.tree.leaves(metadata.tree))
 
 
 def _replicated(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
@@ -365,11 +365,11 @@ def find_steps(workdir: Path, which: str) -> list[int]:
     kind, _, count = which.partition(":")
     number = int(count) if count.isascii() and count.isdecimal() else 0 if count else 1
     best = list(best_steps(workdir)) if kind == "best" and steps else []
-    found = {"latest": steps[-1:], "last": scheduled[-number:] if number else [], "best": best[:number]}
+    candidates = {"latest": steps[-1:], "last": scheduled[-number:] if number else [], "best": best[:number]}
     if which.isdecimal() and int(which) in steps:
         return [int(which)]
-    if kind in found and number and number == len(found[kind]):
-        return found[kind]
+    if kind in candidates and number and number == len(candidates[kind]):
+        return candidates[kind]
     raise UserError(
         f"checkpoint {which!r} of {workdir}",
         got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",

@@ -104,7 +104,7 @@ def loss(
     logits = logits.reshape(-1, logits.shape[-1])
     labels = batch["labels"].ravel()
     is_token = batch["target_segment_ids"].ravel() != 0
-    each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
+    losses = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
     nll = jnp.sum(cross_entropy(logits, labels) * is_token)
     number = count(is_token)
     metrics = {
@@ -113,7 +113,7 @@ def loss(
         "perplexity": (nll, number),
         "token_accuracy": (count(is_best(logits, labels) & is_token), number),
     }
-    return jnp.sum(each * is_token), metrics
+    return jnp.sum(losses * is_token), metrics
 
 
 def generate(
@@ -161,8 +161,8 @@ def generate(
         "unk_id": ids.unk,
     }
     if config.method == "sampling":
-        return _found(sample(step, start, _keys(seed, batch), **what))
-    return _found(beam_search(step, start, **what, continues=continues))
+        return _outputs(sample(step, start, _keys(seed, batch), **what))
+    return _outputs(beam_search(step, start, **what, continues=continues))
 
 
 def width(config: DecodingConfig) -> int:
@@ -182,7 +182,7 @@ def score_given(
     """
     logits = apply(model, params, batch, ids.start, None, return_attention=False).logits
     lengths = jnp.sum(batch["target_segment_ids"] != 0, axis=1)
-    return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
+    return _outputs(score_targets(logits, batch["labels"], lengths, config, ids.end))
 
 
 class Seq2SeqTask(inputs.CodecInputs, TrainingTask):
@@ -228,8 +228,8 @@ def check_generates(config: DecodingConfig) -> None:
         raise UserError("config key decoding.method", got=config.method, expected=expected, fix=fix)
 
 
-def _found(found: Hypotheses) -> Mapping[str, Array]:
-    return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}
+def _outputs(hypotheses: Hypotheses) -> Mapping[str, Array]:
+    return {"ids": hypotheses.ids, "lengths": hypotheses.lengths, "scores": hypotheses.scores}
 
 
 def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Example]:

@@ -236,20 +236,20 @@ def make_schedule(config: OptimizerConfig, num_steps: int | float) -> Schedule:
     num_steps = config.schedule_steps or num_steps
 
     def schedule(step: int | float) -> float:
-        left = max(1 - step / num_steps, 0)
+        fraction_left = max(1 - step / num_steps, 0)
         if config.schedule == "inverse_sqrt":
             step += 1  # the paper counts updates from 1
         if step < warmup:
             return peak * step / warmup
         if config.schedule == "linear":
-            return peak * left
+            return peak * fraction_left
         if config.schedule == "sqrt_decay":
-            return peak * math.sqrt(left)
+            return peak * math.sqrt(fraction_left)
         if config.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * min((step - warmup) / max(num_steps - warmup, 1), 1)))
         if config.schedule == "trapezoidal":
             after_warmup = max(1 - warmup / num_steps, 1e-38)
-            return peak * min(left / min(config.decay_fraction, after_warmup), 1)
+            return peak * min(fraction_left / min(config.decay_fraction, after_warmup), 1)
         if config.schedule == "inverse_sqrt":
             return peak * math.sqrt(max(warmup, 1) / step)
         return peak
@@ -303,9 +303,9 @@ def _labels(config: OptimizerConfig, params: Params) -> Params:
         return next(matches, "default")
 
     labels = jax.tree.map(label, names)
-    used = set(jax.tree.leaves(labels))
+    nonempty_groups = set(jax.tree.leaves(labels))
     for i, pattern in enumerate(patterns):
-        if f"group {i}" not in used:
+        if f"group {i}" not in nonempty_groups:
             raise UserError(
                 f"config key optimizer.groups[{i}]",
                 got=f"pattern {pattern!r}, which matches no parameter outside the earlier groups",
