@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -31,11 +31,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bertjax.config import Constrained, Size, always, one_of
 from bertjax.errors import UserError
 from bertjax.files import read_records
+from bertjax.runs import manifests
 
 _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
-_MANIFEST = "manifest.json"
 _NUMERICS = 3  # raised by a change of the code after which training draws or rounds otherwise
 _MAX_LAG_SECONDS = 30  # maximum delay until a process sees files of another process in a shared folder
 
@@ -184,7 +184,7 @@ class Checkpoints:
         Raises:
           UserError: if a file is damaged, or if the arrays have other names or shapes.
         """
-        _verify(self._folder / str(step), _ITEMS)
+        manifests.verify(self._folder / str(step), _ITEMS)
         items = ocp.args.Composite(
             params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
         )
@@ -203,7 +203,7 @@ class Checkpoints:
         """Writes the manifest. Orbax calls this before it renames a complete step's folder, so both appear together."""
         if jax.process_index() == 0:
             for folder in self._folder.glob("*.orbax-checkpoint-tmp"):
-                (folder / _MANIFEST).write_text(json.dumps(_digests(folder, _ITEMS), indent=1))
+                manifests.write(folder, _ITEMS)
 
 
 def restore_params(workdir: Path, which: str, params: Any) -> Any:
@@ -258,7 +258,7 @@ def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpoint
     total = None
     for step in steps:
         folder = _folder_of(workdir) / str(step)
-        _verify(folder, ("params",))
+        manifests.verify(folder, ("params",))
         with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
             params = read(checkpointer, folder / "params")
         total = params if total is None else jax.tree.map(jnp.add, total, params)
@@ -267,8 +267,8 @@ def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpoint
 
 def digest(workdir: Path, which: str) -> str:
     """Returns a digest of the parameters of a run's checkpoint, or of several to average; see `restore_params`."""
-    manifests = [_manifest(_folder_of(workdir) / str(step)) for step in find_steps(workdir, which)]
-    return hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()
+    digests = [manifests.read(_folder_of(workdir) / str(step)) for step in find_steps(workdir, which)]
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def num_parameters(workdir: Path) -> int:
@@ -278,7 +278,7 @@ def num_parameters(workdir: Path) -> int:
     with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
         metadata = checkpointer.metadata(folder / "params").item_metadata
     if metadata is None:
-        raise _damaged(folder / "params", "no metadata of its arrays", "Orbax metadata", folder)
+        raise manifests.damaged(folder / "params", "no metadata of its arrays", "Orbax metadata", folder)
     return sum(math.prod(array.shape) for array in jax.tree.leaves(metadata.tree))
 
 
@@ -402,41 +402,6 @@ def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
     scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
     good = {step: score for step, score in scores.items() if isinstance(score, (int, float)) and math.isfinite(score)}
     return _best_first(good, mode)
-
-
-def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:
-    """The SHA-256 of each file of the given items."""
-    digests = {}
-    for path in sorted(path for item in items for path in (folder / item).rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digests[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
-def _verify(folder: Path, items: Sequence[str]) -> None:
-    """Compares the files of a step's items with its manifest. Raises UserError if they differ."""
-    actual = _digests(folder, items)
-    for name, digest in _manifest(folder).items():
-        if name.split("/")[0] in items and actual.get(name) != digest:
-            got = f"sha256 {actual[name][:16]}..." if name in actual else "no such file"
-            raise _damaged(folder / name, got, f"sha256 {digest[:16]}..., as saved", folder)
-
-
-def _manifest(folder: Path) -> dict[str, str]:
-    """The digests of a step's files. Raises UserError if they cannot be read."""
-    path = folder / _MANIFEST
-    try:
-        digests = json.loads(path.read_text())
-        if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
-            raise ValueError(f"{digests}")
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, str(error), "the digests of the checkpoint's files", folder) from error
-    return digests
-
-
-def _damaged(path: Path, got: str, expected: str, folder: Path) -> UserError:
-    fix = f"restore the file, or delete {folder} to resume from the previous checkpoint"
-    return UserError(f"checkpoint file {path}", got=got, expected=expected, fix=fix)
 
 
 @contextlib.contextmanager
