@@ -232,8 +232,7 @@ class Data(PreparedData[Config, Pair]):
         return self.bucketed(PairRows.of(self.codec.fitting(self._pairs(VALID), VALID)))
 
     def _pairs(self, split: str) -> Iterator[Pair]:
-        is_prepared = split == VALID and self.prepares
-        return self.prepared.held_out(split) if is_prepared else self._text.pairs(split)
+        return self.prepared.held_out(split) if split == VALID and self.prepares else self._text.pairs(split)
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches | StreamBatches:
@@ -328,8 +327,7 @@ class Task(Seq2SeqTask):
         """Yields the examples, numbered if sampling needs it, and then logs the unknown characters of the sources."""
         vocabulary = self._vocabularies.source
         unknown = Counter[str]()
-        count = 0
-        affected = 0
+        count = affected = 0
         for example in seq2seq.numbered(examples, self._decoding):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
@@ -356,16 +354,15 @@ class Task(Seq2SeqTask):
         "complete" is false if a translation was truncated at its maximum length.
         """
         text, score = self._translation(outputs, 0)
-        complete = all(self.is_complete(output, 0) for output in outputs)
-        record = {"source": example.source.item.source, "translation": text, "score": score, "complete": complete}
+        record = {"source": example.source.item.source, "translation": text, "score": score}
+        record["complete"] = all(self.is_complete(output, 0) for output in outputs)
         if self._decoding.n_best > 1:
             translations = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in translations]
         return record
 
     def record_fields(self) -> Sequence[str]:
-        several = ("n_best",) if self._decoding.n_best > 1 else ()
-        return ("source", "translation", "score", "complete", *several)
+        return ("source", "translation", "score", "complete", *["n_best"] * (self._decoding.n_best > 1))
 
     def line(self, record: Mapping[str, Any]) -> str:
         """The translation in a record or, for a given target, its score."""
@@ -383,11 +380,10 @@ class Task(Seq2SeqTask):
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
         arrays = jax.tree.map(jnp.asarray, batch)
-        model = _with_attention(self._model)
+        model = seq2seq.with_attention(self._model)
         output = seq2seq.apply(model, params, arrays, self._ids.start, None, return_attention=True)
-        sources, targets = (
-            _pieces(vocabulary, ids) for vocabulary, ids in zip(self._vocabularies, (source, target), strict=True)
-        )
+        sources = _pieces(self._vocabularies.source, source)
+        targets = _pieces(self._vocabularies.target, target)
         # The decoder's queries and keys are its inputs.
         fed = ["<s>", *targets[:-1]]
         kinds = {
@@ -417,10 +413,9 @@ class Task(Seq2SeqTask):
         if not isinstance(model, EncoderDecoderConfig):
             fix = "predict with the run instead"
             raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix=fix)
-        special = SpecialIds(self._ids.pad, self._ids.start, self._ids.end)
-        decoding = generation.to_generation(
-            self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
-        )
+        ids = self._ids
+        special = SpecialIds(ids.pad, ids.start, ids.end)
+        decoding = generation.to_generation(self._decoding, eos_id=ids.end, pad_id=ids.pad, unk_id=ids.unk)
         marian.save(folder, params, model, special, decoding, self._codec.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
 
@@ -436,21 +431,13 @@ def _pieces(vocabulary: Tokenizer, ids: np.ndarray) -> list[str]:
     return ["</s>" if token == vocabulary.sep_id else vocabulary.decode([token]) for token in ids.tolist()]
 
 
-def _with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
-    """Returns the model with an attention backend that returns weights."""
-    if isinstance(model, RecurrentSeq2Seq):
-        return model
-    return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))
-
-
 def _model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
     """Makes the model for vocabularies of these sizes. Raises UserError if one is larger than the model's."""
     source = model.source_vocab_size or sizes[0]
     target = model.target_vocab_size or sizes[1]
     for name, room, size in zip(("source_vocab_size", "target_vocab_size"), (source, target), sizes, strict=True):
         expected = f"at least {size}, the size of the vocabulary"
-        fix = "omit it, or use another vocabulary"
-        model.check(room >= size, name, expected, fix=fix)
+        model.check(room >= size, name, expected, fix="omit it, or use another vocabulary")
     sized = dataclasses.replace(model, source_vocab_size=source, target_vocab_size=target)
     if isinstance(sized, RecurrentKeys):
         return RecurrentSeq2Seq(part(RecurrentConfig, sized))

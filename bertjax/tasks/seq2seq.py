@@ -24,8 +24,9 @@ from bertjax.decoding.hypotheses import Hypotheses
 from bertjax.decoding.sampling import sample
 from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
-from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
+from bertjax.models.encoder_decoder import EncoderDecoder, Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
+from bertjax.models.recurrent_seq2seq import RecurrentSeq2Seq
 from bertjax.tasks import inputs
 
 # Metrics of `loss` for given targets.
@@ -250,3 +251,10 @@ def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
     digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
     return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
+
+
+def with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
+    """Returns the model with an attention backend that returns weights."""
+    if isinstance(model, RecurrentSeq2Seq):
+        return model
+    return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))
