@@ -182,7 +182,7 @@ class Constrained:
             if got is None:
                 got = repr(value) if isinstance(value, str) else value
             values = value if isinstance(value, tuple) else (value,)
-            wrong = next(each for each in values if each not in choices) if choices else ""
+            wrong = next(item for item in values if item not in choices) if choices else ""
             fix = fix or did_you_mean(str(wrong), choices, f"change --config.{name}")
             raise UserError(f"config key{'s' * ('{' in key)} {name}", got=got, expected=expected, fix=fix)
 
@@ -300,13 +300,13 @@ def dotted(values: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{key}.{name}" for name in dotted(value))
 
 
-def unknown_key(key: str, known: Iterable[str]) -> UserError:
-    """Returns the error for a dotted config key that is not among those known.
+def unknown_key(key: str, keys: Iterable[str]) -> UserError:
+    """Returns the error for a dotted config key that is not one of `keys`.
 
     It suggests a key of the same name in another subtree, such as "optimizer.learning_rate" for "learning_rate", or
     else the key with the most similar name.
     """
-    names = list(dict.fromkeys(known))
+    names = list(dict.fromkeys(keys))
     same = [name for name in names if name.rpartition(".")[2] == key.rpartition(".")[2]]
     close = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
     siblings = [name for name in names if name.rpartition(".")[0] == key.rpartition(".")[0]]
@@ -336,7 +336,7 @@ def choice(value: str, choices: Sequence[str], where: str) -> str:
 
 
 def _listed(choices: Iterable[str]) -> str:
-    return "one of " + ", ".join(each or "''" for each in choices)
+    return "one of " + ", ".join(choice or "''" for choice in choices)
 
 
 def _checked(value: Any, hint: Any, where: str, is_open: bool) -> Any:

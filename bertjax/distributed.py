@@ -243,8 +243,8 @@ def agree(value: str, what: str) -> None:
 def agree_on_command(values: Mapping[str, Any]) -> None:
     """Raises UserError with the values that differ, unless all processes have the same values."""
     commands = [json.loads(text) for text in _gather(json.dumps(values))]
-    names = dict.fromkeys(name for each in commands for name in each)
-    by_name = {name: [json.dumps(each[name]) if name in each else "nothing" for each in commands] for name in names}
+    names = dict.fromkeys(name for flags in commands for name in flags)
+    by_name = {name: [json.dumps(flags[name]) if name in flags else "nothing" for flags in commands] for name in names}
     differing = {name: values for name, values in by_name.items() if len(set(values)) > 1}
     if differing:
         raise UserError(

@@ -42,8 +42,8 @@ def with_packaged(path: str) -> str:
     >>> with_packaged("configs/sweeps/no_such_sweep.py")
     'configs/sweeps/no_such_sweep.py'
     """
-    own = Path(__file__).parent / path
-    return str(own) if own.is_file() and not Path(path).exists() else path
+    packaged = Path(__file__).parent / path
+    return str(packaged) if packaged.is_file() and not Path(path).exists() else path
 
 
 def digest(path: Path) -> str:
@@ -60,9 +60,9 @@ def digest(path: Path) -> str:
     is_large = status.st_size > _CACHED_ABOVE
     if is_large:
         with contextlib.suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
-            found = json.loads(_cached_digest(path).read_text())
-            if {**version, "sha256": found["sha256"]} == found:
-                return str(found["sha256"])
+            record = json.loads(_cached_digest(path).read_text())
+            if {**version, "sha256": record["sha256"]} == record:
+                return str(record["sha256"])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if is_large and time.time() - status.st_mtime > _MIN_AGE:
@@ -96,11 +96,11 @@ class Fingerprint(str):
           length: the number of characters; None for all.
           options: those of `json.dumps`.
         """
-        each = _without_names(content), content
-        now, earlier = (hashlib.sha256(json.dumps(one, **options).encode()).hexdigest()[:length] for one in each)
-        found = cls(now)
-        found.earlier = earlier
-        return found
+        contents = _without_names(content), content
+        now, earlier = (hashlib.sha256(json.dumps(one, **options).encode()).hexdigest()[:length] for one in contents)
+        fingerprint = cls(now)
+        fingerprint.earlier = earlier
+        return fingerprint
 
     def is_of(self, recorded: str) -> bool:
         """Whether this version or an earlier one recorded the same data."""
@@ -237,9 +237,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except ValueError:
         raise _damaged(folder, MANIFEST, "not JSON") from None
     for name, size in manifest.get("files", {}).items():
-        found = (folder / name).stat().st_size if (folder / name).exists() else 0
-        if found != size:
-            raise _damaged(folder, name, f"{found:,} of {size:,} bytes")
+        num_bytes = (folder / name).stat().st_size if (folder / name).exists() else 0
+        if num_bytes != size:
+            raise _damaged(folder, name, f"{num_bytes:,} of {size:,} bytes")
     return manifest
 
 

@@ -32,13 +32,13 @@ def train(config: Any, workdir: str | os.PathLike[str], *, report: bool = True) 
     from bertjax.progress import lines_shown
     from bertjax.training import compilation, platforms
 
-    given = _tree(config)
+    config_tree = _tree(config)
     folder = os.fspath(workdir)
     platforms.leave_out_tpu()
     platforms.check_devices()
     request = modes.Request(mode="train", workdir=folder, report=report)
     with lines_shown(), compilation.kept_programs():
-        if modes.run(request, given, find) is modes.Outcome.STOPPED:
+        if modes.run(request, config_tree, find) is modes.Outcome.STOPPED:
             raise KeyboardInterrupt(f"saved a checkpoint in {folder}; the same call resumes")
     return load(folder)
 

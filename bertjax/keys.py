@@ -39,18 +39,18 @@ class Key(typing.NamedTuple):
 def of_file(name: str) -> list[Key]:
     """Returns the keys of a file of `configs/`, in its order."""
     file = importlib.import_module(f"bertjax.configs.{name}")
-    found: dict[str, Key] = {}
+    keys_by_name: dict[str, Key] = {}
     for variant in _VARIANTS.get(name, ("",)):
         for key in of_config(file.get_config(variant).to_dict()):
-            found.setdefault(key.name, key)
-    return list(found.values())
+            keys_by_name.setdefault(key.name, key)
+    return list(keys_by_name.values())
 
 
 def of_config(config: Mapping[str, Any]) -> list[Key]:
     """Returns the keys of a config, in its order. Raises UserError for an unknown experiment."""
-    own = find(config["experiment"]).Config
+    config_class = find(config["experiment"]).Config
     trains = "optimizer" in config
-    classes = [own, TrainingConfig, evaluations.reader(config)] if trains else [own, InferenceConfig]
+    classes = [config_class, TrainingConfig, evaluations.reader(config)] if trains else [config_class, InferenceConfig]
     return list(_keys(config, classes, ""))
 
 
@@ -64,16 +64,16 @@ def text(of_configs: Mapping[str, Sequence[Key]], pattern: str) -> str:
       UserError: if no key matches.
     """
     described: dict[Key, dict[str, list[str]]] = {}
-    for config, found in of_configs.items():
-        for key in found:
+    for config, config_keys in of_configs.items():
+        for key in config_keys:
             defaults = described.setdefault(key._replace(default=None), {})
             defaults.setdefault("unset" if key.default is None else repr(key.default), []).append(config)
-    shown = [key for key in described if fnmatch.fnmatchcase(key.name, f"*{pattern}*")]
-    if not shown:
+    matches = [key for key in described if fnmatch.fnmatchcase(key.name, f"*{pattern}*")]
+    if not matches:
         fix = did_you_mean(pattern, [key.name for key in described], "omit the pattern to list all keys")
         raise UserError(f"--keys={pattern}", got="no such key", expected="a part of a key, such as data.*", fix=fix)
     lines = []
-    for key in shown:
+    for key in matches:
         defaults = described[key]
         of_all = [configs for configs in defaults.values() if len(configs) == len(of_configs)]
         values = [value if of_all else f"{value} ({', '.join(configs)})" for value, configs in defaults.items()]
@@ -114,10 +114,10 @@ def _fields(reader: type) -> set[str]:
 
 def _attributes(reader: type) -> dict[str, str]:
     """What the docstrings of a dataclass and those that it extends say of each field."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for cls in reversed(reader.__mro__):
         # From Python 3.13 on the compiler removes the indentation.
         _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
         for entry in _ENTRY.finditer(section.partition("\n\n")[0]):
-            found |= dict.fromkeys(entry["names"].split(", "), " ".join(entry["text"].split()))
-    return found
+            meanings |= dict.fromkeys(entry["names"].split(", "), " ".join(entry["text"].split()))
+    return meanings

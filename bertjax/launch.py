@@ -132,23 +132,23 @@ def _run(mode: str) -> int:
         distributed.initialize(_DISTRIBUTED.value, *address, _JOIN_TIMEOUT.value)
         if mode not in ("prepare", "plan", "report"):
             platforms.check_devices()
-    given = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
-    defaults = given and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
+    new_config = None if _CONFIG.value is None else json.loads(_CONFIG.value.to_json())
+    defaults = new_config and _load([f"--config={config_flags.get_config_filename(flags.FLAGS['config'])}"])
     program = Path(sys.argv[0])
     started = {"command": modes.command(program, sys.argv[1:]), "defaults": defaults}
     of_request, of_sweep = ({name: flags.FLAGS[name].value for name in names} for names in (_OF_REQUEST, _OF_SWEEP))
-    overrides = dict(each.partition("=")[::2] for each in _RUN_CONFIG.value)
-    if given is not None:
+    overrides = dict(assignment.partition("=")[::2] for assignment in _RUN_CONFIG.value)
+    if new_config is not None:
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
     request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started)
     if _SWEEP.value is None and _SEEDS.value is None:
-        return modes.run(request, given, find).value
+        return modes.run(request, new_config, find).value
     from bertjax.tools import sweeps
 
     if _SWEEP.value is not None:
         options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)
-        return sweeps.run(request, given, options, _load, find).value
-    return sweeps.train_seeds(request, given, find, _SEEDS.value, tuple(request.overrides)).value
+        return sweeps.run(request, new_config, options, _load, find).value
+    return sweeps.train_seeds(request, new_config, find, _SEEDS.value, tuple(request.overrides)).value
 
 
 def _help() -> str:
@@ -178,12 +178,12 @@ def _files(folder: str, function: str) -> list[str]:
 
 def _load(arguments: Sequence[str]) -> dict[str, Any]:
     """Returns the config of command-line arguments."""
-    own = flags.FlagValues()
+    flag_values = flags.FlagValues()
     argv = _with_packaged_config(["", *arguments])
-    config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=own, sys_argv=argv)
-    _add_evaluations(own["config"], argv)
+    config = config_flags.DEFINE_config_file(*_OF_CONFIG, **_UNLOCKED, flag_values=flag_values, sys_argv=argv)
+    _add_evaluations(flag_values["config"], argv)
     with _flag_errors(argv):
-        own(argv)
+        flag_values(argv)
         return dict(json.loads(config.value.to_json()))
 
 
@@ -257,7 +257,7 @@ def _keys(pattern: str) -> str:
 def _with_packaged_config(argv: list[str]) -> list[str]:
     """Returns the arguments, with the path of a config file that is named as in this package or by an entry point."""
     file = re.compile(r"(?<=\0)(--?config[=\0])([^:\0]+)")
-    return file.sub(lambda found: found[1] + _config_path(found[2]), "\0".join(argv)).split("\0")
+    return file.sub(lambda match: match[1] + _config_path(match[2]), "\0".join(argv)).split("\0")
 
 
 def _config_path(written: str) -> str:
@@ -310,13 +310,13 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
     """Returns the error for the first --config.SUBTREE.KEY whose subtree is not in the config file."""
     keys = re.findall(r"^--?(?:no)?config\.([^=\s]+\.[^=\s]+)", "\n".join(argv), re.MULTILINE)
-    known = (
+    config_keys = (
         list(dotted(_load([argument for argument in argv if re.match(r"--?config(\.evaluations)?=", argument)])))
         if keys
         else []
     )
-    subtrees = {name.rpartition(".")[0] for name in known}
-    return next((unknown_key(key, known) for key in keys if key.rpartition(".")[0] not in subtrees), None)
+    subtrees = {name.rpartition(".")[0] for name in config_keys}
+    return next((unknown_key(key, config_keys) for key in keys if key.rpartition(".")[0] not in subtrees), None)
 
 
 def run() -> None:

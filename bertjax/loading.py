@@ -61,13 +61,13 @@ def load(
     name = experiment or published.experiment
     is_run = published.is_run and name == published.experiment
     required = published.required if name == published.experiment else {}
-    given = None if is_run else _config(name, {**required, **config, "init_from": str(path)})
+    new_config = None if is_run else _config(name, {**required, **config, "init_from": str(path)})
     workdir = str(path) if is_run else ""
     checkpoint = str(checkpoint)
     request = modes.Request(mode="predict", workdir=workdir, checkpoint=checkpoint, overrides=config)
-    resolved = modes.resolve(request, given, find, published)
-    used = resolved.to_predict()
-    return Model(used.task, used.settings, used.config, path if is_run else None, checkpoint, published)
+    resolved = modes.resolve(request, new_config, find, published)
+    complete = resolved.to_predict()
+    return Model(complete.task, complete.settings, complete.config, path if is_run else None, checkpoint, published)
 
 
 def _check(folder: Any, experiment: Any, config: Any) -> None:

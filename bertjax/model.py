@@ -37,7 +37,7 @@ _SHOWN = 80  # characters of the names of classes in `print(model)`
 
 
 class _Encoder(NamedTuple):
-    encoder: TextEncoder
+    task: TextEncoder
     params: Params
     predictor: Predictor
 
@@ -99,8 +99,8 @@ class Model(Inference):
             "classes": f"{len(labels)}: {textwrap.shorten(', '.join(labels), _SHOWN, placeholder=' ...')}",
             "model": ", ".join([*sizes, f"hidden size {model.hidden_size}", parameters]),
         }
-        shown = [f"  {name:<7}  {value}" for name, value in lines.items() if labels or name != "classes"]
-        return "\n".join(["bertjax model", *shown])
+        rows = [f"  {name:<7}  {value}" for name, value in lines.items() if labels or name != "classes"]
+        return "\n".join(["bertjax model", *rows])
 
     @property
     def model(self) -> nn.Module:
@@ -163,31 +163,31 @@ class Model(Inference):
         Raises:
           UserError: for a bad text, an invalid option, a model without a BERT, or an `output` of other vectors.
         """
-        own = self._encoder(layer, pooling, normalize, exact)
+        encoder = self._encoder(layer, pooling, normalize, exact)
         if prompt_name is not None or prompt is not None:
             published = self._published or open_weights(self._folder)
-            own = own._replace(encoder=own.encoder.prompted(chosen_prompt(published, prompt_name, prompt)))
-        size = own.encoder.size
-        _check_storage(own.encoder, dtype, exact, output)
+            encoder = encoder._replace(task=encoder.task.prompted(chosen_prompt(published, prompt_name, prompt)))
+        size = encoder.task.size
+        _check_storage(encoder.task, dtype, exact, output)
         texts = _listed(texts)
         if output is None:
-            vectors = list(self._vectors(own, texts, texts, dtype))
+            vectors = list(self._vectors(encoder, texts, texts, dtype))
             return np.stack(vectors) if vectors else np.zeros((0, size), dtype)
-        with vector_files.writing(Path(output), self._made_with(own), size, dtype) as file:
-            for vector in self._vectors(own, texts, file.unread(texts), dtype, file.done):
+        with vector_files.writing(Path(output), self._made_with(encoder), size, dtype) as file:
+            for vector in self._vectors(encoder, texts, file.unread(texts), dtype, file.done):
                 file.add(vector)
         return np.load(output, mmap_mode="r")
 
     def _vectors(
-        self, own: _Encoder, texts: Iterable[Any], unread: Iterable[Any], dtype: str, done: int = 0
+        self, encoder: _Encoder, texts: Iterable[Any], unread: Iterable[Any], dtype: str, done: int = 0
     ) -> Iterator[np.ndarray]:
         """Yields the vectors of the texts after the first `done`, and logs the number of bad ones."""
-        examples = self._tracked(reported(own.encoder.examples(unread, done + 1), "texts"), texts, done)
+        examples = self._tracked(reported(encoder.task.examples(unread, done + 1), "texts"), texts, done)
         count = bad = 0
-        for count, (_, outputs) in enumerate(own.predictor(own.params, examples), start=1):
+        for count, (_, outputs) in enumerate(encoder.predictor(encoder.params, examples), start=1):
             bad += not outputs
             vector = outputs[0]["features"] if outputs else None
-            yield vector_files.to_dtype(vector, own.encoder.size, dtype, done + count)
+            yield vector_files.to_dtype(vector, encoder.task.size, dtype, done + count)
         if bad:
             vectors = "zeros" if dtype == "int8" else "NaN"
             _log.warning("%d of %d texts are bad: their vectors are %s", bad, count, vectors)
@@ -203,20 +203,20 @@ class Model(Inference):
         key = repr((*options, exact))  # options of wrong types may not be hashable
         if key not in self._encoders:
             weights = self._published or open_weights(self._folder)
-            encoder = text_encoder(self.task, self.config, weights, *options)
-            params = encoder.params_of(self.params, weights)
-            self._encoders[key] = _Encoder(encoder, params, Predictor(encoder, self.mesh, exact=exact))
+            task = text_encoder(self.task, self.config, weights, *options)
+            params = task.params_of(self.params, weights)
+            self._encoders[key] = _Encoder(task, params, Predictor(task, self.mesh, exact=exact))
         return self._encoders[key]
 
-    def _made_with(self, own: _Encoder) -> dict[str, Any]:
+    def _made_with(self, encoder: _Encoder) -> dict[str, Any]:
         """The description of what vectors depend on, with the names of arguments of `Model.encode`."""
         digest = hashlib.sha256()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(own.params):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(encoder.params):
             name = f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}"
             digest.update(name.encode() + np.asarray(leaf).tobytes())
-        values = traverse_util.flatten_dict(own.encoder.made_with, sep=".")
-        named = {_OF_ENCODE.get(key, key): value for key, value in values.items()}
-        return {"weights": digest.hexdigest(), "tokenizer": self.tokenizer.key, **named}
+        values = traverse_util.flatten_dict(encoder.task.made_with, sep=".")
+        arguments = {_OF_ENCODE.get(key, key): value for key, value in values.items()}
+        return {"weights": digest.hexdigest(), "tokenizer": self.tokenizer.key, **arguments}
 
 
 def _check_storage(encoder: TextEncoder, dtype: str, exact: bool, output: Any) -> None:

@@ -46,7 +46,7 @@ class _EventLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """See `asyncio.AbstractEventLoop`."""
+        """Schedules the callback, or returns a handle that never runs it if the loop is closed."""
         if self.is_closed():
             return asyncio.Handle(callback, args, self)
         return super().call_soon_threadsafe(callback, *args, context=context)
@@ -54,7 +54,7 @@ class _EventLoop(asyncio.SelectorEventLoop):
 
 class _EventLoopPolicy(asyncio.DefaultEventLoopPolicy):
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """See `asyncio.AbstractEventLoopPolicy`."""
+        """Returns a loop that ignores callbacks after it is closed."""
         return _EventLoop()
 
 
@@ -122,7 +122,8 @@ def track(items: Iterable[T], what: str, unit: str, total: int | None = None) ->
         yield item
         now = time.monotonic()
         if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES[now - started < _EARLY_SECONDS]:
-            left = (now - began) / (count - before) * (total - count) if total else 0.0
-            of_total = f"/{total}, {tqdm.format_interval(left)} left" if total else ""
+            seconds_left = (now - began) / (count - before) * (total - count) if total else 0.0
+            of_total = f"/{total}, {tqdm.format_interval(seconds_left)} left" if total else ""
             _log.info("%s: %s %d%s", what, unit, count, of_total)
-            began, before = now, count  # the first items are slow: they compile
+            began = now  # the first items are slow: they compile
+            before = count

@@ -40,9 +40,9 @@ def text(
     """
     lines = [commands.strip(), "", "Experiments: --config=configs/NAME.py:VARIANT. Commas join the names of a variant."]
     lines += _entry("SIZE", " | ".join(sizes))
-    for each in experiments:
-        variants = "; ".join(" | ".join(_shortened(group, sizes)) for group in each.variants)
-        lines += [*_entry(each.name, each.summary), *_entry("", variants)]
+    for experiment in experiments:
+        variants = "; ".join(" | ".join(_shortened(group, sizes)) for group in experiment.variants)
+        lines += [*_entry(experiment.name, experiment.summary), *_entry("", variants)]
     lines += ["", "Ablations: --sweep=configs/sweeps/NAME.py, or NAME.py:tiny for small models"]
     lines += _wrapped("  ", ", ".join(sweeps))
     for title, flags in groups.items():

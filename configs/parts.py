@@ -20,15 +20,15 @@ def chosen(variant: str, groups: Sequence[Sequence[str]]) -> list[str]:
       UserError: for an unknown name, or two names of a group.
     """
     names = [name for name in variant.split(",") if name]
-    found = [[name for name in names if name in group] for group in groups]
+    names_by_group = [[name for name in names if name in group] for group in groups]
     unknown = [name for name in names if not any(name in group for group in groups)]
-    if unknown or any(len(of_group) > 1 for of_group in found):
+    if unknown or any(len(of_group) > 1 for of_group in names_by_group):
         expected = "; ".join(("at most one of " if len(group) > 1 else "") + ", ".join(group) for group in groups)
         fix = "correct the part after the colon"
         if unknown:
             fix = did_you_mean(unknown[0], [name for group in groups for name in group], fix)
         raise UserError("variant", got=repr(variant), expected=f"names, separated by commas: {expected}", fix=fix)
-    return [of_group[0] if of_group else "" for of_group in found]
+    return [of_group[0] if of_group else "" for of_group in names_by_group]
 
 
 # Imports of dataclasses are in functions: `--help` imports these files, and does without JAX.

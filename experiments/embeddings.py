@@ -108,7 +108,7 @@ class Config(fine_tuning.FineTuningConfig):
         self.check(are_parts, "sizes", f"numbers below {self.size}, the size of vectors")
 
     def codec(self, tokenizer: EncoderTokenizer) -> RelatedTextsCodec:
-        return RelatedTextsCodec(self.data.rows, tokenizer, self.definition.scores)
+        return RelatedTextsCodec(self.data.rows, tokenizer, self.definition.scores, self.definition.score_range)
 
     @property
     def definition(self) -> Objective:

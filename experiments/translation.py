@@ -217,8 +217,8 @@ class Data(PreparedData[Config, Pair]):
     def complete(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Raises UserError if validation pairs are bad or all too long."""
         _ = self.valid_batches  # reports bad pairs before a model is trained or loaded
-        if told := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
-            log_once(told, logging.WARNING)
+        if warning := scoring.tokenizer_warning(self._config.metrics, (pair.target for pair in self._pairs(VALID))):
+            log_once(warning, logging.WARNING)
         return super().complete(config)
 
     @functools.cached_property
@@ -232,8 +232,7 @@ class Data(PreparedData[Config, Pair]):
         return self.bucketed(PairRows.of(self.codec.fitting(self._pairs(VALID), VALID)))
 
     def _pairs(self, split: str) -> Iterator[Pair]:
-        is_prepared = split == VALID and self.prepares
-        return self.prepared.held_out(split) if is_prepared else self._text.pairs(split)
+        return self.prepared.held_out(split) if split == VALID and self.prepares else self._text.pairs(split)
 
     @functools.cached_property
     def train(self) -> BucketedBatches | PackedBatches | StreamBatches:
@@ -265,7 +264,8 @@ class Task(Seq2SeqTask):
     _codec: PairCodec
 
     def __init__(self, config: Config, vocabulary: SavedVocabularies) -> None:
-        self._config, self._vocabularies = config, vocabulary
+        self._config = config
+        self._vocabularies = vocabulary
         self._model = _model(config.model, [side.vocab_size for side in vocabulary])
         self._codec = config.codec(vocabulary)
         self._decoding = config.decoding
@@ -286,8 +286,10 @@ class Task(Seq2SeqTask):
         return TENSOR_RULES
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        size, rows = self._config.batch_size, self._codec.config
-        length, is_dates = rows.seq_len, self._codec.files.source == DATES
+        size = self._config.batch_size
+        rows = self._codec.config
+        length = rows.seq_len
+        is_dates = self._codec.files.source == DATES
         names = ["input_ids", "segment_ids", "labels", "target_segment_ids"]
         lengths = bucket_lengths(length, self._config.data.row_lengths)
         shapes = list(zip(budget_sizes(lengths, size), lengths, strict=True))
@@ -313,9 +315,9 @@ class Task(Seq2SeqTask):
         """
         vocabulary = self._vocabularies.target
         hypotheses = [self._translation(outputs, 0)[0] for _, outputs in results]
-        given = [list(self._codec.gold(example.source.item)) for example, _ in results]
-        references = [list(map(vocabulary.normalized, texts)) for texts in given]
-        normalization = vocabulary.normalization if given != references else ""
+        texts_of_pairs = [list(self._codec.gold(example.source.item)) for example, _ in results]
+        references = [list(map(vocabulary.normalized, texts)) for texts in texts_of_pairs]
+        normalization = vocabulary.normalization if texts_of_pairs != references else ""
         for name in scoring.SIGNED & set(self._config.metrics):
             signature = scoring.signature(name, references, normalization)
             log_once(f"{name} of {len(results)} translations is {signature}")
@@ -323,17 +325,18 @@ class Task(Seq2SeqTask):
 
     def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
         """Yields the examples, numbered if sampling needs it, and then logs the unknown characters of the sources."""
-        vocabulary, found = self._vocabularies.source, Counter[str]()
-        count, affected = 0, 0
+        vocabulary = self._vocabularies.source
+        unknown = Counter[str]()
+        count = affected = 0
         for example in seq2seq.numbered(examples, self._decoding):
             count += 1
             if any(vocabulary.unk_id in row["input_ids"] for row in example.rows):
                 affected += 1
-                found.update(vocabulary.unknown(example.source.item.source))
+                unknown.update(vocabulary.unknown(example.source.item.source))
             yield example
-        if found:
-            some = ", ".join(f"{text!r} ({number:,})" for text, number in found.most_common(_EXAMPLES))
-            characters = f"{found.total():,} unknown characters"
+        if unknown:
+            some = ", ".join(f"{text!r} ({number:,})" for text, number in unknown.most_common(_EXAMPLES))
+            characters = f"{unknown.total():,} unknown characters"
             log_once(f"{affected:,} of {count:,} texts have {characters}: {some}", logging.WARNING)
 
     def predict_lengths(self) -> Sequence[int]:
@@ -351,16 +354,15 @@ class Task(Seq2SeqTask):
         "complete" is false if a translation was truncated at its maximum length.
         """
         text, score = self._translation(outputs, 0)
-        complete = all(self.is_complete(output, 0) for output in outputs)
-        record = {"source": example.source.item.source, "translation": text, "score": score, "complete": complete}
+        record = {"source": example.source.item.source, "translation": text, "score": score}
+        record["complete"] = all(self.is_complete(output, 0) for output in outputs)
         if self._decoding.n_best > 1:
-            each = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
-            record["n_best"] = [{"translation": text, "score": score} for text, score in each]
+            translations = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
+            record["n_best"] = [{"translation": text, "score": score} for text, score in translations]
         return record
 
     def record_fields(self) -> Sequence[str]:
-        several = ("n_best",) if self._decoding.n_best > 1 else ()
-        return ("source", "translation", "score", "complete", *several)
+        return ("source", "translation", "score", "complete", *["n_best"] * (self._decoding.n_best > 1))
 
     def line(self, record: Mapping[str, Any]) -> str:
         """The translation in a record or, for a given target, its score."""
@@ -373,21 +375,21 @@ class Task(Seq2SeqTask):
 
     def attention(self, params: Params, example: Example, outputs: Sequence[Output]) -> Mapping[str, Attended]:
         """The weights of encoder, decoder and cross-attention, for the best translation."""
-        source, target = example.rows[0]["input_ids"], outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
+        source = example.rows[0]["input_ids"]
+        target = outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
         arrays = jax.tree.map(jnp.asarray, batch)
-        model = _with_attention(self._model)
-        found = seq2seq.apply(model, params, arrays, self._ids.start, None, return_attention=True)
-        sources, targets = (
-            _pieces(vocabulary, ids) for vocabulary, ids in zip(self._vocabularies, (source, target), strict=True)
-        )
+        model = seq2seq.with_attention(self._model)
+        output = seq2seq.apply(model, params, arrays, self._ids.start, None, return_attention=True)
+        sources = _pieces(self._vocabularies.source, source)
+        targets = _pieces(self._vocabularies.target, target)
         # The decoder's queries and keys are its inputs.
         fed = ["<s>", *targets[:-1]]
         kinds = {
-            "encoder": (found.encoder_attention, sources, sources),
-            "decoder": (found.decoder_attention, fed, fed),
-            "cross": (found.cross_attention, targets, sources),
+            "encoder": (output.encoder_attention, sources, sources),
+            "decoder": (output.decoder_attention, fed, fed),
+            "cross": (output.cross_attention, targets, sources),
         }
         return {
             name: Attended(np.asarray(weights)[:, 0], queries, keys)
@@ -411,10 +413,9 @@ class Task(Seq2SeqTask):
         if not isinstance(model, EncoderDecoderConfig):
             fix = "predict with the run instead"
             raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix=fix)
-        special = SpecialIds(self._ids.pad, self._ids.start, self._ids.end)
-        decoding = generation.to_generation(
-            self._decoding, eos_id=self._ids.end, pad_id=self._ids.pad, unk_id=self._ids.unk
-        )
+        ids = self._ids
+        special = SpecialIds(ids.pad, ids.start, ids.end)
+        decoding = generation.to_generation(self._decoding, eos_id=ids.end, pad_id=ids.pad, unk_id=ids.unk)
         marian.save(folder, params, model, special, decoding, self._codec.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
 
@@ -430,20 +431,14 @@ def _pieces(vocabulary: Tokenizer, ids: np.ndarray) -> list[str]:
     return ["</s>" if token == vocabulary.sep_id else vocabulary.decode([token]) for token in ids.tolist()]
 
 
-def _with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
-    """Returns the model with an attention backend that returns weights."""
-    if isinstance(model, RecurrentSeq2Seq):
-        return model
-    return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))
-
-
 def _model(model: TransformerKeys | RecurrentKeys, sizes: Sequence[int]) -> EncoderDecoder | RecurrentSeq2Seq:
     """Makes the model for vocabularies of these sizes. Raises UserError if one is larger than the model's."""
-    source, target = model.source_vocab_size or sizes[0], model.target_vocab_size or sizes[1]
+    source = model.source_vocab_size or sizes[0]
+    target = model.target_vocab_size or sizes[1]
     for name, room, size in zip(("source_vocab_size", "target_vocab_size"), (source, target), sizes, strict=True):
-        expected, fix = f"at least {size}, the size of the vocabulary", "omit it, or use another vocabulary"
-        model.check(room >= size, name, expected, fix=fix)
-    whole = dataclasses.replace(model, source_vocab_size=source, target_vocab_size=target)
-    if isinstance(whole, RecurrentKeys):
-        return RecurrentSeq2Seq(part(RecurrentConfig, whole))
-    return EncoderDecoder(part(EncoderDecoderConfig, whole))
+        expected = f"at least {size}, the size of the vocabulary"
+        model.check(room >= size, name, expected, fix="omit it, or use another vocabulary")
+    sized = dataclasses.replace(model, source_vocab_size=source, target_vocab_size=target)
+    if isinstance(sized, RecurrentKeys):
+        return RecurrentSeq2Seq(part(RecurrentConfig, sized))
+    return EncoderDecoder(part(EncoderDecoderConfig, sized))

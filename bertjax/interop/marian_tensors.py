@@ -24,8 +24,11 @@ _MODULES = {
 _PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
-_SHARED, _BIAS = "model.shared.weight", "final_logits_bias"
-_SOURCE, _TARGET, _OUTPUT = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
+_SHARED = "model.shared.weight"
+_BIAS = "final_logits_bias"
+_SOURCE = "model.encoder.embed_tokens.weight"
+_TARGET = "model.decoder.embed_tokens.weight"
+_OUTPUT = "lm_head.weight"
 _POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 _TOP = {
     "embeddings": _SHARED,
@@ -79,12 +82,13 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
     Raises:
       UserError: if a tensor is missing, unknown, or has another shape than in `like`.
     """
-    slots, left = _slots(like), dict(tensors)
+    slots = _slots(like)
+    unused = dict(tensors)
     if "bias" in slots:
-        left.setdefault(_BIAS, np.zeros(slots["bias"].shape, np.float32))
-    params = {path: take(left, slot, source) for path, slot in slots.items()}
-    if left:
-        unknown = sorted(left)
+        unused.setdefault(_BIAS, np.zeros(slots["bias"].shape, np.float32))
+    params = {path: take(unused, slot, source) for path, slot in slots.items()}
+    if unused:
+        unknown = sorted(unused)
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
         fix = "use a MarianMTModel whose config has the sizes of these tensors"
         raise UserError(f"{source}: tensors", got=got, expected="only tensors of a MarianMTModel", fix=fix)
@@ -96,7 +100,8 @@ def disassemble(params: Mapping[str, Any], config: EncoderDecoderConfig) -> dict
 
     The tensors always include a bias of the logits, and an output table only if it differs from both embedding tables.
     """
-    leaves, tensors = traverse_util.flatten_dict(dict(params), sep="/"), {}
+    leaves = traverse_util.flatten_dict(dict(params), sep="/")
+    tensors = {}
     for path, slot in _slots(params).items():
         array = np.asarray(leaves[path], np.float32)
         for name, value in zip(slot.names, array if slot.stacked else [array], strict=True):

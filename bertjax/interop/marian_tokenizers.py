@@ -21,8 +21,12 @@ from bertjax.files import write_files
 from bertjax.interop.formats.reading import shown
 from bertjax.interop.json_files import read_json
 
-_PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"
-_JOINT_FILE, _TARGET_FILE, _CONFIG_FILE = "vocab.json", "target_vocab.json", "tokenizer_config.json"
+_PAD = "<pad>"
+_END = "</s>"
+_UNKNOWN = "<unk>"
+_JOINT_FILE = "vocab.json"
+_TARGET_FILE = "target_vocab.json"
+_CONFIG_FILE = "tokenizer_config.json"
 _FIX = "download the folder again, with all files of its tokenizer"
 
 

@@ -119,6 +119,7 @@ class Objective(NamedTuple):
       loss: the loss.
       scores: the scores that a row states: "" for none, "pair" for the similarity of its two texts, "teacher" for one
         of each document.
+      score_range: the smallest and the largest score that a row may state; None for any.
       needs_negatives: whether rows have negatives.
       allows_classes: whether rows may have a class in place of a positive.
       metrics: the validation metrics, `RANKS` of positives or `CORRELATIONS` of cosines with the scores of pairs.
@@ -126,6 +127,7 @@ class Objective(NamedTuple):
 
     loss: Loss
     scores: str = ""
+    score_range: tuple[float, float] | None = None
     needs_negatives: bool = False
     allows_classes: bool = False
     metrics: Sequence[str] = RANKS
@@ -133,7 +135,7 @@ class Objective(NamedTuple):
 
 OBJECTIVES = {
     "ranking": Objective(ranking, allows_classes=True),
-    "cosine": Objective(cosine, "pair", metrics=CORRELATIONS),
+    "cosine": Objective(cosine, "pair", (-1, 1), metrics=CORRELATIONS),
     "cosent": Objective(cosent, "pair", metrics=CORRELATIONS),
     "triplet": Objective(triplet, needs_negatives=True),
     "margin": Objective(margin, "teacher", needs_negatives=True),

@@ -19,20 +19,20 @@ _AGREED = ("mode", "workdir", "checkpoint", "input", "output", "columns")  # fla
 
 
 @distributed.ending_together()
-def run(request: Request, given: ConfigTree | None, find: Callable[[str], Experiment]) -> Outcome:
+def run(request: Request, config: ConfigTree | None, find: Callable[[str], Experiment]) -> Outcome:
     """Runs the mode that a command line requests.
 
     Args:
       request: the request.
-      given: the config of a new run; None to read the config of the run in `workdir`.
+      config: the config of a new run; None to read the config of the run in `workdir`.
       find: the experiment of a name.
     Raises:
       UserError: for all errors that the user can correct.
     """
     flags = {f"--{name}": getattr(request, name) for name in _AGREED}
-    values = request.overrides if given is None else traverse_util.flatten_dict(given, sep=".")
+    values = request.overrides if config is None else traverse_util.flatten_dict(config, sep=".")
     distributed.agree_on_command({**flags, **values})
-    if given is None and request.overrides and request.mode not in ("evaluate", "predict", "export"):
+    if config is None and request.overrides and request.mode not in ("evaluate", "predict", "export"):
         got = f"--mode={request.mode} and no --config"
         expected = "--config, or a mode that uses a trained run"
         fix = "omit it, or add --config"
@@ -40,9 +40,9 @@ def run(request: Request, given: ConfigTree | None, find: Callable[[str], Experi
     if request.mode == "report":
         from bertjax.modes.report import report
 
-        report(Path(request.workdir), request.output, lambda: resolve(request, given, find))
+        report(Path(request.workdir), request.output, lambda: resolve(request, config, find))
         return Outcome.DONE
-    resolved = resolve(request, given, find)
+    resolved = resolve(request, config, find)
     if request.mode in ("predict", "export"):
         _use(request, resolved)
         return Outcome.DONE
@@ -64,8 +64,8 @@ def _use(request: Request, resolved: Resolved) -> None:
     if request.run and not resolved.run:
         find_steps(request.run, request.checkpoint)  # raises UserError, because there is none
     columns = record_tables.parse_columns(request.columns, request.input)
-    used = resolved.to_predict()
-    model = Model(used.task, used.settings, used.config, request.run, request.checkpoint, resolved.published)
+    config, settings, task, _ = resolved.to_predict()
+    model = Model(task, settings, config, request.run, request.checkpoint, resolved.published)
     if request.mode == "export":
         from bertjax.modes.export import export
 
@@ -74,8 +74,8 @@ def _use(request: Request, resolved: Resolved) -> None:
 
     def fingerprint(form: str) -> str:
         weights = digest(request.run, request.checkpoint) if request.run else ""
-        made_of = {**used.config, "form": form, **({"columns": columns} if columns else {})}
-        return predictions.fingerprint(made_of, weights, request.input)
+        description = {**config, "form": form, **({"columns": columns} if columns else {})}
+        return predictions.fingerprint(description, weights, request.input)
 
     predict(model, request, fingerprint, columns)
 

@@ -102,27 +102,20 @@ def overfit_one_batch(
         _log.info("%s: %.4g at the first update, %.4g after %d updates", name, first[name], last[name], updates)
     for name, value in baselines.items():
         _log.info("baseline %s: %.4g", name, value)
-    return {
-        "can_learn": not problem,
-        "verdict": verdict,
-        "updates": updates,
-        "seconds": round(seconds, 1),
-        "first": dict(first),
-        "last": dict(last),
-        "baselines": baselines,
-    }
+    record = {"can_learn": not problem, "verdict": verdict, "updates": updates, "seconds": round(seconds, 1)}
+    return {**record, "first": dict(first), "last": dict(last), "baselines": baselines}
 
 
 def missed(first: Values, last: Values) -> list[str]:
     """Returns a description of each metric that is not learned."""
-    found = []
+    failures = []
     for name, value in last.items():
         goal = max(_LOSS_FRACTION * first[name], _LOW_LOSS)
         if name.endswith("accuracy") and not value >= _ACCURACY:
-            found.append(f"{name} is {value:.3g}, not at least {_ACCURACY}")
+            failures.append(f"{name} is {value:.3g}, not at least {_ACCURACY}")
         elif name.endswith("loss") and not value <= goal:
-            found.append(f"{name} is {value:.3g}, not at most {goal:.3g}")
-    return found
+            failures.append(f"{name} is {value:.3g}, not at most {goal:.3g}")
+    return failures
 
 
 def diagnosis(first: Values, last: Values, updates: int, is_out_of_time: bool) -> str:

@@ -37,7 +37,7 @@ def override(config: ConfigTree, overrides: FlatConfig, free: Sequence[str]) -> 
       UserError: for a key that may not differ.
     """
     result = copy.deepcopy(dict(config))
-    known = list(dotted(config))
+    keys = list(dotted(config))
     allowed = (*_ALWAYS, *free)
     for key, written in overrides.items():
         if not is_below(key, allowed):
@@ -46,8 +46,8 @@ def override(config: ConfigTree, overrides: FlatConfig, free: Sequence[str]) -> 
                 got=f"{written!r}, for a trained run",
                 expected="a key that may differ after training: " + ", ".join(allowed),
                 fix="omit it, or train a run with it"
-                if key in known
-                else did_you_mean(key, (name for name in known if is_below(name, allowed)), "correct the name"),
+                if key in keys
+                else did_you_mean(key, (name for name in keys if is_below(name, allowed)), "correct the name"),
             )
         subtree, name = place(result, key)
         subtree[name] = _parsed(written, subtree.get(name))
@@ -55,20 +55,20 @@ def override(config: ConfigTree, overrides: FlatConfig, free: Sequence[str]) -> 
 
 
 def with_settings(
-    folder: Path, stated: FlatConfig, config: ConfigTree, overridden: Collection[str], free: Sequence[str]
+    folder: Path, settings: FlatConfig, config: ConfigTree, overridden: Collection[str], free: Sequence[str]
 ) -> ConfigTree:
     """Returns a config with the settings of the folder in its `init_from`, and logs every difference.
 
     Args:
       folder: a run's folder or a published one, for messages.
-      stated: its settings, by dotted key.
+      settings: its settings, by dotted key.
       config: the config of a file in `configs/` and the command line.
       overridden: the keys that the command line sets, which win. Values of `data` also win if they are set, because
         they describe the files to read.
       free: the experiment's keys that may differ after training.
     """
     result = copy.deepcopy(dict(config))
-    before = json.loads(json.dumps(dict(stated)))
+    before = json.loads(json.dumps(dict(settings)))
     values = flat(json.loads(json.dumps(config)))
     for key in (key for key in values if key in before and before[key] != values[key] and is_below(key, free)):
         if key in overridden or (key.startswith("data.") and values[key] is not None):
@@ -92,10 +92,10 @@ def splits_to_score(
     """
     emptied = SOURCES if reads_training else (*SOURCES, *_TRAINING_SOURCES)
     data = _without(config["data"], emptied)
-    named = [split for split in ("valid", "test") if any(key.startswith(split) for key in sources)]
-    for split in named or ["valid"]:
-        own = {key.replace(split, "valid", 1): path for key, path in sources.items() if key.startswith(split)}
-        yield split, {**config, "data": {**data, **own}}
+    splits = [split for split in ("valid", "test") if any(key.startswith(split) for key in sources)]
+    for split in splits or ["valid"]:
+        files = {key.replace(split, "valid", 1): path for key, path in sources.items() if key.startswith(split)}
+        yield split, {**config, "data": {**data, **files}}
 
 
 def with_prepared_dir(config: ConfigTree, folder: Path) -> ConfigTree:

@@ -50,12 +50,12 @@ def evaluate(
     record: dict[str, float | Record] = {}
     fingerprints: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for split, of_split in config_values.splits_to_score(config, sources, reads_training=run is None):
-            own = resolved._replace(config=of_split)
-            data = _scored(own, run, Path(temporary))
-            metrics = _evaluated(own, data, run, checkpoint)
+        for split, split_config in config_values.splits_to_score(config, sources, reads_training=run is None):
+            split_experiment = resolved._replace(config=split_config)
+            data = _scored(split_experiment, run, Path(temporary))
+            metrics = _evaluated(split_experiment, data, run, checkpoint)
             record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
-            task = own.to_score(data).task
+            task = split_experiment.to_score(data).task
             if isinstance(task, MiningTask):
                 fingerprints[split] = data.fingerprint
                 record["protocol"] = _protocol(task.protocol, Path(resolved.config["init_from"]), fingerprints)
@@ -70,7 +70,7 @@ def _protocol(of_task: Record, weights: Path, fingerprints: Mapping[str, str]) -
         for key, path in paths.items()
         if path
     }
-    of_weights = {key: hashlib.sha256(json.dumps(each).encode()).hexdigest() for key, each in digests.items()}
+    of_weights = {key: hashlib.sha256(json.dumps(files).encode()).hexdigest() for key, files in digests.items()}
     commit = run_folder.source_commit(Path(__file__))
     return {
         **of_task,
@@ -90,9 +90,9 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
       run: the run's folder; None for the weights in `init_from`, whose folder is not written to.
       temporary: a folder for prepared rows if there is no run.
     """
-    given = resolved.config["data"]
-    folder = run or (temporary if given.get("source") else Path(resolved.config["init_from"]))
-    if run is None and not given.get("prepared_dir", "-"):
+    data_config = resolved.config["data"]
+    folder = run or (temporary if data_config.get("source") else Path(resolved.config["init_from"]))
+    if run is None and not data_config.get("prepared_dir", "-"):
         resolved = resolved._replace(config=config_values.with_prepared_dir(resolved.config, temporary))
     data = resolved.data(folder)
     if not data.is_prepared:
@@ -112,8 +112,8 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
     evaluations = resolved.evaluations(task) if isinstance(task, TrainingTask) else []
-    used = (inference.Inference(task, settings, run, name, resolved.published) for name in names)
-    records = [each.evaluate(data, evaluations) for each in used]
+    models = (inference.Inference(task, settings, run, name, resolved.published) for name in names)
+    records = [model.evaluate(data, evaluations) for model in models]
     if len(records) == 1:
         return records[0]
     averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]
@@ -132,9 +132,9 @@ def table(record: Record) -> str:
     names = list(dict.fromkeys(name.partition("/")[2] for name in metrics))
     ends = {f"{name}_{end}" for name in names for end in ("low", "high")}
     rows = [[name, *(_cell(metrics, f"{split}/{name}") for split in splits)] for name in names if name not in ends]
-    shown = [["", *splits], *rows[:_ROWS]]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in shown]
+    table_rows = [["", *splits], *rows[:_ROWS]]
+    widths = [max(map(len, column)) for column in zip(*table_rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in table_rows]
     more = len(rows) - _ROWS
     return "".join(lines) + (f"and {more} more metrics; --output=FILE writes all of them\n" if more > 0 else "")
 

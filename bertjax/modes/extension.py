@@ -36,7 +36,7 @@ def free_keys(workdir: Path, config: ConfigTree) -> frozenset[str]:
         return _BEFORE_DECAY
     try:
         is_longer = config["num_steps"] > before["num_steps"]
-        old, new = (decay_of(each["optimizer"], each["num_steps"]) for each in (before, config))
+        old, new = (decay_of(tree["optimizer"], tree["num_steps"]) for tree in (before, config))
     except (KeyError, TypeError, ValueError, AttributeError):  # a damaged config.json: `check_config` names the keys
         return frozenset()
     if not is_longer:
@@ -57,11 +57,11 @@ def free_keys(workdir: Path, config: ConfigTree) -> frozenset[str]:
 
 def _check_progress(workdir: Path, config: ConfigTree, num_steps: int) -> None:
     values = traverse_util.flatten_dict(config, sep=".")
-    used = [key for key in BY_PROGRESS if values.get(key)]
-    if used:
+    keys = [key for key in BY_PROGRESS if values.get(key)]
+    if keys:
         raise UserError(
             "config key num_steps",
-            got=f"{config['num_steps']}, in a run of {num_steps} updates with {used[0]}={values[used[0]]}",
+            got=f"{config['num_steps']}, in a run of {num_steps} updates with {keys[0]}={values[keys[0]]}",
             expected=f"{num_steps}, because the batches of its updates depend on it",
             fix=f"start another run with --config.init_from={workdir}",
         )

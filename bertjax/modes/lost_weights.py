@@ -28,9 +28,9 @@ def is_lost(config: ConfigTree) -> bool:
     return bool(config.get("init_from")) and is_gone(Path(config["init_from"]))
 
 
-def record_of(given: ConfigTree, resolved: ConfigTree, overridden: Collection[str]) -> Record:
+def record_of(config: ConfigTree, resolved: ConfigTree, overridden: Collection[str]) -> Record:
     """What `save_record` writes: the config before and after `init_from`, and the keys that the command line sets."""
-    return {"given": flat(given), "resolved": flat(resolved), "overridden": sorted(overridden)}
+    return {"given": flat(config), "resolved": flat(resolved), "overridden": sorted(overridden)}
 
 
 def save_record(workdir: Path, record: Record) -> None:
@@ -39,31 +39,31 @@ def save_record(workdir: Path, record: Record) -> None:
         partial.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def restored(workdir: Path, given: ConfigTree, overridden: Collection[str]) -> ConfigTree:
+def restored(workdir: Path, config: ConfigTree, overridden: Collection[str]) -> ConfigTree:
     """Resolves a config without the folder in its `init_from`.
 
     Args:
       workdir: the folder of a run that has begun.
-      given: the config before `init_from` is resolved. A key that differs from the one that the run was started with
-        has the value given here.
+      config: the config before `init_from` is resolved. A key that differs from the one that the run was started with
+        has the value in `config`.
       overridden: the keys that the command line sets.
     Raises:
       UserError: if the run's folder does not hold what `init_from` determined.
     """
     try:
-        found = json.loads((workdir / _RECORD).read_text())
-        before = dict(found["given"])
-        result = dict(found["resolved"])
-        known = set(found["overridden"])
+        record = json.loads((workdir / _RECORD).read_text())
+        before = dict(record["given"])
+        result = dict(record["resolved"])
+        earlier_overrides = set(record["overridden"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"config key init_from={given['init_from']}",
+            f"config key init_from={config['init_from']}",
             got=f"no such folder, and no readable {_RECORD} in {workdir}",
             expected=f"the folder that the run was started from, or the {_RECORD} that the run saved",
             fix=f"restore the folder, or start another run with --config.init_from={workdir}",
         ) from error
-    now = flat(given)
-    newly_set = set(overridden) - known
+    now = flat(config)
+    newly_set = set(overridden) - earlier_overrides
     for key in before.keys() - now.keys():
         result.pop(key, None)
     for key, value in now.items():

@@ -29,7 +29,7 @@ def mine(resolved: Resolved, output: str) -> None:
     _, settings, task, _ = resolved.to_score(data)
     assert isinstance(task, MiningTask)
     with streams.open_output(output, distributed.is_first_process()) as file:
-        used = Inference(task, settings, None, "final", resolved.published)
+        inference = Inference(task, settings, None, "final", resolved.published)
         examples = track(reported(data.validation_examples(), "texts"), "encoding", "text")
-        results = Predictor(task, used.mesh)(used.params, examples)
+        results = Predictor(task, inference.mesh)(inference.params, examples)
         file.writelines(map(streams.json_line, task.mine(results)))

@@ -108,9 +108,9 @@ def with_columns(
         if columns and not example.columns and not is_bad:
             raise _without_columns(columns, f"{source}, which is no table")
         row = tables.Row(example.columns, f"row {number} of {source}")
-        found = {}
+        values = {}
         try:
-            found = {column: _value_of(row, column) for column in columns if row.values}
+            values = {column: _value_of(row, column) for column in columns if row.values}
         except RowError as error:
             lacks = any(not {column, column.partition(".")[0]} & row.values.keys() for column in columns)
             if lacks and suffix_of(Path(source)) in _SAME_FOR_ALL_ROWS:
@@ -118,7 +118,7 @@ def with_columns(
             if on_bad_row == "stop":
                 raise
             example = example if is_bad else Example([], BadInput(error.reason))
-        yield example._replace(columns=found)
+        yield example._replace(columns=values)
 
 
 def _value_of(row: tables.Row, column: str) -> Any:

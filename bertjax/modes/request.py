@@ -76,8 +76,8 @@ class Request:
     @property
     def sources(self) -> dict[str, str]:
         """The files of the splits that the command line names, by key of `data`."""
-        named = {key.removeprefix("data."): path for key, path in self.overrides.items() if key.startswith("data.")}
-        return {key: path for key, path in named.items() if key in SOURCES}
+        paths = {key.removeprefix("data."): path for key, path in self.overrides.items() if key.startswith("data.")}
+        return {key: path for key, path in paths.items() if key in SOURCES}
 
 
 def command(program: Path, arguments: Iterable[str]) -> list[str]:
@@ -86,10 +86,10 @@ def command(program: Path, arguments: Iterable[str]) -> list[str]:
     return [*start, *arguments]
 
 
-def config_of(request: Request, given: ConfigTree | None) -> ConfigTree:
-    """Returns `given` or the config of the run in `workdir`. Raises UserError for missing or contradictory flags."""
+def config_of(request: Request, new_config: ConfigTree | None) -> ConfigTree:
+    """Returns `new_config` or the config of the run in `workdir`. Raises UserError for missing or conflicting flags."""
     is_new = request.mode in _NEW or not request.workdir
-    if is_new == (given is None):
+    if is_new == (new_config is None):
         raise UserError(
             "--config",
             got="none" if is_new else "a config file, but the run has its own config",
@@ -112,7 +112,7 @@ def config_of(request: Request, given: ConfigTree | None) -> ConfigTree:
         raise UserError("--checkpoint", got=request.checkpoint, expected=expected, fix=fix)
     if request.columns and request.mode != "predict":
         raise UserError("--columns", got=f"--mode={request.mode}", expected="--mode=predict", fix="omit it")
-    config = run_folder.load_config(Path(request.workdir)) if given is None else given
+    config = run_folder.load_config(Path(request.workdir)) if new_config is None else new_config
     if not request.workdir and request.mode != "plan" and not config.get("init_from"):
         fix = "add --workdir=RUN or --config.init_from=FOLDER"
         raise UserError("--workdir", got="none, and no init_from", expected="a run or published weights", fix=fix)

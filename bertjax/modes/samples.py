@@ -52,7 +52,7 @@ def _fitting(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records. Attention weights are omitted if they exceed the limit in all."""
     room = _WEIGHTS
     for record in records:
-        size = sum(each.weights.size for each in record.get("attention", {}).values())
+        size = sum(attention.weights.size for attention in record.get("attention", {}).values())
         if size > room:
             record = {key: value for key, value in record.items() if key != "attention"}
             size = 0
@@ -69,8 +69,8 @@ def _plain(value: Any) -> Any:
         numbers = np.nan_to_num(value.astype(np.float64))
         return _bytes(numbers, float(numbers.min(initial=0.0)), float(numbers.max(initial=0.0)))
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _bytes(values: np.ndarray, low: float, high: float) -> Record:

@@ -127,7 +127,7 @@ class Resolved(NamedTuple):
         module = self.module
         assert trains(module)
         _, vocabulary = module.example_config(self.config)
-        complete = self._within_budget(lambda given: module.example_config(given)[0], vocabulary, None)
+        complete = self._within_budget(lambda config: module.example_config(config)[0], vocabulary, None)
         values = traverse_util.flatten_dict(self.config, sep=".")
         if all(values[key] is not None for key in _LENGTHS):
             complete.settings.check_final()
@@ -173,9 +173,9 @@ class Resolved(NamedTuple):
         """The dotted keys whose values depend on rows."""
         assert trains(self.module)
         example, _ = self.module.example_config(self.config)
-        ours, whole = (traverse_util.flatten_dict(each, sep=".") for each in (self.config, example))
-        is_open = {key for key, value in ours.items() if value != whole[key]}
-        return frozenset(is_open | {key for key in ("num_steps", "data.row_lengths") if ours.get(key, 0) is None})
+        values, example_values = (traverse_util.flatten_dict(config, sep=".") for config in (self.config, example))
+        is_open = {key for key, value in values.items() if value != example_values[key]}
+        return frozenset(is_open | {key for key in ("num_steps", "data.row_lengths") if values.get(key, 0) is None})
 
     def check_folder(self, workdir: Path) -> None:
         """Raises UserError if the folder holds a run that this config can neither resume nor extend."""
@@ -202,20 +202,20 @@ def readers(module: Experiment, config: ConfigTree) -> tuple[type, ...]:
     return TrainingConfig, module.Config, evaluations.reader(config)
 
 
-def resolve(request: Request, given: ConfigTree | None, find: Find, published: Published | None = None) -> Resolved:
+def resolve(request: Request, config: ConfigTree | None, find: Find, published: Published | None = None) -> Resolved:
     """Resolves the config of a request: the first four stages.
 
     Args:
       request: the request.
-      given: the config of a new run; None to read the config of the run in `workdir`.
+      config: the config of a new run; None to read the config of the run in `workdir`.
       find: returns the experiment of a name.
       published: the folder of the run or of `init_from`, if it is already open.
     Raises:
       UserError: for flags or config keys that are missing, invalid or contradictory.
     """
-    resolved = from_file(request, given, find, published)
+    resolved = from_file(request, config, find, published)
     # The config of a run has the values of stages 3 and 4, and the folder in its init_from may be gone.
-    is_of_run = given is None
+    is_of_run = config is None
     resolved = for_use(resolved, request) if is_of_run else with_weights(without_length(resolved, request), request)
     return resolved._replace(config=_for_plan(resolved.config)) if request.mode == "plan" else resolved
 
@@ -226,14 +226,14 @@ def of_config(module: Experiment, config: ConfigTree) -> Resolved:
     return Resolved(module, module.resolve(config, published), published=published)
 
 
-def rehearse(request: Request, given: ConfigTree, find: Find) -> ConfigTree:
+def rehearse(request: Request, config: ConfigTree, find: Find) -> ConfigTree:
     """Returns the complete config of `Resolved.example`."""
-    return resolve(request, given, find).example().config
+    return resolve(request, config, find).example().config
 
 
-def check_folder(request: Request, given: ConfigTree, find: Find) -> None:
+def check_folder(request: Request, config: ConfigTree, find: Find) -> None:
     """Raises UserError, as `run` would, for an invalid config or a folder that holds a run of another config."""
-    resolve(request, given, find).check_folder(Path(request.workdir))
+    resolve(request, config, find).check_folder(Path(request.workdir))
 
 
 def _check_mode(mode: str, module: Experiment) -> None:
@@ -251,13 +251,13 @@ def _check_mode(mode: str, module: Experiment) -> None:
         raise UserError(f"--mode={mode}", got=got, expected=expected, fix=next(iter(fixes.values())))
 
 
-def from_file(request: Request, given: ConfigTree | None, find: Find, published: Published | None) -> Resolved:
+def from_file(request: Request, new_config: ConfigTree | None, find: Find, published: Published | None) -> Resolved:
     """Stage 1: the config of a file in `configs/` or of a run, with known keys only.
 
     Raises:
       UserError: for missing flags, an unknown key, or a mode that the experiment does not have.
     """
-    config = dict(published.config) if published and given is None else config_of(request, given)
+    config = dict(published.config) if published and new_config is None else config_of(request, new_config)
     module = find(config.get("experiment", ""))
     if trains(module):
         config = evaluations.with_keys(config)
@@ -355,11 +355,11 @@ def _by_experiment(request: Request, module: Experiment, config: ConfigTree, pub
     training.
     """
     if published and trains(module):
-        stated = published.settings
+        settings = published.settings
         if published.is_run:
             is_same = published.experiment == config["experiment"] and request.mode in ("evaluate", "predict")
-            stated = traverse_util.flatten_dict(published.config, sep=".") if is_same else {}
-        config = with_settings(published.path, stated, config, request.overrides, module.FREE_AFTER_TRAINING)
+            settings = traverse_util.flatten_dict(published.config, sep=".") if is_same else {}
+        config = with_settings(published.path, settings, config, request.overrides, module.FREE_AFTER_TRAINING)
     if request.mode in ("predict", "export"):
         config = without_sources(config)
         if added := config["data"].get("add_tokens"):

@@ -69,10 +69,11 @@ def _save_config(resolved: Resolved, workdir: Path, config: ConfigTree) -> None:
 
 def _advise(workdir: Path, config: ConfigTree, settings: TrainingConfig) -> None:
     """Logs that a longer run may score better, if the main metric still improved in the last epoch."""
-    kept = settings.checkpoint
-    if "num_epochs" in config and (values := metric_log.last_improvement(workdir, kept.best_metric, kept.best_mode)):
-        told = "%s still improved at the end (%.3g, then %.3g): more epochs may help, as --config.num_epochs=%g"
-        _log.info(told, kept.best_metric, *values, 2 * config["num_epochs"])
+    metric = settings.checkpoint.best_metric
+    mode = settings.checkpoint.best_mode
+    if "num_epochs" in config and (values := metric_log.last_improvement(workdir, metric, mode)):
+        message = "%s still improved at the end (%.3g, then %.3g): more epochs may help, as --config.num_epochs=%g"
+        _log.info(message, metric, *values, 2 * config["num_epochs"])
 
 
 def _test(task: TrainingTask, data: Data, settings: TrainingConfig, done: int, workdir: Path) -> None:

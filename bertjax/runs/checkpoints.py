@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -31,11 +31,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bertjax.config import Constrained, Size, always, one_of
 from bertjax.errors import UserError
 from bertjax.files import read_records
+from bertjax.runs import manifests
 
 _log = logging.getLogger(__name__)
 
 _ITEMS = ("params", "opt_state", "meta")
-_MANIFEST = "manifest.json"
 _NUMERICS = 3  # raised by a change of the code after which training draws or rounds otherwise
 _MAX_LAG_SECONDS = 30  # maximum delay until a process sees files of another process in a shared folder
 
@@ -116,9 +116,9 @@ class Checkpoints:
     def sees(self, step: int) -> bool:
         """Returns whether this process sees a step, waiting a while for a shared file system that may be delayed."""
         until = time.monotonic() + _MAX_LAG_SECONDS
-        while not (found := (self._folder / str(step)).exists()) and time.monotonic() < until:
+        while not (exists := (self._folder / str(step)).exists()) and time.monotonic() < until:
             time.sleep(1)
-        return found
+        return exists
 
     def save(
         self, step: int, params: Any, opt_state: Any, *, scheduled: bool = True, trained_seconds: float = 0.0
@@ -163,8 +163,8 @@ class Checkpoints:
             self._best = _best_first({**self._best, step: score}, self._config.best_mode)
         self._best = dict(itertools.islice(self._best.items(), self._config.keep_best))
         if jax.process_index() == 0:
-            kept = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
-            for old in set(_steps(self._folder)) - kept:
+            steps_to_keep = {*_scheduled_steps(self._folder)[-self._config.keep :], *self._best, step}
+            for old in set(_steps(self._folder)) - steps_to_keep:
                 shutil.rmtree(self._folder / str(old))
 
     def is_scheduled(self, step: int) -> bool:
@@ -184,15 +184,15 @@ class Checkpoints:
         Raises:
           UserError: if a file is damaged, or if the arrays have other names or shapes.
         """
-        _verify(self._folder / str(step), _ITEMS)
+        manifests.verify(self._folder / str(step), _ITEMS)
         items = ocp.args.Composite(
             params=ocp.args.StandardRestore(params), opt_state=ocp.args.StandardRestore(opt_state)
         )
         self._is_scheduled[step] = _is_scheduled(self._folder / str(step))
         meta = _meta(self._folder / str(step))
         if meta["machine"] != _machine():
-            shown = meta["machine"], _machine()
-            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", *shown)
+            machines = meta["machine"], _machine()
+            _log.warning("saved on %s, resumed on %s: batches are the same, rounding may differ", *machines)
         if meta.get("numerics", 1) != _NUMERICS:
             _log.warning("saved by another version of bertjax: batches are the same, dropout and rounding may differ")
         with _reading(self._folder / str(step)):
@@ -203,7 +203,7 @@ class Checkpoints:
         """Writes the manifest. Orbax calls this before it renames a complete step's folder, so both appear together."""
         if jax.process_index() == 0:
             for folder in self._folder.glob("*.orbax-checkpoint-tmp"):
-                (folder / _MANIFEST).write_text(json.dumps(_digests(folder, _ITEMS), indent=1))
+                manifests.write(folder, _ITEMS)
 
 
 def restore_params(workdir: Path, which: str, params: Any) -> Any:
@@ -237,18 +237,18 @@ def restore_shared(workdir: Path, params: Any) -> tuple[Any, tuple[str, ...]]:
     Raises:
       UserError: if there is no such checkpoint, if it is damaged, or if an array of the same name has another shape.
     """
-    ours = traverse_util.flatten_dict(params, sep="/")
-    anywhere = next(iter(ours.values())).sharding
+    flat = traverse_util.flatten_dict(params, sep="/")
+    anywhere = next(iter(flat.values())).sharding
 
     def read(checkpointer: ocp.StandardCheckpointer, folder: Path) -> dict[str, Any]:
         saved = traverse_util.flatten_dict(checkpointer.metadata(folder).item_metadata.tree, sep="/")
         # Orbax must read all saved arrays. Only a few heads are read unnecessarily.
-        wanted = {name: ours.get(name, _replicated(array, anywhere)) for name, array in saved.items()}
+        wanted = {name: flat.get(name, _replicated(array, anywhere)) for name, array in saved.items()}
         restored = checkpointer.restore(folder, traverse_util.unflatten_dict(wanted, sep="/"))
-        return {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in ours}
+        return {name: array for name, array in traverse_util.flatten_dict(restored, sep="/").items() if name in flat}
 
-    found = _read_mean(workdir, "final", read)
-    return traverse_util.unflatten_dict(ours | found, sep="/"), tuple(sorted(ours.keys() - found.keys()))
+    shared = _read_mean(workdir, "final", read)
+    return traverse_util.unflatten_dict(flat | shared, sep="/"), tuple(sorted(flat.keys() - shared.keys()))
 
 
 def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpointer, Path], Any]) -> Any:
@@ -258,17 +258,17 @@ def _read_mean(workdir: Path, which: str, read: Callable[[ocp.StandardCheckpoint
     total = None
     for step in steps:
         folder = _folder_of(workdir) / str(step)
-        _verify(folder, ("params",))
+        manifests.verify(folder, ("params",))
         with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-            found = read(checkpointer, folder / "params")
-        total = found if total is None else jax.tree.map(jnp.add, total, found)
+            params = read(checkpointer, folder / "params")
+        total = params if total is None else jax.tree.map(jnp.add, total, params)
     return total if len(steps) == 1 else jax.tree.map(lambda leaf: leaf / len(steps), total)
 
 
 def digest(workdir: Path, which: str) -> str:
     """Returns a digest of the parameters of a run's checkpoint, or of several to average; see `restore_params`."""
-    manifests = [_manifest(_folder_of(workdir) / str(step)) for step in find_steps(workdir, which)]
-    return hashlib.sha256(json.dumps(manifests, sort_keys=True).encode()).hexdigest()
+    digests = [manifests.read(_folder_of(workdir) / str(step)) for step in find_steps(workdir, which)]
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def num_parameters(workdir: Path) -> int:
@@ -276,10 +276,10 @@ def num_parameters(workdir: Path) -> int:
     (step,) = find_steps(workdir, "latest")
     folder = _folder_of(workdir) / str(step)
     with _reading(folder), ocp.StandardCheckpointer() as checkpointer:
-        found = checkpointer.metadata(folder / "params").item_metadata
-    if found is None:
-        raise _damaged(folder / "params", "no metadata of its arrays", "Orbax metadata", folder)
-    return sum(math.prod(array.shape) for array in jax.tree.leaves(found.tree))
+        metadata = checkpointer.metadata(folder / "params").item_metadata
+    if metadata is None:
+        raise manifests.damaged(folder / "params", "no metadata of its arrays", "Orbax metadata", folder)
+    return sum(math.prod(array.shape) for array in jax.tree.leaves(metadata.tree))
 
 
 def _replicated(array: Any, sharding: Any) -> jax.ShapeDtypeStruct:
@@ -365,11 +365,11 @@ def find_steps(workdir: Path, which: str) -> list[int]:
     kind, _, count = which.partition(":")
     number = int(count) if count.isascii() and count.isdecimal() else 0 if count else 1
     best = list(best_steps(workdir)) if kind == "best" and steps else []
-    found = {"latest": steps[-1:], "last": scheduled[-number:] if number else [], "best": best[:number]}
+    candidates = {"latest": steps[-1:], "last": scheduled[-number:] if number else [], "best": best[:number]}
     if which.isdecimal() and int(which) in steps:
         return [int(which)]
-    if kind in found and number and number == len(found[kind]):
-        return found[kind]
+    if kind in candidates and number and number == len(candidates[kind]):
+        return candidates[kind]
     raise UserError(
         f"checkpoint {which!r} of {workdir}",
         got="steps " + ", ".join(map(str, steps)) if steps else "no checkpoints",
@@ -402,41 +402,6 @@ def _best(workdir: Path, metric: str, mode: str) -> dict[int, float]:
     scores = {line["step"]: line[metric] for line in lines if metric in line and line["step"] in steps}
     good = {step: score for step, score in scores.items() if isinstance(score, (int, float)) and math.isfinite(score)}
     return _best_first(good, mode)
-
-
-def _digests(folder: Path, items: Sequence[str]) -> dict[str, str]:
-    """The SHA-256 of each file of the given items."""
-    digests = {}
-    for path in sorted(path for item in items for path in (folder / item).rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digests[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
-def _verify(folder: Path, items: Sequence[str]) -> None:
-    """Compares the files of a step's items with its manifest. Raises UserError if they differ."""
-    actual = _digests(folder, items)
-    for name, digest in _manifest(folder).items():
-        if name.split("/")[0] in items and actual.get(name) != digest:
-            got = f"sha256 {actual[name][:16]}..." if name in actual else "no such file"
-            raise _damaged(folder / name, got, f"sha256 {digest[:16]}..., as saved", folder)
-
-
-def _manifest(folder: Path) -> dict[str, str]:
-    """The digests of a step's files. Raises UserError if they cannot be read."""
-    path = folder / _MANIFEST
-    try:
-        digests = json.loads(path.read_text())
-        if not isinstance(digests, dict) or not all(isinstance(digest, str) for digest in digests.values()):
-            raise ValueError(f"{digests}")
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, str(error), "the digests of the checkpoint's files", folder) from error
-    return digests
-
-
-def _damaged(path: Path, got: str, expected: str, folder: Path) -> UserError:
-    fix = f"restore the file, or delete {folder} to resume from the previous checkpoint"
-    return UserError(f"checkpoint file {path}", got=got, expected=expected, fix=fix)
 
 
 @contextlib.contextmanager

@@ -39,9 +39,9 @@ def find_stop(config: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -
       records: the lines of its `metrics.jsonl`.
     """
     patience = config.get("evaluate_patience") or 0
-    kept = config.get("checkpoint") or {}
-    metric = kept.get("best_metric") or ""
-    sign = 1 if kept.get("best_mode") == "min" else -1
+    checkpoint = config.get("checkpoint") or {}
+    metric = checkpoint.get("best_metric") or ""
+    sign = 1 if checkpoint.get("best_mode") == "min" else -1
     if not patience:
         return None
     steps = (record for record in records if isinstance(record.get("step"), int) and record["step"] > 0)

@@ -131,10 +131,10 @@ def rows(workdir: Path) -> list[dict[str, Any]]:
 def summary(workdir: Path) -> dict[str, float]:
     """Returns the seconds of each kind over all starts of a run; empty if the run has no `goodput.jsonl`."""
     seconds = dict.fromkeys(KINDS, 0.0)
-    found = rows(workdir)
-    for row in found:
-        seconds[row["kind"]] = seconds.get(row["kind"], 0.0) + row["seconds"]
-    return seconds if found else {}
+    entries = rows(workdir)
+    for entry in entries:
+        seconds[entry["kind"]] = seconds.get(entry["kind"], 0.0) + entry["seconds"]
+    return seconds if entries else {}
 
 
 def describe(seconds: Mapping[str, float]) -> str:

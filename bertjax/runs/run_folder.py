@@ -122,8 +122,8 @@ def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
 
 def _discard(workdir: Path, kind: type[BaseException] | None, *_: object) -> None:
     """Deletes a folder without a config or prepared data if a UserError leaves the block."""
-    kept = (workdir / "config.json").exists() or next(workdir.rglob("manifest.json"), None)  # of prepared data
-    if kind and issubclass(kind, UserError) and not kept:
+    content = (workdir / "config.json").exists() or next(workdir.rglob("manifest.json"), None)  # of prepared data
+    if kind and issubclass(kind, UserError) and not content:
         shutil.rmtree(workdir, ignore_errors=True)
 
 
@@ -138,9 +138,9 @@ def check_config(workdir: Path, config: Mapping[str, Any], open_keys: Collection
       open_keys: dotted keys whose values are not known yet; these are not compared.
     """
     if has_begun(workdir):
-        flat = (traverse_util.flatten_dict(each, sep=".") for each in (load_config(workdir), config))
+        flat = (traverse_util.flatten_dict(tree, sep=".") for tree in (load_config(workdir), config))
         free = {*open_keys, *(_COMPARED_BY_CONTENT if (workdir / _FINGERPRINT).exists() else ())}
-        old, new = ({key: value for key, value in each.items() if key not in free} for each in flat)
+        old, new = ({key: value for key, value in values.items() if key not in free} for values in flat)
         differing = differences(old, json.loads(json.dumps(new)))
         if differing:
             raise UserError(
@@ -171,7 +171,7 @@ def with_recorded(config: Mapping[str, Any], before: Mapping[str, Any]) -> dict[
     if not before:
         return dict(config)
     # True keeps empty subtrees.
-    values, earlier = (traverse_util.flatten_dict(dict(each), True, sep=".") for each in (config, before))
+    values, earlier = (traverse_util.flatten_dict(dict(tree), True, sep=".") for tree in (config, before))
     earlier = {**_ADDED_LATER, **earlier}
     recorded = {key: earlier[key] for key in _NOW_UNSET if values.get(key, "") is None and key in earlier}
     return dict(traverse_util.unflatten_dict({**values, **recorded}, sep=".")) if recorded else dict(config)

@@ -126,8 +126,8 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         size = len(tokenizer.vocab)
         room = bert.vocab_size
         if config.init_from and room - size > _MOST_PADDING and not has_only_specials(tokenizer.vocab):
-            told = "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?"
-            _log.warning(told, size, room)
+            text = "data.vocab_file has %d tokens for %d embeddings: is it the vocabulary of these weights?"
+            _log.warning(text, size, room)
         self._config = config
         self._tokenizer = tokenizer
         self._seq_len = seq_len
@@ -160,8 +160,8 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         ids = ids[~np.isin(ids, special)]
         share = np.mean(ids == tokenizer.unk_id) if ids.size else 0.0
         if share > _MOST_UNKNOWN:
-            told = "%.0f %% of the first %d tokens are unknown: is it the vocabulary of these texts and of the weights?"
-            _log.warning(told, 100 * share, ids.size)
+            text = "%.0f %% of the first %d tokens are unknown: is it the vocabulary of these texts and of the weights?"
+            _log.warning(text, 100 * share, ids.size)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         reinitialized = self.reinitialized_modules(published)
@@ -171,9 +171,9 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         """Returns `tokens` of `pretrained.warm_start`. Weights of a run that has added the tokens have all of them."""
         if not getattr(self._config.data, "add_tokens", ()):
             return None
-        known = open_vocabulary(self._config, published).vocab_size
+        num_known = open_vocabulary(self._config, published).vocab_size
         size = self._tokenizer.vocab_size
-        return (known, size) if known < size else None
+        return (num_known, size) if num_known < size else None
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """Names of modules that keep their random initialization even if there are weights for them."""

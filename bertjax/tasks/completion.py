@@ -42,32 +42,30 @@ def bert(
     """
     model = dict(config["model"])
     data = dict(config["data"])
+    parts = {"model": model, "data": data}
     if published:
-        known = {key: value for key, value in published.model.items() if key in MODEL_KEYS or key in model}
-        if extends_positions or known["positions"] != "learned":
-            known["max_positions"] = max(known["max_positions"], model.get("max_positions") or 0)
-        values = {f"model.{key}": value for key, value in {**known, "family": published.family}.items()}
+        model_values = {key: value for key, value in published.model.items() if key in MODEL_KEYS or key in model}
+        if extends_positions or model_values["positions"] != "learned":
+            model_values["max_positions"] = max(model_values["max_positions"], model.get("max_positions") or 0)
+        values = {f"model.{key}": value for key, value in {**model_values, "family": published.family}.items()}
         if published.has_vocabulary:
             values["data.vocab_file"] = config["init_from"]
         else:
             _check_vocabulary(config["init_from"], data.get("vocab_file"))
-        if published.lowercase is not None:
-            values["data.lowercase"] = published.lowercase
+        values |= {} if published.lowercase is None else {"data.lowercase": published.lowercase}
         for name, value in values.items():
-            subtree = model if name.startswith("model.") else data
-            key = name.split(".")[1]
-            given = subtree.get(key)
-            if name in _DEFAULTS_OF_HEADS and given is not None:
+            part, key = name.split(".")
+            config_value = parts[part].get(key)
+            if name in _DEFAULTS_OF_HEADS and config_value is not None:
                 continue
-            if given not in (None, "", value):
-                raise contradiction(name, given, value, config["init_from"], "size")
-            subtree[key] = value
+            if config_value not in (None, "", value):
+                raise contradiction(name, config_value, value, config["init_from"], "size")
+            parts[part][key] = value
         _set_row_keys(data, published)
     for name, value in defaults.items():
-        subtree = model if name.startswith("model.") else data
-        key = name.split(".")[1]
-        if key in subtree and subtree[key] in (None, ""):
-            subtree[key] = value
+        part, key = name.split(".")
+        if key in parts[part] and parts[part][key] in (None, ""):
+            parts[part][key] = value
     _check_complete(config["experiment"], model, data)
     if published and data.get("vocab_file"):
         model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
@@ -81,41 +79,41 @@ def bert(
         data["next_sentence"] = bool(has_head)
     if data.get("seq_len", 0) is None:
         data["seq_len"] = default_seq_len(seq_len, model.get("max_positions"))
-    return {**config, "model": model, "data": data}
+    return {**config, **parts}
 
 
-def sentences(config: Mapping[str, Any], known: Sentences, size: int) -> dict[str, Any]:
+def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int) -> dict[str, Any]:
     """Fills in how texts become vectors, as `init_from` states it.
 
     Args:
       config: the whole config.
-      known: what `init_from` states.
+      folder_sentences: the settings of the folder in `init_from`.
       size: the size of the vector of a token.
     Raises:
       UserError: unless the maps are those of `init_from`, or none, and their input has the size of the vectors.
     """
-    stated: dict[str, Any] = {
-        "sentence_pooling": known.pooling,
-        "dense": [dataclasses.asdict(each) for each in known.dense],
-        "normalize": known.normalizes,
-        "include_prompt": known.includes_prompt,
+    defaults: dict[str, Any] = {
+        "sentence_pooling": folder_sentences.pooling,
+        "dense": [dataclasses.asdict(layer) for layer in folder_sentences.dense],
+        "normalize": folder_sentences.normalizes,
+        "include_prompt": folder_sentences.includes_prompt,
     }
-    used = {key: value if config[key] is None else config[key] for key, value in stated.items() if key in config}
-    if used["dense"]:
+    values = {key: value if config[key] is None else config[key] for key, value in defaults.items() if key in config}
+    if values["dense"]:
         folder = config["init_from"]
-        pooling = used["sentence_pooling"]
-        if [*used["dense"]] != stated["dense"]:
+        pooling = values["sentence_pooling"]
+        if [*values["dense"]] != defaults["dense"]:
             expected = "() or " + (
-                f"{stated['dense']}, as in {folder}" if known.dense else "no value: init_from has none"
+                f"{defaults['dense']}, as in {folder}" if folder_sentences.dense else "no value: init_from has none"
             )
-            raise UserError("config key dense", got=used["dense"], expected=expected, fix="omit it")
+            raise UserError("config key dense", got=values["dense"], expected=expected, fix="omit it")
         size *= 1 + str(pooling).count("+")
-        if size != known.input_size:
+        if size != folder_sentences.input_size:
             got = f"{pooling!r}, for vectors of {size}"
-            expected = f"vectors of {known.input_size}, as Dense in {folder} reads"
+            expected = f"vectors of {folder_sentences.input_size}, as Dense in {folder} reads"
             fix = "omit the keys of pooling and layers, or set --config.dense=()"
             raise UserError("config key sentence_pooling", got=got, expected=expected, fix=fix)
-    return {**config, **used}
+    return {**config, **values}
 
 
 def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:

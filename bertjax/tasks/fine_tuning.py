@@ -156,8 +156,8 @@ class FineTuningData(PreparedData[C, R]):
     def fingerprint(self) -> str:
         """A digest of the rows and their vocabulary. Raises UserError if there are no training rows."""
         self._check_source()
-        named = {f"data.{key}": getattr(self._config.data, key) for key in ("source", "valid_source")}
-        sources = {key: tables.fingerprint(source, key) for key, source in named.items() if source}
+        paths = {f"data.{key}": getattr(self._config.data, key) for key in ("source", "valid_source")}
+        sources = {key: tables.fingerprint(source, key) for key, source in paths.items() if source}
         return Fingerprint.of([sources, *self._given().content])
 
     def write_vocabulary(self) -> None:
@@ -187,8 +187,8 @@ class FineTuningData(PreparedData[C, R]):
 
     def _kept(self) -> EncoderTokenizer | None:
         """The vocabulary in the folder if it has the tokens and casing of the given one."""
-        kept = vocabulary_config.load_saved(self._folder) if vocabulary_config.saved_file(self._folder) else None
-        return kept if kept and kept.content == self._given().content else None
+        vocabulary = vocabulary_config.load_saved(self._folder) if vocabulary_config.saved_file(self._folder) else None
+        return vocabulary if vocabulary and vocabulary.content == self._given().content else None
 
     def _given(self) -> EncoderTokenizer:
         data = self._config.data
@@ -306,7 +306,7 @@ class FineTuningTask(BertTask[C], SampledTask):
 
 def metrics(batch: Batch, right: jax.Array | None, weights: jax.Array) -> Metrics:
     """Returns the metrics "tokens" and, unless `right` is None, "accuracy", its weighted mean."""
-    found = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
+    values = {"tokens": (jnp.sum(batch["segment_ids"] != 0, dtype=jnp.float32), jnp.ones(()))}
     if right is not None:
-        found["accuracy"] = jnp.sum(right * weights), jnp.sum(weights)
-    return found
+        values["accuracy"] = jnp.sum(right * weights), jnp.sum(weights)
+    return values

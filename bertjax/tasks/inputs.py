@@ -28,11 +28,11 @@ def encoded(codec: Codec[Any], examples: Iterable[Any]) -> Iterator[Example]:
     """
     remaining = iter(examples)
     while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
-        fields, sizes, limits, kept = codec.encode(block)
+        fields, sizes, limits, extras = codec.encode(block)
         counts = sizes.tolist()
         rows = iter(stored.split(fields, sum(counts)))
-        for item, count, limit, other in itertools.zip_longest(block, counts, limits, kept):
-            yield Example(segmented(itertools.islice(rows, count)), Source(item, other), limit)
+        for item, count, limit, extra in itertools.zip_longest(block, counts, limits, extras):
+            yield Example(segmented(itertools.islice(rows, count)), Source(item, extra), limit)
 
 
 class CodecInputs:
@@ -94,5 +94,5 @@ def predicted(codec: Codec[Any], read: Iterator[Input], bad_rows: BadRows) -> It
             (example,) = encoded(codec, [one.example])
         return example._replace(columns=one.columns)
 
-    for made in bad_rows.marked(bad_rows.sift(map(example_of, read))):
-        yield Example([], BadInput(made.reason), columns=made.columns) if isinstance(made, RowError) else made
+    for result in bad_rows.marked(bad_rows.sift(map(example_of, read))):
+        yield Example([], BadInput(result.reason), columns=result.columns) if isinstance(result, RowError) else result

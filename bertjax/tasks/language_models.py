@@ -31,7 +31,7 @@ class LanguageModelTask(Protocol):
         """Its tokenizer."""
 
     def predict_lengths(self) -> Sequence[int]:
-        """See `View.predict_lengths`."""
+        """Returns the lengths of rows to predict on, each of which is compiled once."""
 
 
 def check_objective(objective: str | None, published: Published) -> str:

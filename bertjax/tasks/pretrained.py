@@ -29,8 +29,8 @@ def problem_of(published: Published) -> str | None:
 
 def is_alike(published: Published, is_multi_label: bool) -> bool:
     """Returns whether a classifier of texts, unless it states no objective, gives one class or any number of them."""
-    stated = problem_of(published)
-    return stated not in PROBLEM_TYPES or (stated == "multi_label") == is_multi_label
+    problem_type = problem_of(published)
+    return problem_type not in PROBLEM_TYPES or (problem_type == "multi_label") == is_multi_label
 
 
 def has_classes(
@@ -91,11 +91,11 @@ def warm_start(
 
 def _load(wanted: Params, published: Published, reinitialized: Sequence[str]) -> Params:
     """Returns the wanted parameters, with the published weights where there are any."""
-    found, missing = published.load(wanted)
+    params, missing = published.load(wanted)
     path = published.path
     for name in (*missing, *reinitialized):
         _log.warning("module %s keeps its random initialization: %s has no weights for it in this task", name, path)
-    return found
+    return params
 
 
 def extend_positions(params: Params, learned: int, max_positions: int, how: str) -> Params:
@@ -156,9 +156,9 @@ def _with_tokens(num_known: int, num_tokens: int, table: Any, short: Any, starte
         return table
 
     def extended(rows: Any) -> Any:
-        known = rows[:num_known]
-        new = jnp.broadcast_to(jnp.mean(known, axis=0), (num_tokens - num_known, *rows.shape[1:]))
-        return jnp.concatenate([known, new, rows[num_tokens:]])
+        old_rows = rows[:num_known]
+        new = jnp.broadcast_to(jnp.mean(old_rows, axis=0), (num_tokens - num_known, *rows.shape[1:]))
+        return jnp.concatenate([old_rows, new, rows[num_tokens:]])
 
     return jax.jit(extended)(started)
 

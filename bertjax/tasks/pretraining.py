@@ -151,11 +151,11 @@ class PretrainingData(Data, Generic[C]):
         for stage, after in itertools.zip_longest(stages, stages[1:]):
             times = stage.batch_size // self._config.batch_size
             first = max(start, stage.begin)
-            own = (rows[:, None] * times + np.arange(times)).ravel()
+            stage_rows = (rows[:, None] * times + np.arange(times)).ravel()
             if after is None:
-                yield from self._of("train", stage).training(first, own)
+                yield from self._of("train", stage).training(first, stage_rows)
             elif first < after.begin:
-                yield from self._of("train", stage).training(first, own, after.begin)
+                yield from self._of("train", stage).training(first, stage_rows, after.begin)
 
     def _of(self, split: str, config: BatchConfig) -> PretrainingBatches:
         if (split, config) not in self._batches:
@@ -169,14 +169,14 @@ class PretrainingData(Data, Generic[C]):
         because a chunk of one sentence always gets a random one.
         """
         costs = self.costs()
-        found = np.zeros(4)
+        sums = np.zeros(4)
         for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
             words = batch["masked_weights"]
             pairs = batch.get("next_sentence_weights", np.zeros(1))
             losses = 0.0 if costs is None else costs[batch["masked_labels"]]
             random = batch.get("next_sentence_labels", 0)
-            found += [np.sum(losses * words), words.sum(), np.sum(random * pairs), pairs.sum()]
-        loss, words, random, pairs = found.tolist()
+            sums += [np.sum(losses * words), words.sum(), np.sum(random * pairs), pairs.sum()]
+        loss, words, random, pairs = sums.tolist()
         objective = self._config.objective
         return {
             **({f"valid/{objective}_unigram_loss": loss / words} if costs is not None else {}),

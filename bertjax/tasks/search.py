@@ -78,35 +78,35 @@ def vectors(
     Raises:
       UserError: if a vector has a NaN or an infinite number.
     """
-    found: dict[str, np.ndarray] = {}
+    vectors_by_kind: dict[str, np.ndarray] = {}
     for example, outputs in results:
         source, kind, number = example.source
-        if kind not in found:
-            found[kind] = np.zeros((source.sizes[kind], size), np.float32)
-        found[kind][number] = outputs[0]["features"]
-    for each in found.values():
+        if kind not in vectors_by_kind:
+            vectors_by_kind[kind] = np.zeros((source.sizes[kind], size), np.float32)
+        vectors_by_kind[kind][number] = outputs[0]["features"]
+    for matrix in vectors_by_kind.values():
         if unit and isinstance(source, Collection):
-            each /= np.maximum(np.linalg.norm(each, axis=1, keepdims=True), LEAST_NORM)
-        if not np.isfinite(each).all():
+            matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), LEAST_NORM)
+        if not np.isfinite(matrix).all():
             fix = "name other weights, or set --config.model.dtype=float32"
             raise UserError("the model's output", got="NaN or infinity", expected="vectors", fix=fix)
-    return source, found
+    return source, vectors_by_kind
 
 
 def best(
     source: Collection, queries: Float[np.ndarray, "Q D"], documents: Float[np.ndarray, "N D"], count: int = FOUND
 ) -> dict[str, list[str]]:
     """Returns the `count` best documents of each query, without one that has its id."""
-    _, found = retrieval.search(queries, documents, count + 1)  # one more, for the one with the id of the query
-    names = ([source.documents[place] for place in row] for row in found.tolist())
-    each = zip(source.queries, names, strict=True)
-    return {query: [name for name in row if name != query][:count] for query, row in each}
+    _, places = retrieval.search(queries, documents, count + 1)  # one more, for the one with the id of the query
+    rankings = ([source.documents[place] for place in row] for row in places.tolist())
+    pairs = zip(source.queries, rankings, strict=True)
+    return {query: [name for name in ranking if name != query][:count] for query, ranking in pairs}
 
 
-def metrics(found: Mapping[str, Sequence[str]], source: Collection) -> dict[str, float]:
-    """Returns the metrics of the documents found, with intervals; see `retrieval.each_query`."""
-    each = retrieval.summarized(list(retrieval.each_query(found, source.relevant)))
-    return {key: value for name, values in each.items() for key, value in with_interval(name, values).items()}
+def metrics(rankings: Mapping[str, Sequence[str]], source: Collection) -> dict[str, float]:
+    """Returns the metrics of the documents of each query, best first, with intervals; see `retrieval.each_query`."""
+    values_by_name = retrieval.summarized(list(retrieval.each_query(rankings, source.relevant)))
+    return {key: value for name, values in values_by_name.items() for key, value in with_interval(name, values).items()}
 
 
 def with_interval(name: str, values: Float[np.ndarray, " N"]) -> dict[str, float]:

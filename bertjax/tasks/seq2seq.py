@@ -24,8 +24,9 @@ from bertjax.decoding.hypotheses import Hypotheses
 from bertjax.decoding.sampling import sample
 from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
-from bertjax.models.encoder_decoder import Seq2SeqInputs, Seq2SeqOutput
+from bertjax.models.encoder_decoder import EncoderDecoder, Seq2SeqInputs, Seq2SeqOutput
 from bertjax.models.losses import cross_entropy, is_best, smoothed_cross_entropy
+from bertjax.models.recurrent_seq2seq import RecurrentSeq2Seq
 from bertjax.tasks import inputs
 
 # Metrics of `loss` for given targets.
@@ -104,7 +105,7 @@ def loss(
     logits = logits.reshape(-1, logits.shape[-1])
     labels = batch["labels"].ravel()
     is_token = batch["target_segment_ids"].ravel() != 0
-    each = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
+    losses = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
     nll = jnp.sum(cross_entropy(logits, labels) * is_token)
     number = count(is_token)
     metrics = {
@@ -113,7 +114,7 @@ def loss(
         "perplexity": (nll, number),
         "token_accuracy": (count(is_best(logits, labels) & is_token), number),
     }
-    return jnp.sum(each * is_token), metrics
+    return jnp.sum(losses * is_token), metrics
 
 
 def generate(
@@ -161,8 +162,8 @@ def generate(
         "unk_id": ids.unk,
     }
     if config.method == "sampling":
-        return _found(sample(step, start, _keys(seed, batch), **what))
-    return _found(beam_search(step, start, **what, continues=continues))
+        return _outputs(sample(step, start, _keys(seed, batch), **what))
+    return _outputs(beam_search(step, start, **what, continues=continues))
 
 
 def width(config: DecodingConfig) -> int:
@@ -182,7 +183,7 @@ def score_given(
     """
     logits = apply(model, params, batch, ids.start, None, return_attention=False).logits
     lengths = jnp.sum(batch["target_segment_ids"] != 0, axis=1)
-    return _found(score_targets(logits, batch["labels"], lengths, config, ids.end))
+    return _outputs(score_targets(logits, batch["labels"], lengths, config, ids.end))
 
 
 class Seq2SeqTask(inputs.CodecInputs, TrainingTask):
@@ -228,8 +229,8 @@ def check_generates(config: DecodingConfig) -> None:
         raise UserError("config key decoding.method", got=config.method, expected=expected, fix=fix)
 
 
-def _found(found: Hypotheses) -> Mapping[str, Array]:
-    return {"ids": found.ids, "lengths": found.lengths, "scores": found.scores}
+def _outputs(hypotheses: Hypotheses) -> Mapping[str, Array]:
+    return {"ids": hypotheses.ids, "lengths": hypotheses.lengths, "scores": hypotheses.scores}
 
 
 def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Example]:
@@ -250,3 +251,10 @@ def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
     digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
     return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
+
+
+def with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
+    """Returns the model with an attention backend that returns weights."""
+    if isinstance(model, RecurrentSeq2Seq):
+        return model
+    return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))

@@ -53,8 +53,8 @@ def select(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> S
 
 def summary(article: LimitedArticle, scores: Scores, rules: SelectionConfig) -> list[str]:
     """The sentences of a summary."""
-    found = texts(article)
-    return [found[i] for i in select(article, scores, rules).chosen]
+    sentences = texts(article)
+    return [sentences[i] for i in select(article, scores, rules).chosen]
 
 
 def lead(article: LimitedArticle, rules: SelectionConfig) -> list[str]:
@@ -81,18 +81,19 @@ def _rouge_names(config: RougeConfig) -> tuple[str, ...]:
 
 def baselines(scored: Mapping[str, Sequence[LimitedArticle]], rules: Rules, config: RougeConfig) -> dict[str, float]:
     """Returns metrics of `lead` and `oracle` on each split, such as "SPLIT/lead_rouge1", with 95 % intervals."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for split, members in scored.items():
         _check_letters(members, config)
+        references = [_references(member.article) for member in members]
         for name, choose in (("lead", lead), ("oracle", oracle)):
-            summaries = [choose(each, rules(each)) for each in members]
-            values = rouge.rouge(summaries, [_references(each.article) for each in members], config, confidence=True)
-            found |= {f"{split}/{name}_{metric}": values[metric] for metric in _rouge_names(config)}
-    return found
+            summaries = [choose(member, rules(member)) for member in members]
+            values = rouge.rouge(summaries, references, config, confidence=True)
+            scores |= {f"{split}/{name}_{metric}": values[metric] for metric in _rouge_names(config)}
+    return scores
 
 
 def metrics(
-    summaries: Sequence[Sequence[str]], found: Sequence[LimitedArticle], rules: Rules, config: RougeConfig
+    summaries: Sequence[Sequence[str]], articles: Sequence[LimitedArticle], rules: Rules, config: RougeConfig
 ) -> dict[str, float]:
     """Returns the metrics of summaries: ROUGE with 95 % intervals, and "over_lead".
 
@@ -100,23 +101,23 @@ def metrics(
 
     Args:
       summaries: the sentences of each summary.
-      found: the article of each summary.
+      articles: the article of each summary.
       rules: the selection rules of `lead` for an article.
       config: the settings of ROUGE.
     """
-    references = [_references(each.article) for each in found]
+    references = [_references(limited.article) for limited in articles]
     log_once(f"ROUGE settings: {rouge.signature(config, max(map(len, references)))}")
-    _check_letters(found, config)
-    ours = rouge.score(summaries, references, config)
-    theirs = rouge.score([lead(article, rules(article)) for article in found], references, config)
-    values = rouge.summarize(ours, confidence=True)
-    values |= dict(zip(_OVER_LEAD, bootstrap.compare(ours["rougeLsum"], theirs["rougeLsum"]), strict=True))
+    _check_letters(articles, config)
+    model_rouge = rouge.score(summaries, references, config)
+    lead_rouge = rouge.score([lead(article, rules(article)) for article in articles], references, config)
+    values = rouge.summarize(model_rouge, confidence=True)
+    values |= dict(zip(_OVER_LEAD, bootstrap.compare(model_rouge["rougeLsum"], lead_rouge["rougeLsum"]), strict=True))
     return {name: values[name] for name in metric_names(config)}
 
 
-def _check_letters(found: Sequence[LimitedArticle], config: RougeConfig) -> None:
+def _check_letters(articles: Sequence[LimitedArticle], config: RougeConfig) -> None:
     """Warns if ROUGE ignores most letters of the summaries."""
-    if config.flavor != "unicode" and (share := ascii_share(each.article for each in found)) < 0.5:
+    if config.flavor != "unicode" and (share := ascii_share(limited.article for limited in articles)) < 0.5:
         log_once(
             f"ROUGE reads ASCII letters only, {share:.0%} of the letters of the summaries; "
             f"for other languages, set {OF_OTHER_LETTERS}",

@@ -170,8 +170,8 @@ def text_encoder(
       config: its config. With `pooling` "sentence", the experiment "features" states how texts become vectors.
       published: the folder of the model.
       layer: see `TextEncoder`.
-      pooling: the pooling; None for the stated one.
-      normalize: whether vectors are scaled to length 1; None for what is stated.
+      pooling: the pooling; None for that of the config or the folder.
+      normalize: whether vectors are scaled to length 1; None for the value of the config or the folder.
     Raises:
       UserError: for a model without a BERT, or options that do not fit the folder.
     """
@@ -180,20 +180,20 @@ def text_encoder(
         expected = "a model with a BERT"
         raise UserError("encode", got=got, expected=expected, fix="load another folder")
     folder = published.path
-    known = published.sentences or Sentences()
+    folder_sentences = published.sentences or Sentences()
     if sentence_transformers.lowercases(folder) and not published.lowercase:
         expected = "False, or a tokenizer that lowercases"
         raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
     is_stated = config["experiment"] == "features" and config["pooling"] == "sentence"
     keys = ("sentence_pooling", "dense", "normalize", "include_prompt")
-    stated = {key: config[key] if is_stated else None for key in keys}
-    given = {"sentence_pooling": pooling, "normalize": normalize}
-    chosen = {"layers": (layer,), **stated, **{key: value for key, value in given.items() if value is not None}}
-    size = task.encoder.hidden_size
-    vectors = build_part(_VectorsConfig, completion.sentences({**chosen, "init_from": str(folder)}, known, size))
+    settings = {key: config[key] if is_stated else None for key in keys}
+    arguments = {"sentence_pooling": pooling, "normalize": normalize}
+    settings |= {key: value for key, value in arguments.items() if value is not None}
+    settings |= {"layers": (layer,), "init_from": str(folder)}
+    vectors = build_part(_VectorsConfig, completion.sentences(settings, folder_sentences, task.encoder.hidden_size))
     sentences = Sentences(vectors.sentence_pooling, vectors.dense, vectors.normalize, vectors.include_prompt)
     seq_len = min(published.max_length or task.encoder.max_positions, task.encoder.max_positions)
-    prompt = sentence_transformers.prompt_of(known, None, folder)
+    prompt = sentence_transformers.prompt_of(folder_sentences, None, folder)
     if is_stated:
         seq_len = config["data"]["seq_len"]
         prompt = config["prompt"]

@@ -23,20 +23,21 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
       UserError: if the model is missing, or a key contradicts the folder.
     """
     model = dict(config["model"])
-    whole = {key: config[key] for key in ("architecture", "start_token")}
+    settings = {key: config[key] for key in ("architecture", "start_token")}
     data = config["data"]
     decoding = dict(config["decoding"])
     if published:
-        known, found, prefixes = published.translation()
-        wanted = {**whole, **{f"model.{key}": value for key, value in model.items()}}
-        of_model = {f"model.{key}": value for key, value in found.items()}
-        for key, value in {"architecture": known["architecture"], **of_model, **known}.items():  # sizes help most
+        folder_settings, sizes, prefixes = published.translation()
+        wanted = {**settings, **{f"model.{key}": value for key, value in model.items()}}
+        of_model = {f"model.{key}": value for key, value in sizes.items()}
+        expected = {"architecture": folder_settings["architecture"], **of_model, **folder_settings}
+        for key, value in expected.items():  # the sizes come before the other settings, because they help most
             if wanted.get(key) not in (None, value):
                 raise contradiction(key, wanted[key], value, config["init_from"], "model")
-        whole = known
-        model = {**model, **found}
+        settings = folder_settings
+        model = {**model, **sizes}
         data = _with_prefixes(config, prefixes)
-        decoding["max_length"] = min(decoding["max_length"], found.get("max_positions", decoding["max_length"]))
+        decoding["max_length"] = min(decoding["max_length"], sizes.get("max_positions", decoding["max_length"]))
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
@@ -44,10 +45,11 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
             expected="shared embeddings only with a joint vocabulary",
             fix="set --config.model.share_embeddings=False, or --config.data.joint=True",
         )
-    if whole["architecture"] == "recurrent" and published:  # the config may have the Transformer's keys
-        own, others = ({f.name for f in dataclasses.fields(cls)} for cls in (RecurrentConfig, EncoderDecoderConfig))
-        model = {key: value for key, value in model.items() if key not in others - own}
-    if data.get("packing") is True and (whole["architecture"] == "recurrent" or data.get("source") == DATES):
+    if settings["architecture"] == "recurrent" and published:  # the config may have the Transformer's keys
+        recurrent = {field.name for field in dataclasses.fields(RecurrentConfig)}
+        transformer = {field.name for field in dataclasses.fields(EncoderDecoderConfig)}
+        model = {key: value for key, value in model.items() if key not in transformer - recurrent}
+    if data.get("packing") is True and (settings["architecture"] == "recurrent" or data.get("source") == DATES):
         raise UserError(
             "config key data.packing",
             got=True,
@@ -65,7 +67,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
     checkpoint = dict(config["checkpoint"])
     if checkpoint["final"] is None:
         checkpoint["final"] = _mean_of_last(config, checkpoint["save_every"], checkpoint["keep"])
-    return {**config, **whole, "model": model, "data": data, "decoding": decoding, "checkpoint": checkpoint}
+    return {**config, **settings, "model": model, "data": data, "decoding": decoding, "checkpoint": checkpoint}
 
 
 def _mean_of_last(config: Mapping[str, Any], save_every: int, keep: int) -> str:

@@ -117,40 +117,40 @@ class TrainingConfig(EvaluationConfig):
 
     def check_final(self) -> None:
         """Raises UserError if the finished run will not have the checkpoints that `checkpoint.final` names."""
-        kept = self.checkpoint
-        kind, _, count = kept.final.partition(":")
-        if kind == "best" and not kept.best_metric:
-            got = f"{kept.final}, but no checkpoint.best_metric"
+        checkpoint = self.checkpoint
+        kind, _, count = checkpoint.final.partition(":")
+        if kind == "best" and not checkpoint.best_metric:
+            got = f"{checkpoint.final}, but no checkpoint.best_metric"
             fix = "set --config.checkpoint.best_metric"
             expected = "a metric that defines the best checkpoint"
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
         if self.num_steps is None:
             return
-        every = kept.save_every
-        most = kept.keep
+        interval = checkpoint.save_every
+        most = checkpoint.keep
         patience = self.evaluate_patience
         if kind.isdecimal() and patience:
             got = f"step {kind}, in a run that may end before"
             expected = "latest, best, or the mean of several"
             fix = "choose one of these, or set --config.evaluate_patience=0"
             raise UserError("config key checkpoint.final", got=got, expected=expected, fix=fix)
-        saved = [*range(every, self.num_steps, every)[-most:], self.num_steps][-most:]
+        saved = [*range(interval, self.num_steps, interval)[-most:], self.num_steps][-most:]
         if kind.isdecimal() and int(kind) not in saved:
             raise UserError(
                 "config key checkpoint.final",
                 got=f"step {kind}, whose checkpoint will not be kept",
-                expected=f"{self.num_steps}, or a multiple of {every} from {saved[0]} on",
+                expected=f"{self.num_steps}, or a multiple of {interval} from {saved[0]} on",
                 fix="choose one of these, or save or keep more checkpoints (checkpoint.{save_every,keep})",
             )
         if kind == "best":  # only checkpoints that are also evaluated
-            every = math.lcm(every, self.evaluate_every)
-            most = kept.keep_best
+            interval = math.lcm(interval, self.evaluate_every)
+            most = checkpoint.keep_best
         surely = min(self.num_steps, patience * self.evaluate_every) if patience else self.num_steps  # updates
-        available = min(-(-surely // every), most)
+        available = min(-(-surely // interval), most)
         if count and int(count) > available:
             raise UserError(
                 "config key checkpoint.final",
-                got=f"{kept.final}, but only {available} such checkpoints",
+                got=f"{checkpoint.final}, but only {available} such checkpoints",
                 expected=f"the mean of at most {available}",
                 fix=f"set --config.checkpoint.final={kind}:{available}, or save, evaluate or keep more checkpoints "
                 "(checkpoint.{save_every,keep,keep_best}, evaluate_every)"

@@ -87,7 +87,7 @@ def matrix_flops(jaxpr: Any) -> float:
             left = equation.invars[0].aval.shape
             result = equation.outvars[0].aval.shape
             total += 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
-        inner = [matrix_flops(each) for each in _inner(equation.params)]
+        inner = [matrix_flops(function) for function in _inner(equation.params)]
         if equation.primitive.name == "cond":
             total += max(inner)
         else:
@@ -98,7 +98,7 @@ def matrix_flops(jaxpr: Any) -> float:
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
     """The traced functions that an equation calls."""
     for value in params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            each = getattr(each, "jaxpr", each)  # unwraps a closed jaxpr, which also has constants
-            if hasattr(each, "eqns"):
-                yield each
+        for function in value if isinstance(value, (tuple, list)) else (value,):
+            function = getattr(function, "jaxpr", function)  # unwraps a closed jaxpr, which also has constants
+            if hasattr(function, "eqns"):
+                yield function

@@ -16,7 +16,7 @@ from bertjax.contract import TrainingTask
 from bertjax.errors import UserError
 from bertjax.training import step as steps
 from bertjax.training.config import TrainingConfig
-from bertjax.training.optimizers import path_names
+from bertjax.training.sharding import path_names
 from bertjax.training.step import StepReport, TrainState
 
 _log = logging.getLogger(__name__)

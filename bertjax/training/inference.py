@@ -205,7 +205,7 @@ class Validation:
         self._mesh = mesh
         self._batch_size = config.batch_size
         self._evaluations = evaluations
-        self._predictors = {each.name: Predictor(each.view, mesh) for each in evaluations}
+        self._predictors = {evaluation.name: Predictor(evaluation.view, mesh) for evaluation in evaluations}
         self._predictor = Predictor(task, mesh)
 
         def metrics(params: Params, batch: Batch) -> Metrics:
@@ -236,17 +236,17 @@ class Validation:
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)
         scores = dict(means(total or {}, "valid"))
         split = Evaluation("", self._task, data.validation_examples, self._task.score, self._task.score_names())
-        further = [each for each in self._evaluations if number is None or number % each.every == 0]
+        further = [evaluation for evaluation in self._evaluations if number is None or number % evaluation.every == 0]
         for evaluation in (split, *further):
             predictor = self._predictors.get(evaluation.name, self._predictor)
-            named = f"examples of {evaluation.name}" if evaluation.name else "validation examples"
+            label = f"examples of {evaluation.name}" if evaluation.name else "validation examples"
             results = []
-            for result in track(predictor(params, reported(evaluation.examples(), named)), "evaluating", "example"):
+            for result in track(predictor(params, reported(evaluation.examples(), label)), "evaluating", "example"):
                 if stop():
                     return None
                 results.append(result)
-            found = evaluation.score(results) if results else {}
-            scores |= {f"valid/{name}": value for name, value in found.items()}
+            values = evaluation.score(results) if results else {}
+            scores |= {f"valid/{name}": value for name, value in values.items()}
             missing = [name for name in evaluation.metrics if f"valid/{name}" not in scores]
             assert not missing, f"missing metrics: {missing}"
         assert scores, "the validation split must not be empty"
@@ -258,9 +258,9 @@ def _check_all_loaded(has_none: Params, task: PredictionTask, published: Any) ->
     leaves = jax.tree_util.tree_leaves_with_path(has_none)
     modules = dict.fromkeys("/".join(part.key for part in path[:-1] or path) for path, lacks in leaves if lacks)
     labels = getattr(task, "labels", ())
-    known = getattr(published, "labels", ())
-    if modules and labels and known and tuple(labels) != tuple(known):
-        expected = f"{', '.join(known)}, the classes of {published.path}"
+    published_labels = getattr(published, "labels", ())
+    if modules and labels and published_labels and tuple(labels) != tuple(published_labels):
+        expected = f"{', '.join(published_labels)}, the classes of {published.path}"
         fix = "omit it"
         raise UserError("config key data.labels", got=", ".join(labels), expected=expected, fix=fix)
     if modules:
@@ -325,8 +325,8 @@ class Inference:
         config = self._config
         if isinstance(self.task, ScoringTask):
             results = self._predictor(self.params, reported(data.validation_examples(), "validation examples"))
-            found = self.task.score(track(results, "evaluating", "example"))
-            return {f"valid/{name}": value for name, value in found.items()}
+            values = self.task.score(track(results, "evaluating", "example"))
+            return {f"valid/{name}": value for name, value in values.items()}
         assert isinstance(self.task, TrainingTask) and isinstance(config, EvaluationConfig), "the task only predicts"
         scores = Validation(self.task, self.mesh, config, evaluations)(self.params, data, lambda: False)
         assert scores is not None

@@ -24,14 +24,14 @@ def update(step: int, num_steps: int | None, metrics: Mapping[str, float], secon
       metrics: the metrics, as "train/NAME".
       seconds_left: the expected time to the end of the run, if it is known.
     """
-    own = {name.removeprefix("train/"): value for name, value in metrics.items()}
-    shown = ["loss", *(name for name in own if name.endswith("accuracy"))]
-    parts = [f"{name} {own[name]:.4g}" for name in shown] + [f"lr {own['learning_rate']:.3g}"]
-    if "tokens_per_second" in own:
-        parts.append(f"{tqdm.format_sizeof(own['tokens_per_second'])} tokens/s")
-    used = [(name.removeprefix("used_"), value) for name, value in own.items() if name.startswith("used_")]
-    if used:
-        parts.append("used " + ", ".join(amount(*each) for each in used))
+    values = {name.removeprefix("train/"): value for name, value in metrics.items()}
+    names = ["loss", *(name for name in values if name.endswith("accuracy"))]
+    parts = [f"{name} {values[name]:.4g}" for name in names] + [f"lr {values['learning_rate']:.3g}"]
+    if "tokens_per_second" in values:
+        parts.append(f"{tqdm.format_sizeof(values['tokens_per_second'])} tokens/s")
+    amounts = [amount(name.removeprefix("used_"), value) for name, value in values.items() if name.startswith("used_")]
+    if amounts:
+        parts.append("used " + ", ".join(amounts))
     if seconds_left:
         parts.append(f"{tqdm.format_interval(seconds_left)} left")
     return "  ".join([_position(step, num_steps), *parts])
@@ -54,11 +54,11 @@ def evaluation(
       best: the metric that selects the best checkpoint, which comes first; "" if there is none.
     """
     split = next(iter(scores)).partition("/")[0]
-    own = _of_split(scores)
-    details = {name for name in own if name.endswith(_DETAILS) or name.startswith(_OF_CLASS)}
-    names = [name for name in own if name not in details and name not in _of_split(baselines)]
+    values = _of_split(scores)
+    details = {name for name in values if name.endswith(_DETAILS) or name.startswith(_OF_CLASS)}
+    names = [name for name in values if name not in details and name not in _of_split(baselines)]
     names.sort(key=lambda name: name != best.partition("/")[2])
-    parts = [f"{name} {own[name]:.4g}{_compared(name, _of_split(baselines))}" for name in names[:_MOST]]
+    parts = [f"{name} {values[name]:.4g}{_compared(name, _of_split(baselines))}" for name in names[:_MOST]]
     return "  ".join([f"{_position(step, num_steps)}  {split}: {parts[0]}", *parts[1:]])
 
 
@@ -72,8 +72,8 @@ def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _compared(metric: str, baselines: Mapping[str, float]) -> str:
     """Returns the baselines of a metric, such as " (majority 0.6838)"."""
-    found = [f"{label} {value:.4g}" for name, value in baselines.items() if (label := _label(name, metric))]
-    return f" ({', '.join(found)})" if found else ""
+    texts = [f"{label} {value:.4g}" for name, value in baselines.items() if (label := _label(name, metric))]
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def _label(baseline: str, metric: str) -> str:

@@ -198,11 +198,11 @@ class _Run:
         waited = {"train/save_wait_seconds": self._checkpoints.seconds_waited}
         metrics = self._window.close(done) | waited | self._trainer.notices()
         if self._meter:
-            used = {**self._meter(done), "hours": self._ledger.trained_seconds / 3600}
-            metrics |= {f"train/used_{name}": value for name, value in used.items()}
+            amounts = {**self._meter(done), "hours": self._ledger.trained_seconds / 3600}
+            metrics |= {f"train/used_{name}": value for name, value in amounts.items()}
         num_steps = self._config.num_steps
-        left = self._seconds_left() if num_steps is None else self._window.seconds_left(num_steps - done)
-        self._log.write_update(done, metrics, left)
+        seconds_left = self._seconds_left() if num_steps is None else self._window.seconds_left(num_steps - done)
+        self._log.write_update(done, metrics, seconds_left)
 
     def _seconds_left(self) -> float:
         """What is left of `budget.hours`; infinite without it."""
@@ -418,15 +418,15 @@ def _check_best_metric(
     metrics = jax.eval_shape(lambda p, b: task.loss(p, b, None)[1], params, task.batch_specs()[0])
     names = [f"valid/{name}" for name in task.score_names() or metrics if name != "tokens"]
     for evaluation in evaluations:
-        own = [f"valid/{name}" for name in evaluation.metrics]
-        if best in own and evaluation.every > 1:
+        metric_names = [f"valid/{name}" for name in evaluation.metrics]
+        if best in metric_names and evaluation.every > 1:
             raise UserError(
                 "config key checkpoint.best_metric",
                 got=f"{best}, which only one of {evaluation.every} evaluations has",
                 expected="a metric of every evaluation",
                 fix=f"set --config.{evaluation.name}.every=1",
             )
-        names += own
+        names += metric_names
     if best and best not in names:
         raise UserError(
             "config key checkpoint.best_metric",

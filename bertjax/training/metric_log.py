@@ -72,8 +72,8 @@ class MetricLog:
     def scores(self, step: int, prefix: str) -> dict[str, float]:
         """Returns the written metrics "PREFIX..." of a step; empty on processes other than 0."""
         lines = _records(self._path) if self._is_writer else iter(())
-        found = [line for line in lines if line["step"] == step]
-        return {name: value for line in found for name, value in line.items() if name.startswith(prefix)}
+        step_lines = [line for line in lines if line["step"] == step]
+        return {name: value for line in step_lines for name, value in line.items() if name.startswith(prefix)}
 
     def find_stop(self) -> Stop | None:
         """Returns where early stopping ends the run, by the metrics written so far; None on processes other than 0."""
@@ -201,9 +201,9 @@ def last_improvement(workdir: Path, metric: str, mode: str) -> tuple[float, floa
       metric: the name, such as "valid/accuracy".
       mode: "max" or "min", whether higher or lower is better.
     """
-    found = [record[metric] for record in _records(workdir / "metrics.jsonl") if isinstance(record.get(metric), float)]
-    *before, last = found or [math.nan]
-    gains = [last - each if mode == "max" else each - last for each in before]
+    values = [record[metric] for record in _records(workdir / "metrics.jsonl") if isinstance(record.get(metric), float)]
+    *before, last = values or [math.nan]
+    gains = [last - value if mode == "max" else value - last for value in before]
     return (before[-1], last) if gains and min(gains) > 0.02 * abs(last) else None
 
 
@@ -213,9 +213,9 @@ def _drop_after(path: Path, step: int) -> None:
         path.unlink(missing_ok=True)
     if not path.exists():
         return
-    kept = [json.dumps(record) + "\n" for record in _records(path) if record["step"] <= step]
+    lines = [json.dumps(record) + "\n" for record in _records(path) if record["step"] <= step]
     with completed(path) as partial:
-        partial.write_text("".join(kept))
+        partial.write_text("".join(lines))
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

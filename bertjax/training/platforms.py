@@ -55,5 +55,5 @@ def _has_libtpu() -> bool:
 
 def installed_plugins() -> Sequence[str]:
     """Returns the names of JAX's installed plugins for platforms other than CPU and TPU."""
-    found = importlib.util.find_spec("jax_plugins")
-    return [module.name for module in pkgutil.iter_modules(found.submodule_search_locations)] if found else []
+    spec = importlib.util.find_spec("jax_plugins")
+    return [module.name for module in pkgutil.iter_modules(spec.submodule_search_locations)] if spec else []

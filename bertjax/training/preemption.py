@@ -49,6 +49,6 @@ class Preemption:
             signal.raise_signal(signal.SIGTERM)
         else:
             self._noticed = True
-        told = "got %s: saving a checkpoint, then stopping; Ctrl-C stops at once"
+        message = "got %s: saving a checkpoint, then stopping; Ctrl-C stops at once"
         with contextlib.suppress(RuntimeError):  # raised if the signal interrupts the writing of another message
-            _log.warning(told, signal.Signals(number).name)
+            _log.warning(message, signal.Signals(number).name)

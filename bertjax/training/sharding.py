@@ -13,8 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int64
 
 from bertjax.config import always
+from bertjax.contract import Params
 from bertjax.errors import UserError
-from bertjax.training.optimizers import path_names
 
 # Keys of `model` whose values are split over the tensor axis.
 SPLIT_BY_TENSOR = ("num_heads", "num_key_value_heads", "intermediate_size")
@@ -144,3 +144,10 @@ def tree_shardings(shapes: Any, mesh: Mesh, rules: Rules) -> Any:
 def with_shardings(shapes: Any, shardings: Any) -> Any:
     """Returns the shapes as `ShapeDtypeStruct`s with the given shardings."""
     return jax.tree.map(lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), shapes, shardings)
+
+
+def path_names(params: Params) -> Params:
+    """Returns the tree of `params` with each leaf replaced by its path, such as "encoder/layers/output/kernel"."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), params
+    )

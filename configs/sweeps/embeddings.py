@@ -35,7 +35,7 @@ def get_sweep(variant: str = "") -> dict[str, Any]:
     names = {"nDCG@10": "ndcg@10", "MRR@10": "mrr@10", "accuracy@1": "accuracy@1"}
     return {
         "stages": [*parts.tiny(), stage] if tiny else [stage],
-        "rows": [parts.row(name, {f"embed.{key}": value for key, value in own.items()}) for name, own in _ROWS.items()],
+        "rows": [parts.row(name, {f"embed.{key}": row[key] for key in row}) for name, row in _ROWS.items()],
         "base": "mean",
         "seeds": (0, 1, 2),
         "metrics": [

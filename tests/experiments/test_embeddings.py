@@ -151,3 +151,12 @@ def test_slices_draw_the_same_dropout(tmp_path):
 def test_bad_values_are_refused(tmp_path, values, message):
     with pytest.raises(UserError, match=message):
         ready(tmp_path, **values)
+
+
+def test_a_score_that_no_cosine_has_is_refused(tmp_path):
+    row = {"query": "cat runs", "positive": "big cat", "score": 3.5}
+    (tmp_path / "rated.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    rated = {**PAIRS, "data.valid_source": str(tmp_path / "rated.jsonl")}
+    with pytest.raises(UserError, match=r"rated.jsonl:1: got 3.5 in column 'score'; expected a number from -1 to 1"):
+        next(ready(tmp_path, objective="cosine", **rated)[1].validation_examples())
+    next(ready(tmp_path, objective="cosent", **rated)[1].validation_examples())

@@ -17,7 +17,7 @@ from bertjax import distributed, experiments
 from bertjax.modes import stages
 from bertjax.training import loop, sharding
 from bertjax.training.compilation import Compilations
-from bertjax.training.optimizers import path_names
+from bertjax.training.sharding import path_names
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, sizes, tree_of
 

@@ -10,7 +10,8 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_rates, make_schedule, path_names, timed
+from bertjax.training.optimizers import OptimizerConfig, make_optimizer, make_rates, make_schedule, timed
+from bertjax.training.sharding import path_names
 from tests.experiments.commands import settings_of
 from tests.tiny import check_message
 

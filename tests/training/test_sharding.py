@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.errors import UserError
 from bertjax.models.transformer import TENSOR_RULES
 from bertjax.modes.stages import fit_to_devices
-from bertjax.training import optimizers
+from bertjax.training import update_rules
 from bertjax.training.sharding import MeshConfig, local_rows, make_mesh, put_batch, tree_shardings
 
 
@@ -77,7 +77,7 @@ def test_parameters_are_split_by_rule_then_by_their_largest_dimension():
 
 def test_optimizer_state_follows_the_paths_of_its_parameters():
     tree = {"layers": {"attention": {"query": {"kernel": np.zeros((4, 128, 128), np.float32)}}}}
-    state = jax.eval_shape(optimizers.scale_by_adam(0.9, 0.999, 1e-8, True).init, tree)
+    state = jax.eval_shape(update_rules.scale_by_adam(0.9, 0.999, 1e-8, True).init, tree)
     shardings = tree_shardings(state, mesh(2, 2, 2), TENSOR_RULES)
     assert shardings.mu["layers"]["attention"]["query"]["kernel"].spec == P(None, "fsdp", "tensor")
 

@@ -130,19 +130,22 @@ class RelatedTextsCodec(QueriesCodec):
     Attributes:
       config: the rows to read.
       scores: the scores that a row states; see `embedding_losses.Objective`.
+      score_range: the smallest and the largest score; None for any.
     """
 
     kind = "RelatedTextsRecipe"
     num_inputs = 1
     config: RelatedTextsConfig
     scores: str
+    score_range: tuple[float, float] | None
 
     def with_prompt(self, prompt: str) -> "RelatedTextsCodec":
         """Returns the codec with another prompt of queries."""
         return dataclasses.replace(self, config=dataclasses.replace(self.config, query_prompt=prompt))
 
     def key(self) -> Any:
-        return [key_of(self.config), self.scores, self.tokenizer.key]
+        limits = [] if self.score_range is None else [self.score_range]
+        return [key_of(self.config), self.scores, *limits, self.tokenizer.key]
 
     def labeled(self, row: Row) -> RelatedTexts:
         texts = self.read_texts(row)
@@ -154,7 +157,14 @@ class RelatedTextsCodec(QueriesCodec):
         label = label_of(row, column, "data.label_column") if column else None
         if self.scores == "teacher":
             return RelatedTexts(texts, self.read_teacher(row, len(texts) - 1), label)
-        return RelatedTexts(texts, self.read_scores(row, 1, "one score") if self.scores else (), label)
+        scores = self.read_scores(row, 1, "one score") if self.scores else []
+        if self.score_range:
+            low, high = self.score_range
+            if not all(low <= score <= high for score in scores):
+                got = f"{scores[0]:g} in column {self.config.score_column!r}"
+                expected = f"a number from {low:g} to {high:g}, as a cosine has"
+                raise RowError(row.where, got, expected, "scale the scores, or use --config.objective=cosent")
+        return RelatedTexts(texts, scores, label)
 
     def survey(self) -> Survey[RelatedTexts]:
         return _Survey()

@@ -93,8 +93,8 @@ def _known_runs(counts: Mapping[str, int], chars: Iterable[str]) -> Iterator[tup
     pieces = {char: char for char in chars}  # all words share one string object per character
     for word, count in counts.items():
         if len(word) <= MAX_WORD_CHARS:
-            for known, run in itertools.groupby(map(pieces.get, word), key=bool):
-                if known:
+            for in_alphabet, run in itertools.groupby(map(pieces.get, word), key=bool):
+                if in_alphabet:
                     yield [piece for piece in run if piece], count
 
 
@@ -156,21 +156,23 @@ class Merges:
 
     def _merge_in_word(self, number: int, pair: Pair, piece: str) -> list[Pair]:
         """Replaces the pair by the piece, from left to right. Returns the pairs that this creates."""
-        word, count = self._words[number], self._word_counts[number]
+        word = self._words[number]
+        count = self._word_counts[number]
         left, right = pair
-        pair_counts, made = self._pair_counts, []
+        pair_counts = self._pair_counts
+        new_pairs = []
         i = 0
         while i < len(word) - 1:
             if word[i] == left and word[i + 1] == right:
                 if i > 0:
                     pair_counts[word[i - 1], left] -= count
-                    made.append((word[i - 1], piece))
+                    new_pairs.append((word[i - 1], piece))
                 if i + 2 < len(word):
                     pair_counts[right, word[i + 2]] -= count
-                    made.append((piece, word[i + 2]))
+                    new_pairs.append((piece, word[i + 2]))
                 word[i : i + 2] = [piece]
             i += 1
-        for new in made:
+        for new in new_pairs:
             pair_counts[new] += count
             self._words_with[new].append(number)
-        return made
+        return new_pairs

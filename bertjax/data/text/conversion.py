@@ -24,7 +24,8 @@ FILES = {
     "merges.txt": "RobertaTokenizer",
 }
 _OF_ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
-_NORMAL_SCORE, _UNUSED_SCORE = 0.0, -100.0
+_NORMAL_SCORE = 0.0
+_UNUSED_SCORE = -100.0
 _CONTROL, _USER_DEFINED = 3, 4  # types of pieces
 _UNIGRAM, _BPE = 1, 2  # types of models
 _SPACE = "\u2581"
@@ -62,9 +63,9 @@ def is_convertible(path: Path) -> bool:
 
 def kind_of(path: Path) -> str:
     """Returns the class of transformers that opens a file. Without a known one in its folder, the name decides."""
-    stated = vocabularies.tokenizer_class(path.parent)
+    class_name = vocabularies.tokenizer_class(path.parent)
     # KoBERT is a BERT with a SentencePiece model.
-    return FILES.get(path.name, "XLNetTokenizer") if stated in ("", "BertTokenizer") else stated
+    return FILES.get(path.name, "XLNetTokenizer") if class_name in ("", "BertTokenizer") else class_name
 
 
 def read(path: Path) -> str:
@@ -74,10 +75,11 @@ def read(path: Path) -> str:
       UserError: if a file is missing or damaged, or files of its folder state a class of tokenizers or a setting that
         is not supported.
     """
-    folder, name = path.parent, kind_of(path)
-    known = _BYTE_LEVEL if path.name == "merges.txt" else tuple(_CLASSES)
-    if name not in known:
-        expected = f"for {path.name} one of {', '.join(known)}"
+    folder = path.parent
+    name = kind_of(path)
+    class_names = _BYTE_LEVEL if path.name == "merges.txt" else tuple(_CLASSES)
+    if name not in class_names:
+        expected = f"for {path.name} one of {', '.join(class_names)}"
         fix = "open the folder with transformers' AutoTokenizer, and save_pretrained it, which writes tokenizer.json"
         raise UserError(f"the tokenizer of {folder}", got=f"tokenizer_class {name}", expected=expected, fix=fix)
     config = vocabularies.read_json(folder / "tokenizer_config.json")
@@ -104,7 +106,8 @@ def _sentencepiece(path: Path, name: str, config: Mapping[str, Any]) -> Tokenize
     """Returns the tokenizer of a SentencePiece model, as a class of transformers opens it."""
     settings = {key: config.get(key, default) for key, default in _CLASSES[name].settings.items()}
     model = Message(vocabularies.read_bytes(path, "correct the path"), str(path))
-    trainer, charsmap = model.message(2), model.message(3).content(2)
+    trainer = model.message(2)
+    charsmap = model.message(3).content(2)
     pieces = model.messages(1)
     tokenizer = Tokenizer(_model([(piece.text(1), piece.number(2)) for piece in pieces], name, trainer, str(path)))
     added = [(piece.text(1), kind) for piece in pieces if (kind := piece.integer(3)) in (_CONTROL, _USER_DEFINED)]
@@ -124,13 +127,16 @@ def _model(pieces: Pieces, name: str, trainer: Message, where: str) -> models.Mo
     A character without a piece is unknown, as in the fast tokenizers of transformers, even if the file has tokens of
     bytes (`byte_fallback`, in DeBERTa-v3), into which the package sentencepiece would split it.
     """
-    kind, unk_id = trainer.integer(3, _UNIGRAM), trainer.integer(40)
+    kind = trainer.integer(3, _UNIGRAM)
+    unk_id = trainer.integer(40)
     if kind not in (_UNIGRAM, _BPE):
-        got, fix = f"a model of type {kind}", "use a folder with a tokenizer.json"
+        got = f"a model of type {kind}"
+        fix = "use a folder with a tokenizer.json"
         raise UserError(where, got=got, expected="a SentencePiece model of type unigram or bpe", fix=fix)
     merges = _merges(pieces) if kind == _BPE else []
     if name in ("XLMRobertaTokenizer", "CamembertTokenizer"):  # the ids of fairseq
-        pieces, unk_id = _of_fairseq(pieces, name), 3
+        pieces = _of_fairseq(pieces, name)
+        unk_id = 3
     elif name in ("AlbertTokenizer", "XLNetTokenizer"):  # a comma after a digit is a token of its own
         pieces = [
             (piece, score + _UNUSED_SCORE if piece.endswith(",") and piece[-2:-1].isdigit() else score)
@@ -144,24 +150,27 @@ def _model(pieces: Pieces, name: str, trainer: Message, where: str) -> models.Mo
 
 def _of_fairseq(pieces: Pieces, name: str) -> Pieces:
     """Returns the pieces with fairseq's special tokens. Those of CamemBERT hide tokens with the same names."""
-    pad, unk = ("<pad>", _NORMAL_SCORE), ("<unk>", _NORMAL_SCORE)
+    pad = ("<pad>", _NORMAL_SCORE)
+    unk = ("<unk>", _NORMAL_SCORE)
     if name == "XLMRobertaTokenizer":
-        first, rest = [("<s>", _NORMAL_SCORE), pad, ("</s>", _NORMAL_SCORE), unk], pieces[3:]
+        first = [("<s>", _NORMAL_SCORE), pad, ("</s>", _NORMAL_SCORE), unk]
+        rest = pieces[3:]
     else:
         names = ("<s>NOTUSED", "</s>NOTUSED")
-        start, end = ((each, _NORMAL_SCORE) for each in names)
-        first, rest = [start, pad, end, unk, ("<unk>NOTUSED", _UNUSED_SCORE)], pieces[1:]
+        start, end = ((token, _NORMAL_SCORE) for token in names)
+        first = [start, pad, end, unk, ("<unk>NOTUSED", _UNUSED_SCORE)]
+        rest = pieces[1:]
     return [*first, *rest, ("<mask>", _NORMAL_SCORE)]
 
 
 def _merges(pieces: Pieces) -> list[tuple[str, str]]:
     """Returns the merges of a BPE model: every split of a piece into two, by falling score of the piece."""
     vocab = {piece for piece, _ in pieces}
-    found = []
+    merges = []
     for piece, score in dict(pieces).items():
         splits = [(piece[:i], piece[i:]) for i in range(1, len(piece))]
-        found += [(score, len(left), len(right), (left, right)) for left, right in splits if {left, right} <= vocab]
-    return [merge for *_, merge in sorted(found, key=lambda each: each[:3], reverse=True)]
+        merges += [(score, len(left), len(right), (left, right)) for left, right in splits if {left, right} <= vocab]
+    return [merge for *_, merge in sorted(merges, key=lambda merge: merge[:3], reverse=True)]
 
 
 def _normalizers(name: str, settings: Mapping[str, Any], charsmap: bytes) -> list[normalizers.Normalizer]:
@@ -195,11 +204,11 @@ def _add_special(tokenizer: Tokenizer, folder: Path, name: str) -> None:
     ids = vocabularies.read_json(folder / "added_tokens.json")
     # As in transformers, only the mask token of DeBERTa does not include the space before it.
     tokens = sorted((names[role] for role in ROLES), key=lambda token: ids.get(token, math.inf))
-    known = {token for token in tokens if tokenizer.token_to_id(token) is not None}
-    wanted = [token for token in tokens if token in known or token in ids or token == names["mask"]]
+    in_vocabulary = {token for token in tokens if tokenizer.token_to_id(token) is not None}
+    wanted = [token for token in tokens if token in in_vocabulary or token in ids or token == names["mask"]]
     strips = name != "DebertaV2Tokenizer"
     tokenizer.add_special_tokens(
         [AddedToken(token, lstrip=strips and token == names["mask"], normalized=False) for token in wanted]
     )
-    stated = [Added(token, ids.get(token)) for token in wanted]
-    vocabularies.check_added(stated, tokenizer.get_vocab(with_added_tokens=True), str(folder / "added_tokens.json"))
+    added = [Added(token, ids.get(token)) for token in wanted]
+    vocabularies.check_added(added, tokenizer.get_vocab(with_added_tokens=True), str(folder / "added_tokens.json"))

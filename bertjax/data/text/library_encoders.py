@@ -113,7 +113,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
             tokenizer = tokenizer.with_added([token for token in added if token not in present])
             vocabularies.check_added(added, tokenizer._library.get_vocab(with_added_tokens=True), str(folder))
         kind = conversion.kind_of(path) if conversion.is_convertible(path) else vocabularies.tokenizer_class(folder)
-        step, ids = tokenizer._post_processor, (tokenizer.cls_id, tokenizer.sep_id)
+        step = tokenizer._post_processor
+        ids = (tokenizer.cls_id, tokenizer.sep_id)
         tokenizer.template = vocabularies.folder_template(folder, kind, step, *ids, tokenizer.vocab_size)
         return tokenizer
 
@@ -152,8 +153,10 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         ends = _after_dropped(starts, ends, is_space)
         visible = np.flatnonzero(~is_space)
         # The first visible character from each position on, and the end of the last one before it.
-        following, preceding = np.append(visible, size), np.append(0, visible + 1)
-        starts, ends = following[np.searchsorted(visible, starts)], preceding[np.searchsorted(visible, ends)]
+        following = np.append(visible, size)
+        preceding = np.append(0, visible + 1)
+        starts = following[np.searchsorted(visible, starts)]
+        ends = preceding[np.searchsorted(visible, ends)]
         # A space that the tokenizer puts before the text has the range of the first character.
         ends = np.where(self._is_blank[ids], np.minimum(starts, ends), ends)
         return Pieces(ids, starts, np.maximum.accumulate(ends))
@@ -166,7 +169,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
     @functools.cached_property
     def _with_masks(self) -> Library:
         """The tokenizer that finds the mask token in a text, and no other special token."""
-        tokenizer, mask = self._written(), self.special[-1]
+        tokenizer = self._written()
+        mask = self.special[-1]
         if all(token.content != mask for token in tokenizer.get_added_tokens_decoder().values()):
             tokenizer.add_special_tokens([AddedToken(mask, normalized=False)])
         return with_ordinary(tokenizer, self._ordinary - {mask})
@@ -263,19 +267,19 @@ def _parts(step: Mapping[str, Any] | None, key: str) -> Sequence[Mapping[str, An
     """Returns the steps of a sequence in a tokenizer.json, or a single step."""
     if step is None:
         return []
-    return [each for inner in step[key] for each in _parts(inner, key)] if step["type"] == "Sequence" else [step]
+    return [part for inner in step[key] for part in _parts(inner, key)] if step["type"] == "Sequence" else [step]
 
 
 def _names(special: Sequence[str], ids: Mapping[str, int], where: str, *, needs_unk: bool) -> tuple[str, ...]:
     """Returns the names of the special tokens, in the order of `ROLES`. Without unknown text, padding stands for it."""
-    found: list[str] = []
+    names: list[str] = []
     missing: list[str] = []
     for role, name, *usual in zip(ROLES, special, *_USUAL, strict=True):
         candidates = [name] if name else usual
-        candidates += found[:1] if role == "unk" and not needs_unk else []
-        known = next((each for each in candidates if each in ids), "")
-        found.append(known)
-        if not known:
+        candidates += names[:1] if role == "unk" and not needs_unk else []
+        token = next((name for name in candidates if name in ids), "")
+        names.append(token)
+        if not token:
             missing.append(f"{role}_token ({' or '.join(candidates)})")
     if missing:
         raise UserError(
@@ -285,7 +289,7 @@ def _names(special: Sequence[str], ids: Mapping[str, int], where: str, *, needs_
             fix="add the tokens to the vocabulary, or name others in tokenizer_config.json beside the file "
             '({"pad_token": ..., "mask_token": ...})',
         )
-    return tuple(found)
+    return tuple(names)
 
 
 def _by_id(ids: Mapping[str, int], where: str) -> tuple[str, ...]:
@@ -337,5 +341,5 @@ def _after_dropped(starts: np.ndarray, ends: np.ndarray, is_space: Bool[np.ndarr
     """Returns the ends of ranges, extended over characters that normalization drops or joins to those before them."""
     size = len(is_space)
     depth = np.bincount(starts, minlength=size + 1) - np.bincount(ends, minlength=size + 1)
-    kept = np.flatnonzero((np.cumsum(depth[:size]) > 0) | is_space)
-    return np.append(kept, size)[np.searchsorted(kept, ends)]
+    anchors = np.flatnonzero((np.cumsum(depth[:size]) > 0) | is_space)
+    return np.append(anchors, size)[np.searchsorted(anchors, ends)]

@@ -40,13 +40,16 @@ _SENTENCE_STARTERS = """
 """
 
 # Punctuation of other scripts that always ends a sentence, and the closing quotes and brackets that may follow it.
-_ENDS, _CLOSES = "。！？｡।॥؟۔።", "”’」』）】》〉\"')"
+_ENDS = "。！？｡।॥؟۔።"
+_CLOSES = "”’」』）】》〉\"')"
 _AFTER_END = re.compile(f"(?<=[{_ENDS}])(?![{_ENDS}{_CLOSES}])|(?<=[{_ENDS}][{_CLOSES}])(?![{_ENDS}{_CLOSES}])")
 
-_QUOTED, _TAIL = re.compile(f"[.!?\u2026][{_CLOSES}\\]}}]+$"), 16
+_QUOTED = re.compile(f"[.!?\u2026][{_CLOSES}\\]}}]+$")
+_TAIL = 16
 _ENDED = re.compile(f"[.!?\u2026{_ENDS}][{_CLOSES}\\]}}]*$")
 # Text counts as wrapped if at least this many line ends, and this fraction of all line ends, are within a sentence.
-_MIN_OPEN, _MIN_OPEN_SHARE = 2, 1 / 3
+_MIN_OPEN = 2
+_MIN_OPEN_SHARE = 1 / 3
 _FULL = 3 / 4  # a line of at least this fraction of the longest lines is full
 
 # Characters per call of NLTK, which raises an error after five seconds; a megabyte of periods would take longer.

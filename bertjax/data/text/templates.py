@@ -66,7 +66,8 @@ class Template:
     def processor(self, vocab: Sequence[str]) -> processors.TemplateProcessing:
         """Returns the template as the library implements it, for the tokens of a vocabulary."""
         start, between, end = ([vocab[token] for token in ids] for ids in (self.start, self.between, self.end))
-        first, second = ["$A:0", *between], [f"{piece}:{self.second_type}" for piece in ("$B", *end)]
+        first = ["$A:0", *between]
+        second = [f"{piece}:{self.second_type}" for piece in ("$B", *end)]
         names = {vocab[token]: token for token in (*self.start, *self.between, *self.end)}
         return processors.TemplateProcessing([*start, "$A:0", *end], [*start, *first, *second], [*names.items()])
 
@@ -96,10 +97,10 @@ def read_template(step: Any, size: int, where: str) -> Template | None:
     """
     try:
         steps = step["processors"] if step and step["type"] == "Sequence" else [step] if step else []
-        found = [each for each in steps if each["type"] != "ByteLevel"]  # which only changes offsets
-        if not found or all("Sequence" in piece for piece in found[0].get("pair", ({},))):  # the library's default
+        steps = [step for step in steps if step["type"] != "ByteLevel"]  # which only changes offsets
+        if not steps or all("Sequence" in piece for piece in steps[0].get("pair", ({},))):  # the library's default
             return None
-        (one,) = found
+        (one,) = steps
         template = _KINDS[one["type"]](one)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):  # of JSON of another form
         template = None

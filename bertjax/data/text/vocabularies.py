@@ -84,23 +84,24 @@ def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
       UserError: if a file is unreadable.
     """
     config = read_json(folder / "tokenizer_config.json")
-    found = {token["content"]: token for token in _read_library(folder).get("added_tokens") or ()}
-    stated, lists = config.get("added_tokens_decoder"), []
+    options = {token["content"]: token for token in _read_library(folder).get("added_tokens") or ()}
+    decoder = config.get("added_tokens_decoder")
+    lists = []
     for values in (config, read_json(folder / "special_tokens_map.json")):
         for more in (values.get("extra_special_tokens"), values.get("additional_special_tokens")):
             lists += [*(more.values() if isinstance(more, dict) else more or ())]
-    names = [each["content"] if isinstance(each, dict) else each for each in lists]
-    if stated is None:
+    names = [token["content"] if isinstance(token, dict) else token for token in lists]
+    if decoder is None:
         of_file = read_json(folder / "added_tokens.json").items()
-        found = {token: {"id": number, **_options(token in names)} for token, number in of_file} | found
+        options = {token: {"id": number, **_options(token in names)} for token, number in of_file} | options
     else:
-        found |= {token["content"]: {**token, "id": int(number)} for number, token in stated.items()}
-    found = {name: _options(is_special=True) for name in names} | found
+        options |= {token["content"]: {**token, "id": int(number)} for number, token in decoder.items()}
+    options = {name: _options(is_special=True) for name in names} | options
     ordinary = {*special, *SPECIALS, *OF_ROBERTA}
     keys = Added._fields[1:]
     added = [
         Added(name, **{key: token[key] for key in keys if key in token})
-        for name, token in found.items()
+        for name, token in options.items()
         if name not in ordinary
     ]
     return tuple(sorted(added, key=lambda token: (token.id is None, token.id)))
@@ -115,7 +116,8 @@ def check_added(added: Sequence[Added], ids: Mapping[str, int], where: str) -> N
     """Raises UserError if the ids of added tokens are not those that their files state."""
     for token in added:
         if token.id not in (None, ids[token.content]):
-            expected, fix = f"{ids[token.content]}, the next id of the vocabulary", "restore the files"
+            expected = f"{ids[token.content]}, the next id of the vocabulary"
+            fix = "restore the files"
             raise UserError(f"{where}: added token {token.content!r}", got=token.id, expected=expected, fix=fix)
 
 
@@ -188,13 +190,14 @@ def read_folder(
         model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese not split), or added
         tokens do not have the next ids.
     """
-    library, config = _read_library(folder), read_json(folder / "tokenizer_config.json")
+    library = _read_library(folder)
+    config = read_json(folder / "tokenizer_config.json")
     lowercase = _casing(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, lowercase)
     kind = tokenizer_class(folder)
     usual = _OF_MPNET if kind == "MPNetTokenizer" else SPECIALS
-    named = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
-    special = tuple(named[role] for role in ROLES)
+    names = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
+    special = tuple(names[role] for role in ROLES)
     path = folder / "vocab.txt"
     vocab = read_vocab(path, special) if path.exists() else _library_vocab(folder, library)
     ids = checked_ids(vocab, str(folder), special)
@@ -209,8 +212,8 @@ def read_folder(
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
     """Returns the length above which a word is [UNK]."""
-    stated = (library.get("model") or {}).get(_LONGEST), config.get(_LONGEST)
-    longest = next((value for value in stated if value is not None), TRANSFORMERS_WORD_CHARS)
+    lengths = (library.get("model") or {}).get(_LONGEST), config.get(_LONGEST)
+    longest = next((value for value in lengths if value is not None), TRANSFORMERS_WORD_CHARS)
     if type(longest) is not int or not 1 <= longest <= _MAX_INT:
         expected = f"a number from 1 to {_MAX_INT}"
         raise UserError(str(folder), got=f"{_LONGEST} {longest}", expected=expected, fix="restore the files")
@@ -245,30 +248,33 @@ def _read_library(folder: Path) -> dict[str, Any]:
     library = read_json(path)
     for part, kind in _LIBRARY_PARTS.items():
         if not isinstance(library.get(part) or kind(), kind):
-            got, expected = f"a JSON {type(library[part]).__name__}", f"a JSON {kind.__name__}"
+            got = f"a JSON {type(library[part]).__name__}"
+            expected = f"a JSON {kind.__name__}"
             raise UserError(f"{path}: {part}", got=got, expected=expected, fix="restore the file")
     for token in library.get("added_tokens") or ():
         if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            got, expected = f"{token}", "an object with the token as 'content'"
+            got = f"{token}"
+            expected = "an object with the token as 'content'"
             raise UserError(f"{path}: added_tokens", got=got, expected=expected, fix="restore the file")
     return library
 
 
 def states_casing(folder: Path) -> bool:
     """Returns whether a file of a Hugging Face folder states the casing. Raises UserError for unreadable files."""
-    library, config = _read_library(folder), read_json(folder / "tokenizer_config.json")
+    library = _read_library(folder)
+    config = read_json(folder / "tokenizer_config.json")
     return (config.get("do_lower_case"), (library.get("normalizer") or {}).get("lowercase")) != (None, None)
 
 
 def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> bool:
     """Returns whether a Hugging Face folder's tokenizer lowercases."""
     normalizer = library.get("normalizer") or {}
-    found = {
+    settings = {
         "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
         "strip_accents": (config.get("strip_accents"), normalizer.get("strip_accents")),
         "chinese": (config.get("tokenize_chinese_chars"), normalizer.get("handle_chinese_chars")),
     }
-    first = {key: next((v for v in values if v is not None), None) for key, values in found.items()}
+    first = {key: next((v for v in values if v is not None), None) for key, values in settings.items()}
     lowercase = default if first["lowercase"] is None else first["lowercase"]
     if not isinstance(lowercase, bool):
         raise UserError(
@@ -337,8 +343,8 @@ def _check_words(vocab: Sequence[str], what: str) -> None:
 def tokenizer_class(folder: Path) -> str:
     """Returns the class of transformers that the files of a folder state, without "Fast"; "" for none."""
     config = read_json(folder / "config.json")
-    stated = read_json(folder / "tokenizer_config.json").get("tokenizer_class"), config.get("tokenizer_class")
-    names = [str(name).removesuffix("Fast") for name in stated if name]
+    class_names = read_json(folder / "tokenizer_config.json").get("tokenizer_class"), config.get("tokenizer_class")
+    names = [str(name).removesuffix("Fast") for name in class_names if name]
     usual = _CLASSES.get(str(config.get("model_type")), "")
     return next((name for name in names if name not in _GENERIC_CLASSES), usual)
 

@@ -48,7 +48,8 @@ class AddedTokensConfig(Constrained, prefix="data"):
         twice = [token for token, count in Counter(self.add_tokens).items() if count > 1]
         expected = "different tokens, not empty, and without white space at their ends"
         self.check(not wrong + twice, "add_tokens", expected, got=f"{(wrong + twice)[:1]}", fix="correct the tokens")
-        is_given, fix = getattr(self, "vocab_file", ""), "set --config.init_from=FOLDER, or omit it"
+        is_given = getattr(self, "vocab_file", "")
+        fix = "set --config.init_from=FOLDER, or omit it"
         self.check(is_given or not self.add_tokens, "add_tokens", "a vocabulary to add tokens to", fix=fix)
 
 
@@ -60,19 +61,21 @@ def with_tokens(tokenizer: EncoderTokenizer, tokens: Sequence[str]) -> EncoderTo
     """
     if not tokens:
         return tokenizer
-    known, spaced = set(tokenizer.vocab), tokenizer.encode_batch([f" {token}" for token in tokens])
+    vocab = set(tokenizer.vocab)
+    spaced = tokenizer.encode_batch([f" {token}" for token in tokens])
     for token, ids in zip(tokens, spaced, strict=True):
-        if token in known or (len(ids) == 1 and ids[0] != tokenizer.unk_id):
-            got, expected = f"{token!r}, which the vocabulary has already", "tokens that the vocabulary lacks"
+        if token in vocab or (len(ids) == 1 and ids[0] != tokenizer.unk_id):
+            got = f"{token!r}, which the vocabulary has already"
+            expected = "tokens that the vocabulary lacks"
             raise UserError("config key data.add_tokens", got=got, expected=expected, fix="omit this token")
     size = tokenizer.vocab_size
-    found = tokenizer.with_added([Added(token, size + number) for number, token in enumerate(tokens)])
-    for number, (token, ids) in enumerate(zip(tokens, found.encode_batch(tokens), strict=True), size):
+    extended = tokenizer.with_added([Added(token, size + number) for number, token in enumerate(tokens)])
+    for number, (token, ids) in enumerate(zip(tokens, extended.encode_batch(tokens), strict=True), size):
         if ids != [number]:
-            got = f"{token!r}, which the vocabulary encodes as {' '.join(map(repr, found.names(ids)))}"
+            got = f"{token!r}, which the vocabulary encodes as {' '.join(map(repr, extended.names(ids)))}"
             expected = "tokens that remain different after normalization, such as lowercasing"
             raise UserError("config key data.add_tokens", got=got, expected=expected, fix="omit this token")
-    return found
+    return extended
 
 
 def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) -> EncoderTokenizer:
@@ -172,11 +175,11 @@ def _library(path: Path) -> Path | None:
     """Returns the file of a `LibraryEncoderTokenizer`; None for WordPiece and other files."""
     if not path.is_dir():
         return path if path.suffix == ".json" or conversion.is_convertible(path) else None
-    found = saved_file(path)
-    if found is None or conversion.is_convertible(found):
-        return found
-    is_wordpiece = found.name == "vocab.txt" or library_model(found) in ("", "WordPiece")
-    return None if is_wordpiece else found
+    file = saved_file(path)
+    if file is None or conversion.is_convertible(file):
+        return file
+    is_wordpiece = file.name == "vocab.txt" or library_model(file) in ("", "WordPiece")
+    return None if is_wordpiece else file
 
 
 def _check_casing(tokenizer: EncoderTokenizer, lowercase: bool, path: Path) -> None:

@@ -70,10 +70,10 @@ def most_frequent(paths: Sequence[Path], folder: Path) -> TrainingCounts:
             _write(_merged(group), path)
     characters: Counter[str] = Counter()
     words = track(_counting(_merged(paths), characters), "merging word counts", "word")
-    kept = dict(heapq.nsmallest(MAX_WORDS, words, key=_by_frequency))
-    if len(kept) == MAX_WORDS:
+    frequent = dict(heapq.nsmallest(MAX_WORDS, words, key=_by_frequency))
+    if len(frequent) == MAX_WORDS:
         _log.info("training on the %d most frequent words; rarer words contribute only their characters", MAX_WORDS)
-    return TrainingCounts(kept, characters)
+    return TrainingCounts(frequent, characters)
 
 
 def _counting(words: Iterable[WordCount], characters: Counter[str]) -> Iterator[WordCount]:

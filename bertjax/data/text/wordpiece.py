@@ -76,7 +76,8 @@ class WordPiece(EncoderTokenizer):
           UserError: if a special token is missing or a token occurs twice.
         """
         ids = vocabularies.checked_ids(vocab, "the vocabulary", special)
-        self.added, self._num_pieces = tuple(added), len(vocab)
+        self.added = tuple(added)
+        self._num_pieces = len(vocab)
         numbers = dict(ids)
         for token in self.added:
             numbers.setdefault(token.content, len(numbers))
@@ -189,7 +190,8 @@ class WordPiece(EncoderTokenizer):
         self, text: str, spans: Sequence[tuple[int, int, int]], encode: Callable[[str], list[int]]
     ) -> list[int]:
         """Returns the ids of the added tokens in a text, and those of the text between them by `encode`."""
-        ids, position = [], 0
+        ids = []
+        position = 0
         for token, start, end in spans:
             ids += [*encode(text[position:start]), token]
             position = end
@@ -219,7 +221,8 @@ class WordPiece(EncoderTokenizer):
 
     def encode_with_offsets(self, text: str) -> Pieces:
         """No range is empty."""
-        parts, position = [], 0
+        parts = []
+        position = 0
         for token, start, end in self._added_spans([text])[0]:
             parts.append(self._with_offsets(text[position:start], position))
             parts.append(Pieces(np.array([token], np.int32), np.array([start]), np.array([end])))

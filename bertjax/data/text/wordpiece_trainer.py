@@ -82,9 +82,9 @@ def _split_words(counts: Mapping[str, int], alphabet: Iterable[str]) -> Iterator
     pieces = {piece: piece for piece in alphabet}  # all words share one string object per character
     for word, count in counts.items():
         split = [pieces.get(word[0]), *(pieces.get(CONTINUATION + char) for char in word[1:])]
-        known = [piece for piece in split if piece is not None]
-        if len(known) == len(split) <= GOOGLE_WORD_CHARS:
-            yield known, count
+        characters = [piece for piece in split if piece is not None]
+        if len(characters) == len(split) <= GOOGLE_WORD_CHARS:
+            yield characters, count
 
 
 def _join(left: str, right: str) -> str:

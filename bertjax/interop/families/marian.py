@@ -249,34 +249,33 @@ class Folder(Published):
 
     @functools.cached_property
     def vocabularies(self) -> SavedVocabularies:
-        """See `Published.vocabularies`."""
         return open_vocabularies(self.path, lambda: open_tokenizers(self.path, self.config))
 
     @functools.cached_property
     def settings(self) -> Mapping[str, Any]:
-        """See `Published.settings`; those of generation_config.json."""
+        """The settings of generation_config.json."""
         values = read_generation(self.path)
         if not values:
             return {}
         if others := generation.unsupported(values):
             _log.warning("%s/%s has %s, which bertjax ignores", self.path, GENERATION_FILE, ", ".join(others))
         forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
-        unk_id, where = self.vocabularies.target.unk_id if forbids else None, str(self.path / GENERATION_FILE)
+        unk_id = self.vocabularies.target.unk_id if forbids else None
+        where = str(self.path / GENERATION_FILE)
         decoding = generation.from_generation(values, unk_id=unk_id, where=where)
         return {f"decoding.{key}": value for key, value in decoding.items()}
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """See `Published.rows`; only exports of bertjax state it."""
+        """The length of rows, which only exports of bertjax state."""
         path = self.path / CONFIG_FILE
         return json_files.fields(self.config, {"seq_len": (_SEQ_LEN, int)}, path) if _SEQ_LEN in self.config else {}
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-        """See `Published.translation`."""
-        values, special = read_config(self.config, self.path), read_special_ids(self.config, self.path)
+        values = read_config(self.config, self.path)
+        special = read_special_ids(self.config, self.path)
         start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
         return {"architecture": "transformer", "start_token": start}, determined(values), {}
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        """See `Published.load`."""
         return load(self.path, wanted, self.config), ()

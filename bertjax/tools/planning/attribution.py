@@ -24,7 +24,7 @@ _CASTS = {"copy", "transpose", "convert", "bitcast", "broadcast", "reshape", "sl
 _CASTS |= {"parameter", "constant", "tuple", "get-tuple-element", "copy-start", "slice-start", "bitcast-convert"}
 # The first rule of which an opcode is in the instruction, or whose pattern matches the name of an operation in it.
 _KINDS: tuple[tuple[str, set[str], str], ...] = (
-    ("communication", {*COLLECTIVES, *(f"{each}-start" for each in COLLECTIVES)}, ""),
+    ("communication", {*COLLECTIVES, *(f"{name}-start" for name in COLLECTIVES)}, ""),
     ("kernels", {"kernel"}, ""),  # flash attention
     ("matrix products", {"dot", "convolution", "product kernel"}, ""),
     ("optimizer", set(), r"\boptimizer\b"),
@@ -54,9 +54,9 @@ def part_of(inside: Computation, instruction: Instruction, contents: Content, ca
       contents: the instructions of a fusion, or the instruction.
       caller: the name of the loop or condition that the computation belongs to.
     """
-    names = [each.op_name for _, each in contents if each.opcode in ("dot", "convolution")]
+    names = [inner.op_name for _, inner in contents if inner.opcode in ("dot", "convolution")]
     names += [instruction.op_name]
-    names += [name for name, _ in collections.Counter(each.op_name for _, each in contents).most_common()]
+    names += [name for name, _ in collections.Counter(inner.op_name for _, inner in contents).most_common()]
     names += [*_names(inside, instruction, _producers), *_names(inside, instruction, _users), caller]
     for patterns in (_PARTS, _REST):
         for name in names:
@@ -67,8 +67,8 @@ def part_of(inside: Computation, instruction: Instruction, contents: Content, ca
 
 
 def _producers(inside: Computation, instruction: Instruction) -> Iterator[Instruction]:
-    found = (inside.instructions[name] for name in instruction.operands if name in inside.instructions)
-    return (each for each in found if each.opcode not in ("tuple", "constant"))  # all parts share these
+    sources = (inside.instructions[name] for name in instruction.operands if name in inside.instructions)
+    return (source for source in sources if source.opcode not in ("tuple", "constant"))  # all parts share these
 
 
 def _users(inside: Computation, instruction: Instruction) -> Iterator[Instruction]:
@@ -82,19 +82,19 @@ def _names(
     distance: int = _MAX_DISTANCE,
 ) -> Iterator[str]:
     """Yields the names of the next named instructions in one direction."""
-    for each in follow(inside, instruction):
-        if each.op_name:
-            yield each.op_name
+    for neighbor in follow(inside, instruction):
+        if neighbor.op_name:
+            yield neighbor.op_name
         elif distance:
-            yield from _names(inside, each, follow, distance - 1)
+            yield from _names(inside, neighbor, follow, distance - 1)
 
 
 def kind_of(instruction: Instruction, contents: Content) -> str:
     """Returns what an instruction does, such as "softmax"."""
-    opcodes = {_opcode(each) for _, each in contents}
+    opcodes = {_opcode(inner) for _, inner in contents}
     if all(shape.kind in ("u8", "u16", "u32", "u64") for shape in instruction.results):
         opcodes.add("unsigned numbers")
-    names = " ".join({instruction.op_name, *(each.op_name for _, each in contents)})
+    names = " ".join({instruction.op_name, *(inner.op_name for _, inner in contents)})
     for kind, marks, pattern in _KINDS:
         if opcodes & marks or (pattern and re.search(pattern, names)):
             return kind

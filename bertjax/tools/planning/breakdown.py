@@ -48,12 +48,12 @@ def break_down(costs: Costs, chip: Chip) -> list[Row]:
 
 def totals(rows: Sequence[Row], by: str) -> dict[str, Row]:
     """Returns the sums of rows by "part" or "kind", most bytes first."""
-    found: dict[str, Row] = {}
+    sums: dict[str, Row] = {}
     for row in rows:
-        total = found.setdefault(row[by], {"flops": 0.0, "hbm_bytes": 0, "compiler_seconds": 0.0})
+        total = sums.setdefault(row[by], {"flops": 0.0, "hbm_bytes": 0, "compiler_seconds": 0.0})
         for key in total:
             total[key] += row[key] or 0
-    return dict(sorted(found.items(), key=lambda item: -item[1]["hbm_bytes"]))
+    return dict(sorted(sums.items(), key=lambda item: -item[1]["hbm_bytes"]))
 
 
 def describe(record: Mapping[str, Any]) -> list[str]:

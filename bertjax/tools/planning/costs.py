@@ -105,7 +105,7 @@ class _Reader:
         if opcode == "conditional":
             branches = called(instruction, "branch_computations", "true_computation", "false_computation")
             costs = (self.computation(branch, instruction.op_name) for branch in branches)
-            return max(costs, key=lambda each: each.hbm_bytes)
+            return max(costs, key=lambda cost: cost.hbm_bytes)
         if opcode in ("call", "async-start"):
             (computation,) = called(instruction, "to_apply", "calls")
             return self.computation(computation, caller)
@@ -113,11 +113,11 @@ class _Reader:
         work = Work(
             attribution.part_of(inside, instruction, contents, caller),
             attribution.kind_of(instruction, contents),
-            sum(product_flops(*each) for each in contents),
+            sum(product_flops(*content) for content in contents),
             memory_traffic(self._program, inside, instruction),
             _cycles(instruction, contents),
             1,
-            any(is_unknown(each) for _, each in contents),
+            any(is_unknown(inner) for _, inner in contents),
         )
         return Costs([work], dict(self._collectives(contents)), 0)
 
@@ -133,15 +133,15 @@ class _Reader:
         costs = self.computation(body, loop.op_name)
         times = iterations or 1
         collectives = {
-            f"{loop.name}/{key}": each._replace(times=each.times * times) for key, each in costs.collectives.items()
+            f"{loop.name}/{key}": call._replace(times=call.times * times) for key, call in costs.collectives.items()
         }
         uncounted = costs.uncounted_loops + (iterations is None)
         return Costs([work._replace(times=work.times * times) for work in costs.works], collectives, uncounted)
 
     def _iterations(self, loop: Instruction) -> int | None:
         """A loop's number of iterations, from the compiler's note or from a condition on a counter that starts at 0."""
-        if found := re.search(r'"known_trip_count":\s*\{"n":\s*"(\d+)"', loop.rest):
-            return int(found[1])
+        if match := re.search(r'"known_trip_count":\s*\{"n":\s*"(\d+)"', loop.rest):
+            return int(match[1])
         (condition,) = self._program.called(loop, "condition")
         test = condition.root
         if test.opcode == "fusion":
@@ -161,7 +161,7 @@ class _Reader:
 
 def _cycles(instruction: Instruction, contents: attribution.Content) -> int | None:
     """The compiler's estimate. Copies that run beside other instructions, and collectives, count as 0."""
-    if found := _CYCLES.search(instruction.rest):
-        return int(found[1])
-    is_beside = any(each.opcode.endswith(("-start", "-done", *COLLECTIVES)) for _, each in contents)
+    if match := _CYCLES.search(instruction.rest):
+        return int(match[1])
+    is_beside = any(inner.opcode.endswith(("-start", "-done", *COLLECTIVES)) for _, inner in contents)
     return 0 if is_beside else None

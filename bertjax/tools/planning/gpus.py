@@ -191,8 +191,8 @@ def chip_of(device_kind: str) -> Chip | None:
 
     The driver may leave out the memory, which XLA's name has: "NVIDIA H200" is "NVIDIA H200 141GB HBM3e".
     """
-    known = (gpu for gpu in GPUS.values() if gpu.description["name"].strip('"').startswith(device_kind))
-    return next((_chip(gpu) for gpu in known), None)
+    matches = (gpu for gpu in GPUS.values() if gpu.description["name"].strip('"').startswith(device_kind))
+    return next((_chip(gpu) for gpu in matches), None)
 
 
 def _chip(gpu: Gpu) -> Chip:

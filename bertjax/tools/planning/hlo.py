@@ -60,22 +60,22 @@ class Instruction(NamedTuple):
 
     def called(self, *roles: str) -> list[str]:
         """The names of the computations in attributes such as `calls`, `body` and `branch_computations`."""
-        found = []
+        names = []
         for role in roles:
             for one, several in re.findall(rf"\b{role}=(?:%?([\w.-]+)|\{{([^}}]*)\}})", self.rest):
-                found += [one] if one else re.findall(r"[\w.-]+", several)
-        return found
+                names += [one] if one else re.findall(r"[\w.-]+", several)
+        return names
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
         """The numbers of an attribute such as `dimensions={0,1}`; empty if there is no such attribute."""
-        found = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
-        return _numbers(found[1]) if found else ()
+        match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
+        return _numbers(match[1]) if match else ()
 
     @property
     def op_name(self) -> str:
         """The name of the traced operation that the instruction comes from, with its modules; "" if unknown."""
-        found = _OP_NAME.search(self.rest)
-        return found[1] if found else ""
+        match = _OP_NAME.search(self.rest)
+        return match[1] if match else ""
 
     @property
     def is_alias(self) -> bool:
@@ -87,8 +87,8 @@ class Instruction(NamedTuple):
     @property
     def channel(self) -> str:
         """The identifier of a collective: its channel number, or its name if it has none."""
-        found = re.search(r"\bchannel_id=(\d+)", self.rest)
-        return found[1] if found else self.name
+        match = re.search(r"\bchannel_id=(\d+)", self.rest)
+        return match[1] if match else self.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Program(NamedTuple):
             yield inside, instruction
             return
         for computation in self.called(instruction, "calls"):
-            for each in computation.instructions.values():
-                yield from self.contents(computation, each)
+            for inner in computation.instructions.values():
+                yield from self.contents(computation, inner)
 
 
 def parse(text: str) -> Program:
@@ -163,9 +163,9 @@ def parse(text: str) -> Program:
             root = None
             entry = name if head[1] else entry
             computations[name] = Computation(name, lines)
-        elif name and (found := _ASSIGNMENT.match(line)):
-            instruction = _instruction(found[2], line[found.end() :])
-            if not found[1]:
+        elif name and (match := _ASSIGNMENT.match(line)):
+            instruction = _instruction(match[2], line[match.end() :])
+            if not match[1]:
                 lines[instruction.name] = instruction
             else:  # the root may not be the last line
                 root = instruction
@@ -178,7 +178,7 @@ def parse(text: str) -> Program:
 
 def _instruction(name: str, text: str) -> Instruction:
     end = _closing(text, 0) if text.startswith("(") else text.index(" ")
-    shapes = tuple(_shape(*found) for found in _ARRAY.findall(text[:end]))
+    shapes = tuple(_shape(*array) for array in _ARRAY.findall(text[:end]))
     opening = text.index("(", end)
     closing = _closing(text, opening)
     inside = text[opening + 1 : closing - 1]
@@ -191,10 +191,10 @@ def _instruction(name: str, text: str) -> Instruction:
 def _closing(text: str, opening: int) -> int:
     """The position after the parenthesis that closes the one at `opening`."""
     depth = 0
-    for found in re.compile(r"[()]").finditer(text, opening):
-        depth += 1 if found[0] == "(" else -1
+    for parenthesis in re.compile(r"[()]").finditer(text, opening):
+        depth += 1 if parenthesis[0] == "(" else -1
         if not depth:
-            return found.end()
+            return parenthesis.end()
     raise AssertionError(f"unbalanced parentheses: {text}")
 
 
@@ -207,8 +207,8 @@ def _shape(kind: str, dims: str, layout: str) -> Shape:
 def _num_stored(sizes: tuple[int, ...], layout: str) -> int:
     """The number of elements in memory: for `{1,0:T(8,128)}`, dimension 1 in multiples of 128 and 0 in those of 8."""
     stored = list(sizes)
-    if found := re.match(r"\{([\d,]+):T\(([\d,]+)\)", layout):
-        for axis, tile in zip(_numbers(found[1]), reversed(_numbers(found[2])), strict=False):
+    if match := re.match(r"\{([\d,]+):T\(([\d,]+)\)", layout):
+        for axis, tile in zip(_numbers(match[1]), reversed(_numbers(match[2])), strict=False):
             stored[axis] = -(-stored[axis] // tile) * tile
     return math.prod(stored)
 
@@ -223,13 +223,13 @@ def device_groups(instruction: Instruction, num_devices: int) -> tuple[tuple[int
     For a permutation, these are its pairs.
     """
     rest = instruction.rest
-    if found := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]+\})\}", rest):
-        return tuple(map(_numbers, re.findall(r"[\d,]*\d", found[1].replace("},{", " "))))
-    if found := _MESH.search(rest):
-        return _mesh_groups(*found.groups())
-    if found := re.search(r"replica_groups=(\[[^ ]*)", rest):
-        groups = _IOTA.match(found[1])
-        assert groups, found[1]
+    if match := re.search(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]+\})\}", rest):
+        return tuple(map(_numbers, re.findall(r"[\d,]*\d", match[1].replace("},{", " "))))
+    if match := _MESH.search(rest):
+        return _mesh_groups(*match.groups())
+    if match := re.search(r"replica_groups=(\[[^ ]*)", rest):
+        groups = _IOTA.match(match[1])
+        assert groups, match[1]
         return tuple(map(tuple, _iota(groups[2], groups[3]).reshape(_numbers(groups[1])).tolist()))
     return (tuple(range(num_devices)),)
 
@@ -249,8 +249,8 @@ def _mesh_groups(axes: str, ids: str | None, chosen: str) -> tuple[tuple[int, ..
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
     shape = tuple(sizes.values())
     order = np.arange(math.prod(shape))
-    if ids and (found := _IOTA.match(ids)):
-        order = _iota(found[1], found[3]).ravel()
+    if ids and (match := _IOTA.match(ids)):
+        order = _iota(match[1], match[3]).ravel()
     elif ids:
         order = np.array(_numbers(ids))
     first = np.indices(shape).reshape(len(shape), -1)  # of each device: the place of its group's first device

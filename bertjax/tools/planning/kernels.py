@@ -17,8 +17,8 @@ _TRITON = ("__gpu$xla.gpu.triton", "triton_kernel_call_ffi")  # until JAX 0.10.2
 
 def target(instruction: Instruction) -> str:
     """Returns the name of the library function that an instruction calls; "" for other instructions."""
-    found = _TARGET.search(instruction.rest) if instruction.opcode == "custom-call" else None
-    return found[1] if found else ""
+    match = _TARGET.search(instruction.rest) if instruction.opcode == "custom-call" else None
+    return match[1] if match else ""
 
 
 def is_custom(instruction: Instruction) -> bool:
@@ -57,8 +57,8 @@ def is_unknown(instruction: Instruction) -> bool:
 
 def _stated(instruction: Instruction) -> str:
     """The operations that a kernel states; "" if it states none."""
-    found = re.search(r'(?:"cost_estimate":\{"flops":"|\bflops=)(\d+)', instruction.rest)
-    return found[1] if found and is_custom(instruction) else ""
+    match = re.search(r'(?:"cost_estimate":\{"flops":"|\bflops=)(\d+)', instruction.rest)
+    return match[1] if match and is_custom(instruction) else ""
 
 
 def reads(instruction: Instruction, shapes: Sequence[Shape]) -> Sequence[int]:

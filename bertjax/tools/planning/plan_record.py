@@ -106,7 +106,7 @@ def _compile(
         "optimizer": _bytes_on_one(shapes.opt_state, shardings.opt_state),
         "batch": sum(x.size * x.dtype.itemsize for x in spec.values()) // (mesh.shape["data"] * mesh.shape["fsdp"]),
     }
-    known = sum(sizes.values())
+    argument_bytes = sum(sizes.values())
     _log.info("compiling for %d devices, mesh %s", mesh.size, dict(mesh.shape))
     began = time.monotonic()
     try:
@@ -114,15 +114,15 @@ def _compile(
             lowered = update.lower(shapes, dict(spec), steps.make_numbers(settings)(0, 1))
             program = lowered.compile(compiler_options=dict(options))
     except jax.errors.JaxRuntimeError as error:
-        temporary = _temporary(str(error), known)
+        temporary = _temporary(str(error), argument_bytes)
         if temporary is None:
             raise
-        sizes |= {"temporary": temporary, "total": known + temporary}
+        sizes |= {"temporary": temporary, "total": argument_bytes + temporary}
         return Compiled("", sizes, time.monotonic() - began)
     analysis = program.memory_analysis()
     sizes |= {
         "temporary": analysis.temp_size_in_bytes,
-        "padding": max(analysis.argument_size_in_bytes - known, 0),
+        "padding": max(analysis.argument_size_in_bytes - argument_bytes, 0),
         "output": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
         "program": analysis.generated_code_size_in_bytes,
     }
@@ -137,14 +137,14 @@ def _bytes_on_one(shapes: Any, shardings: Any) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(sizes))
 
 
-def _temporary(message: str, known: int) -> int | None:
+def _temporary(message: str, argument_bytes: int) -> int | None:
     """The bytes that a rejected program needs in addition to its arguments; None for another error message."""
-    found = _NEEDED.search(message)
-    if not found:
+    match = _NEEDED.search(message)
+    if not match:
         return None
-    number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
+    number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
     needed = int(float(number) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[unit])
-    return needed if found[1] else max(needed - known, 0)
+    return needed if match[1] else max(needed - argument_bytes, 0)
 
 
 def _times(record: Mapping[str, Any], costs: Costs | None, target: Target, mesh: Any) -> dict[str, Any]:
@@ -224,9 +224,9 @@ def describe(record: Mapping[str, Any]) -> list[str]:
     if record["compiler_seconds"]:
         lines.append(f"the compiler's own estimate, without communication: {1e3 * record['compiler_seconds']:.1f} ms")
     for kind, rows in record["collectives"].items():
-        for link, each in rows.items():
-            size = f"{each['bytes'] / 2**20:,.1f} MiB in {1e3 * each['seconds']:.1f} ms"
-            lines.append(f"{kind} over {link}: {each['count']} per step, {size}")
+        for link, row in rows.items():
+            size = f"{row['bytes'] / 2**20:,.1f} MiB in {1e3 * row['seconds']:.1f} ms"
+            lines.append(f"{kind} over {link}: {row['count']} per step, {size}")
     hours = f"{record['device_hours']:,.0f} device hours"
     run = f"{record['num_steps']:,} steps in {record['days']:.2f} days, {hours}, at best"
     return [*lines, f"{record['tokens_per_second']:,.0f} tokens per second, {run}", *breakdown.describe(record)]

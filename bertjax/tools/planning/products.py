@@ -49,5 +49,5 @@ def _num_valid_pairs(rest: str, dimension: int, size: int, kernel: int, result: 
 def _window_value(rest: str, name: str, dimension: int) -> str | None:
     """The value of a window attribute for one dimension, for example of `window={size=2x3 stride=1x2 pad=0_0x1_1}`."""
     window = re.search(r"window=\{([^}]*)\}", rest)
-    found = re.search(rf"\b{name}=([\d_x-]+)", window[1]) if window else None
-    return found[1].split("x")[dimension] if found else None
+    match = re.search(rf"\b{name}=([\d_x-]+)", window[1]) if window else None
+    return match[1].split("x")[dimension] if match else None

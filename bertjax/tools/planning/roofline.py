@@ -39,15 +39,15 @@ def collective_table(costs: Costs, target: Target, mesh: Mesh) -> Table:
     A row has the count, the bytes of results, the bytes that a device sends, and the seconds at the link's bandwidth.
     """
     table: Table = {}
-    for each in sorted(costs.collectives.values()):
-        link = _link(each, target, mesh)
-        row = table.setdefault(each.kind, {}).setdefault(
+    for collective in sorted(costs.collectives.values()):
+        link = _link(collective, target, mesh)
+        row = table.setdefault(collective.kind, {}).setdefault(
             link.name, {"count": 0, "bytes": 0, "sent_bytes": 0.0, "seconds": 0.0}
         )
-        row["count"] += each.times
-        row["bytes"] += each.times * each.num_bytes
-        row["sent_bytes"] += each.sent_bytes
-        row["seconds"] += each.sent_bytes / link.bandwidth
+        row["count"] += collective.times
+        row["bytes"] += collective.times * collective.num_bytes
+        row["sent_bytes"] += collective.sent_bytes
+        row["seconds"] += collective.sent_bytes / link.bandwidth
     return table
 
 

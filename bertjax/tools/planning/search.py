@@ -75,46 +75,47 @@ def search(config: Mapping[str, Any], build: Build, target: Target) -> dict[str,
       UserError: if no mesh divides the batch over the devices.
     """
     count = len(target.devices)
-    found = list(candidates(config, count))
-    if not found:
+    options = list(candidates(config, count))
+    if not options:
         raise UserError(
             "config key batch_size",
             got=config["batch_size"],
             expected=f"a multiple of {count}, the number of devices",
             fix=f"make it a multiple of {count}, or choose a smaller --topology",
         )
-    sizes = {remat: measure(config, build, remat, target) for remat in {candidate.remat for candidate in found}}
-    estimates = {each: estimate(each, sizes[each.remat], config["batch_size"], target) for each in found}
-    may_fit = [each for each in found if estimates[each][0] <= _SLACK * target.chip.hbm_bytes]
-    smallest = min(found, key=lambda each: estimates[each])
-    promising = sorted(may_fit or [smallest], key=lambda each: estimates[each][1])
-    _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(found), len(may_fit), NUM_COMPILED)
+    sizes = {remat: measure(config, build, remat, target) for remat in {candidate.remat for candidate in options}}
+    estimates = {
+        candidate: estimate(candidate, sizes[candidate.remat], config["batch_size"], target) for candidate in options
+    }
+    may_fit = [candidate for candidate in options if estimates[candidate][0] <= _SLACK * target.chip.hbm_bytes]
+    smallest = min(options, key=estimates.__getitem__)
+    promising = sorted(may_fit or [smallest], key=lambda candidate: estimates[candidate][1])
+    _log.info("%d candidates, %d of which may fit; at most %d are compiled", len(options), len(may_fit), NUM_COMPILED)
     records: dict[Candidate, dict[str, Any]] = {}
     refused = math.inf  # the lowest memory estimate of a candidate that did not fit
-    for each in promising:
-        if estimates[each][0] >= refused or len(records) == NUM_COMPILED:
+    for candidate in promising:
+        if estimates[candidate][0] >= refused or len(records) == NUM_COMPILED:
             continue
-        records[each] = plan(with_values(config, each), build, target)
-        _log.info("%s: %s", each.flags(), _verdict(records[each]))
-        if not records[each]["fits"]:
-            refused = min(refused, estimates[each][0])
-    return _best(records, len(found))
+        records[candidate] = plan(with_values(config, candidate), build, target)
+        _log.info("%s: %s", candidate.flags(), _verdict(records[candidate]))
+        if not records[candidate]["fits"]:
+            refused = min(refused, estimates[candidate][0])
+    return _best(records, len(options))
 
 
 def _best(records: Mapping[Candidate, dict[str, Any]], num_candidates: int) -> dict[str, Any]:
-    def order(each: Candidate) -> tuple[bool, float, int]:
-        record = records[each]
+    def order(candidate: Candidate) -> tuple[bool, float, int]:
+        record = records[candidate]
         return not record["fits"], record["step_seconds"] or 0.0, record["bytes_per_device"]["total"]
 
     best = min(records, key=order)
     for line in describe(records[best]):
         _log.info("%s", line)
     _log.info("%s: %s", "best" if records[best]["fits"] else "none fits; the closest is", best.flags())
-    shown = ("fits", "step_seconds", "bound")
     compiled = [
-        {"overrides": each.flags(), "total_bytes": record["bytes_per_device"]["total"]}
-        | {key: record[key] for key in shown}
-        for each, record in records.items()
+        {"overrides": candidate.flags(), "total_bytes": record["bytes_per_device"]["total"]}
+        | {key: record[key] for key in ("fits", "step_seconds", "bound")}
+        for candidate, record in records.items()
     ]
     return {**records[best], "overrides": best.flags(), "search": {"candidates": num_candidates, "compiled": compiled}}
 

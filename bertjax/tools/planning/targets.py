@@ -29,14 +29,14 @@ def num_devices(topology: str) -> int:
 
 def _parse(topology: str) -> tuple[ModuleType, str, tuple[int, ...]]:
     """The module for the kind of device, the name of the kind, and the shape."""
-    found = re.fullmatch(r"([\w-]+):(\d+(?:x\d+)*)", topology, re.ASCII)
-    if not found:
+    match = re.fullmatch(r"([\w-]+):(\d+(?:x\d+)*)", topology, re.ASCII)
+    if not match:
         raise _unknown(repr(topology) if topology else "none")
-    name = found[1]
-    shape = tuple(map(int, found[2].split("x")))
+    name = match[1]
+    shape = tuple(map(int, match[2].split("x")))
     kind = tpus if name in tpus.TPUS else gpus if name in gpus.GPUS else None
     if kind is None:
-        raise _unknown(f"'{topology}' (unknown device)", name, found[2])
+        raise _unknown(f"'{topology}' (unknown device)", name, match[2])
     kind.check_shape(name, shape)
     return kind, name, shape
 

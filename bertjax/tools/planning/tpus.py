@@ -132,19 +132,19 @@ def _check_libtpu() -> None:
     fix = "pip install -e '.[plan]'"
     if importlib.util.find_spec("libtpu") is None:
         raise UserError("--mode=plan", got="no libtpu", expected="libtpu, the TPU compiler (no TPU needed)", fix=fix)
-    found = importlib.metadata.version("libtpu")
-    if wanted and not found.startswith(wanted):
+    version = importlib.metadata.version("libtpu")
+    if wanted and not version.startswith(wanted):
         expected = f"{wanted}, which jax[tpu] {jax.__version__} pins"
-        raise UserError("libtpu", got=f"version {found}", expected=expected, fix=fix)
+        raise UserError("libtpu", got=f"version {version}", expected=expected, fix=fix)
 
 
 def pinned_libtpu(requirements: Sequence[str]) -> str:
     """Returns the version of libtpu in the extra `tpu` of JAX's requirements, without a final ".*"; "" for none."""
     versions = (re.match(r"libtpu\s*==\s*([\w.]+?)(?:\.\*)?\s*;\s*extra == [\"']tpu[\"']", r) for r in requirements)
-    return next((found[1] for found in versions if found), "")
+    return next((match[1] for match in versions if match), "")
 
 
-def link(tpu: Tpu, group: Sequence[Any], whole: Sequence[Any]) -> Link:
+def link(tpu: Tpu, group: Sequence[Any], slice_devices: Sequence[Any]) -> Link:
     """Returns the links of a chip that are busy at once when a group of devices communicates in rings.
 
     Each dimension of the grid that the group extends over contributes two links if its ends are linked, that is, if the
@@ -154,12 +154,12 @@ def link(tpu: Tpu, group: Sequence[Any], whole: Sequence[Any]) -> Link:
     Args:
       tpu: the kind of chip.
       group: the devices of the group.
-      whole: all devices of the slice.
+      slice_devices: all devices of the slice.
     """
     count = 0
     for dimension in range(tpu.dimensions):
         spanned = {device.coords[dimension] for device in group}
-        length = len({device.coords[dimension] for device in whole})
+        length = len({device.coords[dimension] for device in slice_devices})
         if len(spanned) > 1:
             count += 2 if len(spanned) == length and length % tpu.ring == 0 else 1
     count = max(count, 1)

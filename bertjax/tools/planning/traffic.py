@@ -67,11 +67,11 @@ def _read(program: Program, computation: Computation, name: str) -> int:
 def _written(program: Program, computation: Computation, fusion: Instruction) -> int:
     """Bytes that a fusion writes: only the new part of arrays updated in place, and nothing of unchanged ones."""
     root = computation.root
-    made = root.operands if root.opcode == "tuple" else (root.name,)
-    if len(made) != len(fusion.results):
-        made = (root.name,) * len(fusion.results)
+    outputs = root.operands if root.opcode == "tuple" else (root.name,)
+    if len(outputs) != len(fusion.results):
+        outputs = (root.name,) * len(fusion.results)
     total = 0
-    for shape, name in zip(fusion.results, made, strict=True):
+    for shape, name in zip(fusion.results, outputs, strict=True):
         origin = _origin(computation, name)
         maker = computation.instructions[origin.operands[0]] if origin.opcode == "get-tuple-element" else origin
         if not shape.is_in_hbm or kernels.is_workspace(maker, shape):

@@ -33,20 +33,20 @@ def table(
     for run, row in rows.items():
         first = {"text": run, "href": links.get(run)}
         cells.append([first, *(_cell(row.get(name), reference.get(name), best[name]) for name in names)])
-    return {"header": [{"title": "run"}, *map(titles.of, names)], "rows": [{"cells": each} for each in cells]}
+    return {"header": [{"title": "run"}, *map(titles.of, names)], "rows": [{"cells": row} for row in cells]}
 
 
 def _columns(rows: Mapping[str, Mapping[str, float | None]], main: str | None) -> list[str]:
     """Returns the metrics of the table: `main` first, then those of the validation split."""
     names = dict.fromkeys(name for row in rows.values() for name in row)
-    shown = [name for name in names if panels.is_primary(name)]
-    return sorted(shown, key=lambda name: (name != main, not name.startswith("valid/")))
+    return sorted(filter(panels.is_primary, names), key=lambda name: (name != main, not name.startswith("valid/")))
 
 
 def _best(name: str, values: Sequence[float | None]) -> float | None:
     """Returns the best of several values; None for a single value, or if the metric has no direction."""
-    direction, known = titles.direction(name), [value for value in values if value is not None and math.isfinite(value)]
-    return (min if direction == "lower" else max)(known) if direction and len(known) > 1 else None
+    direction = titles.direction(name)
+    numbers = [value for value in values if value is not None and math.isfinite(value)]
+    return (min if direction == "lower" else max)(numbers) if direction and len(numbers) > 1 else None
 
 
 def _cell(value: float | None, reference: float | None, best: float | None) -> dict[str, Any]:

@@ -84,14 +84,14 @@ def of_run(folder: Path) -> str:
         f"{n}. {name}" if len(chain) > 1 else name: phase
         for n, (name, phase) in enumerate(zip(names, panels.phases(chain), strict=True), 1)
     }
-    shown, environment = samples.read(folder), _environment(folder)
+    environment = _environment(folder)
     defaults = environment.get("defaults")
     sides = {"this run": run.config, **({"default": defaults} if defaults else {})}
     return _rendered(
         title=f"{run.config.get('experiment', 'run')}: {folder.resolve().name}",
         verdict=verdict.of_run(run, environment),
         runs=runs,
-        shown=shown,
+        samples=samples.read(folder),
         pairs=pairs.bars(run.final_metrics()),
         metrics=_metrics(run),
         rows=_rows(folder),
@@ -103,17 +103,17 @@ def of_run(folder: Path) -> str:
 
 def of_sweep(folder: Path) -> str:
     """Returns the page of a sweep or of several seeds: its table and a comparison of its runs."""
-    found = results.read(folder)
-    runs = {name: read_run(folder / place) for name, place in found.runs.items()}
-    pages = {name: place for name, place in found.runs.items() if (folder / place / NAME).exists()}
+    sweep = results.read(folder)
+    runs = {name: read_run(folder / place) for name, place in sweep.runs.items()}
+    pages = {name: place for name, place in sweep.runs.items() if (folder / place / NAME).exists()}
     return _compared(
         runs,
-        title=f"{found.title}: {folder.resolve().name}",
-        table=found.table,
-        summary=found.summary,
-        places=found.places,
+        title=f"{sweep.title}: {folder.resolve().name}",
+        table=sweep.table,
+        summary=sweep.summary,
+        places=sweep.places,
         links={name: f"{quote(place.as_posix())}/{NAME}" for name, place in pages.items()},
-        missing=found.missing,
+        missing=sweep.missing,
     )
 
 
@@ -153,8 +153,8 @@ def _compared(
 def _of_seeds(runs: Mapping[str, Run], summary: results.Summary, links: Mapping[str, str]) -> dict[str, Any]:
     """Returns the final metrics of seeds, with differences to their mean."""
     main = verdict.main_metric(next(iter(runs.values())))
-    found = comparison.table(summary.seeds, summary.means, main=main, links=links, deviations=summary.deviations)
-    return {**found, "id": "final-0", "note": f"Differences are to the mean. {summary.note}"}
+    metrics = comparison.table(summary.seeds, summary.means, main=main, links=links, deviations=summary.deviations)
+    return {**metrics, "id": "final-0", "note": f"Differences are to the mean. {summary.note}"}
 
 
 def _of_stages(
@@ -165,11 +165,12 @@ def _of_stages(
     for name, run in runs.items():
         stages.setdefault(places[name].stage if name in places else "", {})[name] = run
     for number, (stage, members) in enumerate(stages.items()):
-        first, rows = next(iter(members)), {name: run.final_metrics() for name, run in members.items()}
-        found = comparison.table(rows, rows[first], main=verdict.main_metric(members[first]), links=links)
+        first = next(iter(members))
+        rows = {name: run.final_metrics() for name, run in members.items()}
+        metrics = comparison.table(rows, rows[first], main=verdict.main_metric(members[first]), links=links)
         note = f"Differences are to {first}. Those of single runs include the variation between seeds."
         note = note if len(members) > 1 else ""
-        yield {**found, "id": f"final-{number}", "stage": stage, "note": note}
+        yield {**metrics, "id": f"final-{number}", "stage": stage, "note": note}
 
 
 def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
@@ -178,12 +179,11 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     context = {**parts, "curves": _curves(drawn)}
     data: dict[str, Any] = {"themes": {"light": drawing.config(drawing.LIGHT), "dark": drawing.config(drawing.DARK)}}
     data |= {"curves": drawn} if drawn["panels"] else {}
-    shown = parts.get("shown")
-    if shown:
-        context |= {"samples": shown.examples, "checkpoint": shown.checkpoint, "attention": bool(shown.attention)}
-        context["matrices"] = [{**matrix, **matrix["values"]} for matrix in shown.matrices]
-        data |= {"attention": list(shown.attention)} if shown.attention else {}
-        data |= {"matrices": [matrix["values"] for matrix in shown.matrices]} if shown.matrices else {}
+    if content := parts.get("samples"):
+        context |= {"samples": content.examples, "checkpoint": content.checkpoint, "attention": bool(content.attention)}
+        context["matrices"] = [{**matrix, **matrix["values"]} for matrix in content.matrices]
+        data |= {"attention": list(content.attention)} if content.attention else {}
+        data |= {"matrices": [matrix["values"] for matrix in content.matrices]} if content.matrices else {}
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
         context["goodput"] = {**parts["goodput"], **_table(("what", "seconds", "percent"), map(_row, rows))}
@@ -232,12 +232,14 @@ def _colored(names: Sequence[str]) -> list[dict[str, str]]:
 
 def _metrics(run: Run) -> dict[str, Any]:
     """Returns the first and the last value of each metric."""
-    last, rows = run.last_metrics(), []
-    known, levels = {name.partition("/")[2] for name in last}, run.levels()
+    last = run.last_metrics()
+    rows = []
+    metrics = {name.partition("/")[2] for name in last}
+    levels = run.levels()
     for name, (step, value) in sorted(last.items()):
         split, _, metric = name.partition("/")
         first = run.series(name)[0][1]
-        level = titles.baseline(metric, known) if metric in levels else None
+        level = titles.baseline(metric, metrics) if metric in levels else None
         title = f"{titles.title(level[0])}, {level[1]}" if level else titles.title(metric)
         texts = [title, titles.SPLITS.get(split, split), f"{value:.6g}", f"{step:,}", f"{first:.6g}", name]
         rows.append(_row(texts, (None, None, value, step, first, None)))
@@ -249,8 +251,8 @@ def _rows(folder: Path) -> dict[str, Any] | None:
     path = folder / _ROWS
     if not path.exists():
         return None
-    found = list(_leaves(read_object(path)))
-    rows = [_row([name, f"{value:,}"], (None, value)) for name, value in found if isinstance(value, int)]
+    leaves = list(_leaves(read_object(path)))
+    rows = [_row([name, f"{value:,}"], (None, value)) for name, value in leaves if isinstance(value, int)]
     return _table(("what", "number"), rows)
 
 
@@ -275,11 +277,10 @@ def _row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
 def _config(sides: Mapping[str, Mapping[str, Any]], note: str) -> dict[str, Any]:
     """Returns the keys that differ between configs, and all keys."""
     rows = configs.compared(sides)
-    every, differing = (
-        [_row((row.key, *row.values)) for row in kept] for kept in (rows, [r for r in rows if r.differs])
-    )
+    table = _table(("key", *sides), [_row((row.key, *row.values)) for row in rows])
+    differing = [_row((row.key, *row.values)) for row in rows if row.differs]
     note = f"{note}: {len(differing)} of {len(rows)}." if len(sides) > 1 else ""
-    return {**_table(("key", *sides), every), "differing": differing, "note": note}
+    return {**table, "differing": differing, "note": note}
 
 
 def _environment(folder: Path) -> dict[str, Any]:

@@ -27,11 +27,11 @@ def bars(metrics: Mapping[str, float]) -> dict[str, Any] | None:
     """
     rows = []
     for name, value in metrics.items():
-        if found := _ACCURACY.fullmatch(name):
-            title = (found["group"] or "all pairs").replace("_", " ")
+        if match := _ACCURACY.fullmatch(name):
+            title = (match["group"] or "all pairs").replace("_", " ")
             low, high = (100 * metrics.get(f"{name}_{end}", value) for end in ("low", "high"))
             total, shorter = (metrics.get(name.removesuffix("accuracy") + end) for end in ("total", "shorter_accuracy"))
             text = f"{100 * value:.1f} % ({low:.1f} to {high:.1f})" + (f", n = {total:,.0f}" if total else "")
-            row = {"title": title, "split": titles.SPLITS[found["split"]], "value": 100 * value, "text": text}
+            row = {"title": title, "split": titles.SPLITS[match["split"]], "value": 100 * value, "text": text}
             rows.append({**row, "low": low, "width": high - low, "shorter": shorter and 100 * shorter})
     return {"rows": rows} if rows else None

@@ -52,12 +52,13 @@ class Phase:
 
 def phases(chain: Sequence[Run]) -> list[Phase]:
     """Returns the runs of a chain. Each begins at the end of the run that it starts from."""
-    found, before = [], (0.0, 0.0, 0.0)
+    result = []
+    offset = (0.0, 0.0, 0.0)
     for run in chain:
-        found.append(Phase(run, before))
+        result.append(Phase(run, offset))
         ends = run.num_steps, run.tokens_seen()[-1][1], run.seconds_trained()[-1][1]
-        before = (before[0] + ends[0], before[1] + ends[1], before[2] + ends[2])
-    return found
+        offset = (offset[0] + ends[0], offset[1] + ends[1], offset[2] + ends[2])
+    return result
 
 
 def panels(runs: Mapping[str, Phase]) -> dict[str, Any]:
@@ -84,33 +85,32 @@ def _of_stage(stage: str, runs: Mapping[int, Run], allowed: int) -> Iterator[dic
     """Yields the panels of a stage. `runs` are its runs by number."""
     curves: dict[str, list[dict[str, Any]]] = {}
     levels: list[tuple[int, str, float]] = []
-    own = set() if all(run.losses_compare for run in runs.values()) else {"train/loss"}
+    by_split = set() if all(run.losses_compare for run in runs.values()) else {"train/loss"}
     for number, run in runs.items():
-        known = run.levels()
-        levels += [(number, name, value) for name, value in known.items()]
+        baselines = run.levels()
+        levels += [(number, name, value) for name, value in baselines.items()]
         for name, points in _series(run):
             split, _, metric = name.partition("/")
-            if split != "valid" or metric not in known:
+            if split != "valid" or metric not in baselines:
                 curve = {"run": number, "split": split, "points": points}
-                curves.setdefault(name if name in own else metric, []).append(curve)
+                curves.setdefault(name if name in by_split else metric, []).append(curve)
     names = sorted(curves, key=lambda metric: _rank(metric, curves[metric]))
-    found = {metric: _panel(stage, metric, curves[metric], allowed) for metric in names}
+    by_metric = {metric: _panel(stage, metric, curves[metric], allowed) for metric in names}
     for (name, value), numbers in _shared(levels).items():
-        place = titles.baseline(name, found)
-        if place:
+        if place := titles.baseline(name, by_metric):
             metric, label = place
             of_runs = numbers if len(numbers) < len(runs) else [None]
             line = {"name": label, "value": _rounded(value), "is_bound": label == titles.BOUND}
-            found[metric]["lines"] += [{"run": run, **line} for run in of_runs]
-    yield from found.values()
+            by_metric[metric]["lines"] += [{"run": run, **line} for run in of_runs]
+    yield from by_metric.values()
 
 
 def _shared(levels: Sequence[tuple[int, str, float]]) -> dict[tuple[str, float], list[int | None]]:
     """Returns the runs that have each baseline. Most baselines depend only on the data, so all runs share them."""
-    found: dict[tuple[str, float], list[int | None]] = {}
+    runs_of_level: dict[tuple[str, float], list[int | None]] = {}
     for number, name, value in levels:
-        found.setdefault((name, value), []).append(number)
-    return found
+        runs_of_level.setdefault((name, value), []).append(number)
+    return runs_of_level
 
 
 def _series(run: Run) -> Iterator[tuple[str, list[tuple[int, float]]]]:
@@ -154,12 +154,12 @@ def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, f
     """Returns about `most` points of a curve: its ends, and the lowest and highest point of each section."""
     if len(points) <= most:
         return list(points)
-    kept = {0, len(points) - 1}
+    indices = {0, len(points) - 1}
     for part in np.array_split(np.arange(len(points)), max(1, most // 2)):
         values = np.array([points[i][1] for i in part], float)
         if np.isfinite(values).any():
-            kept |= {int(part[np.nanargmin(values)]), int(part[np.nanargmax(values)])}
-    return [points[i] for i in sorted(kept)]
+            indices |= {int(part[np.nanargmin(values)]), int(part[np.nanargmax(values)])}
+    return [points[i] for i in sorted(indices)]
 
 
 def _rounded(value: float) -> float | None:

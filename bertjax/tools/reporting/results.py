@@ -68,8 +68,8 @@ def read(folder: Path) -> Results:
     sweep = read_object(folder / _SWEEP) if is_sweep else {}
     places = _places(folder, sweep)
     order = {name: number for number, name in enumerate(places)}
-    found = sorted((folder / "runs").glob("*")) if is_sweep else sorted(_seeds(folder), key=_number)
-    members = sorted(found, key=lambda path: order.get(path.name, len(order)))
+    folders = sorted((folder / "runs").glob("*")) if is_sweep else sorted(_seeds(folder), key=_number)
+    members = sorted(folders, key=lambda path: order.get(path.name, len(order)))
     ready = [path for path in members if (path / "config.json").exists() and _has_metrics(path)]
     missing = [path.name for path in members if path not in ready]
     if not ready:
@@ -89,15 +89,15 @@ def _places(folder: Path, sweep: Mapping[str, Any]) -> dict[str, Place]:
         names: dict[str, list[str]] = {}
         for held, name in sweep.get("names", {}).items():
             names.setdefault(held.rpartition("-")[0], []).append(name)
-        stages = [(row, *stage) for row, each in sweep.get("rows", {}).items() for stage in each.items()]
-        found: dict[str, Place] = {}
+        stages = [(row, *stage) for row, digests in sweep.get("rows", {}).items() for stage in digests.items()]
+        places: dict[str, Place] = {}
         for row, stage, content in stages:
             for name in names.get(content, ()):
-                found.setdefault(name, Place(row, stage))
+                places.setdefault(name, Place(row, stage))
     except AttributeError as error:
         expected, fix = "the rows and run names of a sweep", "start the same sweep again, which writes the file again"
         raise UserError(str(folder / _SWEEP), got=f"a malformed file ({error})", expected=expected, fix=fix) from error
-    return found
+    return places
 
 
 def _seeds(folder: Path) -> Iterator[Path]:
@@ -126,10 +126,8 @@ def _of_sweep(folder: Path) -> dict[str, Any] | None:
         or not isinstance(notes, list)
         or any(not isinstance(row, list) or len(row) != len(header) for row in rows)
     ):
-        expected, fix = (
-            "a header, rows of the same length, and notes",
-            "start the same sweep again, which writes the file again",
-        )
+        expected = "a header, rows of the same length, and notes"
+        fix = "start the same sweep again, which writes the file again"
         raise UserError(str(path), got="an incomplete table", expected=expected, fix=fix)
     cells = [{"cells": row} for row in rows]
     return {"header": [{"title": name} for name in header], "rows": cells, "notes": notes}
@@ -140,9 +138,10 @@ def _of_seeds(folder: Path) -> Summary | None:
     path = folder / _SEEDS
     if not path.exists():
         return None
-    found = read_object(path)
+    record = read_object(path)
     try:
-        steps, metrics = found["steps"], found["metrics"]
+        steps = record["steps"]
+        metrics = record["metrics"]
         values = {
             f"seed{seed}": {name: one["seeds"][seed] for name, one in metrics.items() if seed in one["seeds"]}
             for seed in steps

@@ -55,23 +55,11 @@ class Run:
             for record in self.records
             if "train/tokens_per_second" in record and "train/step_seconds" in record
         ]
-        seen = [(0, 0.0)]
-        before, total = 0, 0.0
-        for step, tokens_per_step in paced:
-            total += (step - before) * tokens_per_step
-            before = step
-            seen.append((step, total))
-        return seen
+        return _totals(paced)
 
     def seconds_trained(self) -> list[tuple[int, float]]:
         """Returns the seconds of training up to each step, without evaluation and saving; see `tokens_seen`."""
-        found = [(0, 0.0)]
-        before, total = 0, 0.0
-        for step, seconds in self.series("train/step_seconds"):
-            total += (step - before) * seconds
-            before = step
-            found.append((step, total))
-        return found
+        return _totals(self.series("train/step_seconds"))
 
     @property
     def is_finished(self) -> bool:
@@ -105,10 +93,10 @@ class Run:
 
     def levels(self) -> dict[str, float]:
         """Returns the baselines: validation metrics that are logged only at step 0, without the prefix of the split."""
-        found = {name for record in self.records if record["step"] > 0 for name in record}
+        later = {name for record in self.records if record["step"] > 0 for name in record}
         first = [record for record in self.records if record["step"] == 0]
         names = [(name, value) for record in first for name, value in _of_split(record, "valid/").items()]
-        return {name.removeprefix("valid/"): value for name, value in names if name not in found}
+        return {name.removeprefix("valid/"): value for name, value in names if name not in later}
 
     def last_metrics(self) -> dict[str, tuple[int, float]]:
         """Returns the last value of each metric, with its step: NAME -> (step, value)."""
@@ -120,22 +108,33 @@ class Run:
         }
 
 
+def _totals(amounts: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Returns the totals up to each step, from amounts per update. An amount counts for all updates since the last."""
+    totals = [(0, 0.0)]
+    for step, amount in amounts:
+        before, total = totals[-1]
+        totals.append((step, total + (step - before) * amount))
+    return totals
+
+
 def _of_split(record: Mapping[str, Any], split: str) -> dict[str, float]:
     return {name: value for name, value in record.items() if name.startswith(split)}
 
 
 def named(arguments: Sequence[str]) -> dict[str, Path]:
     """Returns folders by name, from arguments NAME=FOLDER or FOLDER. Raises UserError if two have the same name."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for argument in arguments:
         name, _, folder = argument.partition("=")
         if not (name and folder) or Path(argument).exists():  # the folder's name may contain "="
-            name, folder = Path(argument).name, argument
-        if name in found:
-            got, expected = f"{found[name]} and {folder}, both named {name}", "a different name for each run"
+            name = Path(argument).name
+            folder = argument
+        if name in folders:
+            got = f"{folders[name]} and {folder}, both named {name}"
+            expected = "a different name for each run"
             raise UserError("arguments", got=got, expected=expected, fix="write NAME=FOLDER")
-        found[name] = Path(folder)
-    return found
+        folders[name] = Path(folder)
+    return folders
 
 
 def read_run(folder: Path) -> Run:
@@ -199,10 +198,10 @@ def read_lines(path: Path, *, numbers: Sequence[str] = (), names: Sequence[str] 
 def read_object(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file. Raises UserError if the file is unreadable, incomplete or not an object."""
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError(f"a JSON {type(found).__name__}")
-        return found
+        value = json.loads(path.read_bytes())
+        if not isinstance(value, dict):
+            raise ValueError(f"a JSON {type(value).__name__}")
+        return value
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             str(path),

@@ -131,11 +131,11 @@ def _likeliest(mask: Mapping[str, Any]) -> str:
 
 def _label(record: Mapping[str, Any]) -> dict[str, Any]:
     """Adds the probabilities as bars, in descending order. A multi-label record has lists of labels."""
-    each = sorted(record.get("probabilities", {}).items(), key=lambda pair: -pair[1])
+    ranked = sorted(record.get("probabilities", {}).items(), key=lambda pair: -pair[1])
     predicted, right = record.get("labels", [record.get("label")]), record["reference"]
     sets = {"predicted": set(predicted), "right": set(right if isinstance(right, list) else [right])}
-    marks = [{name: label in members for name, members in sets.items()} for label, _ in each]
-    bars = zip(each, marks, strict=True)
+    marks = [{name: label in members for name, members in sets.items()} for label, _ in ranked]
+    bars = zip(ranked, marks, strict=True)
     return {**record, "bars": [{"label": label, "percent": round(100 * p, 1), **mark} for (label, p), mark in bars]}
 
 

@@ -52,7 +52,7 @@ def view(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Sentences whose indices are in "oracle" have the class "oracle".
     """
-    refused = {each["position"]: each for each in record["refused"]}
+    refused = {refusal["position"]: refusal for refusal in record["refused"]}
     places = {position: place for place, position in enumerate(record["positions"], 1)}
     scored = []
     for number, (text, score) in enumerate(zip(record["sentences"], record["scores"], strict=True)):

@@ -110,8 +110,8 @@ def direction(metric: str) -> str:
 
 def better(metric: str) -> str:
     """Returns "lower is better", "higher is better" or ""; see `direction`."""
-    found = direction(metric)
-    return found and f"{found} is better"
+    word = direction(metric)
+    return word and f"{word} is better"
 
 
 def of(name: str) -> dict[str, str]:
@@ -134,6 +134,6 @@ def baseline(name: str, metrics: Collection[str]) -> tuple[str, str] | None:
     """
     words = name.split("_")
     spans = [(start, end) for end in range(1, len(words) + 1) for start in range(end) if end - start < len(words)]
-    left = {"_".join(words[:start] + words[end:]): "_".join(words[start:end]) for start, end in spans}
-    metric = max((each for each in left if each in metrics), key=len, default=None)
-    return None if metric is None else (metric, _BASELINES.get(left[metric], left[metric].replace("_", " ")))
+    removed = {"_".join(words[:start] + words[end:]): "_".join(words[start:end]) for start, end in spans}
+    metric = max((remaining for remaining in removed if remaining in metrics), key=len, default=None)
+    return None if metric is None else (metric, _BASELINES.get(removed[metric], removed[metric].replace("_", " ")))

@@ -34,12 +34,12 @@ def main_metric(run: Run) -> str | None:
 def _baselines(run: Run) -> dict[str, _Baseline]:
     """Returns the baseline of each final metric that has one."""
     names = {name.removeprefix("valid/") for name in filter(panels.is_primary, run.final_metrics())}
-    found: dict[str, _Baseline] = {}
+    baselines: dict[str, _Baseline] = {}
     for level, value in run.levels().items():
         place = titles.baseline(level, names)
         if place and place[1] != titles.BOUND:
-            found.setdefault(f"valid/{place[0]}", _Baseline(place[1], value))
-    return found
+            baselines.setdefault(f"valid/{place[0]}", _Baseline(place[1], value))
+    return baselines
 
 
 def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,14 +52,14 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
         status = f"Stopped early: {steps:,} of {planned:,} steps"
     metrics, main, baselines = run.final_metrics(), main_metric(run), _baselines(run)
     evaluation = run.final_evaluation()
-    shown = [("Evaluated", f"step {evaluation['step']:,} of {steps:,}")] if evaluation else []
+    evaluated = [("Evaluated", f"step {evaluation['step']:,} of {steps:,}")] if evaluation else []
     others = [name for name in filter(panels.is_primary, metrics) if name != main]
     return {
         "status": status,
         "is_finished": run.is_finished,
         "main": main and _described(main, metrics[main], baselines.get(main)),
         "tiles": [_described(name, metrics[name], baselines.get(name)) for name in others[:_TILES]],
-        "facts": [*shown, *_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
+        "facts": [*evaluated, *_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
     }
 
 
@@ -76,7 +76,7 @@ def of_runs(
     """
     done, total = sum(run.is_finished for run in runs.values()), len(runs) + rest
     main = next(filter(None, map(main_metric, reversed([*runs.values()]))), None)
-    spent = [each["seconds"] for each in map(goodput.breakdown, runs.values()) if each]
+    spent = [breakdown["seconds"] for breakdown in map(goodput.breakdown, runs.values()) if breakdown]
     return {
         "status": f"{done} of {total} runs finished" if done < total else f"All {total} runs finished",
         "is_finished": done == total,
@@ -89,9 +89,9 @@ def of_runs(
 def _of_several(main: str, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
     """Returns the main metric of several runs, compared with the baselines of the runs that it is of."""
     if summary and (mean := summary.means.get(main)) is not None:
-        found = [each[main] for each in map(_baselines, runs.values()) if main in each]
-        level = sum(each.value for each in found) / max(len(found), 1)
-        baseline = _Baseline(found[0].title, level) if len(found) == len(runs) else None
+        levels = [baselines[main] for baselines in map(_baselines, runs.values()) if main in baselines]
+        level = sum(baseline.value for baseline in levels) / max(len(levels), 1)
+        baseline = _Baseline(levels[0].title, level) if len(levels) == len(runs) else None
         return {**_described(main, mean, baseline), "of": f"mean of {len(summary.seeds)} seeds"}
     values = {name: run.final_metrics().get(main, math.nan) for name, run in runs.items()}
     gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
@@ -114,23 +114,22 @@ def _sign(metric: str) -> int:
 
 def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Returns duration, devices, parameters and commit, if known. Equal values of several runs appear once."""
-    known = {
+    facts = {
         "Duration": [goodput.duration(sum(seconds))] if seconds else [],
         "Device": [devices(one["devices"]) for one in environments if one.get("devices")],
         "Parameters": [f"{one['parameters']:,}" for one in environments if one.get("parameters")],
         "Commit": [one["commit"] for one in environments if one.get("commit")],
     }
-    return [(name, ", ".join(dict.fromkeys(values))) for name, values in known.items() if values]
+    return [(name, ", ".join(dict.fromkeys(values))) for name, values in facts.items() if values]
 
 
 def _used(run: Run) -> list[tuple[str, str]]:
     """Returns what a run with a budget has used, and the budget."""
-    used = {
-        name.removeprefix(_USED): value for name, (_, value) in run.last_metrics().items() if name.startswith(_USED)
-    }
+    metrics = run.last_metrics()
+    spent = {name.removeprefix(_USED): metrics[name][1] for name in metrics if name.startswith(_USED)}
     budget = {name: value for name, value in (run.config.get("budget") or {}).items() if value}
-    listed = (", ".join(amount(*each) for each in values.items()) for values in (used, budget))
-    return list(zip(("Used", "Budget"), listed, strict=True)) if used else []
+    texts = (", ".join(amount(name, values[name]) for name in values) for values in (spent, budget))
+    return list(zip(("Used", "Budget"), texts, strict=True)) if spent else []
 
 
 def devices(counts: Mapping[str, int]) -> str:

@@ -52,7 +52,7 @@ class Options:
 
 def run(
     request: modes.Request,
-    given: dict[str, Any] | None,
+    config: dict[str, Any] | None,
     options: Options,
     load: Load,
     find: Callable[[str], modes.Experiment],
@@ -64,7 +64,7 @@ def run(
 
     Args:
       request: the request, in mode train.
-      given: the config of --config; an error if it is not None.
+      config: the config of --config; an error if it is not None.
       options: the sweep and how to run it.
       load: makes a config from arguments of `launch.py`.
       find: returns the experiment of a name.
@@ -73,7 +73,7 @@ def run(
     Raises:
       UserError: for an invalid sweep or config, before the first run starts.
     """
-    _check_alone(request, given)
+    _check_alone(request, config)
     choice(options.backend, BACKENDS, "--backend")
     if options.workers < 1:
         fix = "start with the number of devices"
@@ -110,8 +110,8 @@ def _run(
     return _conclude(request, sweep, runs, seeds, ended)
 
 
-def _check_alone(request: modes.Request, given: dict[str, Any] | None) -> None:
-    for flag, is_given in (("--config", given is not None), (f"--mode={request.mode}", request.mode != "train")):
+def _check_alone(request: modes.Request, config: dict[str, Any] | None) -> None:
+    for flag, is_given in (("--config", config is not None), (f"--mode={request.mode}", request.mode != "train")):
         if is_given:
             fix = "omit it; set values for all rows with --set=STAGE.KEY=VALUE"
             expected = "only --sweep, whose file determines the runs"
@@ -135,19 +135,19 @@ def _backend(
     return lambda runs: processes.in_jobs(runs, start, options.workers)
 
 
-def _parameters(given: Sequence[str]) -> dict[str, Any]:
+def _parameters(assignments: Sequence[str]) -> dict[str, Any]:
     """Parses submitit's parameters. Values that are valid JSON, such as numbers, are decoded."""
-    found = {}
-    for text in given:
+    parameters = {}
+    for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
             fix = "write for example --slurm=slurm_partition=gpu"
             raise UserError(f"--slurm={text}", got="no value", expected="NAME=VALUE", fix=fix)
         try:
-            found[name] = json.loads(value)
+            parameters[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            parameters[name] = value
+    return parameters
 
 
 def _commands(runs: Sequence[Run], program: Path) -> Iterator[str]:
@@ -169,19 +169,19 @@ def _conclude(
 ) -> modes.Outcome:
     """Writes the table of the available metrics, and logs failed runs and missing metrics."""
     failed = frozenset(one.run.folder for one in ended if one.error)
-    found = results.collect(sweep, runs, seeds, failed)
-    distributed.on_first_process(lambda: _write(request, sweep, found))
+    sweep_results = results.collect(sweep, runs, seeds, failed)
+    distributed.on_first_process(lambda: _write(request, sweep, sweep_results))
     if request.report:
         write_page(Path(request.workdir))
     went_wrong = running.log_failures(ended)
-    running.log_problems(found.problems)
-    return modes.Outcome.FAILED if went_wrong or found.problems else modes.Outcome.DONE
+    running.log_problems(sweep_results.problems)
+    return modes.Outcome.FAILED if went_wrong or sweep_results.problems else modes.Outcome.DONE
 
 
-def _write(request: modes.Request, sweep: Sweep, found: results.Results) -> None:
-    table = tables.make(sweep, found)
+def _write(request: modes.Request, sweep: Sweep, sweep_results: results.Results) -> None:
+    table = tables.make(sweep, sweep_results)
     forms = {"md": tables.as_markdown(table), "tex": tables.as_latex(table), "json": tables.as_json(table)}
-    forms["csv"] = tables.as_csv(sweep, found)
+    forms["csv"] = tables.as_csv(sweep, sweep_results)
     for suffix, text in forms.items():
         with completed(Path(request.workdir) / f"table.{suffix}") as partial:
             partial.write_text(text, encoding="utf-8")

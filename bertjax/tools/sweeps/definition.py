@@ -122,11 +122,11 @@ def load(spec: str) -> Sweep:
     name, _, variant = spec.partition(":")
     name = with_packaged(name)
     try:
-        found = importlib.util.spec_from_file_location("sweep", name)
-        if not found or not found.loader or not Path(name).exists():
+        module_spec = importlib.util.spec_from_file_location("sweep", name)
+        if not module_spec or not module_spec.loader or not Path(name).exists():
             raise FileNotFoundError(f"no Python file {name}")
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
+        module = importlib.util.module_from_spec(module_spec)
+        module_spec.loader.exec_module(module)
         values = module.get_sweep(variant)
     except UserError as error:
         raise error.within(f"--sweep={spec}") from error

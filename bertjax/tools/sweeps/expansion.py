@@ -93,25 +93,26 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NON
     Raises:
       UserError: for an unknown stage, an invalid value, or data that the user must name. The message names the row.
     """
-    given = [_parsed(sweep, text) for text in sets]
-    found: Recipes = {}
+    assignments = [_parsed(sweep, text) for text in sets]
+    by_stage: Recipes = {}
     for row in sweep.rows:
         for stage in sweep.stages:
-            values = _values(sweep, row, stage, given)
-            config = row.configs.get(stage.name, stage.config)
-            arguments = (f"--config={config}", *(f"--config.{key}={value}" for key, value in values.items()))
+            values = _values(sweep, row, stage, assignments)
+            config_file = row.configs.get(stage.name, stage.config)
+            arguments = (f"--config={config_file}", *(f"--config.{key}={value}" for key, value in values.items()))
             recorded, earlier = before.get((row.name, stage.name), ("", _NONE))
             try:
-                made = with_recorded(load(arguments), earlier)
+                config = with_recorded(load(arguments), earlier)
             except UserError as error:
                 raise error.within(f"row {row.name!r}, stage {stage.name}") from error
-            needed = found[row.name, stage.init_from].digest if stage.init_from else ""
-            digest = _digest_of(stage.name, made, needed, _lengths(made))
-            if _lengths(made) == _lengths(earlier) and recorded == (old := _digest_of(stage.name, made, needed, {})):
-                digest = old  # from older code, whose digests exclude epochs
-            found[row.name, stage.name] = Recipe(stage, arguments, made, digest)
-    _check_needs(sweep, found)
-    return found
+            needed = by_stage[row.name, stage.init_from].digest if stage.init_from else ""
+            digest = _digest_of(stage.name, config, needed, _lengths(config))
+            old_digest = _digest_of(stage.name, config, needed, {})  # of older code, without the epochs
+            if recorded == old_digest and _lengths(config) == _lengths(earlier):
+                digest = old_digest
+            by_stage[row.name, stage.name] = Recipe(stage, arguments, config, digest)
+    _check_needs(sweep, by_stage)
+    return by_stage
 
 
 def runs(
@@ -132,14 +133,14 @@ def runs(
         served.setdefault((recipes[key.row, key.stage].digest, key.seed), []).append(key)
     slugs = {row.name: row.slug for row in sweep.rows}
     folders: dict[Key, Path] = {}
-    found = []
+    sweep_runs = []
     for (digest, seed), keys in served.items():
         row = keys[0].row
         stage = sweep.stage(keys[0].stage)
         recipe = recipes[row, stage.name]
         shared = len({key.row for key in keys}) > 1
-        own = f"{stage.name}-{digest[:_DIGEST_LENGTH]}" if shared else f"{slugs[row]}-{stage.name}"
-        folder = workdir / "runs" / names.get(f"{digest}-{seed}", f"{own}-seed{seed}")
+        folder_name = f"{stage.name}-{digest[:_DIGEST_LENGTH]}" if shared else f"{slugs[row]}-{stage.name}"
+        folder = workdir / "runs" / names.get(f"{digest}-{seed}", f"{folder_name}-seed{seed}")
         folders |= dict.fromkeys(keys, folder)
         before = None
         if stage.init_from:
@@ -155,8 +156,8 @@ def runs(
             arguments.append(f"--config.data.prepared_dir={placed['data']['prepared_dir']}")
         arguments.append(f"--config.seed={seed}")
         metrics = tuple(metric.figure for metric in sweep.metrics if metric.stage == stage.name)
-        found.append(Run(folder, tuple(arguments), placed, before, tuple(keys), metrics))
-    return tuple(found)
+        sweep_runs.append(Run(folder, tuple(arguments), placed, before, tuple(keys), metrics))
+    return tuple(sweep_runs)
 
 
 def with_shared_rows(config: Mapping[str, Any], workdir: Path, folder: Path) -> dict[str, Any]:
@@ -227,15 +228,15 @@ def _check_pattern(pattern: str, names: Sequence[str], where: str) -> None:
         raise UserError(where, got=repr(pattern), expected=expected, fix=fix)
 
 
-def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict[str, str]:
+def _values(sweep: Sweep, row: Row, stage: Stage, assignments: Sequence[_Set]) -> dict[str, str]:
     """Returns the values set for a stage of a row by the sweep file or the user, as text for `launch.py`.
 
     The user cannot set a key for all rows that the row sets, because that would be a different ablation.
     """
     values = {key: _text(value, f"stage {stage.name!r}: {key}") for key, value in stage.overrides.items()}
-    by_user = [one for one in given if fnmatch.fnmatchcase(stage.name, one.pattern)]
+    by_user = [one for one in assignments if fnmatch.fnmatchcase(stage.name, one.pattern)]
     for_all = {one.key: one.value for one in by_user if not one.row}
-    own = {one.key: one.value for one in by_user if one.row and fnmatch.fnmatchcase(row.slug, one.row)}
+    for_row = {one.key: one.value for one in by_user if one.row and fnmatch.fnmatchcase(row.slug, one.row)}
     values |= for_all
     for name, value in row.overrides.items():
         pattern, _, key = name.partition(".")
@@ -251,7 +252,7 @@ def _values(sweep: Sweep, row: Row, stage: Stage, given: Sequence[_Set]) -> dict
                 fix=f"omit it, or set {row.slug}/{stage.name}.{key} for that row only",
             )
         values[key] = _text(value, where)
-    values |= own
+    values |= for_row
     for key in ("seed", *(["init_from"] if stage.init_from else [])):
         if key in values:
             got = f"the key {key} of stage {stage.name}"
@@ -295,12 +296,12 @@ def _placed(value: Any, workdir: str) -> Any:
     return value.replace(_WORKDIR, workdir) if isinstance(value, str) else value
 
 
-def _check_needs(sweep: Sweep, found: Recipes) -> None:
+def _check_needs(sweep: Sweep, by_stage: Recipes) -> None:
     """Raises UserError if a value that the user must set is missing."""
     missing: dict[str, str] = {}
     for name, what in sweep.needs.items():
         stage, *path = name.split(".")
-        without = [row for row in sweep.rows if _at(found[row.name, stage].config, path) in (None, "", [])]
+        without = [row for row in sweep.rows if _at(by_stage[row.name, stage].config, path) in (None, "", [])]
         alike = [row for row in sweep.rows if not _sets(row, stage, ".".join(path))]
         if alike and all(row in without for row in alike):
             missing[name] = what

@@ -15,24 +15,23 @@ _FILE = "sweep.json"
 
 def names(workdir: Path) -> Mapping[str, str]:
     """Returns the names of existing run folders, by `expansion.identity`."""
-    found: Mapping[str, str] = _read(workdir)["names"]
-    return found
+    return dict(_read(workdir)["names"])
 
 
 def recorded(workdir: Path) -> Before:
     """Returns the digest and the config recorded in the folder, by row and stage; see `Recipe.digest`."""
-    kept = _read(workdir)
+    record = _read(workdir)
     return {
-        (row, stage): (digest, kept["configs"][digest])
-        for row, of in kept["rows"].items()
+        (row, stage): (digest, record["configs"][digest])
+        for row, of in record["rows"].items()
         for stage, digest in of.items()
     }
 
 
 def first_seed(workdir: Path, seeds: Sequence[int]) -> int:
     """Returns the seed of stages with one seed: the recorded one, or else the first of `seeds`."""
-    kept = _read(workdir)["first_seed"]
-    return seeds[0] if kept is None else int(kept)
+    seed = _read(workdir)["first_seed"]
+    return seeds[0] if seed is None else int(seed)
 
 
 def check(workdir: Path, recipes: Recipes) -> None:
@@ -67,17 +66,17 @@ def save(workdir: Path, spec: str, recipes: Recipes, runs: tuple[Run, ...], firs
     rows: dict[str, dict[str, str]] = {}
     for (row, stage), recipe in recipes.items():
         rows.setdefault(row, {})[stage] = recipe.digest
-    given = {identity(recipes[key.row, key.stage], key.seed): run.name for run in runs for key in run.keys}
-    kept = {
+    new_names = {identity(recipes[key.row, key.stage], key.seed): run.name for run in runs for key in run.keys}
+    record = {
         "sweep": spec,
         "first_seed": first_seed,
         "rows": rows,
-        "names": {**names(workdir), **given},
+        "names": {**names(workdir), **new_names},
         "configs": {recipe.digest: recipe.config for recipe in recipes.values()},
     }
     workdir.mkdir(parents=True, exist_ok=True)
     with completed(workdir / _FILE) as partial:
-        partial.write_text(json.dumps(kept, indent=1) + "\n")
+        partial.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _read(workdir: Path) -> dict[str, Any]:
@@ -85,13 +84,13 @@ def _read(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         return {"first_seed": None, "rows": {}, "names": {}, "configs": {}}
     try:
-        kept = json.loads(path.read_text())
-        return {"first_seed": kept.get("first_seed"), **{key: dict(kept[key]) for key in ("rows", "names", "configs")}}
+        data = json.loads(path.read_text())
+        return {"first_seed": data.get("first_seed"), **{key: dict(data[key]) for key in ("rows", "names", "configs")}}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             str(path),
             got=f"an unreadable file ({error})",
-            expected="the record that a sweep writes",
+            expected="the data that a sweep writes",
             fix="delete it, and start the same sweep again",
         ) from error
 
@@ -100,10 +99,10 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Lists differing values of `checkpoint`, of the run's length in epochs and of early stopping."""
     keys = ("num_epochs", "warmup_fraction", *(("evaluate_every",) if new.get("evaluate_patience") else ()))
     one, two = (
-        {key: each.get(key) for key in keys}
-        | {"evaluate_patience": each.get("evaluate_patience", 0)}
-        | {f"checkpoint.{key}": value for key, value in each.get("checkpoint", {}).items()}
-        for each in (old, new)
+        {key: config.get(key) for key in keys}
+        | {"evaluate_patience": config.get("evaluate_patience", 0)}
+        | {f"checkpoint.{key}": value for key, value in config.get("checkpoint", {}).items()}
+        for config in (old, new)
     )
     return [
         f"{key}: {one.get(key)!r} before, {two.get(key)!r} now"

@@ -155,8 +155,8 @@ class _Child:
 def last_error(text: str) -> str:
     """Returns the last error in the output of `launch.py`, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (told or lines or [""])[-1]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or [""])[-1]
 
 
 def shares(count: int, cores: Sequence[int], devices: Sequence[str]) -> list[Share]:
@@ -180,9 +180,9 @@ def _cores() -> list[int]:
 
 def _devices(environment: Mapping[str, str]) -> list[str]:
     """Returns the NVIDIA devices that this process may use. A query to the driver would allocate device memory."""
-    named = environment.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name]
+    devices = environment.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None:
+        return [name for name in devices.split(",") if name]
     return sorted((path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")), key=int)
 
 
@@ -226,15 +226,15 @@ class Cluster:
 
     def __call__(self, run: Run, slot: int) -> Job:
         """Submits a run, unless its earlier job still exists."""
-        kept = self._folder / f"{run.name}.id"
-        if self._cluster == "slurm" and kept.exists():
-            before = self._submitit.SlurmJob(self._folder / "%j", kept.read_text())
+        id_file = self._folder / f"{run.name}.id"
+        if self._cluster == "slurm" and id_file.exists():
+            before = self._submitit.SlurmJob(self._folder / "%j", id_file.read_text())
             if not before.done(force_check=True):
                 return _Submitted(before)
         command = [sys.executable, str(self._program.absolute()), *run.command]
         self._executor.update_parameters(name=run.name)
         job = self._executor.submit(self._submitit.helpers.CommandFunction(command, cwd=Path.cwd()))
-        kept.write_text(job.job_id)
+        id_file.write_text(job.job_id)
         return _Submitted(job)
 
 

@@ -101,15 +101,15 @@ def collect(sweep: Sweep, runs: Sequence[Run], seeds: Sequence[int], failed: fro
     values: dict[tuple[str, str], dict[int, float]] = {}
     for metric in sweep.metrics:
         of_stage = seeds[:1] if sweep.stage(metric.stage).one_seed else seeds
-        found: dict[Path, float] = {}
+        score: dict[Path, float] = {}
         for run in (run for run in runs if run.folder in read and run.keys[0].stage == metric.stage):
             try:
-                found[run.folder] = _value(metric, read[run.folder])
+                score[run.folder] = _value(metric, read[run.folder])
             except UserError as error:
                 problems.append(f"{run.name}: {error}")
         for row in sweep.rows:
             folders = {seed: run_of(runs, row.name, metric.stage, seed).folder for seed in of_stage}
-            values[row.name, metric.name] = {seed: found[folder] for seed, folder in folders.items() if folder in found}
+            values[row.name, metric.name] = {seed: score[folder] for seed, folder in folders.items() if folder in score}
     costs = {row.name: _cost(sweep, runs, row.name, seeds, read) for row in sweep.rows}
     return Results(tuple(_lines(sweep, values, costs)), tuple(problems))
 
@@ -169,9 +169,9 @@ def _lines(
 
 
 def _best(metric: Metric, sweep: Sweep, metrics: Mapping[tuple[str, str], Statistics]) -> float | None:
-    found = [metrics[row.name, metric.name].mean for row in sweep.rows if (row.name, metric.name) in metrics]
-    known = [mean for mean in found if not math.isnan(mean)]
-    return (min if metric.is_lower_better else max)(known) if known else None
+    means = [metrics[row.name, metric.name].mean for row in sweep.rows if (row.name, metric.name) in metrics]
+    numbers = [mean for mean in means if not math.isnan(mean)]
+    return (min if metric.is_lower_better else max)(numbers) if numbers else None
 
 
 def _difference(score: Statistics | None, base: Mapping[int, float]) -> Difference | None:
@@ -188,11 +188,11 @@ def _cost(sweep: Sweep, runs: Sequence[Run], row: str, seeds: Sequence[int], rea
     parameters = None
     for seed in seeds:
         folders = [run_of(runs, row, stage.name, seed).folder for stage in sweep.stages]
-        found = [read[folder] for folder in folders if folder in read]
-        if len(found) < len(folders):
+        finished = [read[folder] for folder in folders if folder in read]
+        if len(finished) < len(folders):
             continue
-        minutes.append(sum(run.seconds_trained()[-1][1] for run in found) / 60)
-        tokens.append(sum(run.tokens_seen()[-1][1] for run in found))
+        minutes.append(sum(run.seconds_trained()[-1][1] for run in finished) / 60)
+        tokens.append(sum(run.tokens_seen()[-1][1] for run in finished))
         with contextlib.suppress(UserError):  # checkpoints may have been deleted
             parameters = checkpoints.num_parameters(folders[-1]) if parameters is None else parameters
     if not minutes:

@@ -111,13 +111,13 @@ def _trained(run: Run, request: modes.Request, find: Callable[[str], modes.Exper
     try:
         # Each run records a command that starts it alone, if such a command exists.
         started = {"command": modes.command(request.program, run.command)} if run.arguments else request.started
-        own = dataclasses.replace(request, workdir=str(run.folder), started=started)
-        outcome = modes.run(own, dict(run.config), find)
+        run_request = dataclasses.replace(request, workdir=str(run.folder), started=started)
+        outcome = modes.run(run_request, dict(run.config), find)
     except Exception as error:  # the other runs continue
-        told = as_user_error(error, str(run.folder))
-        if told is None:
+        user_error = as_user_error(error, str(run.folder))
+        if user_error is None:
             _log.exception("run %s failed", run.name)
-        return str(told or f"{type(error).__name__}: {error}")
+        return str(user_error or f"{type(error).__name__}: {error}")
     if outcome is modes.Outcome.STOPPED:
         raise StoppedError
     return ""

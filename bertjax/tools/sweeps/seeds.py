@@ -19,14 +19,14 @@ from bertjax.tools.sweeps.evaluations import Evaluation, Statistics, evaluation,
 from bertjax.tools.sweeps.expansion import Key, Run, with_shared_rows
 
 
-def parse_seeds(given: str) -> tuple[int, ...]:
+def parse_seeds(text: str) -> tuple[int, ...]:
     """Parses a list such as "0,1,2". Raises UserError unless the seeds are different integers from 0 to 2**32 - 1."""
-    parts = [part.strip() for part in given.split(",")]
+    parts = [part.strip() for part in text.split(",")]
     seeds = tuple(int(part) for part in parts if part.isascii() and part.isdecimal())
     if len(seeds) < len(parts) or len(set(seeds)) < len(seeds) or max(seeds) >= 2**32:
         raise UserError(
             "--seeds",
-            got=repr(given),
+            got=repr(text),
             expected="different integers from 0 to 2**32 - 1, separated by commas",
             fix="write for example --seeds=0,1,2",
         )
@@ -35,7 +35,7 @@ def parse_seeds(given: str) -> tuple[int, ...]:
 
 def train_seeds(
     request: modes.Request,
-    given: dict[str, Any] | None,
+    new_config: dict[str, Any] | None,
     find: Callable[[str], modes.Experiment],
     seeds: str,
     overridden: Sequence[str],
@@ -47,7 +47,7 @@ def train_seeds(
 
     Args:
       request: the request; its folder contains the folders of all seeds.
-      given: the config.
+      new_config: the config.
       find: returns the experiment of a name.
       seeds: the list of seeds.
       overridden: the config keys that the command line sets.
@@ -57,7 +57,7 @@ def train_seeds(
     """
     numbers = parse_seeds(seeds)
     _check_alone(request.mode, overridden)
-    config = modes.config_of(request, given)
+    config = modes.config_of(request, new_config)
     folders = {seed: Path(request.workdir) / f"seed{seed}" for seed in numbers}
     runs = [
         Run(
@@ -107,12 +107,12 @@ def as_json(evaluations: Mapping[int, Evaluation], summary: Mapping[str, Statist
     """Returns the contents of `seeds.json`; null stands for NaN and infinity."""
     metrics = {
         name: {
-            "seeds": {str(seed): _finite(value) for seed, value in each.seeds.items()},
-            "mean": _finite(each.mean),
-            "std": _finite(each.std),
-            "n": len(each.seeds),
+            "seeds": {str(seed): _finite(value) for seed, value in metric.seeds.items()},
+            "mean": _finite(metric.mean),
+            "std": _finite(metric.std),
+            "n": len(metric.seeds),
         }
-        for name, each in summary.items()
+        for name, metric in summary.items()
     }
     return {"steps": {str(seed): one.step for seed, one in evaluations.items()}, "metrics": metrics}
 
@@ -125,10 +125,10 @@ def table(evaluations: Mapping[int, Evaluation], summary: Mapping[str, Statistic
     """Returns a table with a line per seed, then mean, standard deviation and count, and a column per metric."""
     rows = [["seed", "step", *summary]]
     for seed, one in evaluations.items():
-        rows.append([str(seed), str(one.step), *(_digits(each.seeds.get(seed)) for each in summary.values())])
-    rows.append(["mean", "", *(_digits(each.mean) for each in summary.values())])
-    rows.append(["std", "", *(_digits(each.std) for each in summary.values())])
-    rows.append(["n", "", *(str(len(each.seeds)) for each in summary.values())])
+        rows.append([str(seed), str(one.step), *(_digits(metric.seeds.get(seed)) for metric in summary.values())])
+    rows.append(["mean", "", *(_digits(metric.mean) for metric in summary.values())])
+    rows.append(["std", "", *(_digits(metric.std) for metric in summary.values())])
+    rows.append(["n", "", *(str(len(metric.seeds)) for metric in summary.values())])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(lines) + "\n"

@@ -165,7 +165,7 @@ def test_a_program_that_exceeds_the_memory(here, monkeypatch):
     ],
 )
 def test_needed_memory_in_the_compilers_message(message, temporary):
-    assert plan_record._temporary(message, known=1000) == temporary
+    assert plan_record._temporary(message, argument_bytes=1000) == temporary
 
 
 # Tests of the search.

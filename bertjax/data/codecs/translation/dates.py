@@ -30,7 +30,8 @@ _Form = Literal["full", "long", "medium", "short"]
 # medium and the long form of a date in May are the same.
 _FORMS: tuple[tuple[_Form, _Form], ...] = (("full", "full"), ("long", "long"), ("medium", "long"), ("short", "short"))
 
-_FIRST, _LAST = np.datetime64("1900-01-01"), np.datetime64("2099-12-31")
+_FIRST = np.datetime64("1900-01-01")
+_LAST = np.datetime64("2099-12-31")
 # These years show all months, days and weekdays of a form, and, by their centuries, whether it omits the century.
 _SAMPLE_YEARS = (1912, 2012)
 _BLOCK = 1024  # pairs per draw
@@ -51,10 +52,8 @@ class DatesConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ok, fix = (
-            0 < len(self.target_locales) == len(set(self.target_locales)),
-            "use for example ('ko',) or ('de', 'ko')",
-        )
+        ok = 0 < len(self.target_locales) == len(set(self.target_locales))
+        fix = "use for example ('ko',) or ('de', 'ko')"
         self.check(ok, "target_locales", "one locale or several different ones", fix=fix)
 
 
@@ -117,7 +116,8 @@ class DatePairs:
     def _pair(self, day: int, target: int, form: int, index: int) -> Pair:
         date = datetime.date.fromordinal(day)
         source_form, target_form = self._forms[target][form]
-        source, target_locale = self._locales[0], self._locales[1 + target]
+        source = self._locales[0]
+        target_locale = self._locales[1 + target]
         return Pair(
             self._prefixes[target] + source_form.apply(date, source),
             target_form.apply(date, target_locale),
@@ -138,11 +138,11 @@ def _locale(name: str, key: str) -> babel.Locale:
 
 def _near(name: str) -> list[str]:
     """Returns similar locales: by the English name of the language, then by language code, then by the whole name."""
-    known = localedata.locale_identifiers()
-    languages = {title.lower(): code for code, title in babel.Locale("en").languages.items() if code in known}
-    named = [languages[title] for title in difflib.get_close_matches(name.lower(), languages, n=2, cutoff=0.8)]
-    first = [code for code in known if code == name.split("_")[0]]
-    return list(dict.fromkeys([*named, *first, *difflib.get_close_matches(name, known, n=5, cutoff=0.4)]))[:5]
+    locales = localedata.locale_identifiers()
+    languages = {title.lower(): code for code, title in babel.Locale("en").languages.items() if code in locales}
+    by_language = [languages[title] for title in difflib.get_close_matches(name.lower(), languages, n=2, cutoff=0.8)]
+    first = [code for code in locales if code == name.split("_")[0]]
+    return list(dict.fromkeys([*by_language, *first, *difflib.get_close_matches(name, locales, n=5, cutoff=0.4)]))[:5]
 
 
 def _days(split: str) -> Int64[np.ndarray, " n"]:
@@ -165,11 +165,12 @@ def _determined_forms(
     """Returns the forms whose source texts determine their targets, also among the texts of all returned forms."""
     starts = [datetime.date(year, 1, 1) for year in _SAMPLE_YEARS]
     dates = [start + datetime.timedelta(days) for start in starts for days in range(366)]
-    forms, known = [], dict[str, str]()
+    forms = []
+    targets = dict[str, str]()
     for source_name, target_name in _FORMS:
         form = get_date_format(source_name, source), get_date_format(target_name, target)
         pairs = {(form[0].apply(date, source), form[1].apply(date, target)) for date in dates}
-        if len(dict(pairs)) == len(pairs) and all(known.get(text, other) == other for text, other in pairs):
-            known.update(pairs)
+        if len(dict(pairs)) == len(pairs) and all(targets.get(text, other) == other for text, other in pairs):
+            targets.update(pairs)
             forms.append(form)
     return tuple(forms)

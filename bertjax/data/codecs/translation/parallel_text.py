@@ -75,7 +75,8 @@ class ParallelTextConfig(Constrained, prefix="data"):
         if columns[1] and columns[0] in ("", columns[1]):
             raise self._bad_columns()
         for source, target in (_KEYS["valid"], _KEYS["test"]):
-            ok, got = getattr(self, source) or not getattr(self, target), f"nothing, but data.{target}"
+            ok = getattr(self, source) or not getattr(self, target)
+            got = f"nothing, but data.{target}"
             fix = f"set --config.data.{source}=FILE, or set data.{target} to ''"
             got = f"{got}={getattr(self, target)}"
             self.check(ok, source, "the sources of the targets", got=got, fix=fix)
@@ -138,7 +139,9 @@ class ParallelText:
         Raises:
           UserError: if sources do not exist or do not fit together.
         """
-        self._config, self._split, self._seed = config, split, seed
+        self._config = config
+        self._split = split
+        self._seed = seed
         self._is_divided = split != "test" and not config.valid_source
         if self._is_divided:
             check_split(config.valid_source, config.valid_fraction)
@@ -163,7 +166,8 @@ class ParallelText:
             total += 1
             if not self._is_divided or self._is_of_split(pair):
                 count += 1
-                source, target = part.source_prefix + pair.source, part.target_prefix + pair.target
+                source = part.source_prefix + pair.source
+                target = part.target_prefix + pair.target
                 yield pair._replace(source=source, target=target)
         if not count:
             among, rule = (f" among {total}", "; pairs with the same source share a split") if total else ("", "")
@@ -179,7 +183,8 @@ class ParallelText:
     def _is_of_split(self, pair: Pair) -> bool:
         """Decides by the source text, so that all its translations are in one split."""
         held_out = partial(is_held_out, fraction=self._config.valid_fraction, seed=self._seed)
-        is_valid, is_out = self._split == "valid", held_out(pair.source)
+        is_valid = self._split == "valid"
+        is_out = held_out(pair.source)
         if is_valid or is_out:
             return is_valid and is_out
         is_several = any(len({*prefixes}) > 1 for prefixes in (self._config.source_prefix, self._config.target_prefix))
@@ -219,7 +224,8 @@ class ParallelText:
             raise UserError(f"config key data.{self._keys[0]}", got=self._source, expected="two columns", fix=fix)
 
     def _make_parts(self) -> list[_Part]:
-        sources, targets = _split_names(self._source), _split_names(self._target)
+        sources = _split_names(self._source)
+        targets = _split_names(self._target)
         references: tuple[str, ...] = ()
         if len(sources) == 1 and not self._is_for_training:
             targets, references = targets[:1], tuple(targets[1:])
@@ -260,7 +266,7 @@ class ParallelText:
 
     def _aligned_files(self) -> list[tuple[tuple[Path, ...], _Part]]:
         """Returns the files of both sides, and those of further references, in aligned order."""
-        found = []
+        pairs = []
         for part in self._parts:
             source, target = (f"data.{key}" for key in self._keys)
             targets = (part.target, *part.references)
@@ -274,19 +280,21 @@ class ParallelText:
                     expected="the same number on both sides",
                     fix="correct the globs, or name each file",
                 )
-            found += [(files, part) for files in zip(*sides, strict=True)]
+            pairs += [(files, part) for files in zip(*sides, strict=True)]
         seen: set[tuple[Path, ...]] = set()
-        for files, _ in found:
+        for files, _ in pairs:
             if files in seen or len({*files[1:]}) < len(files) - 1:
                 fix = "remove the repetition, or the glob that also matches it"
-                what, got = f"config key data.{self._keys[0]}={self._source}", " with ".join(map(str, files))
+                what = f"config key data.{self._keys[0]}={self._source}"
+                got = " with ".join(map(str, files))
                 raise UserError(what, got=f"{got} twice", expected="each pair of files once", fix=fix)
             seen.add(files)
-        return found
+        return pairs
 
     def _all_pairs(self, bad_rows: BadRows) -> Iterator[tuple[Pair, _Part]]:
         """Yields the pairs, without prefixes."""
-        config, key = self._config, f"data.{self._keys[0]}"
+        config = self._config
+        key = f"data.{self._keys[0]}"
         for files, part in self._files:
             for pair in bad_rows.sift(map(_aligned_pair, _aligned(files))):
                 yield pair, part
@@ -321,10 +329,10 @@ def _fingerprint(source: str, key: str) -> list[Any]:
 def _aligned(files: Sequence[Path]) -> Iterator[tuple[Line, ...]]:
     """Yields the lines of several files together. Raises UserError if one file ends before another."""
     sides = [lines.read_lines(path, MAX_LINE_BYTES) for path in files]
-    for count, found in enumerate(itertools.zip_longest(*sides)):
-        if None in found:
-            extra = next(line for line in found if line is not None)
-            lengths = (count + bool(line) + sum(1 for _ in side) for line, side in zip(found, sides, strict=True))
+    for count, aligned in enumerate(itertools.zip_longest(*sides)):
+        if None in aligned:
+            extra = next(line for line in aligned if line is not None)
+            lengths = (count + bool(line) + sum(1 for _ in side) for line, side in zip(aligned, sides, strict=True))
             totals = " and ".join(f"{length:,}" for length in lengths)
             raise UserError(
                 " and ".join(map(str, files)),
@@ -332,7 +340,7 @@ def _aligned(files: Sequence[Path]) -> Iterator[tuple[Line, ...]]:
                 expected="the same number of lines in all files, aligned line by line",
                 fix="find where the files diverge, and correct them",
             )
-        yield found
+        yield aligned
 
 
 def _aligned_pair(sides: Sequence[Line]) -> Pair:
@@ -347,8 +355,10 @@ def _aligned_pair(sides: Sequence[Line]) -> Pair:
 
 
 def _table_pair(row: Row, config: ParallelTextConfig, several: bool) -> Pair:
-    key, column = "data.target_column", config.target_column
-    source, found = text_of(row, config.source_column, "data.source_column"), value_of(row, column, key)
-    each = found if several and isinstance(found, list) and found else [found]
-    target, *references = (text_of(row._replace(values={column: text}), column, key).strip() for text in each)
+    key = "data.target_column"
+    column = config.target_column
+    source = text_of(row, config.source_column, "data.source_column")
+    value = value_of(row, column, key)
+    texts = value if several and isinstance(value, list) and value else [value]
+    target, *references = (text_of(row._replace(values={column: text}), column, key).strip() for text in texts)
     return Pair(source.strip(), target, row.where, tuple(references))  # stripped like lines

@@ -54,13 +54,13 @@ class TranslationText:
           UserError: if sources do not exist or do not fit together.
         """
         self.is_dates = files.source == DATES
-        named = [field for field in _FILES if getattr(files, field)]
-        if self.is_dates and named:
+        set_fields = [field for field in _FILES if getattr(files, field)]
+        if self.is_dates and set_fields:
             raise UserError(
                 "config key data.source",
-                got=f"{DATES} together with data.{named[0]}",
+                got=f"{DATES} together with data.{set_fields[0]}",
                 expected="no files together with generated dates",
-                fix=f"set --config.data.source to the training pairs or to '', or remove data.{named[0]}",
+                fix=f"set --config.data.source to the training pairs or to '', or remove data.{set_fields[0]}",
             )
         self._files = files
         self.has_test = bool(counts.num_test if self.is_dates else files.test_source)
