@@ -110,7 +110,10 @@ def test_a_cross_encoder_reorders_the_first_documents(model, collection, tmp_pat
 def test_negatives_of_a_folder_and_of_a_table(model, collection, tmp_path):
     folder, queries, documents, grades = collection
     command = ("--mode=mine", CONFIG, f"--config.init_from={model}", "--config.mining.num_negatives=3")
-    done(*command, f"--config.data.source={folder}", "--config.mining.skip=1", f"--output={tmp_path / 'rows.jsonl'}")
+    of_folder = (*command, f"--config.data.source={folder}", "--config.mining.skip=1")
+    error = tiny.run(*of_folder).error
+    tiny.check_message(error, what="data.source", got="no qrels/train.tsv", expected="", fix="qrels to one of test")
+    done(*of_folder, "--config.data.qrels=test", f"--output={tmp_path / 'rows.jsonl'}")
     rows = lines_of(tmp_path / "rows.jsonl")
     found = similarities(model, queries, documents)
     expected = []
@@ -159,7 +162,7 @@ def test_predictions_are_vectors_of_queries(model):
         ("evaluate", CONFIG, {"data.test_source": "{model}"}, "source", r"no corpus\.jsonl"),
         ("evaluate", CONFIG, {"data.test_source": "{folder}", "reranker": "{model}"}, "reranker", "0 outputs"),
         ("mine", CONFIG, {"data.source": "{folder}", "mining.up_to": 3}, "mining.up_to", "3"),
-        ("mine", f"{CONFIG}:labels", {"data.source": "{folder}"}, "data.label_column", "label"),
+        ("mine", f"{CONFIG}:labels", {"data.source": "{folder}", "data.qrels": "test"}, "data.label_column", "label"),
         ("mine", "--config=configs/minimal_pairs.py", {}, "--mode=mine", "an experiment without training"),
         ("mine", "--config=configs/classification.py", {}, "--mode=mine", "the experiment classification"),
     ],

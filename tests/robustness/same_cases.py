@@ -125,8 +125,8 @@ minimal_pairs/all none | evaluate GOOD_OR_BAD @test_source=minimal.jsonl | evalu
 retrieval/all none | evaluate RANKING @test_source=beir | evaluate RANKING @test_source=beir
   reranker=out/reranker/listwise/exported rerank=5 | evaluate RANKING @test_source=related.jsonl | evaluate
   --config=configs/retrieval.py:labels init_from=runs/embeddings/ranking @source=rows.jsonl @test_source=rows.csv | mine
-  RANKING @source=related.jsonl | mine RANKING @source=beir mining.sampling=random mining.num_negatives=2 | predict
-  texts.txt RANKING @corpus=beir/corpus.jsonl
+  RANKING @source=related.jsonl | mine RANKING @source=beir @qrels=test mining.sampling=random mining.num_negatives=2
+  | predict texts.txt RANKING @corpus=beir/corpus.jsonl
 translation/files tiny PARALLEL | predict texts.txt | predict texts.txt --format=jsonl | predict TABLES
   @source_column=text --columns=id --format=jsonl | predict pairs.tmx @source_column=en --format=jsonl | predict
   texts.txt bad.txt SKIP @on_long_line=refuse --format=jsonl | predict asked.txt SKIP decoding.method=forced | predict

@@ -30,7 +30,8 @@ class SourcesConfig(Constrained, prefix="data"):
       valid_source: a source to evaluate, scored as "valid/...".
       test_source: a source to evaluate, scored as "test/...".
       corpus: for `--mode=mine`, a folder in BEIR's form with further documents to choose from; or "".
-      qrels: the judgments of a folder: "test" for `qrels/test.tsv`.
+      qrels: the judgments of a folder, such as "test" for `qrels/test.tsv`. Default: "test"; for `--mode=mine` "train",
+        so that no test judgment becomes a training row unnoticed.
       text_columns: the columns of a table of pairs.
       label_column: the column of the class in a table of labeled texts; "" for other sources.
       text_field: the column of the text in a table of labeled texts, or in one to predict on.
@@ -43,7 +44,7 @@ class SourcesConfig(Constrained, prefix="data"):
     valid_source: str = always("")
     test_source: str = always("")
     corpus: str = always("")
-    qrels: str = always("test")
+    qrels: str = always("")
     text_columns: Annotated[tuple[str, ...], _PAIR] = always(("query", "positive"))
     label_column: str = always("")
     text_field: str = always("text")
@@ -86,6 +87,7 @@ class Sources:
         self._key = "valid_source" if config.valid_source else "source"
         more = "source" if config.valid_source and config.label_column else "corpus" if not config.valid_source else ""
         self._more = more if more and getattr(config, more) else ""
+        self._qrels = config.qrels or ("test" if config.valid_source else "train")
         self._keys = [key for key in (self._key, self._more) if key]
         for key in self._keys:
             source = getattr(config, key)
@@ -96,9 +98,9 @@ class Sources:
 
     def fingerprint(self) -> list[Any]:
         """Returns a JSON-serializable description of the content of the files and of how they are read."""
-        settings = ("qrels", "text_columns", "label_column", "text_field", "header", "separator", "on_bad_row")
+        settings = ("text_columns", "label_column", "text_field", "header", "separator", "on_bad_row")
         files = [self._folder(key).fingerprint() if self._is_folder(key) else self._of_table(key) for key in self._keys]
-        return [{key: getattr(self._config, key) for key in settings}, files]
+        return [{"qrels": self._qrels, **{key: getattr(self._config, key) for key in settings}}, files]
 
     def _is_folder(self, key: str) -> bool:
         return key == "corpus" or Path(getattr(self._config, key)).is_dir()
@@ -108,7 +110,8 @@ class Sources:
 
     def _folder(self, key: str) -> beir.Folder:
         config = self._config
-        return beir.Folder(getattr(config, key), f"data.{key}", config.qrels, config.on_bad_row)
+        qrels = "" if key == "corpus" else self._qrels
+        return beir.Folder(getattr(config, key), f"data.{key}", qrels, config.on_bad_row)
 
     def read(self) -> Collection | Labeled:
         """Reads and checks all rows. Raises UserError for a bad row, or without rows."""

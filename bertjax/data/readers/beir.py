@@ -60,16 +60,16 @@ class Folder:
         Args:
           folder: the folder.
           key: the config key of the folder, for messages.
-          qrels: the name of the judgments, such as "test" for `qrels/test.tsv`.
+          qrels: the name of the judgments, such as "test" for `qrels/test.tsv`; "" if only documents are read.
           on_bad_row: see `BadRows`.
         """
         self._path = Path(folder)
         self._what = f"config key {key}={folder}"
         self._on_bad_row = on_bad_row
-        self._names = ("corpus.jsonl", "queries.jsonl", f"qrels/{qrels}.tsv")
+        self._names = ["corpus.jsonl", *(["queries.jsonl", f"qrels/{qrels}.tsv"] if qrels else [])]
 
     def files(self) -> list[Path]:
-        """Returns the files of documents, queries and judgments. Raises UserError if one is missing."""
+        """Returns the files: documents, queries and judgments. Raises UserError if one is missing."""
         return list(map(self._find, self._names))
 
     def _find(self, name: str) -> Path:
