@@ -95,7 +95,8 @@ class Config(fine_tuning.ClassWeightsConfig):
         return self.definition.problem == "multi_label"
 
     def codec(self, tokenizer: EncoderTokenizer) -> LabeledTextCodec:
-        return self.definition.codec(self.data.rows, tokenizer, self.data.seq_len)
+        codec = self.definition.codec(self.data.rows, tokenizer, self.data.seq_len)
+        return dataclasses.replace(codec, takes_pairs=not self.data.source)
 
     def check_labels(self) -> None:
         """Raises UserError unless there are two or more distinct classes that fit the metrics; none in regression.

@@ -76,6 +76,8 @@ class LabeledTextCodec(TableCodec[LabeledText]):
       config: the rows to read. Those of training need a label column.
       seq_len: the maximum number of tokens of a row; longer texts are truncated.
       is_numeric: whether labels are numbers to predict instead of names of classes.
+      takes_pairs: whether a Python object may be a pair although `config` names one column, as for published weights,
+        which no training rows tell apart.
     """
 
     kind = "LabeledRows"
@@ -86,6 +88,7 @@ class LabeledTextCodec(TableCodec[LabeledText]):
     config: LabeledTextConfig
     seq_len: int
     is_numeric: bool
+    takes_pairs: bool = False
 
     def key(self) -> Any:
         rows = {key: value for key, value in key_of(self.config).items() if key not in self.unread_keys}
@@ -121,6 +124,12 @@ class LabeledTextCodec(TableCodec[LabeledText]):
         check_texts(texts, where, (count,), fix)
         return LabeledText(texts[0], texts[1] if count == 2 else None, None, where)
 
+    def parse_object(self, value: Any, where: str) -> LabeledText:
+        if self.takes_pairs and isinstance(value, tuple | list) and len(value) == 2:
+            config = dataclasses.replace(self.config, text_columns=("first", "second"))
+            return dataclasses.replace(self, config=config, takes_pairs=False).parse_object(value, where)
+        return super().parse_object(value, where)
+
     def survey(self) -> Survey[LabeledText]:
         """Returns a survey of the classes; there are none if labels are numbers."""
         return LabelSurvey()
@@ -132,8 +141,12 @@ class LabeledTextCodec(TableCodec[LabeledText]):
         return example.label
 
     def encode(self, examples: Sequence[LabeledText]) -> Encoded:
-        texts = ([str(example[side]) for example in examples] for side in range(len(self.config.text_columns)))
-        segments = list(zip(*map(self.tokenizer.encode_batch, texts), strict=True))
+        firsts = self.tokenizer.encode_batch([example.first for example in examples])
+        seconds = iter(self.tokenizer.encode_batch([row.second for row in examples if row.second is not None]))
+        segments = [
+            (first,) if example.second is None else (first, next(seconds))
+            for example, first in zip(examples, firsts, strict=True)
+        ]
         return encoded_texts([[pieces] for pieces in segments], self.tokenizer, self.seq_len)
 
     def training(self, examples: Sequence[LabeledText]) -> TrainingRows:

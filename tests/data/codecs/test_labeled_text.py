@@ -1,3 +1,4 @@
+import dataclasses
 import logging
 from typing import Any
 
@@ -16,6 +17,7 @@ from bertjax.data.codecs.labeled_text import (
     label_names,
 )
 from bertjax.data.readers import tables
+from bertjax.data.readers.lines import BadRows
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.files import write
@@ -260,3 +262,18 @@ def test_a_codec_that_extends_another_needs_a_kind_of_its_own():
         kind = "Spans"
 
     assert Spans.version == 1 < LabeledTextCodec.version
+
+
+def test_published_classifiers_take_pairs_from_python():
+    """Lines of text with a tab are no pairs, since a text may have a tab."""
+    codec = dataclasses.replace(codec_of(), takes_pairs=True)
+    of_columns = codec_of(text_columns=("sentence", "other"))
+    examples = [codec.parse_object(value, "input 1") for value in (("a b", "c"), "a", ["b", "a c"])]
+    pairs = of_columns.encode([examples[0], examples[2]]).fields["token_type_ids"].values
+    mixed = codec.encode(examples).fields["token_type_ids"].values
+    np.testing.assert_array_equal(mixed, np.insert(pairs, 6, [0, 0, 0]))
+    for value in (("a", "b", "c"), ()):
+        with pytest.raises(UserError):
+            codec.parse_object(value, "input 1")
+    with pytest.raises(UserError, match="got 2 texts; expected one text"):
+        next(codec.lines(["a\tb"], BadRows("stop")))
