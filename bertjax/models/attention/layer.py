@@ -107,7 +107,7 @@ class MultiHeadAttention(nn.Module):
             key = rotate(key, mask.keys.positions, kind.rotary_base)
         relative = None
         if kind.distances is not None and bias is not None:
-            assert isinstance(mask, Mask) and mask.is_in_order
+            assert isinstance(mask, Mask) and mask.places is None
             table = self.drop(bias, deterministic=deterministic)
             bias = None
             relative = self._positions(table, kind.distances)

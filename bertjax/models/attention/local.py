@@ -21,7 +21,7 @@ def saves_time(inputs: AttentionInputs) -> bool:
     """Whether a block of queries and its keys, from three blocks, make fewer scores than whole rows."""
     mask = inputs.mask
     queries, keys = inputs.lengths
-    return isinstance(mask, Mask) and mask.is_in_order and 0 < 3 * _size(mask.window) < keys == queries
+    return isinstance(mask, Mask) and mask.places is None and 0 < 3 * _size(mask.window) < keys == queries
 
 
 def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
@@ -35,13 +35,13 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     size = _size(mask.window)
     to_blocks = functools.partial(_own, size=size)
     near = functools.partial(_near, size=size)
-    queries = jax.tree.map(to_blocks, mask.queries)
+    queries = jax.tree.map(to_blocks, mask.tokens)
     keys = jax.tree.map(near, mask.keys)
     if dropout is not None:
         numbers = jnp.arange(-(-query.shape[1] // size))[:, None]
         folded = jnp.vectorize(jax.random.fold_in, signature="(),()->()")(dropout.keys[:, None], numbers)
         dropout = dropout._replace(keys=folded.reshape(-1, folded.shape[-1]))
-    rows = dataclasses.replace(mask, queries=queries, keys=keys, is_in_order=False)
+    rows = dataclasses.replace(mask, tokens=queries, keys=keys)
     if bias is not None:
         bias = jnp.tile(_bias(bias, size), (len(query) // len(bias), 1, 1, 1))
     return AttentionInputs(to_blocks(query), near(key), near(value), rows, dropout, bias)

@@ -35,25 +35,33 @@ class Mask:
     Padding attends to all tokens, as in google-research/bert: its output is finite and never used.
 
     Attributes:
-      queries: the tokens of the queries [B, S].
+      tokens: the tokens [B, S] among which the queries are.
       keys: the tokens of the keys [B, T].
       direction: "both", "left_to_right" or "right_to_left": which keys of its own segment a token may attend to.
       is_packed: whether a row may have several segments. If not, padding comes last.
       window: the largest distance of a key from its query; 0 for any distance.
-      is_in_order: whether the queries are all tokens of a row, in their order.
+      places: the indices [B, P] of the queries among the tokens; None if the queries are all tokens, in order.
     """
 
-    queries: Tokens
+    tokens: Tokens
     keys: Tokens
     direction: str = dataclasses.field(metadata={"static": True})
     is_packed: bool = dataclasses.field(metadata={"static": True})
     window: int = dataclasses.field(default=0, metadata={"static": True})
-    is_in_order: bool = dataclasses.field(default=True, metadata={"static": True})
+    places: Array | None = None
+
+    @property
+    def queries(self) -> Tokens:
+        """The tokens of the queries, [B, S] or [B, P]."""
+        places = self.places
+        if places is None:
+            return self.tokens
+        return jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.tokens)
 
     @property
     def needs_positions(self) -> bool:
         """Whether segments and the order of the tokens in the row do not suffice to compute the mask."""
-        return not self.is_in_order and (self.direction != "both" or bool(self.window))
+        return self.places is not None and (self.direction != "both" or bool(self.window))
 
     def within(self, window: int) -> "Mask":
         """Returns the mask without keys that are farther than `window` from their query."""
@@ -61,8 +69,7 @@ class Mask:
 
     def of_queries(self, places: Int[Array, "B P"]) -> "Mask":
         """Returns the mask of the queries at these indices of the row."""
-        queries = jax.tree.map(lambda ids: jnp.take_along_axis(ids, places, axis=1), self.queries)
-        return dataclasses.replace(self, queries=queries, is_in_order=False)
+        return dataclasses.replace(self, places=places)
 
 
 def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[Array, "B S"] | None = None) -> Mask:
@@ -90,11 +97,14 @@ def as_array(mask: Mask | Bool[Array, "B 1 #S T"]) -> Bool[Array, "B 1 #S T"]:
     """
     if not isinstance(mask, Mask):
         return mask
-    query_segments = mask.queries.segments[:, None, :, None]
+    query_segments = mask.tokens.segments[:, None, :, None]
     key_segments = mask.keys.segments[:, None, None, :]
     allowed = ((query_segments == key_segments) | (query_segments == 0)) & (key_segments != 0)
     # The number of positions from each query to each key of its segment.
-    steps = mask.keys.positions[:, None, None, :] - mask.queries.positions[:, None, :, None]
+    steps = mask.keys.positions[:, None, None, :] - mask.tokens.positions[:, None, :, None]
     if mask.direction != "both":
         allowed &= steps <= 0 if mask.direction == "left_to_right" else steps >= 0
-    return allowed & (jnp.abs(steps) <= mask.window) if mask.window else allowed
+    if mask.window:
+        allowed &= jnp.abs(steps) <= mask.window
+    # The array of all tokens is that of the other layers, so the compiler makes it once.
+    return allowed if mask.places is None else jnp.take_along_axis(allowed, mask.places[:, None, :, None], axis=2)
