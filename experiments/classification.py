@@ -36,10 +36,11 @@ class DataConfig(fine_tuning.DataConfig):
     Attributes:
       label_column: the column of the label or number; empty if there is none. With objective=multi_label, the column of
         a list of classes, or two or more columns of 0 and 1, separated by commas, whose names are the classes.
-      labels: the classes, in order. Default: those of the training rows, or of `init_from` without training rows.
-      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are
-        truncated. Default: 128, or the model's number of positions if it is smaller.
-      packing: whether several texts share a row of `seq_len` tokens in training.
+      labels: the classes or tags, in order. Default: those of the training rows, or of `init_from` without training
+        rows.
+      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are truncated, longer
+        sentences to tag split. Default: 128, or the model's number of positions if it is smaller.
+      packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 
     rows: Flat[LabelSetsConfig]
@@ -58,8 +59,7 @@ class Config(fine_tuning.ClassWeightsConfig):
       class_weights: see `ClassWeightsConfig`. In multi_label they apply to rows that have the class, as `pos_weight` of
         torch's BCEWithLogitsLoss.
       metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
-        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1". See
-        `bertjax.scoring.glue`.
+        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1".
       threshold: in multi_label, the lowest probability of a class that is predicted.
     """
 

@@ -58,13 +58,14 @@ class PairSourcesConfig(Constrained, prefix="data"):
     """The pairs to evaluate, and the sentences to predict on.
 
     Attributes:
-      valid_source: files of pairs, scored as "valid/..."; see docs/reference/inputs.md.
-      test_source: files of pairs, scored as "test/...".
+      valid_source: a source to evaluate, scored as "valid/...".
+      test_source: a source to evaluate, scored as "test/...".
       pair_columns: the columns of the acceptable and of the unacceptable sentence in a table. Default: "good" and
         "bad", or "sentence_good" and "sentence_bad", as in BLiMP's files.
       per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
-      text_field: in a table to predict on, the column of the sentence.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+      text_field: the column of the sentence in a table to predict on.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     valid_source: str = always("")

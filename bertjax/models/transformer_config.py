@@ -63,9 +63,9 @@ class TransformerConfig(Constrained, prefix="model"):
       gated: whether the activations of the feed-forward network are multiplied by a second map of its input (Shazeer
         2020): GeGLU with a GELU, SwiGLU with "silu".
       biases: whether the maps of a layer, and of heads in front of the output layer, have biases.
-      unbiased: which maps have no biases in any case: "none"; "intermediate", the first maps of the feed-forward
-        network, as in GTE; "layers", all maps of the layers, as in NomicBERT and EuroBERT; or "classifiers", the output
-        layers of classifiers, as in ModernBERT's decoder.
+      unbiased: maps that have no biases in any case: "none"; "intermediate", the first of the feed-forward network, as
+        in GTE; "layers", all of the layers, as in NomicBERT and EuroBERT; or "classifiers", output layers of
+        classifiers, as in ModernBERT's decoder.
       initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
         2010).
       initializer_range: standard deviation of truncated normal matrices and embedding tables.
@@ -73,10 +73,9 @@ class TransformerConfig(Constrained, prefix="model"):
         1 / sqrt(2 num_layers) (Radford et al. 2019, section 2.3).
       dtype: dtype of the activations, "float32" or "bfloat16".
       scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
-      remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
-        "dots", all but the results of matrix products with weights; "norms", all but the inputs and statistics of the
-        norms, which XLA then computes on all devices; or "full", all. False and True mean "none" and "full" in configs
-        of earlier versions.
+      remat: the activations of a layer that the backward pass recomputes: "none"; "dots", all but the results of matrix
+        products with weights; "norms", all but the inputs and statistics of the norms, which XLA then computes on all
+        devices; or "full", all. False and True of earlier versions mean "none" and "full".
 
     Raises:
       UserError: if a value is out of range.

@@ -49,7 +49,7 @@ class PairsConfig(Constrained, prefix="data"):
         part of the next sentence.
       short_seq_prob: the fraction of documents with a random shorter target length (0.1).
       random_next_prob: the fraction of chunks of two or more sentences whose second segment comes from another
-        document (0.5). The second segment of a chunk of one sentence always does.
+        document; that of a chunk of one sentence always does.
     """
 
     seq_len: Annotated[int, at_least(MIN_SEQ_LEN, below=1 << 15)] = always(None)

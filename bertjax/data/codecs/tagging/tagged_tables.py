@@ -40,8 +40,8 @@ class TableFields(Constrained, prefix="data"):
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged
         spans. Otherwise words are separated by spaces only.
-      header: whether the first row of a CSV file has the names of the columns; if not, they are "0", "1", ...
-      separator: the separator of the fields of a CSV file; empty for a comma.
+      header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
+      separator: the separator of the fields of a line; "" to infer it from the file name.
     """
 
     text_field: str = ""
