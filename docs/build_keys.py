@@ -174,7 +174,7 @@ def _entry(name: str, of_config: Mapping[str, Key]) -> str:
 
 def _limit(key: Key) -> str:
     """Returns the constraint on a key; "" if its meaning already names the allowed values."""
-    values = key.allowed.removeprefix("one of ").split(", ")
+    values = re.sub(r"^(each )?one of ", "", key.allowed).split(", ")
     return "" if all(f'"{value}"' in key.meaning for value in values) else key.allowed
 
 

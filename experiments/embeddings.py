@@ -71,8 +71,7 @@ class Config(fine_tuning.FineTuningConfig):
       triplet_margin: see "triplet".
       sizes: the first numbers of a vector that are also trained as a vector (Matryoshka; Kusupati et al. 2022), such as
         (64, 128); the whole vector always is. All have equal weight.
-      sentence_pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", or several such as
-        "cls+mean". Default: that of `init_from`, or "mean".
+      sentence_pooling: the pooling. Default: that of `init_from`, or "mean".
       dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.

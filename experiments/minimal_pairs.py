@@ -35,8 +35,8 @@ class Config(Constrained):
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run, with a masked language model; or
         a run with objective "causal_lm".
       objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm".
-      method: how a masked language model scores a token. "original" masks this token (Salazar et al. 2020),
-        "within_word_l2r" also the later tokens of its word, which would give it away (Kauf and Ivanova 2023).
+      method: what is masked to score a token: "original", this token (Salazar et al. 2020); "within_word_l2r", also the
+        later tokens of its word, which would give it away (Kauf and Ivanova 2023).
       model: the encoder.
       data: which pairs to read, and how to encode them.
     """

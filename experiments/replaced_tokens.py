@@ -55,8 +55,7 @@ class GeneratorConfig(Constrained, prefix="generator"):
         embeddings of the discriminator's size; 0 for a discriminator alone, which can only predict.
       depth: layers, as a fraction of the discriminator's (ELECTRA: 1; DeBERTa-v3: 1/2, with width 1).
       embeddings: "shared", all but the map to the hidden size, as in ELECTRA; "disentangled", the discriminator adds
-        learned changes to the generator's words and positions, which get no gradient from it (He et al. 2023,
-        DeBERTa-v3); or "separate".
+        learned changes to the generator's, which get no gradient from it (He et al. 2023, DeBERTa-v3); or "separate".
       temperature: the divisor of the logits that tokens are sampled from.
     """
 

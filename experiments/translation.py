@@ -95,9 +95,8 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
         "begin") or "end" (as in fairseq).
       decoding: how translations are generated.
-      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_intl", "bleu_ja_mecab", "bleu_ko_mecab",
-        "bleu_lowercase", "bleu_spm", "bleu_zh", "chrf", "exact_match"; see docs/reference/metrics.md. References are
-        normalized as the target's vocabulary normalizes all text.
+      metrics: validation and test metrics, see docs/reference/metrics.md. References are normalized as the target's
+        vocabulary normalizes all text.
       num_scored: validation pairs that are translated at each evaluation; 0 for all. The loss is that of all within
         `data.seq_len`.
     """

@@ -32,8 +32,8 @@ class SelectionConfig(Constrained, prefix="selection"):
       block_ngrams: skip a sentence that shares this many consecutive words, in lower case, with a chosen one; 0 for no
         blocking. PreSumm: 3. In Chinese, where each letter is a word, use 5 or 6.
       order: order of the chosen sentences, "score" (PreSumm) or "document".
-      min_words: in prediction, only sentences with more words than this are read and can be chosen. Training and
-        evaluation use `data.limits.min_words` instead, 5 in PreSumm.
+      min_words: in prediction, only sentences with more words than this are read and chosen. Training and evaluation
+        use `data.limits.min_words`.
 
     Raises:
       UserError: if a value is out of range, or if no limit is set.

@@ -35,8 +35,7 @@ class BertSumConfig(Constrained, prefix="model"):
 
     Attributes:
       scorer: "classifier", a linear layer on each sentence; "transformer", PreSumm's Transformer over all sentences of
-        a document; "rnn", BertSum's bidirectional LSTM over all sentences, whose output (of BERT's hidden size) is
-        added to its input.
+        a document; "rnn", BertSum's bidirectional LSTM, whose output is added to its input.
       scorer_layers: layers of the Transformer scorer.
       scorer_heads: attention heads of the Transformer scorer.
       scorer_intermediate: feed-forward size of the Transformer scorer.

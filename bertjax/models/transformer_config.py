@@ -49,9 +49,9 @@ class TransformerConfig(Constrained, prefix="model"):
       intermediate_size: size of the hidden layer of the feed-forward network.
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
-      attention_backend: "auto", the fastest for the device; "xla", on any device, which also excludes the kernel for
-        norms on NVIDIA GPUs; or flash attention: "cudnn" and "triton" (also packed rows and local layers) on NVIDIA
-        GPUs, "rows" (short rows) and "splash" on TPUs.
+      attention_backend: "auto", the fastest for the device; "xla", on any device, without kernels for norms; or flash
+        attention: "cudnn" and "triton" (also packed rows and local layers) on NVIDIA GPUs, "rows" (short rows) and
+        "splash" on TPUs.
       activation_dropout: dropout of the activations inside the feed-forward network.
       activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
         "silu".

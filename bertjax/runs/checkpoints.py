@@ -45,8 +45,8 @@ class CheckpointConfig(Constrained, prefix="checkpoint"):
     """When to save checkpoints, and which to keep.
 
     Attributes:
-      save_every: updates between two checkpoints. There is always one after the last update. Default in fine-tuning:
-        `evaluate_every`, once per epoch.
+      save_every: updates between two checkpoints. The last update is always saved. Default in fine-tuning:
+        `evaluate_every`.
       keep: number of latest checkpoints to keep.
       best_metric: metric that defines the best checkpoints, among those that are saved and evaluated; "" to keep only
         the latest. Default in tagging: depends on the tags.

@@ -47,8 +47,8 @@ class RougeConfig(Constrained, prefix="rouge"):
     """Settings of ROUGE. Scores with different settings are not comparable.
 
     Attributes:
-      flavor: program to reproduce: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package, which both
-        support only ASCII letters; or "unicode", for languages other than English.
+      flavor: program to reproduce: "rouge-1.5.5" or "rouge-score", Google's package, for ASCII letters only; or
+        "unicode", for other languages than English.
       stem: whether words with the same stem are equal; False with "unicode".
       words: words of a summary to score, separated by spaces: None for all; a number, which limits the reference too,
         as option -l of ROUGE-1.5.5; or "reference" for as many as the reference has (Durrett et al. 2016). A limit adds

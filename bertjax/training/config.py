@@ -90,8 +90,8 @@ class TrainingConfig(EvaluationConfig):
         `checkpoint.best_metric`; 0 to make all updates. The learning rate decays over `num_steps`.
       parallel: "jit", or "pmap" for comparison.
       budget: what the run may use, instead of `num_steps` or `num_epochs`.
-      evaluations: names of evaluations other than that of the validation split, separated by commas: "retrieval",
-        "minimal_pairs" or those of installed packages. The keys of each are below its name, as `retrieval.source`.
+      evaluations: names of further evaluations, separated by commas: "retrieval", "minimal_pairs" or those of installed
+        packages. The keys of each are below its name.
     """
 
     seed: Seed = always(0)

@@ -47,9 +47,9 @@ class ArticlesConfig(ArticleFormat):
     Attributes:
       source: the training data.
       valid_source: the validation data; "" to split them off the training data.
-      test_source: test articles; empty for none.
-      valid_fraction: the fraction that is split off if `valid_source` is empty; articles with the same text, and
-        docstrings of the same module, are in the same split.
+      test_source: the test data; "" for none.
+      valid_fraction: the fraction that is split off if `valid_source` is empty. Equal texts, docstrings of one module,
+        and both directions of a translation are in the same split.
       splitter: how lines of an article are split into sentences: "punkt", or "lines" if each line is a sentence. With
         "punkt" a line end ends a sentence, unless the text is wrapped: at least two lines, and a third of all, continue
         in lower case on the next line. Summaries have one sentence per line; lists of sentences are not split.

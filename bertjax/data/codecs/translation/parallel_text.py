@@ -39,14 +39,14 @@ class ParallelTextConfig(Constrained, prefix="data"):
       source, target: the training pairs.
       valid_source: the validation data; "" to split them off the training data.
       valid_target: the translations of `valid_source`, or several references, as in `test_target`.
-      test_source: the test pairs; "" for none.
+      test_source: the test data; "" for none.
       test_target: the translations of `test_source`, or several references, as files aligned by line, such as
         `a.de,b.de`, or a column with lists of texts. The loss is that of the first.
       source_column, target_column: the columns of tables; "" for aligned files. Prediction needs only the first.
       header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
       separator: the separator of the fields of a line; "" to infer it from the file name.
-      valid_fraction: the fraction of the different source texts that is split off if `valid_source` is empty. With
-        several prefixes, no target of a training pair is such a text.
+      valid_fraction: the fraction that is split off if `valid_source` is empty. Equal texts, docstrings of one module,
+        and both directions of a translation are in the same split.
       source_prefix: texts put before each source, including the following space: none, one, or one for each name
         between commas, which trains one model on several language pairs. With several, each text to translate must
         begin with one of them. Default: those of the run in `init_from`; ("",) for none.
