@@ -35,7 +35,7 @@ class DataConfig(fine_tuning.DataConfig):
 
     Attributes:
       label_column: the column of the label or number; "" if there is none. With objective=multi_label, that of a list
-        of classes, or several columns of 0 and 1, separated by commas, whose names are the classes.
+        of classes, or several columns of 0 and 1, separated by commas.
       labels: the classes or tags, in order. Default: those of the training rows, or of `init_from` without training
         rows.
       seq_len: the maximum number of tokens of a row, including special tokens; longer texts are truncated, longer

@@ -53,11 +53,8 @@ class RougeConfig(Constrained, prefix="rouge"):
       words: words of a summary to score, separated by spaces: None for all; a number, which limits the reference too,
         as option -l of ROUGE-1.5.5; or "reference" for as many as the reference has (Durrett et al. 2016). A limit adds
         recall (`rouge1_recall` etc.) to F1.
-      references: how several references of a document are combined: "average" adds up the counts of all, as `-f A`, the
-        default of ROUGE-1.5.5; "best" takes the reference with the highest recall, as `-f B`, or in the other flavors
-        with the highest F1, as `score_multi` of rouge-score; "jackknife" averages over the sets that leave one
-        reference out, each scored by its best (Lin 2004, section 2.1), so that people can be scored by as many
-        references.
+      references: how several references of a document are combined: "average", "best" or "jackknife" (Lin 2004, section
+        2.1); see docs/reference/metrics.md.
 
     Raises:
       UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.

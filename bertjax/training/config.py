@@ -51,9 +51,8 @@ class BudgetConfig(Constrained, prefix="budget"):
     Attributes:
       tokens: positions of all training rows, padding included.
       flops: operations of the matrix products of all updates, without those that rematerialization repeats.
-      hours: time of updates with their waits for batches, over all starts of the run, without start, compilation,
-        evaluation, saving, and updates that a killed run makes again; at least one update is made. Schedules decay over
-        the number of updates that fit at the mean speed so far. Such a run cannot be repeated bit for bit.
+      hours: time of updates with their waits for batches, over all starts of the run; at least one update is made. Such
+        a run cannot be repeated bit for bit; see docs/guides/runs.md.
     """
 
     tokens: Annotated[float, at_least(0, below=math.inf)] = 0.0

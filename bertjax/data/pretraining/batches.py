@@ -38,9 +38,7 @@ class InstanceRowsConfig(Constrained, prefix="data"):
       valid_single_segments: whether validation instances are single segments even if those of training are pairs, so
         that losses with and without next-sentence prediction compare.
       stages: stages with shorter rows, before one with rows of `seq_len`: pairs of a fraction of all updates and a
-        length that divides `seq_len`. All updates have equally many positions, `masking.max_predictions` is in
-        proportion, and positions that no stage has reached yet are copies of the earlier ones. Example:
-        `--config.data.stages="((0.5, 32), (0.3, 128))"` with `seq_len` 512.
+        length that divides `seq_len`, such as ((0.5, 32), (0.3, 128)); see docs/guides/pretraining.md.
     """
 
     packing: bool = always(False)

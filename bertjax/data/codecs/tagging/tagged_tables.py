@@ -32,10 +32,9 @@ class TableFields(Constrained, prefix="data"):
     """The columns of tables of tagged sentences, and the division of their texts into words.
 
     Attributes:
-      text_field: the column of a list of words, of a text, or in training of a single word. Default in training:
-        tokens, words, text or word; prediction on tables needs it.
-      tags_field: the training column with a list of tags, a list of spans of characters, or a single tag. Default:
-        ner_tags, ner, tags, labels, label, entities or tag.
+      text_field: the column of words, texts or, in training, a single word; see docs/reference/inputs.md. Prediction on
+        tables needs it.
+      tags_field: the training column of tags, spans or a single tag; see docs/reference/inputs.md.
       sentence_field: the column that numbers the sentences in a table with a word in each row. Default: "Sentence #",
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged
