@@ -159,7 +159,9 @@ def _entry(name: str, of_config: Mapping[str, Key]) -> str:
     defaults = {config: _value(key.default) for config, key in of_config.items()}
     limits = {_limit(key) for key in of_config.values()}
     limit = limits.pop() if len(limits) == 1 else ""
-    meanings = {c: f"{key.meaning} *{_limit(key)}*" if limits else key.meaning for c, key in of_config.items()}
+    meanings = {
+        c: f"{key.meaning} *{_limit(key)}*" if limits and _limit(key) else key.meaning for c, key in of_config.items()
+    }
     lines = [f'<a id="{name}"></a>**`{name}`** = {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
     in_all = len(of_config) == len(CONFIGS) and len(set(meanings.values())) == 1
     lines += [meaning if in_all else f"{_names(configs)}: {meaning}" for meaning, configs in _inverse(meanings).items()]
@@ -172,7 +174,7 @@ def _entry(name: str, of_config: Mapping[str, Key]) -> str:
 
 def _limit(key: Key) -> str:
     """Returns the constraint on a key; "" if its meaning already names the allowed values."""
-    values = key.allowed.removeprefix("one of ").split(", ")
+    values = re.sub(r"^(each )?one of ", "", key.allowed).split(", ")
     return "" if all(f'"{value}"' in key.meaning for value in values) else key.allowed
 
 

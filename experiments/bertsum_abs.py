@@ -47,8 +47,8 @@ class Config(SummarizationConfig, seq2seq.SmoothingConfig):
         `-use_bert_emb`).
       target_len: the maximum number of tokens of a training summary, including separators of sentences and the end.
       decoding: how summaries are generated.
-      num_scored: the number of validation articles that are summarized at each evaluation, at least 2; 0 for all. The
-        loss is always that of all articles.
+      num_scored: validation articles that are summarized at each evaluation, at least 2; 0 for all. The loss is that of
+        all.
     """
 
     model: ModelConfig

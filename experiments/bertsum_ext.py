@@ -52,8 +52,8 @@ class Config(EpochsConfig, SummarizationConfig):
     Attributes:
       loss_reduction: "mean" over the sentences of a batch, or "sum", as in the published code.
       selection: how sentences are selected.
-      match_reference: replaces the length limits of `selection` in scoring, for comparisons at equal length:
-        "sentences", as many sentences as the reference; "words", at most as many words; "" to keep the limits.
+      match_reference: replaces the length limits of `selection` in scoring: "sentences", as many as the reference;
+        "words", at most as many; "" to keep the limits.
     """
 
     model: ModelConfig

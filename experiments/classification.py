@@ -34,12 +34,13 @@ class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
-      label_column: the column of the label or number; empty if there is none. With objective=multi_label, the column of
-        a list of classes, or two or more columns of 0 and 1, separated by commas, whose names are the classes.
-      labels: the classes, in order. Default: those of the training rows, or of `init_from` without training rows.
-      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are
-        truncated. Default: 128, or the model's number of positions if it is smaller.
-      packing: whether several texts share a row of `seq_len` tokens in training.
+      label_column: the column of the label or number; "" if there is none. With objective=multi_label, that of a list
+        of classes, or several columns of 0 and 1, separated by commas.
+      labels: the classes or tags, in order. Default: those of the training rows, or of `init_from` without training
+        rows.
+      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are truncated, longer
+        sentences to tag split. Default: 128, or the model's number of positions if it is smaller.
+      packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 
     rows: Flat[LabelSetsConfig]
@@ -55,11 +56,10 @@ class Config(fine_tuning.ClassWeightsConfig):
     Attributes:
       objective: "classification"; "multi_label": any number of classes for each row; or "regression": one number for
         each row.
-      class_weights: see `ClassWeightsConfig`. In multi_label they apply to rows that have the class, as `pos_weight` of
-        torch's BCEWithLogitsLoss.
+      class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each. In multi_label
+        they are `pos_weight` of torch's BCEWithLogitsLoss.
       metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
-        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1". See
-        `bertjax.scoring.glue`.
+        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1".
       threshold: in multi_label, the lowest probability of a class that is predicted.
     """
 

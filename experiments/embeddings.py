@@ -45,8 +45,8 @@ class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
-      row_multiple: the rows of a batch, which hold several texts each, are a multiple of this number times
-        `accumulation_steps`. It must be a multiple of the devices that rows are split over.
+      row_multiple: the rows of a batch are a multiple of this number times `accumulation_steps`. It must be a multiple
+        of the devices that rows are split over.
       row_counts: the numbers of rows that a batch may have. Default: from the training rows.
     """
 
@@ -60,7 +60,8 @@ class Config(fine_tuning.FineTuningConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
+      init_from: a folder of Hugging Face or sentence-transformers, a google-research checkpoint or a bertjax run to
+        take weights, sizes and vocabulary from; or "".
       objective: the loss; see `bertjax.models.embedding_losses`.
       scale: what similarities are multiplied by in "ranking" and "cosent": one over the temperature.
       learn_scale: whether the scale is a parameter, which starts at `scale` (Radford et al. 2021, CLIP).
@@ -70,8 +71,8 @@ class Config(fine_tuning.FineTuningConfig):
       triplet_margin: see "triplet".
       sizes: the first numbers of a vector that are also trained as a vector (Matryoshka; Kusupati et al. 2022), such as
         (64, 128); the whole vector always is. All have equal weight.
-      sentence_pooling: see `bertjax.models.heads.pool_texts`. Default: that of `init_from`, or "mean".
-      dense: maps of the vectors. Default: those of a sentence-transformers folder; () for none.
+      sentence_pooling: the pooling. Default: that of `init_from`, or "mean".
+      dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
       accumulation_steps: the number of slices of a batch. One slice at a time is in memory.

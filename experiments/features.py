@@ -51,10 +51,11 @@ class DataConfig(VocabularyConfig):
     """How texts become rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of a row, including special tokens. Default: the model's number
-        of positions, or the length that sentence-transformers uses.
-      text_columns: in a table, the column of the text, or the two columns of a pair.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+      seq_len: the maximum number of tokens of a row, including special tokens. Default: for vectors of texts that of
+        `init_from`; otherwise the model's number of positions.
+      text_columns: the column of the text, or the two columns of a pair.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     seq_len: int = always(None)
@@ -68,12 +69,13 @@ class Config(Constrained):
 
     Attributes:
       experiment: the name of its file.
-      init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
+      init_from: a folder of Hugging Face or sentence-transformers, a google-research checkpoint or a bertjax run to
+        take weights, sizes and vocabulary from; or "".
       pooling: the unit that a vector represents: "piece", "word" (separated by white space), or "sentence" (a whole
         text, or both texts of a pair).
       word_pooling: the vector of a word: "first", that of its first piece, or "mean", over all its pieces.
       sentence_pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", or several such as
-        "cls+mean"; see `bertjax.models.heads.pool`.
+        "cls+mean". Default: that of `init_from`, or "mean".
       dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether vectors are scaled to length 1.
       prompt_name: the name of a prompt of a sentence-transformers folder. Default: the folder's default, if any.

@@ -35,8 +35,8 @@ class Config(Constrained):
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run, with a masked language model; or
         a run with objective "causal_lm".
       objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm".
-      method: how a masked language model scores a token. "original" masks this token (Salazar et al. 2020),
-        "within_word_l2r" also the later tokens of its word, which would give it away (Kauf and Ivanova 2023).
+      method: what is masked to score a token: "original", this token (Salazar et al. 2020); "within_word_l2r", also the
+        later tokens of its word, which would give it away (Kauf and Ivanova 2023).
       model: the encoder.
       data: which pairs to read, and how to encode them.
     """
@@ -58,13 +58,14 @@ class PairSourcesConfig(Constrained, prefix="data"):
     """The pairs to evaluate, and the sentences to predict on.
 
     Attributes:
-      valid_source: files of pairs, scored as "valid/..."; see docs/reference/inputs.md.
-      test_source: files of pairs, scored as "test/...".
+      valid_source: a source to evaluate, scored as "valid/...".
+      test_source: a source to evaluate, scored as "test/...".
       pair_columns: the columns of the acceptable and of the unacceptable sentence in a table. Default: "good" and
         "bad", or "sentence_good" and "sentence_bad", as in BLiMP's files.
       per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
-      text_field: in a table to predict on, the column of the sentence.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+      text_field: the column of the sentence in a table to predict on.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     valid_source: str = always("")

@@ -51,12 +51,11 @@ class GeneratorConfig(Constrained, prefix="generator"):
     """The generator. Keys of `model` that are not listed here are those of the discriminator.
 
     Attributes:
-      width: hidden size, heads and feed-forward size, as a fraction of the discriminator's (ELECTRA: 1/4 to 1/3). The
-        embeddings have the size of the discriminator's. 0 for a discriminator alone, which can only predict.
+      width: hidden size, heads and feed-forward size, as a fraction of the discriminator's (ELECTRA: 1/4 to 1/3), with
+        embeddings of the discriminator's size; 0 for a discriminator alone, which can only predict.
       depth: layers, as a fraction of the discriminator's (ELECTRA: 1; DeBERTa-v3: 1/2, with width 1).
-      embeddings: "shared", all but the map to the hidden size, as in ELECTRA; "disentangled", words and positions of
-        the discriminator are those of the generator, which get no gradient from it, plus learned changes (He et al.
-        2023, DeBERTa-v3); or "separate".
+      embeddings: "shared", all but the map to the hidden size, as in ELECTRA; "disentangled", the discriminator adds
+        learned changes to the generator's, which get no gradient from it (He et al. 2023, DeBERTa-v3); or "separate".
       temperature: the divisor of the logits that tokens are sampled from.
     """
 

@@ -41,12 +41,12 @@ class DataConfig(fine_tuning.DataConfig):
     """The keys of `data`.
 
     Attributes:
-      score_column: the column of a row's scores, one for each text of the query: a list, or a number if there is one
-        text; "" for rows with a positive and negatives.
+      score_column: the column of the score of a pair, or of a list of scores, one for each text of the query; "" for
+        rows with a positive and negatives.
       num_negatives: the negatives of a row that batches have room for. Default: the most that a training row has.
-      seq_len: the maximum number of tokens of a query with a text, including special tokens. Only texts are truncated.
-        Default: 512, or what `init_from` states if that is smaller or nothing is trained, or the model's number of
-        positions if that is smaller.
+      seq_len: the maximum number of tokens of a query with a text, including special tokens; only texts are truncated.
+        Default: 512, or the model's number of positions, or what `init_from` states if that is smaller or nothing is
+        trained.
     """
 
     rows: Flat[QueriesConfig]

@@ -44,7 +44,8 @@ class DataConfig(Composed, prefix="data"):
     """What is evaluated or mined, and how texts become rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of a text. Default: that of `init_from`, or all positions of the model.
+      seq_len: the maximum number of tokens of a row, including special tokens. Default: for vectors of texts that of
+        `init_from`; otherwise the model's number of positions.
     """
 
     sources: Flat[SourcesConfig]
@@ -58,11 +59,14 @@ class Config(Constrained):
 
     Attributes:
       experiment: the name of its file.
-      init_from: a folder of sentence-transformers or Hugging Face, a google-research checkpoint, or a bertjax run.
-      sentence_pooling: see `bertjax.models.heads.pool`. Default: that of `init_from`, or "mean".
+      init_from: a folder of Hugging Face or sentence-transformers, a google-research checkpoint or a bertjax run to
+        take weights, sizes and vocabulary from; or "".
+      sentence_pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", or several such as
+        "cls+mean". Default: that of `init_from`, or "mean".
       dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether vectors are scaled to length 1.
-      include_prompt: whether `sentence_pooling` includes the tokens of the prompt.
+      include_prompt: whether `sentence_pooling` includes the tokens of the prompt. Default: as in a
+        sentence-transformers folder, otherwise True. If not, [CLS] is excluded too, as there.
       query_prompt: a text that precedes each query and each labeled text. Default: the prompt "query" of a
         sentence-transformers folder, or its default prompt.
       document_prompt: a text that precedes each document. Default: the prompt "document", "passage" or "corpus" of a

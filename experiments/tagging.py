@@ -59,10 +59,11 @@ class DataConfig(fine_tuning.DataConfig):
     Attributes:
       scheme: the scheme of entity tags in the files: "BIO", "IOB1", "IO", "BIOES" or "BILOU"; "plain" for tags of
         single words; "auto" to detect it from the tags. Entity tags are learned and predicted in BIO.
-      labels: the tags to learn, in order. Default: those of the training sentences, or of `init_from` without any.
-      seq_len: the maximum number of tokens of a row, including special tokens; longer sentences have
-        several rows. Default: 128, or the model's number of positions if it is smaller.
-      packing: whether several sentences share a row of `seq_len` tokens in training.
+      labels: the classes or tags, in order. Default: those of the training rows, or of `init_from` without training
+        rows.
+      seq_len: the maximum number of tokens of a row, including special tokens; longer texts are truncated, longer
+        sentences to tag split. Default: 128, or the model's number of positions if it is smaller.
+      packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 
     scheme: Annotated[str, one_of(AUTO, *SCHEMES, PLAIN)] = always("auto")

@@ -87,20 +87,18 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
 
     Attributes:
       init_from: a bertjax run or the folder of a MarianMTModel to start from; or "".
-      seed: seed of parameters, the order of pairs, training dates, dropout and sampling.
-      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. Batches of
-        shorter rows hold a multiple of this, for about as many tokens. Batches of packed rows and of dates always hold
-        this many rows.
+      seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
+      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
+        shorter rows holds a multiple of this, unless rows are packed or dates.
       architecture: "transformer" or "recurrent".
       model: the sizes and options of either.
       start_token: the decoder's first input: the vocabulary's "begin", "pad" (as in Marian, whose vocabulary has no
         "begin") or "end" (as in fairseq).
       decoding: how translations are generated.
-      metrics: validation and test metrics: "bleu", "bleu_char", "bleu_intl", "bleu_ja_mecab", "bleu_ko_mecab",
-        "bleu_lowercase", "bleu_spm", "bleu_zh", "chrf", "exact_match"; see `bertjax.scoring.translation`. The target's
-        vocabulary first normalizes the references, like all text; the log reports this with each metric.
-      num_scored: the number of validation pairs that are translated at each evaluation; 0 for all. The loss is always
-        that of all pairs within `data.seq_len`.
+      metrics: validation and test metrics, see docs/reference/metrics.md. References are normalized as the target's
+        vocabulary normalizes all text.
+      num_scored: validation pairs that are translated at each evaluation; 0 for all. The loss is that of all within
+        `data.seq_len`.
     """
 
     architecture: Annotated[str, one_of("transformer", "recurrent")] = always(None)

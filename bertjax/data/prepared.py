@@ -52,8 +52,8 @@ class PreparationConfig(Constrained, prefix="data"):
     """The preparation of rows. It does not affect the result.
 
     Attributes:
-      workers: the number of processes that encode rows; 0 for one per core.
-      prepared_dir: the folder of prepared rows, which later runs reuse; empty for the run's own folder.
+      workers: the number of processes that prepare the data; 0 for one per core. It does not affect the result.
+      prepared_dir: the folder of prepared text or rows, which later runs reuse; "" for the run's own folder.
       beam: the Apache Beam runner that encodes the rows, if any.
     """
 

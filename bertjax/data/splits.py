@@ -24,9 +24,9 @@ class SplitConfig(Constrained, prefix="data"):
     """The sources of the training and validation rows.
 
     Attributes:
-      source: the training rows; empty to score validation rows only.
-      valid_source: the validation rows; empty to split them off `source`.
-      valid_fraction: the fraction of the rows of `source` that is split off if `valid_source` is empty.
+      source: the training data; "" to score validation rows only.
+      valid_source: the validation data; "" to split them off the training data.
+      valid_fraction: the fraction that is split off if `valid_source` is empty.
     """
 
     source: str = always("")

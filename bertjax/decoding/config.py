@@ -30,23 +30,21 @@ class DecodingConfig(Constrained, prefix="decoding"):
       min_ratio, min_extra: a hypothesis has at least min_ratio x source + min_extra tokens, excluding the end token.
       block_ngrams: size n of n-grams that may not occur twice; 0 for no blocking. See `ngram_blocking`.
       force_eos: whether the last possible token of a beam search is the end token, at log-probability 0, even before
-        the minimum length; as Marian's `forced_eos_token_id` in transformers. If False, hypotheses that reach the
-        maximum length are truncated, and compete without an end token.
-      stopping: when a row of a beam search is done:
-        "exact": no beam can still reach a better score than the `n_best` finished hypotheses. transformers calls this
-          "never", but compares with `num_beams` finished hypotheses.
-        "hf": `generate(early_stopping=False)` of transformers 5: `num_beams` hypotheses are finished, and the best
-          beam's score at its current length is no better than the worst of them.
-        "hf_early": `generate(early_stopping=True)`: `num_beams` hypotheses are finished.
-        "presumm": PreSumm's rule: the best beam ends. Beams that end continue past their end token.
-        With `num_beams=1`, a row is done at its first end token under all rules.
+        the minimum length, as Marian's `forced_eos_token_id`. If False, hypotheses of the maximum length are truncated
+        and compete without an end token.
+      stopping: when a row of a beam search is done. "exact": no beam can still reach a better score than the `n_best`
+        finished hypotheses (in transformers "never", with `num_beams` hypotheses). "hf", `early_stopping=False` of
+        transformers 5: `num_beams` hypotheses are finished, and the best beam's score at its current length is no
+        better than the worst of them. "hf_early", `early_stopping=True`: `num_beams` hypotheses are finished.
+        "presumm": the best beam ends; beams that end continue past their end token. With `num_beams=1`, always at the
+        first end token.
       temperature: divisor of the logits before sampling; 0 takes the likeliest token.
       top_k: sampling draws only from the k likeliest tokens; 0 for all.
-      top_p: sampling draws only from the smallest set of likeliest tokens with at least this total probability
-        (Holtzman et al. 2020); 1 for all. With `top_k`, the set is chosen among the k tokens, as in transformers.
+      top_p: sampling draws only from the smallest set of likeliest tokens, among those of `top_k`, with at least this
+        total probability (Holtzman et al. 2020); 1 for all.
       forbid_unk: whether hypotheses never contain the unknown token.
-      sample_by_line: whether equal lines draw different samples, depending on their line numbers. If False, samples
-        depend only on the seed and the text of the line.
+      sample_by_line: whether equal lines draw different samples, by their line numbers. If False, samples depend only
+        on the seed and the text.
 
     Raises:
       UserError: if a value is out of range, or if two values contradict each other.

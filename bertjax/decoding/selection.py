@@ -26,15 +26,14 @@ class SelectionConfig(Constrained, prefix="selection"):
 
     Attributes:
       num_sentences: maximum number of sentences; 0 for no limit. PreSumm: 3.
-      word_budget: maximum total number of words, see `words.split`; 0 for no limit. Sentences that exceed the budget
-        are skipped; shorter sentences with lower scores may still be chosen.
+      word_budget: maximum total number of words; 0 for no limit. Sentences that exceed it are skipped; shorter ones
+        with lower scores may still be chosen.
       threshold: minimum score; None for no minimum.
-      block_ngrams: skip a sentence that shares this many consecutive words with a chosen one; 0 for no blocking. Words
-        are compared in lower case, as in PreSumm (`summaries.select` lowercases them). PreSumm: 3. In Chinese,
-        where each letter counts as a word, 3 blocks many sentences; use 5 or 6.
+      block_ngrams: skip a sentence that shares this many consecutive words, in lower case, with a chosen one; 0 for no
+        blocking. PreSumm: 3. In Chinese, where each letter is a word, use 5 or 6.
       order: order of the chosen sentences, "score" (PreSumm) or "document".
-      min_words: in prediction, only sentences with more words than this are read and can be chosen. Training and
-        evaluation use `data.limits.min_words` instead, 5 in PreSumm.
+      min_words: in prediction, only sentences with more words than this are read and chosen. Training and evaluation
+        use `data.limits.min_words`.
 
     Raises:
       UserError: if a value is out of range, or if no limit is set.

@@ -25,7 +25,7 @@ class Config(Constrained, prefix="minimal_pairs"):
       source: files of minimal pairs, such as BLiMP's; "" for none. See configs/minimal_pairs.py.
       per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
       method: how a masked language model scores a sentence; see configs/minimal_pairs.py.
-      every: the evaluations of the run from one with pairs to the next; the last always has them.
+      every: the evaluations of the run from one of these to the next; there is always one in the last.
     """
 
     source: str = ""

@@ -40,9 +40,9 @@ class BertConfig(TransformerConfig):
       local_attention: width of the attention of local layers: a token attends to those at most half of it away. 0 for
         no local layers.
       global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
-      relative_positions: "none"; or "bucketed", a learned bias of the scores for each bucket of distances of two
-        tokens, the same in all layers (Raffel et al. 2020, section 2.1); or "disentangled", scores of tokens and
-        embeddings of distances, from one table for all layers (He et al. 2021, DeBERTa, section 3.1).
+      relative_positions: "none"; "bucketed", a learned bias of the scores for each bucket of distances, the same in all
+        layers (Raffel et al. 2020, section 2.1); or "disentangled", scores of tokens and embeddings of distances, from
+        one table for all layers (He et al. 2021, DeBERTa, section 3.1).
       relative_buckets: number of buckets, half of them for keys after their query.
       relative_distance: the distance from which on all distances share a bucket.
       layer_groups: number of groups of consecutive layers, all of one size, that share their parameters (Lan et al.
@@ -53,8 +53,8 @@ class BertConfig(TransformerConfig):
       convolution_size: width in tokens, an odd number, of a convolution of the embeddings, which is added to the output
         of the first layer (DeBERTa-v2); 0 for none.
       convolution_activation: its activation.
-      embedding_size: size of the embeddings, which a map with a bias projects to hidden_size if it differs (Lan et al.
-        2020, section 3.1), and of the masked-LM head; 0 for hidden_size.
+      embedding_size: size of the embeddings and of the masked-LM head; a map with a bias projects them to hidden_size
+        if it differs (Lan et al. 2020, section 3.1); 0 for hidden_size.
       embedding_norm: whether the embeddings are normalized.
       first_attention_norm: whether the first layer of a pre-norm model has a norm before its attention.
       direction: "both", "left_to_right" or "right_to_left": which positions a token may attend to.

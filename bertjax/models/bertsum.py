@@ -35,18 +35,16 @@ class BertSumConfig(Constrained, prefix="model"):
 
     Attributes:
       scorer: "classifier", a linear layer on each sentence; "transformer", PreSumm's Transformer over all sentences of
-        a document; "rnn", BertSum's bidirectional LSTM over all sentences, whose output (of BERT's hidden size) is
-        added to its input.
-      scorer_layers: layers of the Transformer scorer; 2 in both papers.
-      scorer_heads: attention heads of the Transformer scorer; published value: 8.
-      scorer_intermediate: feed-forward size of the Transformer scorer; published value: 2048.
-      scorer_dropout: dropout of the Transformer or LSTM scorer; published value: 0.1.
-      rnn_compat: whether the LSTM scorer reproduces BertSum's code: each sentence gets the two final states instead of
-        its own, and padding is read like sentences, so scores depend on the batch. Published weights were trained this
-        way.
-      sentence_pooling: which output of BERT represents a sentence: "cls", that of its [CLS], as in both papers; or
-        "mean", the mean over its tokens, including [CLS] and [SEP]. "mean" suits encoders that were trained with mean
-        pooling, such as those of sentence-transformers.
+        a document; "rnn", BertSum's bidirectional LSTM, whose output is added to its input.
+      scorer_layers: layers of the Transformer scorer.
+      scorer_heads: attention heads of the Transformer scorer.
+      scorer_intermediate: feed-forward size of the Transformer scorer.
+      scorer_dropout: dropout of the Transformer or LSTM scorer.
+      rnn_compat: whether the LSTM scorer reproduces BertSum's code, with which published weights were trained: each
+        sentence gets the two final states, and padding is read like sentences, so scores depend on the batch.
+      sentence_pooling: the output of BERT that represents a sentence: "cls", that of its [CLS], as in both papers; or
+        "mean", the mean over its tokens, [CLS] and [SEP], which suits encoders trained with mean pooling, such as those
+        of sentence-transformers.
 
     Raises:
       UserError: if a value is out of range.

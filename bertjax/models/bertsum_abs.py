@@ -28,9 +28,9 @@ class BertSumAbsConfig(Constrained, prefix="model"):
     """Options of the decoder on top of BERT. Hidden size and vocabulary are BERT's.
 
     Attributes:
-      decoder_layers: layers of the decoder; 6 in the paper.
-      decoder_heads: attention heads of the decoder; 8 in the paper.
-      decoder_intermediate: feed-forward size of the decoder; 2048 in the paper.
+      decoder_layers: layers of the decoder.
+      decoder_heads: attention heads of the decoder.
+      decoder_intermediate: feed-forward size of the decoder.
       decoder_dropout: dropout of the decoder's embeddings, attention weights, activations and sub-layer outputs; 0.2
         for BERTSUMABS.
 

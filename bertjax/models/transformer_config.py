@@ -52,9 +52,9 @@ class TransformerConfig(Constrained, prefix="model"):
       intermediate_size: size of the hidden layer of the feed-forward network.
       dropout: dropout of the embeddings and of each sub-layer's output.
       attention_dropout: dropout of the attention weights.
-      attention_backend: "auto", the fastest for the device; "xla", on any device, which also excludes the kernel for
-        norms on NVIDIA GPUs; or flash attention: "cudnn" and "triton" (also packed rows and local layers) on NVIDIA
-        GPUs, "rows" (short rows) and "splash" on TPUs.
+      attention_backend: "auto", the fastest for the device; "xla", on any device, without kernels for norms; or flash
+        attention: "cudnn" and "triton" (also packed rows and local layers) on NVIDIA GPUs, "rows" (short rows) and
+        "splash" on TPUs.
       activation_dropout: dropout of the activations inside the feed-forward network.
       activation: "gelu", exact, as in BERT's first release; "gelu_tanh", as in Google's code since 2019; "relu";
         "silu".
@@ -66,9 +66,9 @@ class TransformerConfig(Constrained, prefix="model"):
       gated: whether the activations of the feed-forward network are multiplied by a second map of its input (Shazeer
         2020): GeGLU with a GELU, SwiGLU with "silu".
       biases: whether the maps of a layer, and of heads in front of the output layer, have biases.
-      unbiased: which maps have no biases in any case: "none"; "intermediate", the first maps of the feed-forward
-        network, as in GTE; "layers", all maps of the layers, as in NomicBERT and EuroBERT; or "classifiers", the output
-        layers of classifiers, as in ModernBERT's decoder.
+      unbiased: maps that have no biases in any case: "none"; "intermediate", the first of the feed-forward network, as
+        in GTE; "layers", all of the layers, as in NomicBERT and EuroBERT; or "classifiers", output layers of
+        classifiers, as in ModernBERT's decoder.
       initializer: initializer of matrices: "truncated_normal", as in BERT; or "xavier_uniform" (Glorot and Bengio
         2010).
       initializer_range: standard deviation of truncated normal matrices and embedding tables.
@@ -76,10 +76,9 @@ class TransformerConfig(Constrained, prefix="model"):
         1 / sqrt(2 num_layers) (Radford et al. 2019, section 2.3).
       dtype: dtype of the activations, "float32" or "bfloat16".
       scan_layers: loop over one compiled layer (faster compilation) instead of unrolling all layers (faster steps).
-      remat: the activations of a layer that the backward pass recomputes instead of reading them from memory: "none";
-        "dots", all but the results of matrix products with weights; "norms", all but the inputs and statistics of the
-        norms, which XLA then computes on all devices; or "full", all. False and True mean "none" and "full" in configs
-        of earlier versions.
+      remat: the activations of a layer that the backward pass recomputes: "none"; "dots", all but the results of matrix
+        products with weights; "norms", all but the inputs and statistics of the norms, which XLA then computes on all
+        devices; or "full", all. False and True of earlier versions mean "none" and "full".
 
     Raises:
       UserError: if a value is out of range.

@@ -45,15 +45,15 @@ class CheckpointConfig(Constrained, prefix="checkpoint"):
     """When to save checkpoints, and which to keep.
 
     Attributes:
-      save_every: updates between two checkpoints. There is always one after the last update. Default in fine-tuning:
-        `evaluate_every`, once per epoch.
+      save_every: updates between two checkpoints. The last update is always saved. Default in fine-tuning:
+        `evaluate_every`.
       keep: number of latest checkpoints to keep.
-      best_metric: metric that defines the best checkpoints, such as "valid/masked_lm_loss"; "" to keep only the latest.
-        Only steps that are both saved and evaluated can be best. Default in tagging: depends on the tags.
+      best_metric: metric that defines the best checkpoints, among those that are saved and evaluated; "" to keep only
+        the latest. Default in tagging: depends on the tags.
       best_mode: "min" if lower values of `best_metric` are better, "max" if higher values are better.
       keep_best: number of best checkpoints to keep in addition to the latest.
-      final: checkpoint for the test split, and for using the run unless `--checkpoint` is given: "latest", "best", a
-        step, or the mean of the parameters of several checkpoints, such as "last:5" or "best:3".
+      final: checkpoint for the test split and for using the run: "latest", "best", a step, or the mean of the
+        parameters of several, such as "last:5" or "best:3".
     """
 
     save_every: Size = always(None)

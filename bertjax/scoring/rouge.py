@@ -47,19 +47,14 @@ class RougeConfig(Constrained, prefix="rouge"):
     """Settings of ROUGE. Scores with different settings are not comparable.
 
     Attributes:
-      flavor: program to reproduce: "rouge-1.5.5", the Perl program, or "rouge-score", Google's package, which both
-        support only ASCII letters; or "unicode", for languages other than English.
+      flavor: program to reproduce: "rouge-1.5.5" or "rouge-score", Google's package, for ASCII letters only; or
+        "unicode", for other languages than English.
       stem: whether words with the same stem are equal; False with "unicode".
-      words: number of words of a summary to score, as separated by spaces: None for all; a number, which limits the
-        reference too, as option -l of ROUGE-1.5.5; or "reference" for as many as the reference has, for limited-length
-        recall on New York Times articles (Durrett et al., 2016). With a limit, recall (`rouge1_recall` etc.) is
-        reported in addition to F1.
-      references: how several references of a document are combined. "average" adds up the counts of all references, as
-        option `-f A`, the default of ROUGE-1.5.5. "best" takes the reference with the highest recall, as its option
-        `-f B`; in the other flavors that with the highest F1, as `score_multi` of rouge-score. "jackknife" leaves out
-        each reference in turn and averages the scores of the best of the others (Lin, 2004, section 2.1), so that a
-        person whose summary is one of the references can be scored by the same number of references. ROUGE has not done
-        this by itself since 1.4; its RELEASE-NOTE.txt describes it.
+      words: words of a summary to score, separated by spaces: None for all; a number, which limits the reference too,
+        as option -l of ROUGE-1.5.5; or "reference" for as many as the reference has (Durrett et al. 2016). A limit adds
+        recall (`rouge1_recall` etc.) to F1.
+      references: how several references of a document are combined: "average", "best" or "jackknife" (Lin 2004, section
+        2.1); see docs/reference/metrics.md.
 
     Raises:
       UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.

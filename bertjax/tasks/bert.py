@@ -39,8 +39,8 @@ class ModelConfig(HeadConfig):
 
     Attributes:
       vocab_size: rows of the word embeddings. Default: the size of the vocabulary; may be larger.
-      family: the family of published encoders whose form exports have. Default: that of `init_from`, otherwise the one
-        with the same kind of positions, "bert", "modernbert" or "mpnet".
+      family: the family of encoders whose form exports have. Default: that of `init_from`, otherwise "bert",
+        "modernbert" or "mpnet", by the kind of positions.
     """
 
     vocab_size: Size | None = None  # type: ignore[assignment]  # a HeadConfig always has a size

@@ -47,7 +47,8 @@ class WarmStartConfig(ExperimentConfig):
     """The config keys of every experiment that trains a BERT from `init_from`.
 
     Attributes:
-      init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run to start from; or "".
+      init_from: a folder of Hugging Face or sentence-transformers, a google-research checkpoint or a bertjax run to
+        take weights, sizes and vocabulary from; or "".
       model: the encoder and the head.
     """
 

@@ -23,7 +23,7 @@ class ExperimentConfig(Constrained):
     Attributes:
       experiment: the name of its file.
       init_from: the weights to start from; or "".
-      seed: seed of all random numbers: parameters, row order, dropout and others.
+      seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches.
       data: which rows to read, and how to encode them.
     """

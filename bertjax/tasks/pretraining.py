@@ -52,14 +52,15 @@ class PretrainingConfig(ExperimentConfig):
     """The config keys of every experiment that pretrains.
 
     Attributes:
-      init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run that determines sizes, vocabulary
-        and weights; or "".
+      init_from: a folder of Hugging Face or sentence-transformers, a google-research checkpoint or a bertjax run to
+        take weights, sizes and vocabulary from; or "".
       learned_positions: the number of positions that the model in `init_from` was trained on; later positions start as
         copies of these. 0 to take all positions unchanged.
-      seed: seed of parameters, data order, masks and dropout.
-      num_steps: number of updates. Default: those of the budget.
-      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens; see
-        `data.stages`.
+      seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
+      num_steps: number of updates. Default: those of the budget, in fine-tuning those of `num_epochs`. With
+        `budget.hours`, they are not known until the run has ended.
+      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
+        shorter rows holds a multiple of this.
       model: the encoder.
       data: the text, and how it becomes rows.
       masking: see `MaskingConfig`.

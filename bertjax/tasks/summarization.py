@@ -64,10 +64,10 @@ class SummarizationConfig(WarmStartConfig):
     """The config keys of all summarization.
 
     Attributes:
-      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. Batches of
-        shorter rows hold a multiple of this, for about as many tokens.
+      batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
+        shorter rows holds a multiple of this.
       positions: the initial values of positions that the model in `init_from` lacks: "tile", repeated copies of all its
-        positions; "repeat_last", copies of the last one, as PreSumm. See `pretrained.extend_positions`.
+        positions; "repeat_last", copies of the last one, as PreSumm.
       rouge: the settings of ROUGE.
     """
 

@@ -51,10 +51,8 @@ class BudgetConfig(Constrained, prefix="budget"):
     Attributes:
       tokens: positions of all training rows, padding included.
       flops: operations of the matrix products of all updates, without those that rematerialization repeats.
-      hours: time of updates, over all starts of the run; at least one update is made. It includes waiting for batches,
-        but not start, compilation, evaluation, saving, and updates that a killed run makes again. Schedules decay over
-        the number of updates that fit at the mean speed so far, renewed at each line of the log. Such a run cannot be
-        repeated bit for bit.
+      hours: time of updates with their waits for batches, over all starts of the run; at least one update is made. Such
+        a run cannot be repeated bit for bit; see docs/guides/runs.md.
     """
 
     tokens: Annotated[float, at_least(0, below=math.inf)] = 0.0
@@ -79,20 +77,20 @@ class TrainingConfig(EvaluationConfig):
 
     Attributes:
       seed: seed of initial parameters, data order, masks and dropout.
-      rng: generator of dropout's random bits: "threefry2x32", which gives the same bits everywhere, or "rbg", which is
-        faster on one TPU or GPU, but may differ between kinds of devices and versions of JAX. On several TPU chips,
-        each chip draws the bits of the whole batch with "rbg", and only its own with "threefry2x32".
-      num_steps: number of updates. Default in fine-tuning: the updates of `num_epochs`. With a budget: its updates; of
-        `budget.hours` these are not known until the run has ended.
+      rng: generator of dropout's random bits: "threefry2x32", the same bits everywhere, or "rbg", faster on one TPU or
+        GPU, but different between devices and versions of JAX. On several TPU chips, each draws the bits of the whole
+        batch with "rbg".
+      num_steps: number of updates. Default: those of the budget, in fine-tuning those of `num_epochs`. With
+        `budget.hours`, they are not known until the run has ended.
       log_every: updates between two lines of the log. The last update is always logged.
       evaluate_every: updates between two evaluations. There is always one after the last update. Default in
         fine-tuning: once per epoch.
       evaluate_patience: ends training after this number of evaluations in a row without improvement of
-        `checkpoint.best_metric`; 0 to make all updates. The learning rate still decays over `num_steps`.
+        `checkpoint.best_metric`; 0 to make all updates. The learning rate decays over `num_steps`.
       parallel: "jit", or "pmap" for comparison.
       budget: what the run may use, instead of `num_steps` or `num_epochs`.
-      evaluations: names of evaluations other than that of the validation split, separated by commas: "retrieval",
-        "minimal_pairs" or those of installed packages. The keys of each are below its name, as `retrieval.source`.
+      evaluations: names of further evaluations, separated by commas: "retrieval", "minimal_pairs" or those of installed
+        packages. The keys of each are below its name.
     """
 
     seed: Seed = always(0)

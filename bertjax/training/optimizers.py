@@ -43,19 +43,17 @@ class OptimizerConfig(Constrained, prefix="optimizer"):
       weight_decay: decoupled weight decay, multiplied by the learning rate.
       no_decay: pattern of parameter paths without weight decay.
       beta1, beta2, eps: hyperparameters of Adam.
-      bias_correction: whether Adam and LAMB correct the bias of their moments. BERT does not ("mostly an oversight",
-        its author says). Muon always does.
+      bias_correction: whether Adam and LAMB correct the bias of their moments. BERT does not; Muon always does.
       clip_norm: maximum global norm of the gradient, excluding frozen parameters; 0 for no clipping.
-      layer_decay: factor of the learning rate of an encoder layer for each encoder layer above it, and once more for
-        the parameters on top of the encoder; embeddings count as the lowest layer (Howard and Ruder 2018, section 3.2).
-        1 for no decay.
+      layer_decay: factor of the learning rate for each encoder layer above, and for the parameters on top of the
+        encoder; embeddings are the lowest layer (Howard and Ruder 2018, section 3.2). 1 for no decay.
       frozen_layers: number of frozen encoder layers, from the first; embeddings are then frozen too. 0 for none.
       groups: ordered pairs (path pattern, overrides). A parameter belongs to the first group whose pattern is found in
-        its path ("bert/encoder/layers/attention/query/kernel"). Overrides are {"frozen": True} alone, or any keys of
+        its path ("bert/encoder/layers/attention/query/kernel"). Overrides are {"frozen": True} alone, or keys of
         `optimizer` except `groups`, `clip_norm`, `layer_decay`, `frozen_layers` and `schedule_steps`. Example:
-        `--config.optimizer.groups="(('embeddings', {'learning_rate': 1e-5}),)"`.
-      schedule_steps: updates after which "linear", "sqrt_decay", "cosine" and "trapezoidal" have decayed; None for
-        `num_steps`. Afterwards the learning rate is constant. If it is set, `num_steps` of a run may be raised later.
+        `(("embeddings", {"learning_rate": 1e-5}),)`.
+      schedule_steps: updates after which "linear", "sqrt_decay", "cosine" and "trapezoidal" have decayed, and the
+        learning rate stays constant; None for `num_steps`. If it is set, `num_steps` of a run may be raised later.
       decay_fraction: length of the decay of "trapezoidal", as a fraction of `schedule_steps`, or of `num_steps` if that
         is not set.
       muon_beta: decay rate of Muon's momentum.

@@ -14,18 +14,15 @@ _LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]+))?\)")
 
 def links(page: Path) -> list[tuple[Path, str]]:
     """The file and the anchor ("" for none) of each link of a page to a file of the project."""
-    found = _LINK.findall(_CODE.sub("", page.read_text()))
-    return [((page.parent / path).resolve() if path else page, anchor) for path, anchor in found]
+    matches = _LINK.findall(_CODE.sub("", page.read_text()))
+    return [((page.parent / path).resolve() if path else page, anchor) for path, anchor in matches]
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MyST name them."""
     text = re.sub(r"^(`{3,})\w*\n.*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    slugs = [_slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
-    seen: Counter[str] = Counter()
-    for slug in slugs:
-        seen[slug] += 1
-    return {slug if number == 0 else f"{slug}-{number}" for slug in seen for number in range(seen[slug])}
+    counts = Counter(_slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return {slug if number == 0 else f"{slug}-{number}" for slug in counts for number in range(counts[slug])}
 
 
 def _slug(heading: str) -> str:

@@ -5,6 +5,7 @@ and `<!-- not run: REASON -->` skips it. The blocks of a page run in order. All 
 mean the same on every page; it runs once.
 """
 
+import operator
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ _BLOCK = re.compile(
 _COMMAND = re.compile(r"^.*<<'END'(?: .*)?\n(?:.*\n)*?END$|^(?:.*(?:\\|\|)\n)*.+$", re.MULTILINE)
 _LAUNCH = re.compile(r"(?:(?P<input>.+?)\s*\|\s*)?python launch\.py (?P<arguments>.+)", re.DOTALL)
 _ROWS = 200  # of a table
+_name = operator.attrgetter("stem")
 # What makes the training of a config small, and its model unless `init_from` gives one.
 _SMALL = "num_steps=2 batch_size=4 data.workers=1"
 _SMALL_MODEL = "model.num_layers=1 model.hidden_size=16 model.num_heads=2 model.intermediate_size=32"
@@ -48,14 +50,10 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    return [Block(*(part or "" for part in found)) for found in _BLOCK.findall(page.read_text())]
+    return [Block(*groups) for groups in _BLOCK.findall(page.read_text())]
 
 
-def ids(page: Path) -> str:
-    return page.stem
-
-
-@pytest.mark.parametrize("page", GUIDES, ids=ids)
+@pytest.mark.parametrize("page", GUIDES, ids=_name)
 def test_every_command_block_runs_or_says_why_not(page: Path):
     for block in blocks(page):
         assert block.language in ("bash", "python", "text", "yaml"), block.code
@@ -89,12 +87,16 @@ def finished() -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in GUIDES if "<!-- run" in page.read_text()], ids=ids)
+@pytest.mark.parametrize("page", [page for page in GUIDES if "<!-- run" in page.read_text()], ids=_name)
 def test_commands_run(page: Path, folder: Path, finished: set[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("BERT", "bert")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Installs a page's package beside its modules instead of into the environment, without network.
+    for name, value in (("TARGET", str(folder / "package")), ("NO_INDEX", "1"), ("NO_BUILD_ISOLATION", "0")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.syspath_prepend(folder / "package")
     names: dict[str, object] = {"BERT": "bert"}
     for block in blocks(page):
         if block.marker == "run" and block.language == "python":
@@ -118,10 +120,10 @@ def _run(command: str, flags: list[str]) -> None:
         return
     text = subprocess.run(["bash", "-ec", launched["input"] or ""], check=True, capture_output=True).stdout
     arguments = [os.path.expandvars(argument) for argument in shlex.split(launched["arguments"])]
-    named = dict(argument.partition("=")[::2] for argument in arguments)
-    if "--config" in named and named.get("--mode", "check") == "check":
-        flags = [*_small(Path(named["--config"]).stem, "--config.init_from" not in named), *flags]
-        if "--config.budget.tokens" in named:  # instead of updates: two of four rows of 64 tokens
+    values = dict(argument.partition("=")[::2] for argument in arguments)
+    if "--config" in values and values.get("--mode", "check") == "check":
+        flags = [*_small(Path(values["--config"]).stem, "--config.init_from" not in values), *flags]
+        if "--config.budget.tokens" in values:  # instead of updates: two of four rows of 64 tokens
             flags = [flag for flag in flags if "num_steps" not in flag] + ["--config.budget.tokens=512"]
     outcome = tiny.run_on_one(*arguments, *flags, stdin=text)
     assert outcome.status is None, f"{command}\n{outcome.status}\n{outcome.stderr[-2000:]}"

@@ -35,9 +35,8 @@ def entry(name):
 
 
 def test_an_entry_has_defaults_limits_meanings_and_published_values():
-    assert entry("data.workers").startswith(
-        "`0`; *at least 0*  \nfine-tuning, ranking, summarization, translation: the"
-    )
+    assert entry("data.workers").startswith("`0`; *at least 0*  \ntraining: the number of processes")
+    assert "**" not in entry("data.seq_len")
     assert "Published: `'static'` (bert_pretraining)." in entry("masking.mode")
     assert "Published: `768` (fine-tuning, pretraining, summarization); `512` (translation)." in entry(
         "model.hidden_size"

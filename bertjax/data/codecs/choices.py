@@ -20,11 +20,10 @@ class ChoicesConfig(TableConfig):
     Attributes:
       context_column: the column of the text.
       start_column: the column of a text that is put before each choice; "" for none.
-      choice_columns: one column per choice; or one column with all choices: a list of texts, a list of objects with
-        "text" and "label", or an object with these two lists.
-      label_column: the column of the correct choice: its label or, if choices have no labels, its number from 0.
+      choice_columns: one column per choice, or one with all choices; see docs/reference/inputs.md.
+      label_column: the column of the correct choice: its label or, without labels, its number from 0.
       num_choices: the maximum number of choices of a training or validation row.
-      seq_len: the maximum number of tokens of a text with one choice; the longer of the two is truncated. Default: 128,
+      seq_len: the maximum number of tokens of a text with one choice, the longer of which is truncated. Default: 128,
         or the model's number of positions if it is smaller.
     """
 

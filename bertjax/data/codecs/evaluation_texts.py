@@ -33,11 +33,13 @@ class SourcesConfig(Constrained, prefix="data"):
       qrels: the judgments of a folder, such as "test" for `qrels/test.tsv`. Default: "test"; for `--mode=mine` "train",
         so that no test judgment becomes a training row unnoticed.
       text_columns: the columns of a table of pairs.
-      label_column: the column of the class in a table of labeled texts; "" for other sources.
-      text_field: the column of the text in a table of labeled texts, or in one to predict on.
-      header: whether the first row of a TSV or CSV file has the names of the columns.
+      label_column: the column of the class in a table of labeled texts, where texts of one class are related; "" for
+        other tables.
+      text_field: the column of the text in tables.
+      header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
       separator: the separator of the fields of a line; "" to infer it from the file name.
-      on_bad_row: "stop" at a malformed row, or "skip" and count it.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     source: str = always("")

@@ -25,9 +25,9 @@ class QueriesConfig(TableConfig):
     """The rows and columns of queries to read. A column "a.b" is key "b" of the object in column "a".
 
     Attributes:
-      text_columns: the columns of the query, of its positive, and of its negatives. One of these may have a list.
-      score_column: the column of what a row states: the similarity of a pair, or the scores that a teacher gives the
-        positive and each negative, a list; "" for none.
+      text_columns: the columns of the query, of its positive, and of its negatives, of which one may have a list.
+      score_column: the column of the similarity of a pair, or of a list of scores, one for the positive and each
+        negative; "" for none.
       seq_len: the maximum number of tokens of a text, including special tokens.
     """
 
@@ -41,10 +41,11 @@ class RelatedTextsConfig(QueriesConfig):
     """The rows and columns to read.
 
     Attributes:
-      text_columns: the columns of the query, of its positive, and of its negatives. One of these may have a list; or,
-        with `label_column`, the column of the text.
+      text_columns: the columns of the query, of its positive, and of its negatives, of which one may have a list; with
+        `label_column`, that of the text.
       num_negatives: the maximum number of negatives of a row.
-      label_column: the column of the class of a text, which is related to the texts of its class; "" for none.
+      label_column: the column of the class in a table of labeled texts, where texts of one class are related; "" for
+        other tables.
       query_prompt: a text that precedes each query.
       document_prompt: a text that precedes each positive and negative.
     """

@@ -33,14 +33,12 @@ class InstanceRowsConfig(Constrained, prefix="data"):
     """The assignment of instances to the rows of a batch.
 
     Attributes:
-      packing: whether a row holds several instances, each of which attends only to itself; otherwise one.
+      packing: whether a row holds several instances, each attending only to itself; otherwise one.
       valid_rows: the maximum number of validation rows per evaluation; 0 for all.
       valid_single_segments: whether validation instances are single segments even if those of training are pairs, so
         that losses with and without next-sentence prediction compare.
       stages: stages with shorter rows, before one with rows of `seq_len`: pairs of a fraction of all updates and a
-        length, which must divide `seq_len`. Updates of all stages have equally many positions: the shorter the rows,
-        the more. `masking.max_predictions` is in proportion to the length. Positions that no stage has reached yet are
-        copies of the earlier ones. Example: `--config.data.stages="((0.5, 32), (0.3, 128))"` with `seq_len` 512.
+        length that divides `seq_len`, such as ((0.5, 32), (0.3, 128)); see docs/guides/pretraining.md.
     """
 
     packing: bool = always(False)

@@ -61,21 +61,24 @@ class CorpusConfig(AddedTokensConfig):
     """The text to prepare, and how to prepare it.
 
     Attributes:
-      source: the training text (see `sources.TextSource`); empty to evaluate `valid_source` only.
-      valid_source: the validation text; empty to split validation documents off `source`.
-      valid_fraction: the fraction of documents that is split off if `valid_source` is empty. A hash of the text selects
-        them, so that copies of a document are in the same split.
-      text_field: the column of the text, in tables and TFDS records.
-      on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
+      source: the training data; "" to evaluate `valid_source` only.
+      valid_source: the validation data; "" to split them off the training data.
+      valid_fraction: the fraction of documents that is split off if `valid_source` is empty; copies of a document are
+        in the same split.
+      text_field: the column of the text in tables.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
-      vocab_file: a published vocabulary, a file or its folder; empty to train a vocabulary on the training text.
+      vocab_file: a published vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a folder with one; ""
+        to train one in pretraining and summarization. Ignored if `init_from` has a vocabulary.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       lowercase: whether the vocabulary is uncased.
-      workers: the number of processes that split and tokenize; 0 for one per core. It does not affect the result.
-      prepared_dir: the folder of prepared text, which later runs reuse; empty for the run's own folder.
+      workers: the number of processes that prepare the data; 0 for one per core. It does not affect the result.
+      prepared_dir: the folder of prepared text or rows, which later runs reuse; "" for the run's own folder.
       beam: the Apache Beam runner that does the work, if any. It does not affect the result.
-      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's and
-        ModernBERT's, which encodes every character of every language. Ignored with `vocab_file` or `init_from`.
+      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's,
+        which encodes every character of every language, and ignores `words` of summarization. Ignored with `vocab_file`
+        or `init_from`.
     """
 
     source: str = always("documentation")

@@ -24,8 +24,8 @@ class MaskingConfig(Constrained, prefix="masking"):
 
     Attributes:
       rate: the fraction of an instance's tokens, including [CLS] and [SEP], that are predicted (0.15).
-      final_rate: the rate of the last update, to which the rate changes linearly from `rate` (Ankner et al. 2024: 0.3
-        to 0.15); 0 for a constant rate. Only in dynamic masking.
+      final_rate: the rate of the last update, to which `rate` changes linearly (Ankner et al. 2024: 0.3 to 0.15); 0 for
+        a constant rate. Only in dynamic masking.
       valid_rate: the rate of evaluations; 0 for the rate of the last update. Losses at different rates do not compare.
       max_predictions: the maximum number of predicted tokens in an instance, at least the highest rate of its length.
         Default: that rate of `data.seq_len`, rounded up (BERT's 20 at length 128, 77 at 512).
@@ -34,8 +34,7 @@ class MaskingConfig(Constrained, prefix="masking"):
       keep_fraction: the fraction of predicted tokens left unchanged (0.1). The three fractions add up to 1.
       whole_word: whether only whole words are selected.
       max_span: the maximum length of a span of consecutive words (tokens if not `whole_word`) that are selected and
-        replaced together. Lengths are geometric with p = 0.2. 0 to select each word by itself. SpanBERT: 10, with
-        `whole_word`.
+        replaced together, geometric with p = 0.2; 0 to select each word by itself. SpanBERT: 10, with `whole_word`.
       mode: "dynamic" draws again in each epoch; "static" repeats the draws of the first `dupe_factor` epochs.
       dupe_factor: the number of different draws in static masking (10).
     """

@@ -45,11 +45,11 @@ class PairsConfig(Constrained, prefix="data"):
       seq_len: the maximum number of tokens of an instance, including special tokens. Default: 128, or the model's
         number of positions if it is smaller.
       next_sentence: whether an instance is a pair of segments for next-sentence prediction; otherwise one segment.
-      whole_sentences: whether a single segment ends with the last sentence that fits; otherwise it is filled with a
-        part of the next sentence.
+      whole_sentences: whether a single segment ends with the last sentence that fits, instead of a part of the next
+        one.
       short_seq_prob: the fraction of documents with a random shorter target length (0.1).
       random_next_prob: the fraction of chunks of two or more sentences whose second segment comes from another
-        document (0.5). The second segment of a chunk of one sentence always does.
+        document; that of a chunk of one sentence always does.
     """
 
     seq_len: Annotated[int, at_least(MIN_SEQ_LEN, below=1 << 15)] = always(None)

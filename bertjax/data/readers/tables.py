@@ -31,9 +31,10 @@ class TableConfig(SplitConfig):
     """Tables of training and validation rows; see `read_rows` for the sources.
 
     Attributes:
-      header: whether the first row of a TSV or CSV file has the names of the columns; if not, they are "0", "1", ...
-      separator: the separator of the fields of a line; empty to infer it from the file name.
-      on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count it.
+      header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
+      separator: the separator of the fields of a line; "" to infer it from the file name.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     header: bool = always(True)

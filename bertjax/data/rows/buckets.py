@@ -29,8 +29,8 @@ class BucketsConfig(Constrained, prefix="data"):
     """The lengths of rows.
 
     Attributes:
-      row_lengths: the lengths to which rows are padded, beside `seq_len`; () for many. Each is a compiled program.
-        Default: the few that are worth it for the training rows; see `choose_lengths`.
+      row_lengths: the lengths to which rows are padded, beside `seq_len`, each a compiled program; () for many.
+        Default: the few that are worth it, see `choose_lengths`.
     """
 
     row_lengths: tuple[int, ...] | None = None

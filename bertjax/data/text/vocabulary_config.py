@@ -22,8 +22,8 @@ class VocabularyConfig(Constrained, prefix="data"):
     """The vocabulary of a BERT model.
 
     Attributes:
-      vocab_file: a vocab.txt, a tokenizer.json, a SentencePiece model, or a folder with a vocabulary. Ignored if
-        `init_from` has a vocabulary.
+      vocab_file: a published vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a folder with one; ""
+        to train one in pretraining and summarization. Ignored if `init_from` has a vocabulary.
       lowercase: whether the vocabulary is uncased.
     """
 
@@ -36,8 +36,8 @@ class AddedTokensConfig(Constrained, prefix="data"):
     """Tokens that training adds to a vocabulary.
 
     Attributes:
-      add_tokens: tokens to add to the vocabulary of `init_from` or `vocab_file`, as by `add_tokens` of transformers.
-        Each is found in a text before the text is split. Its embedding starts as the mean of all embeddings.
+      add_tokens: tokens to add to the vocabulary of `init_from` or `vocab_file`. Each is found in a text before the
+        text is split; its embedding starts as the mean of all.
     """
 
     add_tokens: tuple[str, ...] = ()

@@ -43,7 +43,8 @@ class QuestionsConfig(splits.SplitConfig):
     array or lines of such objects. Other `.json` files, and files of other names, have SQuAD's form.
 
     Attributes:
-      on_bad_row: "stop" to raise an error at a malformed question, paragraph or article, "skip" to skip and count it.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     on_bad_row: OnBadRow = always("stop")

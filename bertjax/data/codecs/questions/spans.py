@@ -43,7 +43,7 @@ class SpanConfig(Constrained, prefix="data"):
       n_best: the number of answers to keep, and of starts and ends to consider in each window (20).
       null_answers: whether a question may have no answer (SQuAD 2.0).
       null_threshold: "no answer" is selected if its score exceeds that of the best answer by more than this (0.0).
-      packing: whether several windows share a row of `seq_len` tokens in training.
+      packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
     """
 
     seq_len: int = always(None)

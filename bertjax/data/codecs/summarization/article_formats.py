@@ -38,8 +38,8 @@ class ArticleFormat(Constrained, prefix="data"):
       summary_field: the field that holds the summary, in the same form, or several reference summaries.
       summary_as: the content of a list in `summary_field`: "sentences" of one summary; or "references", several
         summaries, each in the form of an article. The first is learned, and ROUGE uses all.
-      gold_field: the field of a row that lists the sentences which annotators selected for the summary; "" for none.
-        In extractive summarization, these sentences are the summary of an article without one, for ROUGE.
+      gold_field: the field that lists the sentences which annotators selected for the summary; "" for none. They are
+        the summary, for ROUGE, of an article without one.
       gold_as: the content of `gold_field`: "numbers" of sentences, from 0, or "labels", 0 or 1 for each sentence.
     """
 

@@ -24,18 +24,17 @@ class ArticleRowsConfig(Constrained, prefix="data"):
 
     Attributes:
       seq_len: the maximum number of tokens of a row. Default: 512, or the model's number of positions if it is smaller.
-      long_articles: "windows" for as many rows as the article needs, with each sentence scored where it has the most
-        context; "cut" for one row of the first tokens, without scores for the rest, as in the papers; "cut_presumm" to
-        cut as PreSumm's code does: a sentence also has a score if only its [CLS] is left, or if the final [SEP]
-        replaces its [CLS].
+      long_articles: "windows": as many rows as the article needs, with each sentence scored where it has the most
+        context; "cut": one row of the first tokens, without scores for the rest, as in the papers; "cut_presumm": as
+        PreSumm's code, which also scores a sentence of which only [CLS] is left, or whose [CLS] the final [SEP]
+        replaces.
       window_overlap: the maximum number of tokens that neighboring windows share. Default: 128, or a quarter of
         `seq_len` if it is smaller.
       interval_segments: whether the token types of neighboring sentences alternate (True in the papers). Default: the
         setting that `init_from` was trained with.
-      words: the words that are split into word pieces: "bert" for the words of BERT's tokenizer; "spaces" for words
-        separated by spaces, lower-cased if the vocabulary is uncased and otherwise unchanged. PreSumm's models were
-        trained with "spaces" on text tokenized by CoreNLP, so give them such text; BertSum's were trained with "bert".
-        Default: the setting that `init_from` was trained with.
+      words: the words that are split into word pieces: "bert" for those of BERT's tokenizer, as BertSum; "spaces" for
+        words between spaces, lower-cased if the vocabulary is uncased, as PreSumm, whose models need text tokenized by
+        CoreNLP. Default: the setting that `init_from` was trained with.
     """
 
     seq_len: int = always(None)

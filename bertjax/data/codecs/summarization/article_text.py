@@ -30,9 +30,10 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
     """The vocabulary, named or trained.
 
     Attributes:
-      vocab_size: the size of a vocabulary trained on the articles, if neither `vocab_file` nor `init_from` has one.
-      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE, which ignores
-        `words`.
+      vocab_size: the maximum number of tokens of a trained vocabulary.
+      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's,
+        which encodes every character of every language, and ignores `words` of summarization. Ignored with `vocab_file`
+        or `init_from`.
     """
 
     vocab_size: int = always(8192)

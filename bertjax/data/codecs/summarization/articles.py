@@ -45,16 +45,16 @@ class ArticlesConfig(ArticleFormat):
     `tfds:cnn_dailymail:train`.
 
     Attributes:
-      source: training articles.
-      valid_source: validation articles; empty to split them off the training articles.
-      test_source: test articles; empty for none.
-      valid_fraction: the fraction that is split off if `valid_source` is empty. Articles with the same text are in the
-        same split, and so are docstrings of the same module.
-      splitter: the method that splits the lines of an article into sentences: "punkt", or "lines" if each line is a
-        sentence. With "punkt" a line end ends a sentence, unless the text is wrapped: if at least two lines, and a
-        third of all, continue in lower case on the next line, only blank lines do. Summaries always have one sentence
-        per line. Lists of sentences are not split.
-      on_bad_row: "stop" to raise an error at a bad article, "skip" to skip and count it.
+      source: the training data.
+      valid_source: the validation data; "" to split them off the training data.
+      test_source: the test data; "" for none.
+      valid_fraction: the fraction that is split off if `valid_source` is empty. Equal texts, docstrings of one module,
+        and both directions of a translation are in the same split.
+      splitter: how lines of an article are split into sentences: "punkt", or "lines" if each line is a sentence. With
+        "punkt" a line end ends a sentence, unless the text is wrapped: at least two lines, and a third of all, continue
+        in lower case on the next line. Summaries have one sentence per line; lists of sentences are not split.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     source: str = always("")

@@ -19,8 +19,8 @@ class ArticleLimits(Constrained, prefix="data.limits"):
       max_sentences: only the first sentences of sufficient length are used, at most this many (100).
       min_words: a sentence has sufficient length if it has more words than this; exactly this many are too few (5).
       max_words: only the first words of a sentence are used, at most this many (200).
-      min_summary_words: an article whose summary has fewer words is dropped (5). PreSumm counts word pieces, including
-        its three special tokens; BertSum has no such limit (0).
+      min_summary_words: an article whose summary has fewer words is dropped. PreSumm's 5 counts word pieces with three
+        special tokens; BertSum has no such limit (0).
       max_summary_words: only the first words of a summary are used for training, at most this many (500 word pieces).
     """
 

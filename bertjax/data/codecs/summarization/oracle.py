@@ -32,21 +32,20 @@ class OracleConfig(Constrained, prefix="data.oracle"):
     """The selection of sentences. PreSumm's settings are in brackets.
 
     Attributes:
-      method: "greedy" to add the best sentence until there are enough or none improves the score (PreSumm);
-        "combination" for the best set of sentences, of equal ones the smallest and first; "verbatim" for the first
-        copy of each sentence of the summary, ignoring white space. 100 sentences have 170,000 sets of 3. BertSum's
-        search takes up to one sentence more than configured: its 3 is `num_sentences` 4 here. "verbatim" compares no
-        words, so `counts` to `lowercase` must have PreSumm's values.
+      method: "greedy" adds the best sentence until there are enough or none improves the score (PreSumm); "combination"
+        takes the best set of sentences, of equal ones the smallest and first (100 sentences have 170,000 sets of 3);
+        "verbatim" the first copy of each sentence of the summary, ignoring white space, with PreSumm's values of
+        `counts` to `lowercase`. BertSum's 3 is `num_sentences` 4 here.
       counts: "sets" for the sum of F1 of ROUGE-1 and ROUGE-2 over sets of n-grams, which cross sentence boundaries in
-        the summary but not in the article (PreSumm); "counts" for F1 as in ROUGE: n-grams are counted with repetition,
-        stay within a sentence, and are lower-cased; words are runs of letters and digits.
+        the summary only (PreSumm); "counts" for F1 as in ROUGE: n-grams are counted with repetition, stay within a
+        sentence, and are lower-cased; words are runs of letters and digits.
       ngrams: the values of n whose ROUGE-n are added; (1, 2) with "sets".
       stem: with "counts", whether NLTK's Porter stemmer stems words of four letters or more, as in rouge-score.
       lowercase: with "sets", whether case is ignored (False; PreSumm lower-cases only afterwards).
       num_sentences: the maximum number of selected sentences (3); with "verbatim", the first in the article.
       first_sentences: the number of sentences considered, from the first; 0 for all (100; BertSum: 0).
       letters: the characters of words: "ascii" letters and digits (PreSumm, ROUGE), which removes all text of many
-        languages, or "unicode" for all scripts; see `words.without_punctuation`.
+        languages, or "unicode" for all scripts.
 
     Raises:
       UserError: if a value is out of range.

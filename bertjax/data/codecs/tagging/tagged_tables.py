@@ -32,16 +32,15 @@ class TableFields(Constrained, prefix="data"):
     """The columns of tables of tagged sentences, and the division of their texts into words.
 
     Attributes:
-      text_field: the column of a table with a list of words, a text, or in training a single word. Default: in training
-        tokens, words, text or word; tables to predict on need it.
-      tags_field: the column of a table to train on with a list of tags, a list of spans of characters, or a single tag.
-        Default: ner_tags, ner, tags, labels, label, entities or tag.
+      text_field: the column of words, texts or, in training, a single word; see docs/reference/inputs.md. Prediction on
+        tables needs it.
+      tags_field: the training column of tags, spans or a single tag; see docs/reference/inputs.md.
       sentence_field: the column that numbers the sentences in a table with a word in each row. Default: "Sentence #",
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged
         spans. Otherwise words are separated by spaces only.
-      header: whether the first row of a CSV file has the names of the columns; if not, they are "0", "1", ...
-      separator: the separator of the fields of a CSV file; empty for a comma.
+      header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
+      separator: the separator of the fields of a line; "" to infer it from the file name.
     """
 
     text_field: str = ""

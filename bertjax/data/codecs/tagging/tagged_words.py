@@ -58,7 +58,8 @@ class SentencesConfig(SplitConfig):
     """The sentences to read; see `read_sentences` for their sources.
 
     Attributes:
-      on_bad_row: "stop" to raise an error at a malformed row, "skip" to skip and count its sentence.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     on_bad_row: OnBadRow = always("stop")

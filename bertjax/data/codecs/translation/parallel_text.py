@@ -37,21 +37,23 @@ class ParallelTextConfig(Constrained, prefix="data"):
 
     Attributes:
       source, target: the training pairs.
-      valid_source, valid_target: the validation pairs; empty to split them off the training pairs.
-      test_source, test_target: the test pairs; empty for none. `valid_target` and `test_target` may name several
-        references of one source: files aligned by line with it, such as `a.de,b.de`, or a column with lists of texts.
-        The loss is that of the first.
-      source_column, target_column: the columns of tables; empty for aligned files. Prediction needs only the first.
-      header, separator: the form of tables, see `tables.read_rows`.
-      valid_fraction: the fraction of the different source texts that is split off if `valid_source` is empty. With
-        several prefixes, a training pair's target is never such a text either, because the pair may be a validation
-        pair in the other direction.
-      source_prefix, target_prefix: texts put before each text of a side, including the following space: none, one, or
-        one for each name between commas. This trains one model on several language pairs. If there are several source
-        prefixes, each text to translate must begin with one of them. Scored translations have no prefix. Different
-        target prefixes require `source_prefix`, which may be ("",) if the source texts show the target language. By
-        default, the prefixes of the run in `init_from` are used; ("",) means no prefix.
-      on_bad_row: "stop" to raise an error at a bad pair, "skip" to skip and count it.
+      valid_source: the validation data; "" to split them off the training data.
+      valid_target: the translations of `valid_source`, or several references, as in `test_target`.
+      test_source: the test data; "" for none.
+      test_target: the translations of `test_source`, or several references, as files aligned by line, such as
+        `a.de,b.de`, or a column with lists of texts. The loss is that of the first.
+      source_column, target_column: the columns of tables; "" for aligned files. Prediction needs only the first.
+      header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
+      separator: the separator of the fields of a line; "" to infer it from the file name.
+      valid_fraction: the fraction that is split off if `valid_source` is empty. Equal texts, docstrings of one module,
+        and both directions of a translation are in the same split.
+      source_prefix: texts put before each source, including the following space: none, one, or one for each name
+        between commas, which trains one model on several language pairs. With several, each text to translate must
+        begin with one of them. Default: those of the run in `init_from`; ("",) for none.
+      target_prefix: the same for targets; scored translations have no prefix. Different ones require `source_prefix`,
+        which may be ("",) if the source texts show the target language.
+      on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
+        it.
     """
 
     source: str = always("dates")

@@ -47,12 +47,11 @@ class TranslationRowsConfig(Constrained, prefix="data"):
 
     Attributes:
       seq_len: the maximum number of tokens of each side, including the end token; longer training pairs are skipped.
-        Default: 128, or the model's number of positions if it is smaller; without training pairs, that of the training
-        of `init_from` or, if it is unknown, the model's number of positions.
-      packing: whether short pairs share a row of `seq_len` tokens in training.
-      on_long_line: what to do with a line to translate that has more than `seq_len` tokens. "split" divides it at ends
-        of sentences or, if none is near the middle, between words, and joins the translations of the parts (see
-        `join_parts`); "refuse" raises an error.
+        Default: 128, or the model's number of positions if it is smaller; without training pairs, that of `init_from`
+        or, if it is unknown, the model's number of positions.
+      packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
+      on_long_line: for a line to translate of more than `seq_len` tokens: "split" divides it at ends of sentences or,
+        if none is near the middle, between words, and joins the translations; "refuse" raises an error.
     """
 
     seq_len: Annotated[int, at_least(2)] = always(None)
