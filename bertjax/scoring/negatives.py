@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from bertjax.config import Constrained, Count, Size, always, one_of
-from bertjax.scoring.retrieval import search
+from bertjax.scoring.retrieval import dot_products, search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ def mine(
     scores, indices = search(queries, documents, config.up_to + max(map(len, positives)) + 1)
     for number, relevant in enumerate(positives):
         is_positive = np.isin(indices[number], [*relevant, equal[number]])
-        least = float((documents[relevant] @ queries[number]).min())
+        least = float(dot_products(queries[number], documents[relevant]).min())
         ranks = choose(scores[number], is_positive, least, config, np.random.default_rng([seed, number]))
         yield indices[number, ranks].tolist()
 

@@ -17,6 +17,9 @@ _QUERIES = 1 << 8
 _FIRST = 1 << 9
 _DOCUMENTS = 1 << 14
 _OF_THREAD = 1 << 6
+# Candidates beyond the requested ones, which nearly always suffice to separate these from the other documents.
+_MORE = 8
+_ROUNDING = 2.0**-24  # of float32
 
 
 def search(
@@ -24,7 +27,8 @@ def search(
 ) -> tuple[Float[np.ndarray, "Q K"], Int64[np.ndarray, "Q K"]]:
     """Returns the scores and indices of the documents with the largest dot products, in descending order.
 
-    The search is exact, in blocks, so that `documents` may be a memory map larger than memory. Of equal scores, the
+    The search is exact, in blocks, so that `documents` may be a memory map larger than memory. Scores are those of
+    `dot_products`: they do not depend on other documents, and equal documents have equal scores. Of equal scores, the
     document with the larger index comes first.
 
     Args:
@@ -34,6 +38,47 @@ def search(
     """
     queries = np.asarray(queries, np.float32)
     count = min(count, len(documents))
+    products, candidates, longest = _nearest(queries, documents, min(count + _MORE, len(documents)))
+    scores: np.ndarray = np.empty((len(queries), count), np.float32)
+    indices: np.ndarray = np.empty(scores.shape, np.int64)
+    # Two sums of D products, each rounded in another order, differ by less than half of this.
+    margins = 4 * queries.shape[1] * _ROUNDING * longest * np.linalg.norm(queries, axis=1)
+
+    def rank(first: int) -> None:
+        rows = slice(first, first + _OF_THREAD)
+        exact = dot_products(queries[rows], np.asarray(documents[candidates[rows]], np.float32))
+        order = np.lexsort((-candidates[rows], -exact), axis=1)[:, :count]
+        scores[rows] = np.take_along_axis(exact, order, axis=1)
+        indices[rows] = np.take_along_axis(candidates[rows], order, axis=1)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(rank, range(0, len(queries) if count else 0, _OF_THREAD)))
+    if count < len(documents):
+        lowest = np.partition(products, -count, axis=1)[:, -count] - margins
+        for number in np.flatnonzero(products.min(axis=1) >= lowest):  # other documents may be as near
+            places = np.flatnonzero(np.asarray(documents, np.float32) @ queries[number] >= lowest[number])
+            exact = dot_products(queries[number], np.asarray(documents[places], np.float32))
+            order = np.lexsort((-places, -exact))[:count]
+            scores[number] = exact[order]
+            indices[number] = places[order]
+    return scores, indices
+
+
+def dot_products(
+    queries: Float[np.ndarray, "*Q D"], documents: Float[np.ndarray, "*Q N D"]
+) -> Float[np.ndarray, "*Q N"]:
+    """Returns the dot product of each query with its documents, rounded the same whatever the other documents are.
+
+    A matrix product sums the last rows or columns of a block in another order than the others.
+    """
+    return np.einsum("...nd,...d->...n", np.ascontiguousarray(documents), np.ascontiguousarray(queries))
+
+
+def _nearest(
+    queries: Float[np.ndarray, "Q D"], documents: Float[np.ndarray, "N D"], count: int
+) -> tuple[Float[np.ndarray, "Q K"], Int64[np.ndarray, "Q K"], float]:
+    """Returns the largest products by blocks, their indices in any order, and the length of the longest document."""
+    longest = 0.0
     scores: np.ndarray = np.full((len(queries), count), -np.inf, np.float32)
     indices: np.ndarray = np.full(scores.shape, -1, np.int64)
     start = 0
@@ -41,6 +86,7 @@ def search(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while start < len(documents) and count:
             block = np.asarray(documents[start : start + size], np.float32)
+            longest = max(longest, float(np.einsum("nd,nd->n", block, block).max()) ** 0.5)
             for first in range(0, len(queries), _QUERIES):
                 rows = slice(first, first + _QUERIES)
                 parts = ([*range(_OF_THREAD, _QUERIES, _OF_THREAD)],) * 3
@@ -48,8 +94,7 @@ def search(
                 list(pool.map(_update, *arguments, itertools.repeat(start)))
             start = start + len(block)
             size = max(size, min(2 * size, _DOCUMENTS))
-    order = np.lexsort((-indices, -scores), axis=1)
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(indices, order, axis=1)
+    return scores, indices, longest
 
 
 def _update(

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import pytrec_eval
 
 from bertjax.scoring import retrieval
@@ -60,3 +61,26 @@ def test_search_is_exact(monkeypatch):
         np.testing.assert_array_equal(indices, expected)
         np.testing.assert_array_equal(scores, np.take_along_axis(queries @ documents.T, indices, axis=1))
     assert retrieval.search(queries, documents[:0], 10)[1].shape == (6, 0)
+
+
+SIZES = [(256, 512, 1 << 14, 64), (4, 8, 16, 3), (1, 1, 1, 1), (7, 33, 50, 2), (3, 90, 900, 5)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_equal_documents_have_equal_scores(monkeypatch, sizes):
+    """A matrix product rounds the last columns of a block in another way."""
+    for name, size in zip(("_QUERIES", "_FIRST", "_DOCUMENTS", "_OF_THREAD"), sizes, strict=True):
+        monkeypatch.setattr(retrieval, name, size)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        queries, base = (rng.standard_normal((n, 1 + 4 * seed)).astype(np.float32) for n in (5, 50))
+        documents = base[rng.integers(0, 50, 101)]
+        products = retrieval.dot_products(queries, np.broadcast_to(documents, (5, *documents.shape)))
+        scores, indices = retrieval.search(queries, documents, 17)
+        expected = [sorted(range(101), key=lambda i: (-row[i], -i))[:17] for row in products]
+        np.testing.assert_array_equal(indices, expected)
+        np.testing.assert_array_equal(scores, np.take_along_axis(products, indices, axis=1))
+        np.testing.assert_array_equal(retrieval.search(queries, documents[::-1], 17)[0], scores)
+        for count in (3, 7, 40):
+            few, places = retrieval.search(queries, documents[:count], count)
+            np.testing.assert_array_equal(few, np.take_along_axis(products, places, axis=1))
