@@ -1,6 +1,7 @@
 """Evaluations that a run makes in addition to that of its validation split."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,15 @@ def test_an_installed_package_adds_evaluations(tmp_path, monkeypatch):
     task, data, settings, _ = tiny.ready(tree, tmp_path / "kept")
     loop.train(task, data, settings, tmp_path / "run", evaluations=evaluations.of_config(tree, task))
     assert of_steps(tmp_path / "run", "valid/mine/mean") == [6]
+
+
+def test_a_run_predicts_without_the_package_of_its_evaluation(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"evaluations": "gone,retrieval", "gone": {"length": 3}}
+    (copy / "config.json").write_text(json.dumps(config))
+    outcome = done("--mode=predict", f"--workdir={copy}", stdin="the [MASK]\n")
+    assert "evaluations gone: no installed package has them; ignored" in outcome.stderr
+    assert outcome.stdout == done("--mode=predict", f"--workdir={run}", stdin="the [MASK]\n").stdout
+    error = tiny.run_on_one("--mode=evaluate", f"--workdir={copy}").error
+    tiny.check_message(error, what="evaluations", got="'gone'", expected="one of minimal_pairs, retrieval", fix="")

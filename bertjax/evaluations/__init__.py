@@ -7,6 +7,7 @@ adds evaluations by entry points in the group `bertjax.evaluations`.
 
 import dataclasses
 import importlib
+import logging
 import pkgutil
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from bertjax.config import Constrained, build_part, choice
 from bertjax.contract import ConfigTree, Evaluation, PredictionTask
 from bertjax.experiments import registered
+
+_log = logging.getLogger(__name__)
 
 _BUILT_IN = tuple(module.name for module in pkgutil.iter_modules(__path__))
 
@@ -32,6 +35,20 @@ def find(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     others = registered(__name__)
     return others[choice(name, sorted({*_BUILT_IN, *others}), "evaluations")].load()
+
+
+def without_missing(config: ConfigTree) -> dict[str, Any]:
+    """Returns a run's config without the evaluations of packages that are not installed, which predictions do not need.
+
+    A warning names them.
+    """
+    listed = names({"evaluations": config.get("evaluations", "")})
+    missing = [name for name in listed if name not in {*_BUILT_IN, *registered(__name__)}]
+    if not missing:
+        return dict(config)
+    _log.warning("evaluations %s: no installed package has them; ignored", ", ".join(missing))
+    rest = {key: value for key, value in config.items() if key not in missing}
+    return {**rest, "evaluations": ",".join(name for name in listed if name not in missing)}
 
 
 def reader(config: ConfigTree) -> type:

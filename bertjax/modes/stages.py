@@ -260,7 +260,8 @@ def from_file(request: Request, new_config: ConfigTree | None, find: Find, publi
     config = dict(published.config) if published and new_config is None else config_of(request, new_config)
     module = find(config.get("experiment", ""))
     if trains(module):
-        config = evaluations.with_keys(config)
+        is_used = new_config is None and request.mode in ("predict", "export")
+        config = evaluations.with_keys(evaluations.without_missing(config) if is_used else config)
     else:
         _check_mode(request.mode, module)
     check_keys(readers(module, config), config)  # `module.resolve` reads keys without checking that they exist
