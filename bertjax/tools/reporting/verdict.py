@@ -104,7 +104,10 @@ def _described(name: str, value: float, baseline: _Baseline | None) -> dict[str,
     described = {**titles.of(name), "value": number(value)}
     if baseline is None or not math.isfinite(value):
         return described
-    against = f"{difference(value, baseline.value)} against the {baseline.title} ({number(baseline.value)})"
+    level = f"the {baseline.title} ({number(baseline.value)})"
+    if number(value) == number(baseline.value):  # a difference of rounding is none
+        return {**described, "against": f"equal to {level}", "is_better": False}
+    against = f"{difference(value, baseline.value)} against {level}"
     return {**described, "against": against, "is_better": _sign(name) * (value - baseline.value) > 0}
 
 

@@ -70,6 +70,12 @@ def test_the_verdict_leaves_out_unknown_facts(make_run):
     assert text.strip().startswith("Not finished: 100 of 300 steps Curves")
 
 
+def test_a_difference_of_rounding_from_the_baseline_is_none(make_run):
+    log = [{"step": 0, "valid/majority_accuracy": 0.6}, {"step": 300, "valid/accuracy": 0.6 - 8.67e-9}]
+    text = verdict(page.write(make_run("r", log, checkpoint={"best_metric": "valid/accuracy"})))
+    assert "0.6 equal to the majority class (0.6)" in text
+
+
 def test_the_verdict_of_a_run_that_stopped_early(make_run):
     log = [{"step": step, "valid/accuracy": score} for step, score in ((50, 0.9), (100, 0.2))]
     folder = make_run("r", log, checkpoint={"best_metric": "valid/accuracy"}, evaluate_patience=1)
