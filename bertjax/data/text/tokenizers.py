@@ -78,6 +78,11 @@ class Tokenizer(abc.ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each text, without special tokens."""
 
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text, without special tokens."""
+        (ids,) = self.encode_batch([text])
+        return ids
+
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids. Padding, start and separator tokens are skipped."""
         silent = (self.pad_id, self.cls_id, self.sep_id)

@@ -35,6 +35,7 @@ def pieces(ids):
 
 def test_the_longest_piece_comes_first():
     first, second = make().encode_batch(["UNwantéd, running", "unaffable wantedly"])
+    assert make().encode("unaffable wantedly") == second
     assert pieces(first) == ["un", "##want", "##ed", ",", "running"]
     assert pieces(second) == ["un", "##aff", "##able", "[UNK]"]
 
