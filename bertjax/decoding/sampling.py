@@ -1,6 +1,6 @@
 """Sampling of hypotheses, with the same step functions as beam search.
 
-Shapes: B batch, K samples of each row, T target length, V vocabulary, C tokens drawn from.
+Shapes: B batch, K samples of each row, T target length, V vocabulary.
 """
 
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ def sample(
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
-    banned = (pad_id,) if unk_id is None or not config.forbid_unk else (pad_id, unk_id)
+    banned = (pad_id, unk_id) if config.forbid_unk and unk_id is not None else (pad_id,)
     # Samples are never reordered, so each sample is its own parent.
     parents = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
     lineage = jnp.broadcast_to(parents[..., None], (*parents.shape, config.max_length))
@@ -62,20 +62,22 @@ def sample(
     def advance(state: _State) -> _State:
         logits, cache = step(state.tokens, state.cache, Beams(state.place, parents, lineage))
         logits = logits.astype(jnp.float32)
-        allowed = _mask_logits(config, state, logits, state.place < min_lengths, eos_id, banned)
-        tokens = _draw(config, jax.vmap(jax.random.fold_in, (0, None))(keys, state.place), allowed)
-        picked = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-        drawn = _record(state, tokens, picked - jax.nn.logsumexp(logits, axis=-1), pad_id)
+        allowed_logits = _mask_logits(config, state, logits, state.place < min_lengths, eos_id, banned)
+        step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, state.place)
+        tokens = _draw(config, step_keys, allowed_logits)
+        # Log-probabilities are those of the model, so they come from the logits before masking.
+        token_logits = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+        drawn = _record(state, tokens, token_logits - jax.nn.logsumexp(logits, axis=-1), pad_id)
         runs = extend_runs(state.runs, drawn.ids, state.place + 1) if config.block_ngrams else state.runs
         is_done = state.is_done | (tokens == eos_id) | (state.place + 1 >= max_lengths)[:, None]
         return _State(state.place + 1, tokens, drawn, runs, is_done, cache)
 
     ids = jnp.full(lineage.shape, pad_id, jnp.int32)
-    nothing = jnp.zeros(parents.shape, jnp.float32)
+    zeros = jnp.zeros(parents.shape, jnp.float32)
     state = _State(
         place=jnp.zeros((), jnp.int32),
         tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], parents.shape),
-        drawn=Hypotheses(ids, jnp.zeros_like(parents), nothing, nothing),
+        drawn=Hypotheses(ids, jnp.zeros_like(parents), zeros, zeros),
         runs=jnp.zeros_like(ids),
         is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], parents.shape),
         cache=None,
@@ -102,21 +104,22 @@ def _mask_logits(
 
 
 def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "B K V"]) -> Int[Array, "B K"]:
-    """Draws the next token of each hypothesis."""
+    """Draws the next token of each hypothesis. The samples of a row share a key, which gives each its own draw."""
     if config.temperature == 0:
         return jnp.argmax(logits, axis=-1)
     logits = logits / config.temperature
-    size = logits.shape[-1]
+    vocab_size = logits.shape[-1]
     if not config.top_k and config.top_p == 1:
         return jax.vmap(jax.random.categorical)(keys, logits)
-    likeliest, ids = top_k(logits, min(config.top_k or size, size))
+    # Logits and ids of the k likeliest tokens, [B, K, k], in descending order.
+    likeliest, ids = top_k(logits, min(config.top_k or vocab_size, vocab_size))
     if config.top_p < 1:
         probabilities = jax.nn.softmax(likeliest, axis=-1)
         # A token is kept if the total probability of the likelier tokens is below `top_p`; the first is always kept.
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        likeliest = jnp.where(before < config.top_p, likeliest, -jnp.inf)
-    drawn = jax.vmap(jax.random.categorical)(keys, likeliest)
-    return jnp.take_along_axis(ids, drawn[..., None], axis=-1)[..., 0]
+        likelier_total = jnp.cumsum(probabilities, axis=-1) - probabilities
+        likeliest = jnp.where(likelier_total < config.top_p, likeliest, -jnp.inf)
+    ranks = jax.vmap(jax.random.categorical)(keys, likeliest)
+    return jnp.take_along_axis(ids, ranks[..., None], axis=-1)[..., 0]
 
 
 def _record(

@@ -1,4 +1,4 @@
-"""What `init_from` names, opened once: a run, or the weights of transformers, Marian, google-research/bert or PreSumm.
+"""Opens what `init_from` names: a run, or the weights of transformers, Marian, google-research/bert or PreSumm.
 
 >>> weights = published.open_weights(Path("bert-base-uncased"))
 >>> weights.family, weights.experiment, weights.model["num_layers"]
@@ -44,8 +44,8 @@ _SCORER_KEYS: dict[str, tuple[str, ...]] = {
     "rnn": ("rnn_compat",),
 }
 _ROWS = ("words", "interval_segments")  # keys of `data` of runs that were trained on articles
-_PREFIXES = ("source_prefix", "target_prefix")
-# The modules that open what is not a run, in the order in which they are asked.
+_PREFIXES = ("source_prefix", "target_prefix")  # keys of `data` of translation runs
+# The modules that open what is not a run, in the order in which they are tried.
 _KINDS = ("bertjax.interop.families.presumm", "bertjax.interop.folders", "bertjax.interop.families.google")
 # A name of the Hugging Face Hub: OWNER/MODEL, or one of the first models, which have no owner.
 _HUB_NAME = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]*/[\w.-]+|(distil)?bert-[\w.-]+")
@@ -53,7 +53,7 @@ _ADAPTER = "adapter_config.json"  # of PEFT, such as LoRA
 
 
 class Published(abc.ABC):
-    """Weights with everything that is known of them. Each part is read when it is first used, and kept.
+    """Weights, and what their folder states about them. Files are read when a property first needs them.
 
     Attributes:
       path: the folder or file.
@@ -80,34 +80,38 @@ class Published(abc.ABC):
     @functools.cached_property
     @abc.abstractmethod
     def fields(self) -> Mapping[str, Any]:
-        """All known fields of the model's config, such as `HeadConfig`. Raises UserError for an unsupported model."""
+        """All known fields of the model's config, such as those of `HeadConfig`.
+
+        Raises:
+          UserError: for an unsupported model.
+        """
 
     @property
     def model(self) -> dict[str, Any]:
         """The fields that the weights determine, of BERT and of BertSum's heads."""
         scorer = self.fields.get("scorer")
-        of_scorer = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
-        names = (*MODEL_KEYS, *of_scorer, *_DECODER_KEYS)
+        scorer_keys = () if scorer is None else ("scorer", "sentence_pooling", *_SCORER_KEYS[scorer])
+        names = (*MODEL_KEYS, *scorer_keys, *_DECODER_KEYS)
         return MODEL_DEFAULTS | {key: self.fields[key] for key in names if key in self.fields}
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of a classifier's classes; empty if they have none."""
+        """The names of a classifier's classes; empty if the classes have no names, or there is no classifier."""
         return ()
 
     @property
     def num_classes(self) -> int:
-        """The classes of a classifier, also without names; 0 if there is no classifier."""
+        """The number of classes of a classifier, with or without names; 0 if there is no classifier."""
         return len(self.labels)
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """Keys of `data` that describe the rows of training, if these were articles or pairs of texts."""
+        """Config values by key of `data` that describe the training rows, for articles and translation; else empty."""
         return {}
 
     @property
     def has_vocabulary(self) -> bool:
-        """Whether there is a vocabulary, without which `data.vocab_file` names it."""
+        """Whether the folder has a vocabulary. If not, `data.vocab_file` must name one."""
         return saved_file(vocabulary_folder(self.path)) is not None
 
     @property
@@ -143,7 +147,8 @@ class Published(abc.ABC):
     def check_tokenizer(self, tokenizer: EncoderTokenizer) -> None:
         """Raises UserError if config.json states other ids of special tokens than a tokenizer has.
 
-        Of the two keys of the start and of the end of texts, one may be that of a decoder, which is not used.
+        Two keys of config.json may state the token at the start of texts, and two the token at the end. One of the two
+        suffices, because the other may be that of a decoder, which is not used.
         """
         template = tokenizer.template
         ids_by_role = {
@@ -156,7 +161,7 @@ class Published(abc.ABC):
             keys = [f"{role}_token_id" for role in roles]
             config_ids = {key: self.config[key] for key in keys if isinstance(self.config.get(key), int)}
             if config_ids and not {*config_ids.values()} & {*ids}:
-                (key, token), *_ = config_ids.items()
+                key, token = next(iter(config_ids.items()))
                 raise UserError(
                     "the tokenizer",
                     got=f"{tokenizer.vocab[ids[0]]} with id {ids[0]}",
@@ -181,7 +186,8 @@ class Published(abc.ABC):
         """Returns what a translation model determines.
 
         Returns:
-          The architecture and the start token; the fields of the model; the prefixes of its texts.
+          Three dicts of config values by key: "architecture" and "start_token"; the fields of the model; and the
+          prefixes of source and target, keys of `data`.
         Raises:
           UserError: for other weights.
         """
@@ -192,9 +198,10 @@ class Published(abc.ABC):
         """Reads weights.
 
         Args:
-          wanted: the parameters to replace, as arrays or shapes.
+          wanted: the tree of parameters to load, as arrays or shapes.
         Returns:
-          The parameters, those without weights unchanged; and the names of modules without weights.
+          The tree with loaded values, in which parameters that the weights do not have are unchanged; and the paths of
+          the modules of these parameters, such as "classifier".
         Raises:
           UserError: if weights are missing, damaged, or have other shapes.
         """
@@ -223,6 +230,7 @@ class Run(Published):
             expected = "a run of a task with a BERT"
             raise UserError(f"config key init_from={self.path}", got=got, expected=expected, fix="name another folder")
         model = self.config["model"]
+        # A config without a vocabulary size has that of the run's vocabulary.
         return {**model, "vocab_size": model["vocab_size"] or self._tokenizer.vocab_size}
 
     @property
@@ -251,47 +259,59 @@ class Run(Published):
 
     @property
     def sentences(self) -> Sentences | None:
-        """That of the experiment "embeddings"."""
+        """How a run of the experiment "embeddings" makes vectors; None for other runs."""
         run = self.config
         if self.experiment != "embeddings":
             return None
         dense = tuple(DenseConfig(**dense_config) for dense_config in run["dense"])
-        size = run["model"]["hidden_size"] * (1 + run["sentence_pooling"].count("+")) if dense else None
+        num_poolings = len(run["sentence_pooling"].split("+"))  # their vectors are concatenated
         prompts = {name: run["data"][f"{name}_prompt"] for name in ("query", "document")}
-        return Sentences(run["sentence_pooling"], dense, run["normalize"], True, size, prompts)
+        return Sentences(
+            pooling=run["sentence_pooling"],
+            dense=dense,
+            normalizes=run["normalize"],
+            includes_prompt=True,
+            input_size=run["model"]["hidden_size"] * num_poolings if dense else None,
+            prompts=prompts,
+        )
 
     @property
     def max_length(self) -> int | None:
-        """That of the experiment "embeddings"."""
+        """The row length of a run of the experiment "embeddings"; None for other runs."""
         return self.config["data"]["seq_len"] if self.experiment == "embeddings" else None
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
         run = self.config
         if self.experiment != "translation":
             return super().translation()
-        fixed = {key: run[key] for key in ("architecture", "start_token")}
-        return fixed, determined(run["model"]), {key: run["data"][key] for key in _PREFIXES}
+        settings = {key: run[key] for key in ("architecture", "start_token")}
+        return settings, determined(run["model"]), {key: run["data"][key] for key in _PREFIXES}
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        """Loads a run. A task's `transform` and `norm` may start from those of the masked-LM head."""
-        head = {name: wanted[name] for name in ("transform", "norm") if name in wanted}
-        more = {"masked_lm": head} if head else {}
+        """Loads a run.
+
+        If the run lacks a task's own `transform` or `norm`, both start from those of the run's masked-LM head.
+        """
+        transform = {name: wanted[name] for name in ("transform", "norm") if name in wanted}
+        extra = {"masked_lm": transform} if transform else {}
         if "bert" in wanted and self.config.get("generator", {}).get("embeddings") == "disentangled":
+            # The run stores the embeddings of its discriminator as those of the generator plus changes.
             tables = wanted["bert"]["embeddings"]
-            more["changes"] = {"embeddings": {name: tables[name] for name in DISENTANGLED if name in tables}}
-        params, unchanged = checkpoints.restore_shared(self.path, {**more, **wanted})
+            extra["changes"] = {"embeddings": {name: tables[name] for name in DISENTANGLED if name in tables}}
+        params, unchanged = checkpoints.restore_shared(self.path, {**extra, **wanted})
         params = params if "changes" in wanted else with_changes(params)
-        paths = list(unchanged)
-        is_missing = {name: any(path.startswith(f"{name}/") for path in paths) for name in ("masked_lm", *head)}
-        if any(is_missing[name] for name in head) and not is_missing["masked_lm"]:
+        missing = list(unchanged)  # paths of parameters
+        lacks = {name: any(path.startswith(f"{name}/") for path in missing) for name in ("masked_lm", *transform)}
+        if any(lacks[name] for name in transform) and not lacks["masked_lm"]:
             params = {**params, **params["masked_lm"]}
-            paths = [path for path in paths if path.split("/")[0] not in head]
-        missing = dict.fromkeys(path.rsplit("/", 1)[0] for path in paths if path.split("/")[0] in wanted)
-        return {name: params[name] for name in wanted}, tuple(missing)
+            missing = [path for path in missing if path.split("/")[0] not in transform]
+        # A dict instead of a set, to keep the order.
+        modules = dict.fromkeys(path.rsplit("/", 1)[0] for path in missing if path.split("/")[0] in wanted)
+        return {name: params[name] for name in wanted}, tuple(modules)
 
 
 def open_weights(path: Path) -> Published:
-    """Opens what `init_from` names. Raises UserError for a path that is none of the kinds."""
+    """Opens what `init_from` names. Raises UserError for a path that is neither a run nor supported weights."""
     if checkpoints.has_checkpoint(path):
         return Run(path, json_files.read_json(path / "config.json", dict))
     if (path / _ADAPTER).exists():
@@ -299,8 +319,9 @@ def open_weights(path: Path) -> Published:
         expected = "a whole model"
         fix = "load the adapter with peft, then call merge_and_unload() and save_pretrained(FOLDER)"
         raise UserError(f"config key init_from={path}", got=got, expected=expected, fix=fix)
-    for kind in _KINDS:
-        published: Published | None = importlib.import_module(kind).open_weights(path)
+    # Imported here, because these modules import this one.
+    for module in _KINDS:
+        published: Published | None = importlib.import_module(module).open_weights(path)
         if published:
             return published
     fix = f"name its folder, {path.parent}" if path.is_file() else "correct the path"
@@ -316,5 +337,5 @@ def open_weights(path: Path) -> Published:
 
 
 def determined(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a model that the weights determine."""
+    """Returns the fields of a model that the weights determine: those that a later use may not change."""
     return {key: value for key, value in model.items() if key not in _CHANGEABLE}

@@ -63,9 +63,9 @@ def count(flags: Bool[Array, "*n"]) -> Float[Array, ""]:
 
 def decoder_inputs(labels: Int[Array, "B T"], segments: Int[Array, "B T"], start_id: int) -> Int[Array, "B T"]:
     """Returns the decoder's inputs to predict `labels`: in each segment a start token, then all labels but the last."""
-    before = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)))
+    previous = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)))
     is_first = segments != jnp.pad(segments[:, :-1], ((0, 0), (1, 0)))
-    return jnp.where(is_first, start_id, before)
+    return jnp.where(is_first, start_id, previous)
 
 
 def apply(
@@ -100,19 +100,25 @@ def loss(
 
     The metrics are "tokens", the number of target tokens, and `METRICS`: "nll" is the loss without smoothing; for
     "perplexity" see `metric_log.means`.
+
+    Args:
+      logits: the logits of the word after each target token.
+      batch: `labels` and `target_segment_ids` [B, T]; padding has no loss.
+      config: the label smoothing.
+      pad_id: the padding, which gets no probability from smoothing with the denominator "V-2".
     """
-    # With flat rows, as in the output layer, XLA merges the reductions.
+    # The output layer computes logits [B T, V]. In this shape, XLA merges the reductions over the vocabulary.
     logits = logits.reshape(-1, logits.shape[-1])
     labels = batch["labels"].ravel()
     is_token = batch["target_segment_ids"].ravel() != 0
     losses = smoothed_cross_entropy(logits, labels, config.label_smoothing, config.smoothing_denominator, pad_id)
     nll = jnp.sum(cross_entropy(logits, labels) * is_token)
-    number = count(is_token)
+    num_tokens = count(is_token)
     metrics = {
-        "tokens": (number, jnp.ones(())),
-        "nll": (nll, number),
-        "perplexity": (nll, number),
-        "token_accuracy": (count(is_best(logits, labels) & is_token), number),
+        "tokens": (num_tokens, jnp.ones(())),
+        "nll": (nll, num_tokens),
+        "perplexity": (nll, num_tokens),
+        "token_accuracy": (count(is_best(logits, labels) & is_token), num_tokens),
     }
     return jnp.sum(losses * is_token), metrics
 
@@ -126,7 +132,9 @@ def generate(
     seed: int,
     continues: Bool[Array, " V"] | None = None,
 ) -> Mapping[str, Array]:
-    """Generates the `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n]; T follows from S.
+    """Generates the `n_best` targets of each source: ids [B, n, T], lengths and scores [B, n].
+
+    T is `config.max_length`, or the limit of a source of S tokens if that is smaller.
 
     Args:
       model, params: as in `apply`.
@@ -140,9 +148,9 @@ def generate(
     variables = {"params": params}
     sources = batch["input_ids"]
     segments = batch["segment_ids"]
-    # The cache need not be longer than the limit of the longest source.
-    most = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
-    config = dataclasses.replace(config, max_length=min(config.max_length, most))
+    # The cache need not be longer than the limit of the longest source. `length_limits` rounds, so `ceil` is enough.
+    limit = max(1, math.ceil(config.max_ratio * sources.shape[1]) + config.max_extra)
+    config = dataclasses.replace(config, max_length=min(config.max_length, limit))
     min_lengths, max_lengths = length_limits(config, jnp.sum(segments != 0, axis=1))
     memory = model.apply(variables, Seq2SeqInputs.of(batch), deterministic=True, method="encode")
 
@@ -152,7 +160,7 @@ def generate(
     def step(tokens: Array, cache: Any, beams: Beams) -> tuple[Array, Any]:
         return model.apply(variables, tokens, cache, beams, method="step")
 
-    what: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "start_ids": jnp.full(len(sources), ids.start, jnp.int32),
         "min_lengths": min_lengths,
         "max_lengths": max_lengths,
@@ -162,8 +170,8 @@ def generate(
         "unk_id": ids.unk,
     }
     if config.method == "sampling":
-        return _outputs(sample(step, start, _keys(seed, batch), **what))
-    return _outputs(beam_search(step, start, **what, continues=continues))
+        return _outputs(sample(step, start, _keys(seed, batch), **arguments))
+    return _outputs(beam_search(step, start, **arguments, continues=continues))
 
 
 def width(config: DecodingConfig) -> int:
@@ -217,7 +225,12 @@ class Seq2SeqTask(inputs.CodecInputs, TrainingTask):
         return width(self._decoding)
 
     def is_complete(self, output: Output, rank: int) -> bool:
-        """Returns whether a target of `generate` has an end token; others were truncated at their maximum length."""
+        """Returns whether a target of `generate` has an end token; others were truncated at their maximum length.
+
+        Args:
+          output: the output for one row.
+          rank: which of its n targets, from 0.
+        """
         return bool(output["ids"][rank, output["lengths"][rank] - 1] == self._ids.end)
 
 
@@ -234,7 +247,7 @@ def _outputs(hypotheses: Hypotheses) -> Mapping[str, Array]:
 
 
 def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Example]:
-    """Yields the examples. If sampling depends on the line, adds to each row its number among all rows."""
+    """Yields the examples. If sampling depends on the line, adds to each row its number among all rows as `numbers`."""
     if config.method != "sampling" or not config.sample_by_line:
         yield from examples
         return
@@ -247,14 +260,17 @@ def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
     """Returns a key per row that depends only on its tokens and its number, not on the batch or the padding."""
     sources = batch["input_ids"]
     segments = batch["segment_ids"]
-    odd = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
-    digests = jnp.sum(jnp.where(segments != 0, (sources + 1).astype(jnp.uint32) * odd, 0), axis=1, dtype=jnp.uint32)
+    # A polynomial hash modulo 2^32. Powers of an odd number are invertible, so every change of one token changes the
+    # hash. Adding 1 makes id 0 count.
+    powers = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
+    terms = (sources + 1).astype(jnp.uint32) * powers
+    digests = jnp.sum(jnp.where(segments != 0, terms, 0), axis=1, dtype=jnp.uint32)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
     return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
 
 
 def with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:
-    """Returns the model with an attention backend that returns weights."""
+    """Returns the model with an attention backend that returns weights. Recurrent models have no backends."""
     if isinstance(model, RecurrentSeq2Seq):
         return model
     return EncoderDecoder(dataclasses.replace(model.config, attention_backend="xla"))

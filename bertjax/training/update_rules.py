@@ -1,4 +1,4 @@
-"""The update rules of optimizers, and clipping: transformations in the form of optax."""
+"""The update rules of optimizers, and clipping, as gradient transformations of optax."""
 
 import math
 from typing import Any, NamedTuple
@@ -23,13 +23,15 @@ def clip_by_global_norm(max_norm: float, included: Params) -> optax.GradientTran
     Unlike `optax.clip_by_global_norm`, it multiplies by one factor. optax's division and selection per element prevent
     the scaled gradients from being fused into the update, which costs a write and a read of all gradients.
 
-    If its update gets the norm of all gradients as `gradient_norm`, it computes a norm only to leave out elements.
+    `update` accepts the norm of all gradients as `gradient_norm`, which the training step has computed already. It
+    computes a norm itself if there is no such argument, or if `included` excludes elements.
 
     Args:
       max_norm: the maximum norm.
-      included: Boolean arrays that broadcast to the gradients: which elements the norm includes.
+      included: a tree of Boolean arrays that broadcast to the gradients: which elements the norm includes. Frozen
+        parameters are excluded.
     """
-    is_whole = all(np.all(leaf) for leaf in jax.tree.leaves(included))
+    includes_all = all(np.all(mask) for mask in jax.tree.leaves(included))
 
     def update(
         updates: Params,
@@ -41,8 +43,8 @@ def clip_by_global_norm(max_norm: float, included: Params) -> optax.GradientTran
     ) -> tuple[Params, Any]:
         del params, others
         norm = gradient_norm
-        if norm is None or not is_whole:
-            measured = jax.tree.map(lambda g, included: g if np.all(included) else g * included, updates, included)
+        if norm is None or not includes_all:
+            measured = jax.tree.map(lambda g, mask: g if np.all(mask) else g * mask, updates, included)
             norm = optax.global_norm(measured)
         factor = max_norm / jnp.maximum(norm, max_norm)
         return jax.tree.map(lambda g: g * factor, updates), state
@@ -53,7 +55,7 @@ def clip_by_global_norm(max_norm: float, included: Params) -> optax.GradientTran
 class AdamState(NamedTuple):
     """Adam's moments, and the number of their updates."""
 
-    updates: jax.Array  # int32
+    updates: jax.Array  # [] int32: the number, not the updates that optax passes to `update`
     mu: Params
     nu: Params
 
@@ -61,9 +63,7 @@ class AdamState(NamedTuple):
 def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
     """Returns Adam (Kingma and Ba 2015). Without bias correction: `AdamWeightDecayOptimizer` of google-research/bert.
 
-    Unlike `optax.scale_by_adam`, it computes the update from the stored new moments. Without the barrier, the compiler
-    for CPUs would compute the new moments a second time inside the update, and copy the old moments for this. Those for
-    TPUs and GPUs compute all three in one pass, which the barrier would prevent.
+    Unlike `optax.scale_by_adam`, it computes the update from the stored new moments.
     """
 
     def init(params: Params) -> AdamState:
@@ -74,16 +74,20 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
         del params
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: beta2 * v + (1 - beta2) * g * g, state.nu, updates)
+        # Without the barrier, the compiler for CPUs computes the new moments a second time inside the update, and
+        # copies the old moments for this. The compilers for TPUs and GPUs compute moments and update in one pass, which
+        # the barrier would prevent.
         if meshes.platform() == "cpu":
             mu, nu = jax.lax.optimization_barrier((mu, nu))
-        done = state.updates + 1
-        new_state = AdamState(done, mu, nu)
-        first = jnp.ones(())
-        second = jnp.ones(())
+        count = state.updates + 1
+        new_state = AdamState(count, mu, nu)
+        mu_correction = jnp.ones(())
+        nu_correction = jnp.ones(())
         if bias_correction:
-            first = 1 / (1 - beta1**done)
-            second = 1 / (1 - beta2**done)
-        return jax.tree.map(lambda m, v: m * first / (jnp.sqrt(v * second) + eps), mu, nu), new_state
+            mu_correction = 1 / (1 - beta1**count)
+            nu_correction = 1 / (1 - beta2**count)
+        steps = jax.tree.map(lambda m, v: m * mu_correction / (jnp.sqrt(v * nu_correction) + eps), mu, nu)
+        return steps, new_state
 
     return optax.GradientTransformation(init, update)
 
@@ -91,9 +95,9 @@ def scale_by_adam(beta1: float, beta2: float, eps: float, bias_correction: bool)
 def scale_by_muon(beta: float, ns_steps: int) -> optax.GradientTransformation:
     """Returns Muon with Nesterov momentum (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
 
-    It replaces the momentum of each matrix by a nearly orthogonal matrix. The last two axes are those of the matrix, so
-    that each layer of a stacked parameter [L, I, O] is one matrix. Attention's query, key and value of all heads are
-    one matrix.
+    It replaces the momentum of each matrix by a nearly orthogonal matrix. The axes of a matrix are the last two of a
+    parameter, so each layer of a stacked parameter [L, I, O] is a matrix. The queries of all heads are one matrix
+    together; so are the keys, and the values.
 
     Updates are multiplied by 0.2 sqrt(max(I, O)), which gives them the root mean square of AdamW's updates. The same
     learning rate and weight decay then suit both (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2).
@@ -103,14 +107,14 @@ def scale_by_muon(beta: float, ns_steps: int) -> optax.GradientTransformation:
       ns_steps: Newton-Schulz iterations.
     """
 
-    def axes(params: Params) -> Params:
+    def matrix_axes(params: Params) -> Params:
         return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(-2, -1), params)
 
     def scale(update: jax.Array) -> jax.Array:
         return update * (_ADAMW_RMS * math.sqrt(max(update.shape[-2:])))
 
     return optax.chain(
-        contrib.scale_by_muon(ns_steps=ns_steps, beta=beta, weight_dimension_numbers=axes),
+        contrib.scale_by_muon(ns_steps=ns_steps, beta=beta, weight_dimension_numbers=matrix_axes),
         optax.stateless(lambda updates, _: jax.tree.map(scale, updates)),
     )
 
@@ -125,8 +129,9 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
         axes = tuple(range(1, param.ndim)) if "layers/" in name else None
         update_norm = jnp.sqrt(jnp.sum(update**2, axes, keepdims=True))
         param_norm = jnp.sqrt(jnp.sum(param**2, axes, keepdims=True))
-        defined = (update_norm > 0) & (param_norm > 0)
-        return update * jnp.where(defined, param_norm / jnp.where(defined, update_norm, 1), 1)
+        has_ratio = (update_norm > 0) & (param_norm > 0)
+        divisor = jnp.where(has_ratio, update_norm, 1)  # not 0, even where the ratio is unused
+        return update * jnp.where(has_ratio, param_norm / divisor, 1)
 
     def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, Any]:
         return jax.tree.map(scale, path_names(updates), updates, params), state

@@ -56,11 +56,11 @@ class SourcesConfig(Constrained, prefix="data"):
 
 
 class Labeled(NamedTuple):
-    """Labeled texts.
+    """Labeled texts by split: "test" and, for a linear probe, "train".
 
     Attributes:
-      texts: the texts of the splits "test" and, for a linear probe, "train".
-      labels: their classes.
+      texts: the texts of each split.
+      labels: the class of each text, in the same order.
     """
 
     texts: dict[str, list[str]]
@@ -68,14 +68,20 @@ class Labeled(NamedTuple):
 
     @property
     def sizes(self) -> dict[str, int]:
+        """The number of texts of each split."""
         return {split: len(texts) for split, texts in self.texts.items()}
 
     def numbered(self) -> Iterator[tuple[str, int, str]]:
+        """Yields the split of each text, its number in the split, and the text."""
         return ((split, number, text) for split, texts in self.texts.items() for number, text in enumerate(texts))
 
 
 class Sources:
-    """The sources that a config names: `valid_source`, or without it `source` and `corpus`, whose equal texts are one.
+    """The sources to evaluate or to mine.
+
+    To evaluate, these are `valid_source` and, for labeled texts, the training texts of `source`. Evaluation passes
+    `test_source` as `valid_source` too. To mine, `valid_source` is empty: these are `source` and `corpus`, and equal
+    texts of both become one document.
 
     Raises:
       UserError: if no source is set, or a file is missing.
@@ -87,10 +93,13 @@ class Sources:
         fix = "set --config.data.test_source=FOLDER; for --mode=mine, --config.data.source"
         config.check(config.valid_source or config.source, "test_source", "a folder or a file", got=got, fix=fix)
         self._key = "valid_source" if config.valid_source else "source"
-        more = "source" if config.valid_source and config.label_column else "corpus" if not config.valid_source else ""
-        self._more = more if more and getattr(config, more) else ""
+        second_key = "corpus"
+        if config.valid_source:
+            second_key = "source" if config.label_column else ""
+        self._second_key = second_key if second_key and getattr(config, second_key) else ""
         self._qrels = config.qrels or ("test" if config.valid_source else "train")
-        self._keys = [key for key in (self._key, self._more) if key]
+        self._keys = [key for key in (self._key, self._second_key) if key]
+        # Finding the files raises UserError for missing ones now, before any text is read.
         for key in self._keys:
             source = getattr(config, key)
             if self._is_folder(key):
@@ -116,18 +125,31 @@ class Sources:
         return beir.Folder(getattr(config, key), f"data.{key}", qrels, config.on_bad_row)
 
     def read(self) -> Collection | Labeled:
-        """Reads and checks all rows. Raises UserError for a bad row, or without rows."""
+        """Reads and checks all rows.
+
+        Returns:
+          `Labeled` if `label_column` is set, otherwise a `Collection`.
+        Raises:
+          UserError: for a bad row unless `on_bad_row` is "skip", if a source has no rows or no relevant document, or
+            if all texts of a split have one class.
+        """
         if self._config.label_column:
             return self._labeled()
         if self._key == "valid_source" and self._is_folder(self._key):
             return self._folder(self._key).read()
-        more = (text for _, text in self._folder("corpus").documents()) if self._more else ()
+        corpus_texts = (text for _, text in self._folder("corpus").documents()) if self._second_key else ()
         if not self._is_folder(self._key):
-            return beir.of_pairs(self._rows(self._key, self._pair), more)
+            return beir.of_pairs(self._rows(self._key, self._pair), corpus_texts)
+        # The ids of two folders may clash, and one text may have different ids. So texts replace the ids.
         source = self._folder(self._key).read()
         texts = dict(source.texts())
-        pairs = ((query, name) for query, grades in source.relevant.items() for name in grades if grades[name] > 0)
-        return beir.of_pairs(((source.queries[query], texts[name]) for query, name in pairs), [*texts.values(), *more])
+        pairs = (
+            (source.queries[query_id], texts[document_id])
+            for query_id, grades in source.relevant.items()
+            for document_id, grade in grades.items()
+            if grade > 0
+        )
+        return beir.of_pairs(pairs, [*texts.values(), *corpus_texts])
 
     def _rows(self, key: str, make: Callable[[Row], T]) -> Iterator[T]:
         config = self._config
@@ -148,9 +170,12 @@ class Sources:
         return query, document
 
     def _labeled(self) -> Labeled:
-        keys = {"test": self._key, **({"train": self._more} if self._more == "source" else {})}
+        keys = {"test": self._key}
+        if self._second_key == "source":
+            keys["train"] = "source"
         rows = {split: list(self._rows(key, self._labeled_text)) for split, key in keys.items()}
-        texts, labels = ({split: [row[i] for row in part] for split, part in rows.items()} for i in range(2))
+        texts = {split: [text for text, _ in split_rows] for split, split_rows in rows.items()}
+        labels = {split: [label for _, label in split_rows] for split, split_rows in rows.items()}
         for split, names in labels.items():
             got = f"one class, {names[0]!r}"
             fix = "check config.data.label_column"

@@ -26,7 +26,8 @@ class Collection(NamedTuple):
     Attributes:
       queries: the texts of the queries that have a relevant document, by id.
       documents: the ids of the documents, in ascending order.
-      relevant: the relevance of documents by query and document; not relevant if it is 0 or negative.
+      relevant: the grade of each judged document, by the ids of query and document. A document with a grade of 0 or
+        less is not relevant.
       left_out: the number of queries with judgments but without a relevant document.
       texts: yields the id and the text of each document, in any order.
     """
@@ -46,9 +47,9 @@ class Collection(NamedTuple):
         """Yields the kind of each text, its number among those of its kind, and the text."""
         for number, text in enumerate(self.queries.values()):
             yield "query", number, text
-        numbers = {name: number for number, name in enumerate(self.documents)}
-        for name, text in self.texts():
-            yield "document", numbers[name], text
+        numbers = {document_id: number for number, document_id in enumerate(self.documents)}
+        for document_id, text in self.texts():
+            yield "document", numbers[document_id], text
 
 
 class Folder:
@@ -96,28 +97,35 @@ class Folder:
             document.
         """
         _, queries_file, judgments_file = self.files()
-        documents = sorted(name for name, _ in self.documents())
+        documents = sorted(document_id for document_id, _ in self.documents())
         bad_rows = BadRows(self._on_bad_row)
         queries = dict(self._rows(queries_file, bad_rows, partial(_query, seen=set())))
         grades: dict[str, dict[str, int]] = {}
         _check_columns(judgments_file)
-        make = partial(_judgment, queries=queries, documents=set(documents), grades=grades)
-        judged = sum(1 for _ in self._rows(judgments_file, bad_rows, make))
-        relevant = {query: scores for query, scores in grades.items() if max(scores.values()) > 0}
+        add_judgment = partial(_judgment, queries=queries, documents=set(documents), grades=grades)
+        num_judgments = sum(1 for _ in self._rows(judgments_file, bad_rows, add_judgment))  # fills `grades`
+        relevant = {query: query_grades for query, query_grades in grades.items() if max(query_grades.values()) > 0}
         if not relevant:
-            got = f"{judged} judgments, none of them above 0"
+            got = f"{num_judgments} judgments, none of them above 0"
             expected = "queries with a relevant document"
             raise UserError(str(judgments_file), got=got, expected=expected, fix="name other files")
         message = "read %s: %d documents, %d queries with %d judgments%s"
-        _log.info(message, self._path, len(documents), len(relevant), judged, bad_rows.skipped())
+        _log.info(message, self._path, len(documents), len(relevant), num_judgments, bad_rows.skipped())
         if left_out := len(grades) - len(relevant):
             message = "%d of %d judged queries have no relevant document: they are left out"
             _log.warning(message, left_out, len(grades))
         texts = {query: queries[query] for query in relevant}
+        # The first pass over the documents has reported their bad rows.
         return Collection(texts, documents, relevant, left_out, lambda: self.documents(is_silent=True))
 
     def documents(self, *, is_silent: bool = False) -> Iterator[tuple[str, str]]:
-        """Yields the id and the text of each document: title, a space and text, as in BEIR."""
+        """Yields the id and the text of each document: title, a space and text, as in BEIR.
+
+        Args:
+          is_silent: whether to omit the warning about skipped rows.
+        Raises:
+          UserError: if the file is missing; for a bad row unless `on_bad_row` is "skip".
+        """
         bad_rows = BadRows(self._on_bad_row)
         path = self._find(self._names[0])
         yield from self._rows(path, bad_rows, partial(_document, seen=set()))
@@ -137,7 +145,7 @@ def _check_columns(path: Path) -> None:
 
 
 def of_pairs(pairs: Iterable[tuple[str, str]], documents: Iterable[str]) -> Collection:
-    """Returns a collection whose ids are the texts themselves, so that equal texts are one.
+    """Returns a collection whose ids are the texts themselves, so that equal texts become one.
 
     Args:
       pairs: queries, each with a relevant document; a query may be repeated.
@@ -146,13 +154,19 @@ def of_pairs(pairs: Iterable[tuple[str, str]], documents: Iterable[str]) -> Coll
     relevant: dict[str, dict[str, int]] = {}
     for query, document in pairs:
         relevant.setdefault(query, {})[document] = 1
-    names = sorted({*documents, *itertools.chain.from_iterable(relevant.values())})
-    return Collection({query: query for query in relevant}, names, relevant, 0, lambda: zip(names, names, strict=True))
+    texts = sorted({*documents, *itertools.chain.from_iterable(relevant.values())})
+    return Collection(
+        queries={query: query for query in relevant},
+        documents=texts,
+        relevant=relevant,
+        left_out=0,
+        texts=lambda: zip(texts, texts, strict=True),
+    )
 
 
 def _id(row: Row, column: str) -> str:
     value = row.values.get(column)
-    name = str(value) if isinstance(value, str) or type(value) is int else ""
+    name = str(value) if isinstance(value, str) or type(value) is int else ""  # a bool is an int, but no id
     if not name.strip():
         got = f"no {column!r}" if value is None else f"{value!r} as {column!r}"
         raise RowError(row.where, got, "an id, which is a text or an integer")
@@ -160,6 +174,7 @@ def _id(row: Row, column: str) -> str:
 
 
 def _new_id(row: Row, seen: set[str]) -> str:
+    """Returns the id of a row and adds it to `seen`. Raises RowError if it was seen before."""
     name = _id(row, "_id")
     if name in seen:
         raise RowError(row.where, f"the id {name!r} a second time", "each id once", "delete the row")

@@ -19,14 +19,21 @@ from bertjax.models.attention.inputs import RESIDUALS, AttentionInputs, Context,
 from bertjax.models.attention.mask import Mask
 from bertjax.models.attention.xla import xla
 
+# The backends that "auto" tries before "xla", in this order, by platform.
 _PREFERRED = {"tpu": ("rows", "splash"), "cuda": ("cudnn", "triton")}
-
 
 _Attend = Callable[[AttentionInputs], tuple[Context, Weights | None]]
 
 
 class Backend(NamedTuple):
-    """A function like `xla`, and what it cannot compute."""
+    """An implementation of attention, and what it cannot compute.
+
+    Attributes:
+      attend: a function with the arguments and results of `xla`.
+      obstacles: yields the properties of the inputs that `attend` cannot compute, as texts for messages. Callers stop
+        at the first one, so a later check may rely on the earlier ones.
+      expected: the config that `attend` can compute, for messages.
+    """
 
     attend: _Attend
     obstacles: Callable[[AttentionInputs], Iterator[str]] = lambda inputs: iter(())
@@ -41,7 +48,7 @@ def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
         yield f"model.dtype={dtype}"
     if size % 8 or size > 128:
         yield f"heads of {size}"
-    assert isinstance(inputs.mask, Mask)
+    assert isinstance(inputs.mask, Mask), "any other mask is an obstacle, at which callers stop"
     if inputs.mask.is_packed:
         yield "several instances in a row"
     if inputs.mask.window:
@@ -52,7 +59,7 @@ def _obstacles_of_cudnn(inputs: AttentionInputs) -> Iterator[str]:
 
 def _obstacles_of_triton(inputs: AttentionInputs) -> Iterator[str]:
     yield from _obstacles_of_kernels(inputs, "cuda", needs_order=False)
-    if inputs.query.shape[-1] not in gpu.SIZES:  # others would have to be copied with zeros
+    if inputs.query.shape[-1] not in gpu.SIZES:  # other heads would have to be padded, which copies them
         yield f"heads of {inputs.query.shape[-1]}"
     if max(inputs.lengths) > gpu.MAX_LENGTH:
         yield f"{inputs.lengths[0]} queries and {inputs.lengths[1]} keys"
@@ -85,6 +92,13 @@ def _obstacles_of_rows(inputs: AttentionInputs) -> Iterator[str]:
 
 
 def _obstacles_of_kernels(inputs: AttentionInputs, platform: str, needs_order: bool = True) -> Iterator[str]:
+    """The obstacles of every kernel for a platform.
+
+    Args:
+      inputs: the arguments of the backend.
+      platform: the platform of the kernel, see `meshes.platform`.
+      needs_order: whether the kernel masks by the order of the tokens in the row, without their positions.
+    """
     if meshes.platform() != platform:
         yield f"a device of kind {meshes.platform()}"
     if platform == "cuda" and not meshes.is_ampere_or_newer():
@@ -140,7 +154,7 @@ _STORED = jax.checkpoint_policies.save_only_these_names(RESIDUALS)
 
 def stores_attention(primitive: Any, *types: Any, **parameters: Any) -> bool:
     """Rematerialization policy: stores the results of attention that the backward pass of its backend reads."""
-    # cuDNN's results have no name.
+    # JAX calls cuDNN by a primitive whose results have no name, so the name of the primitive identifies them.
     is_cudnn = str(primitive).startswith("dot_product_attention_fwd")
     return is_cudnn or bool(_STORED(primitive, *types, **parameters))
 
@@ -150,8 +164,8 @@ def dot_product_attention(backend: str, inputs: AttentionInputs) -> tuple[Contex
 
     Args:
       backend: a name in `BACKENDS`; or "auto": "rows" or else "splash" on TPUs, and "cudnn" or else "triton" on NVIDIA
-        GPUs, if they can compute this attention; otherwise "xla". For "xla", `chunked` is called on one CPU and
-        `compact` on TPUs and GPUs, unless the weights are requested or there are few queries and no dropout.
+        GPUs, if they can compute this attention; otherwise "xla". "xla" stands for the fastest of its forms, see
+        `_compiled`.
       inputs: the arguments of the backend.
     Returns:
       The weighted mean of the values for each query, and the weights before dropout, or None unless requested.
@@ -163,13 +177,13 @@ def dot_product_attention(backend: str, inputs: AttentionInputs) -> tuple[Contex
 
 
 def _chosen(name: str, inputs: AttentionInputs) -> _Attend:
-    if inputs.lengths == (1, 1):  # when parameters are initialized, which may be on another device
+    # Tasks initialize parameters with rows of one token, perhaps on a device that the named backend does not support.
+    if inputs.lengths == (1, 1):
         name = "xla"
     if name == "auto":
-        names = (*_PREFERRED.get(meshes.platform(), ()), "xla")
-        name = next(name for name in names if not next(BACKENDS[name].obstacles(inputs), ""))
-    obstacle = next(BACKENDS[name].obstacles(inputs), "")
-    if obstacle:
+        candidates = (*_PREFERRED.get(meshes.platform(), ()), "xla")
+        name = next(candidate for candidate in candidates if not _first_obstacle(candidate, inputs))
+    if obstacle := _first_obstacle(name, inputs):
         raise UserError(
             f"config key model.attention_backend={name}",
             got=obstacle,
@@ -179,13 +193,18 @@ def _chosen(name: str, inputs: AttentionInputs) -> _Attend:
     return _compiled(inputs) if name == "xla" else BACKENDS[name].attend
 
 
+def _first_obstacle(name: str, inputs: AttentionInputs) -> str:
+    return next(BACKENDS[name].obstacles(inputs), "")
+
+
 def _compiled(inputs: AttentionInputs) -> _Attend:
-    """The fastest form of `xla`. On several CPUs, chunks would have to move between them."""
+    """The fastest form of `xla` for these inputs."""
     if inputs.return_weights:
         return xla
     if local.saves_time(inputs):
         return _by_blocks
     if meshes.platform() == "cpu":
+        # On several CPUs, chunks would have to move between them.
         return chunked if meshes.num_devices() == 1 else xla
     # A step of decoding has few queries, for which rearranging the cached keys would take longest.
     if inputs.dropout is None and inputs.lengths[0] < tpu.LANES:
@@ -194,7 +213,7 @@ def _compiled(inputs: AttentionInputs) -> _Attend:
 
 
 def _with_scores_of_positions(inputs: AttentionInputs) -> tuple[Context, None]:
-    """`compact` with the scores of positions as a bias, which the backward pass recomputes."""
+    """`compact` with the scores of relative positions as a bias. The backward pass recomputes the bias."""
 
     @functools.partial(jax.checkpoint, policy=_STORED)
     def attend(query: Array, key: Array, value: Array, relative: disentangled.Positions) -> Array:
@@ -207,6 +226,7 @@ def _with_scores_of_positions(inputs: AttentionInputs) -> tuple[Context, None]:
 def _by_blocks(inputs: AttentionInputs) -> tuple[Context, None]:
     """`xla` for local attention, without scores of far keys."""
     blocks = local.in_blocks(inputs)
-    # On a GPU, storing the weights of blocks would cost memory and save no time.
+    # On a GPU, storing the weights of blocks would cost memory and save no time. Elsewhere, `_compiled` does not return
+    # this function again, because a block has fewer queries than keys.
     attend = compact if meshes.platform() == "cuda" else _compiled(blocks)
     return local.joined(attend(blocks)[0], *inputs.query.shape[:2]), None

@@ -1,4 +1,4 @@
-"""Converts questions with their contexts to rows for BERT, and scores of start and end to answers.
+"""Converts questions with their contexts to rows for BERT, and start and end logits to answers.
 
 Windows, training positions and n-best lists follow `run_squad.py` of google-research/bert (BERT section 4.2 and 4.3),
 with two exceptions. Pieces are mapped to the characters that they came from. An answer is therefore a part of the
@@ -19,7 +19,7 @@ from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer, Pieces
 
 _Logits = Float[np.ndarray, " S"]  # of the positions of a row
-_Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
+_Pairs = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]  # first and last position in the row
 # If contexts are nearly equal, Google's code prefers the longer window: each of its pieces adds this much.
 _LENGTH_BONUS = 0.01
 WITHOUT_OVERLAP = (
@@ -69,7 +69,7 @@ class Window(NamedTuple):
 
     query: list[int]  # the pieces of the question, truncated
     document: Pieces  # the pieces of the whole context
-    part: range  # the pieces of the document in the row
+    part: range  # the indices of those pieces of the document that are in the row
     first: int  # the position in the row of the first piece of the part
     length: int  # the number of tokens of the row
     max_context: Bool[np.ndarray, " part"]  # whether each piece of the part has the most context in this window
@@ -112,22 +112,36 @@ def leaves_no_overlap(windows: Sequence[Window]) -> bool:
 
 
 def _parts(count: int, room: int, stride: int) -> list[range]:
-    """Returns the pieces of each window, up to the first that reaches the end. Strides are limited to avoid gaps."""
-    step = min(stride, room)
+    """Divides a context into windows.
+
+    Args:
+      count: the number of pieces of the context.
+      room: the maximum number of pieces in a window.
+      stride: see `SpanConfig.doc_stride`.
+    Returns:
+      The indices of the pieces of each window. Only the last window reaches the end of the context.
+    """
+    step = min(stride, room)  # a larger step would leave pieces between two windows
+    # The last window is the first one that starts at `count - room` or later.
     starts = range(0, max(count - room, 0) + step, step)
     return [range(start, min(start + room, count)) for start in starts]
 
 
 def _owners(parts: Sequence[range]) -> Int[np.ndarray, " pieces"]:
-    """Returns for each piece the window with the most context on its smaller side; the first of equal windows."""
+    """Returns for each piece the number of the window in which it has the most context.
+
+    The context of a piece is the number of pieces on its left or right, whichever is smaller, plus the bonus. Of equal
+    windows, the first is taken.
+    """
     owners = np.zeros(parts[-1].stop, np.int64)
     most = np.full(len(owners), -1.0)
     for number, part in enumerate(parts):
         left_context = np.arange(len(part))
-        context = np.minimum(left_context, left_context[::-1]) + _LENGTH_BONUS * len(part)
+        right_context = left_context[::-1]
+        context = np.minimum(left_context, right_context) + _LENGTH_BONUS * len(part)
         here = slice(part.start, part.stop)
         better = context > most[here]
-        most[here][better] = context[better]
+        most[here][better] = context[better]  # `most[here]` is a view, so this changes `most`
         owners[here][better] = number
     return owners
 
@@ -135,15 +149,16 @@ def _owners(parts: Sequence[range]) -> Int[np.ndarray, " pieces"]:
 def target(window: Window, answer: Answer | None) -> tuple[int, int]:
     """Returns the positions in the row of the first and the last piece of an answer.
 
-    These are all pieces that come from characters of the answer. Google's code searches for them by text, and takes
-    whole words if an answer ends inside a piece. The result is (0, 0), the [CLS], for None and for an answer that is
-    not completely in the window or has no pieces.
+    They are the first and last piece with a character of the answer. Google's code searches for the pieces by text, and
+    takes whole words if an answer ends inside a piece. The result is (0, 0), the position of [CLS], for None and for an
+    answer that is not completely in the window or has no pieces.
     """
     if answer is None:
         return 0, 0
     assert answer.start is not None, "an answer for training has a position"
     document = window.document
     part = window.part
+    # The first piece that ends after the start of the answer, and the last that starts before its end.
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     last = int(np.searchsorted(document.starts, answer.start + len(answer.text), side="left")) - 1
     if not part.start <= first <= last < part.stop:
@@ -152,7 +167,10 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
 
 
 def null_score(start_logits: Sequence[_Logits], end_logits: Sequence[_Logits]) -> float:
-    """Returns the score of no answer: the lowest score of [CLS], because one of the windows may have the answer."""
+    """Returns the score of no answer: the lowest score of [CLS] in any window.
+
+    Only the lowest counts: the target of a window without the answer is [CLS], even if another window has the answer.
+    """
     scores = [float(start[0]) + float(end[0]) for start, end in zip(start_logits, end_logits, strict=True)]
     return float(np.min(scores))  # NaN if one of them is
 
@@ -176,22 +194,22 @@ def best_answers(
       additional candidate if its score is too low. Empty if there are no candidates.
     """
     rows = list(zip(windows, start_logits, end_logits, strict=True))
-    for pairs in (_best_pairs, _all_pairs):
-        spans = [_spans(*row, pairs(*row, config), config) for row in rows]
+    for find_pairs in (_best_pairs, _all_pairs):  # all pairs only if the best give no answer in any window
+        spans = [_spans(*row, find_pairs(*row, config), config) for row in rows]
         if any(len(scores) for scores, _, _ in spans):
             break
     if config.null_answers:
         spans.append((np.array([null_score(start_logits, end_logits)]), np.array([0]), np.array([0])))
-    scores, starts, ends = (np.concatenate(parts).tolist() for parts in zip(*spans, strict=True))
-    best: dict[str, tuple[int, int, float]] = {}
+    scores, starts, ends = (np.concatenate(arrays).tolist() for arrays in zip(*spans, strict=True))
+    best: dict[str, Candidate] = {}
     for index in np.argsort(-np.array(scores), kind="stable").tolist():
         if len(best) == config.n_best:
             break
-        span = starts[index], ends[index]
-        best.setdefault(question.context[slice(*span)], (*span, scores[index]))
+        text = question.context[starts[index] : ends[index]]
+        best.setdefault(text, Candidate(text, starts[index], ends[index], scores[index]))
     if config.null_answers:
-        best.setdefault("", (0, 0, scores[-1]))
-    return [Candidate(text, *span) for text, span in best.items()]
+        best.setdefault("", Candidate("", 0, 0, scores[-1]))  # the last span is "no answer"
+    return list(best.values())
 
 
 def best_with_text(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -208,16 +226,20 @@ def selected(candidates: Sequence[Candidate], config: SpanConfig) -> Candidate |
 
 def _best_pairs(window: Window, start_logits: _Logits, end_logits: _Logits, config: SpanConfig) -> _Pairs:
     """Returns the pairs of the best starts and the best ends, as positions of the row."""
-    ranks = (np.argsort(-logits[: window.length], kind="stable") for logits in (start_logits, end_logits))
-    starts, ends = (rank[: config.n_best] for rank in ranks)
+    starts, ends = (
+        np.argsort(-logits[: window.length], kind="stable")[: config.n_best] for logits in (start_logits, end_logits)
+    )
     return np.repeat(starts, len(ends)), np.tile(ends, len(starts))
 
 
 def _all_pairs(window: Window, start_logits: _Logits, end_logits: _Logits, config: SpanConfig) -> _Pairs:
-    """Returns the pairs of each start in the part and each end that makes a span of allowed length."""
+    """Returns the pairs of each start in the part and each end that makes a span of allowed length.
+
+    Some ends are after the part; `_spans` drops these pairs.
+    """
     starts = np.arange(window.first, window.first + len(window.part))
-    sizes = np.arange(min(config.max_answer_length, len(starts)))
-    return np.repeat(starts, len(sizes)), (starts[:, None] + sizes).ravel()
+    offsets = np.arange(min(config.max_answer_length, len(starts)))
+    return np.repeat(starts, len(offsets)), (starts[:, None] + offsets).ravel()
 
 
 def _spans(
@@ -229,13 +251,13 @@ def _spans(
     sizes = ends - starts + 1
     may_start = np.zeros(window.length, bool)
     may_start[window.first : stop] = window.max_context
-    # An end after a start within the part is also within the part, unless it is one of the tokens after it.
-    good = may_start[starts] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
-    starts = starts[good]
-    ends = ends[good]
+    # A start in the part and a size of at least 1 exclude ends before the part; `ends < stop` excludes those after it.
+    is_allowed = may_start[starts] & (ends < stop) & (sizes >= 1) & (sizes <= config.max_answer_length)
+    starts = starts[is_allowed]
+    ends = ends[is_allowed]
     scores = start_logits[starts].astype(np.float64) + end_logits[ends]
-    shift = window.part.start - window.first
-    firsts = window.document.starts[starts + shift]
-    lasts = window.document.ends[ends + shift]
-    has_text = firsts < lasts  # spaces alone are no answer
-    return scores[has_text], firsts[has_text], lasts[has_text]
+    shift = window.part.start - window.first  # from a position in the row to the index of a piece
+    char_starts = window.document.starts[starts + shift]
+    char_ends = window.document.ends[ends + shift]
+    has_text = char_starts < char_ends  # spaces alone are no answer
+    return scores[has_text], char_starts[has_text], char_ends[has_text]
