@@ -12,7 +12,8 @@ CONFIG = SourcesConfig()
 
 
 def test_positives_of_a_folder_to_mine_are_its_relevant_documents(tmp_path):
-    found = Sources(dataclasses.replace(CONFIG, source=str(beir.write(tmp_path / "beir")))).read()
+    source = str(beir.write(tmp_path / "beir"))
+    found = Sources(dataclasses.replace(CONFIG, source=source, qrels="test")).read()
     assert found.relevant == {"cat": {"the cat": 1}}
     assert found.documents == ["dogs the dog", "the bird", "the cat"]
 
