@@ -127,7 +127,7 @@ def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
     return SentencePiece(_read(path), str(path)) if is_sentencepiece else _library(path)
 
 
-def _for_translation(tokenizer: WordPiece) -> WordPiece:
+def _for_translation(tokenizer: WordPiece) -> Tokenizer:
     """Returns the tokenizer with the template of encoder-decoders, which the folders of a BERT do not state."""
     return tokenizer.with_template(Template.of_marian(tokenizer.sep_id))
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
@@ -161,10 +161,10 @@ class EncoderTokenizer(Tokenizer):
     def key(self) -> list[Any]:
         """A short JSON-serializable description, a digest of the vocabulary first; only equal tokenizers share it."""
 
-    def with_template(self, template: Template) -> Self:
+    def with_template(self, template: Template) -> "EncoderTokenizer":
         """Returns the same tokenizer with another template."""
         cls, arguments = self.__reduce__()
-        tokenizer: Self = cls(*arguments[:-1], template)
+        tokenizer: EncoderTokenizer = cls(*arguments[:-1], template)
         return tokenizer
 
     @abc.abstractmethod
