@@ -135,7 +135,7 @@ class TransformerLayer(nn.Module):
         x: Float[Array, "B S H"],
         mask: Mask | Bool[Array, "B 1 #S T"],
         memory: Float[Array, "B M H"] | None = None,
-        memory_mask: Mask | None = None,
+        memory_mask: Mask | Bool[Array, "B 1 #S M"] | None = None,
         source: Float[Array, "B T H"] | None = None,
         relative: Array | None = None,
         *,
