@@ -69,7 +69,7 @@ class LibraryTokenizer(Tokenizer):
         return cls(library, max(ids.values()) + 1, special, {name for name in ids if ids[name] in special})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LibraryTokenizer.from_json, (self._library.to_str(),)
+        return _from_json, (self._library.to_str(),)
 
     @property
     def fingerprint(self) -> str:
@@ -174,3 +174,8 @@ def _steps(normalizer: Mapping[str, Any] | None) -> str:
     steps = (normalizer or {}).get("normalizers", [normalizer] if normalizer else [])
     names = (step["type"].lower() for step in steps if step["type"] not in ("Replace", "Prepend"))
     return "+".join(dict.fromkeys(names))
+
+
+def _from_json(content: str) -> LibraryTokenizer:
+    """Opens a tokenizer. Beam can pickle a function of a module, but not a method that is checked at run time."""
+    return LibraryTokenizer.from_json(content)

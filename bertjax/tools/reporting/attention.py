@@ -41,7 +41,8 @@ def drawer(
 
     def draw(number: int, kinds: Mapping[str, Any]) -> None:
         numbered = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        draw_attention(numbered, kinds, layers=layers, heads=heads)
+        attention = {name: Attention(*fields) for name, fields in kinds.items()}
+        draw_attention(numbered, attention, layers=layers, heads=heads)
 
     return draw
 
