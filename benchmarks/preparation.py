@@ -2,10 +2,10 @@
 
     BERTJAX_DATA=... python -m benchmarks.preparation --workers=2
 
-Rows: the text itself (1x); again, with one worker, and with a given vocabulary; and three times as much text, of which
-two copies have exchanged letters, so that their words are new (3x new words). MB are millions of bytes of
-uncompressed training and validation text. Memory is the largest sum of the proportional set sizes (PSS: shared pages
-counted once) of the process and its workers, sampled ten times per second from Linux's /proc. All results include
+Rows: the text itself (1x); the same text again, with one worker, and with an existing vocabulary; and three times as
+much text (3x new words). Two of its three copies have exchanged letters, so their words are new. MB are millions of
+bytes of uncompressed training and validation text. Memory is the largest sum of the proportional set sizes (PSS: shared
+pages counted once) of the process and its workers, sampled ten times per second from Linux's /proc. All results include
 starting Python and its workers. If the machine is otherwise busy, compare CPU seconds. The files of repeated
 preparations must have the same sha256; the exit status is 1 if they differ.
 """

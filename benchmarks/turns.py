@@ -201,7 +201,7 @@ def report(
     header: Sequence[str],
     row: Callable[[Mapping[str, Any], float], list[str]],
 ) -> None:
-    """Runs cases in turns. Writes and prints each result as soon as it is known, and a table at the end.
+    """Runs cases in turns. Writes and prints each result after its case, and a table at the end.
 
     Args:
       run: see `take_turns`.

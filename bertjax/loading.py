@@ -56,6 +56,7 @@ def load(
 
     _check(folder, experiment, config)
     platforms.leave_out_tpu()
+    platforms.check_devices()
     path = Path(folder)
     published = open_weights(path)
     name = experiment or published.experiment

@@ -53,10 +53,10 @@ def search(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(rank, range(0, len(queries) if count else 0, _OF_THREAD)))
-    if count < len(documents):
+    if 0 < count < len(documents):
         lowest = np.partition(products, -count, axis=1)[:, -count] - margins
         for number in np.flatnonzero(products.min(axis=1) >= lowest):  # other documents may be as near
-            places = np.flatnonzero(np.asarray(documents, np.float32) @ queries[number] >= lowest[number])
+            places = _at_least(float(lowest[number]), queries[number], documents)
             exact = dot_products(queries[number], np.asarray(documents[places], np.float32))
             order = np.lexsort((-places, -exact))[:count]
             scores[number] = exact[order]
@@ -72,6 +72,16 @@ def dot_products(
     A matrix product sums the last rows or columns of a block in another order than the others.
     """
     return np.einsum("...nd,...d->...n", np.ascontiguousarray(documents), np.ascontiguousarray(queries))
+
+
+def _at_least(
+    lowest: float, query: Float[np.ndarray, " D"], documents: Float[np.ndarray, "N D"]
+) -> Int64[np.ndarray, " n"]:
+    """Returns the indices of the documents whose product with a query is at least `lowest`, read in blocks."""
+    starts = range(0, len(documents), _DOCUMENTS)
+    blocks = (np.asarray(documents[start : start + _DOCUMENTS], np.float32) for start in starts)
+    products = np.concatenate([block @ query for block in blocks])
+    return np.flatnonzero(products >= lowest)
 
 
 def _nearest(

@@ -84,3 +84,13 @@ def test_equal_documents_have_equal_scores(monkeypatch, sizes):
         for count in (3, 7, 40):
             few, places = retrieval.search(queries, documents[:count], count)
             np.testing.assert_array_equal(few, np.take_along_axis(products, places, axis=1))
+
+
+def test_more_ties_than_candidates(monkeypatch):
+    """All documents are equal, so the search reads all of them again for those with the largest indices."""
+    monkeypatch.setattr(retrieval, "_DOCUMENTS", 16)
+    rng = np.random.default_rng(0)
+    documents = np.broadcast_to(rng.standard_normal(64).astype(np.float16), (100, 64))
+    scores, indices = retrieval.search(rng.standard_normal((3, 64)), documents, 5)
+    np.testing.assert_array_equal(indices, [[99, 98, 97, 96, 95]] * 3)
+    assert (scores == scores[:, :1]).all()

@@ -126,7 +126,7 @@ class LabeledTextCodec(TableCodec[LabeledText]):
 
     def parse_object(self, value: Any, where: str) -> LabeledText:
         if self.takes_pairs and isinstance(value, tuple | list) and len(value) == 2:
-            config = dataclasses.replace(self.config, text_columns=("first", "second"))
+            config = dataclasses.replace(self.config, text_columns=("first", "second"), label_column="")
             return dataclasses.replace(self, config=config, takes_pairs=False).parse_object(value, where)
         return super().parse_object(value, where)
 

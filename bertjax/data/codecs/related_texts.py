@@ -25,7 +25,7 @@ class QueriesConfig(TableConfig):
     """The rows and columns of queries to read. A column "a.b" is key "b" of the object in column "a".
 
     Attributes:
-      text_columns: the columns of the query, of its positive, and of its negatives, of which one may have a list.
+      text_columns: the columns of the query, of its positive, and of its negatives. One of these may have a list.
       score_column: the column of the similarity of a pair, or of a list of scores, one for the positive and each
         negative; "" for none.
       seq_len: the maximum number of tokens of a text, including special tokens.
@@ -41,7 +41,7 @@ class RelatedTextsConfig(QueriesConfig):
     """The rows and columns to read.
 
     Attributes:
-      text_columns: the columns of the query, of its positive, and of its negatives, of which one may have a list; with
+      text_columns: the columns of the query, of its positive, and of its negatives. One of these may have a list. With
         `label_column`, that of the text.
       num_negatives: the maximum number of negatives of a row.
       label_column: the column of the class in a table of labeled texts, where texts of one class are related; "" for

@@ -176,7 +176,7 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         return with_ordinary(tokenizer, self._ordinary - {mask})
 
     def _written(self) -> Library:
-        """The tokenizer as it is saved: the same ids, but no space is put after a mask."""
+        """The tokenizer to save. It has the same ids, but adds no space after a mask."""
         tokenizer = Library.from_str(self._content)
         if state(tokenizer.pre_tokenizer) == state(byte_splitter()):
             tokenizer.pre_tokenizer = _spaced_once()
