@@ -14,6 +14,7 @@ from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Float, Int, UInt16
 
 from bertjax import meshes
+from bertjax.models.threefry import fold_in, threefry
 
 LEVELS = 2**16  # of the random bits of an element
 
@@ -136,7 +137,7 @@ class Draws(NamedTuple):
         """Drops elements."""
         if self.rows is None:
             return drop(x, self.key, self.rate)
-        keys = jax.vmap(functools.partial(jax.random.fold_in, self.key))(self.rows)
+        keys = fold_in(self.key, self.rows.astype(jnp.uint32))
         return jax.vmap(functools.partial(drop, rate=self.rate))(x, keys)
 
 
@@ -186,7 +187,8 @@ def draw_levels(key: jax.Array, shape: tuple[int, ...]) -> UInt16[Array, "*shape
     row = jnp.zeros_like(place)
     for number, length in zip(numbers, rows, strict=True):
         row = row * length + number
-    words = threefry2x32_p.bind(*jax.random.key_data(key), row, place)
+    generator = threefry if meshes.platform() == "cpu" else threefry2x32_p.bind
+    words = generator(*jax.random.key_data(key), row, place)
     quarters = [half.astype(jnp.uint16) for word in words for half in (word, word >> 16)]
     levels = jnp.concatenate(quarters, axis=-1)[..., :size]
     if meshes.platform() != "cuda" or meshes.num_devices() > 1:

@@ -4,9 +4,6 @@ Shapes: B batch, S queries, T keys, H hidden size, N heads, G heads of keys and 
 keys, D size of its values.
 """
 
-import functools
-
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
@@ -18,6 +15,7 @@ from bertjax.models.attention.inputs import AttentionInputs
 from bertjax.models.attention.mask import Mask
 from bertjax.models.attention.rotary import rotate
 from bertjax.models.layers import Dropout, Update, row_numbers
+from bertjax.models.threefry import fold_in
 from bertjax.models.transformer_config import LayerKind, TransformerConfig, dense, make_norm, residual_dense
 
 
@@ -135,7 +133,7 @@ class MultiHeadAttention(nn.Module):
     def _dropout(self, batch: int) -> inputs.Dropout:
         heads = self.config.num_heads
         pairs = row_numbers(batch)[:, None] * heads + jnp.arange(heads)
-        keys = jnp.vectorize(functools.partial(jax.random.fold_in, self.make_rng("dropout")))(pairs)
+        keys = fold_in(self.make_rng("dropout"), pairs.astype(jnp.uint32))
         return inputs.Dropout(keys, self.config.attention_dropout)
 
     def _split(self, y: Float[Array, "*rows width"], heads: int) -> Float[Array, "*rows {heads} size"]:
