@@ -11,7 +11,14 @@ from bertjax.config import Constrained, Seed, Size, always
 from bertjax.contract import Batch, Data, Example, RowIndices
 from bertjax.data.codecs.codec import TrainingCodec
 from bertjax.data.prepared import PreparedRows, ValidRows
-from bertjax.data.rows.buckets import BucketedBatches, Padded, bucket_lengths, budget_sizes, choose_lengths
+from bertjax.data.rows.buckets import (
+    BucketedBatches,
+    Padded,
+    bucket_lengths,
+    budget_sizes,
+    choose_lengths,
+    tokens_per_length,
+)
 from bertjax.data.splits import TRAIN, VALID
 from bertjax.interop.published import Published
 
@@ -25,6 +32,7 @@ class ExperimentConfig(Constrained):
       init_from: the weights to start from; or "".
       seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches.
+      model: the sizes of the model.
       data: which rows to read, and how to encode them.
     """
 
@@ -32,6 +40,7 @@ class ExperimentConfig(Constrained):
     init_from: str = always("")
     seed: Seed = always(0)
     batch_size: Size = always(32)
+    model: Any
     data: Any
 
     @abc.abstractmethod
@@ -115,7 +124,10 @@ class PreparedData(Data, Generic[C, R]):
         data = self._config.data
         if data.row_lengths is not None or getattr(data, "packing", False) or not self.prepares:
             return data.row_lengths or ()
-        return choose_lengths(self.rows.lengths, data.seq_len)
+        model = self._config.model
+        # A layer's products: four of attention, and two feed-forward ones of usually four times the width.
+        parameters = 12 * model.num_layers * model.hidden_size**2
+        return choose_lengths(self.rows.lengths, data.seq_len, tokens_per_length(parameters))
 
     @functools.cached_property
     @abc.abstractmethod

@@ -16,9 +16,10 @@ from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
 _LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-# The tokens of padding that an epoch must save for a further length, whose program takes some seconds to compile. Two
-# CPU cores update a small encoder on about 3,000 tokens a second, and BERT-Base on a tenth of that.
-_TOKENS_PER_LENGTH = 10_000
+# A further length's programs compile in 10 to 25 seconds on two CPU cores. An epoch must save as many tokens of padding
+# as these cores train on meanwhile, which is a number of operations; a model of any size has a length per 100,000.
+_PARAMETERS_TIMES_TOKENS = 1.4e11
+_MAX_TOKENS = 100_000
 _SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
 # Tokens of a packed row per example that it has room for. Few data sets have shorter examples on average.
 _TOKENS_PER_EXAMPLE = 4
@@ -51,12 +52,24 @@ def bucket_lengths(limit: int, chosen: Sequence[int] | None = ()) -> tuple[int, 
     return (*(length for length in chosen or _LENGTHS if length < limit), limit)
 
 
-def choose_lengths(lengths: Indices, limit: int) -> tuple[int, ...]:
+def tokens_per_length(parameters: int) -> int:
+    """Returns the tokens of padding that a further length must save in an epoch.
+
+    Args:
+      parameters: the number of parameters with which a token is multiplied.
+
+    >>> tokens_per_length(12 * 12 * 768**2), tokens_per_length(6 * 12 * 384**2), tokens_per_length(2 * 12 * 128**2)
+    (1648, 13186, 100000)
+    """
+    return min(_MAX_TOKENS, round(_PARAMETERS_TIMES_TOKENS / parameters))
+
+
+def choose_lengths(lengths: Indices, limit: int, cost: int) -> tuple[int, ...]:
     """Returns the lengths to which the rows of a data set are best padded, up to that of the longest row.
 
-    They minimize the tokens of an epoch, where each length costs as much as `_TOKENS_PER_LENGTH` tokens.
+    They minimize the tokens of an epoch, where each length costs as much as `cost` tokens.
 
-    >>> choose_lengths(np.repeat([10, 50, 60], [3_000, 1_000, 1_000]), limit=128)
+    >>> choose_lengths(np.repeat([10, 50, 60], [3_000, 1_000, 1_000]), limit=128, cost=10_000)
     (12, 64)
     """
     bounds = bucket_lengths(limit)
@@ -64,9 +77,9 @@ def choose_lengths(lengths: Indices, limit: int) -> tuple[int, ...]:
     counts = np.bincount(bucket, minlength=len(bounds))
     best: list[tuple[int, tuple[int, ...]]] = [(0, ())]  # of the rows up to each bound: the cost, and the lengths
     for end, bound in enumerate(bounds, start=1):
-        options = ((cost + bound * int(counts[i:end].sum()), chosen) for i, (cost, chosen) in enumerate(best))
-        cost, chosen = min(options)
-        best.append((cost + _TOKENS_PER_LENGTH, (*chosen, bound)))
+        options = ((tokens + bound * int(counts[i:end].sum()), chosen) for i, (tokens, chosen) in enumerate(best))
+        tokens, chosen = min(options)
+        best.append((tokens + cost, (*chosen, bound)))
     return best[1 + bucket.max(initial=0)][1]
 
 

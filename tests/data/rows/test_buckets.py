@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.rows import buckets
 from bertjax.data.rows.buckets import (
     BucketedBatches,
     Rows,
@@ -62,9 +61,7 @@ def test_the_chosen_lengths_have_the_lowest_cost(lengths, of_a_length):
     longest = next(each for each in bucket_lengths(40) if each >= max(lengths))
     shorter = [each for each in bucket_lengths(40) if each < longest]
     subsets = ((*part, longest) for size in range(len(shorter) + 1) for part in itertools.combinations(shorter, size))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buckets, "_TOKENS_PER_LENGTH", of_a_length)
-        chosen = choose_lengths(np.array(lengths), 40)
+    chosen = choose_lengths(np.array(lengths), 40, of_a_length)
     assert chosen[-1] == longest
     assert cost(chosen) == min(map(cost, subsets))
 
