@@ -1,5 +1,7 @@
 """The page of config keys matches the code and describes every key."""
 
+import re
+
 import pytest
 
 from bertjax import keys
@@ -15,6 +17,10 @@ def test_the_page_is_up_to_date():
 
 def test_every_key_has_a_meaning():
     assert [name for name, key in OF.items() if not key.meaning] == []
+
+
+def test_a_meaning_does_not_depend_on_that_of_another_key():
+    assert [n for n, key in OF.items() if re.match(r"(the same|its|see \"|which \w+ share it)\b", key.meaning)] == []
 
 
 def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
@@ -35,7 +41,7 @@ def entry(name):
 
 
 def test_an_entry_has_defaults_limits_meanings_and_published_values():
-    assert entry("data.workers").startswith("`0`; *at least 0*  \ntraining: the number of processes")
+    assert entry("data.workers").startswith("`0`; *≥ 0*  \ntraining: the number of processes")
     assert "**" not in entry("data.seq_len")
     assert "Published: `'static'` (bert_pretraining)." in entry("masking.mode")
     assert "Published: `768` (fine-tuning, pretraining, summarization); `512` (translation)." in entry(
@@ -43,6 +49,14 @@ def test_an_entry_has_defaults_limits_meanings_and_published_values():
     )
     assert "`16` (multiple_choice, reranker)" in entry("batch_size") and "Published" not in entry("log_every")
     assert entry("model.norm").count("One of") == 0  # the meaning names the values
+    assert entry("log_every").startswith("`50`; `100` (pretraining, translation); *≥ 1*  \n")
+    assert entry("warmup_fraction").startswith("`0.1`; *≥ 0, ≤ 1*  \n")
+
+
+def test_a_section_names_the_experiments_of_all_its_keys_once():
+    sections = dict(re.findall(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", build_keys.page(), re.MULTILINE | re.DOTALL))
+    assert sections["budget"].startswith("Experiments: training.\n") and sections["budget"].count("training:") == 0
+    assert not sections["mesh"].startswith("Experiments:")  # of all experiments
 
 
 def test_published_values_are_of_keys_of_the_config():
