@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ _HEAD = """# Config keys
 Every key is a flag: `--config.data.seq_len=128`. A key that does not exist, or a value of the wrong type, is an error
 before anything starts. `python launch.py --config=FILE --keys=PATTERN` prints the keys of one file.
 
-An entry has the key, its default without a variant, the constraint on the key alone, and its meaning. A
-default or meaning without names of experiments is that of all others, or of all in its section. *Unset*: `init_from`,
-the size or the data determine the value, unless the meaning says otherwise. *Published*: the value in the paper or its
-code, where the default is another one. Names of several experiments:
+An entry has the key, its default without a variant, the constraint on the key alone, and its meaning. A default or
+meaning without names of experiments is that of all others, or of all in its section. *Unset*: `init_from`, the size or
+the data determine the value, unless the meaning says otherwise. *Published*: the value in the paper or its code, where
+the default is another one. Names of several experiments:
 
 {groups}
 
@@ -141,7 +141,7 @@ def page() -> str:
     for name, of_config in _by_name().items():
         parts[name.partition(".")[0] if "." in name else "Top level"][name] = of_config
     sections = [f"\n## {part}\n\n{_section(parts[part])}" for part in sorted(parts)]
-    groups = "\n".join(f"- {name}: {', '.join(sorted(configs))}" for name, configs in _GROUPS.items())
+    groups = "\n".join(f"- {name}: {_members(configs)}" for name, configs in _GROUPS.items())
     sources = "\n".join(f"- {name}: {published.source}" for name, published in _PUBLISHED.items())
     return _HEAD.format(groups=groups, sources=sources) + "".join(sections)
 
@@ -220,6 +220,12 @@ def _names(configs: Collection[str]) -> str:
             names.append(group)
             rest -= members
     return ", ".join([*names, *sorted(rest)])
+
+
+def _members(configs: Set[str]) -> str:
+    """Returns the names of the configs of a group, or of the fewer others."""
+    others = set(CONFIGS) - configs
+    return ", ".join(sorted(configs)) if len(configs) < len(others) else f"all but {', '.join(sorted(others))}"
 
 
 @functools.cache
