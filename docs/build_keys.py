@@ -29,10 +29,10 @@ _HEAD = """# Config keys
 Every key is a flag: `--config.data.seq_len=128`. A key that does not exist, or a value of the wrong type, is an error
 before anything starts. `python launch.py --config=FILE --keys=PATTERN` prints the keys of one file.
 
-An entry has the key, its default without a variant, the constraint on the key alone, and its meaning. A default or
-meaning without names of experiments is that of all others, or of all in its section. *Unset*: `init_from`, the size or
-the data determine the value, unless the meaning says otherwise. *Published*: the value in the paper or its code, where
-the default is another one. Names of several experiments:
+An entry has the key, its default without a variant, the constraint on the key alone, and its meaning. A default
+without names of experiments is that of all others; a meaning without names is that of all, or of those in the heading
+above. *Unset*: `init_from`, the size or the data determine the value, unless the meaning says otherwise. *Published*:
+the value in the paper or its code, where the default is another one. Names of several experiments:
 
 {groups}
 
@@ -52,6 +52,8 @@ _GROUPS = {
     "pretraining": {"bert_pretraining", "replaced_tokens"},
     "summarization": {"bertsum_abs", "bertsum_ext"},
 }
+# So many keys with the same experiments have a heading.
+_SEVERAL = 3
 # Words of constraints, and what the page has instead.
 _SYMBOLS = {" and": ",", "at least": "≥", "at most": "≤", "above": ">", "below": "<"}
 
@@ -156,18 +158,22 @@ def _by_name() -> dict[str, dict[str, Key]]:
 
 
 def _section(by_name: Mapping[str, Mapping[str, Key]]) -> str:
-    """Returns the entries of a section. Names the experiments once if all keys have the same ones."""
-    configs = {config for of_config in by_name.values() for config in of_config}
-    is_uniform = all(configs == of_config.keys() for of_config in by_name.values())
-    common = configs if is_uniform else set(CONFIGS)
-    head = f"Experiments: {_names(configs)}.\n\n" if common != set(CONFIGS) else ""
-    return head + "".join(_entry(name, of_config, common) for name, of_config in by_name.items())
+    """Returns the entries of a section. Keys that the same experiments have share a heading if there are several."""
+    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    for name, of_config in by_name.items():
+        has_heading = sum(other.keys() == of_config.keys() for other in by_name.values()) >= _SEVERAL
+        groups[frozenset(of_config if has_heading else CONFIGS)].append(name)
+    text = ""
+    for configs, names in sorted(groups.items(), key=lambda group: (-len(group[0]), _names(group[0]))):
+        text += f"### {_names(configs)}\n\n" if len(configs) < len(CONFIGS) else ""
+        text += "".join(_entry(name, by_name[name], configs) for name in names)
+    return text
 
 
-def _entry(name: str, of_config: Mapping[str, Key], common: Collection[str]) -> str:
+def _entry(name: str, of_config: Mapping[str, Key], common: Set[str]) -> str:
     """Returns the entry of a key: its name and defaults, its meanings, and published values that are not defaults.
 
-    The names of the experiments are left out if they are those in `common`.
+    A meaning of all experiments in `common` is without their names.
     """
     defaults = {config: _value(key.default) for config, key in of_config.items()}
     limits = {_limit(key) for key in of_config.values()}
@@ -175,7 +181,7 @@ def _entry(name: str, of_config: Mapping[str, Key], common: Collection[str]) -> 
     meanings = {
         c: f"{key.meaning} *{_limit(key)}*" if limits and _limit(key) else key.meaning for c, key in of_config.items()
     }
-    lines = [f'<a id="{name}"></a>**`{name}`** = {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
+    lines = [f'<a id="{name}"></a>**`{name}`**: {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
     for meaning, configs in _inverse(meanings).items():
         lines.append(meaning if set(configs) == common else f"{_names(configs)}: {meaning}")
     published = {config: _published(config).get(name) for config in of_config}
