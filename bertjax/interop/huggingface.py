@@ -167,8 +167,7 @@ def save(
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     if of_family.pad_id not in (None, special["pad"]):
         refuse("id of padding in the vocabulary", special["pad"], f"{of_family.pad_id}, as in {of_family.label}")
-    # transformers counts the unused rows of the position table too.
-    num_unused = special["pad"] + 1 if of_family.counts_from_padding else 0
+    num_unused = special["pad"] + 1 if of_family.counts_from_padding else 0  # rows that transformers counts too
     config = dataclasses.replace(config, max_positions=config.max_positions + num_unused)
     tensors = offset_positions(disassemble(params), num_unused)
     values = {"model_type": of_family.name, **of_family.write_config(config)}
