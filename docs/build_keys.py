@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ _HEAD = """# Config keys
 Every key is a flag: `--config.data.seq_len=128`. A key that does not exist, or a value of the wrong type, is an error
 before anything starts. `python launch.py --config=FILE --keys=PATTERN` prints the keys of one file.
 
-An entry has the key, its default without a variant, its meaning, and the constraint on the key alone. *Unset*:
-`init_from`, the size or the data determine the value, unless the meaning says otherwise. *Published*: the value in the
-paper or its code, where the default is another one. A key without names of experiments is one of all experiments.
-Names of several experiments:
+An entry has the key, its default without a variant, the constraint on the key alone, and its meaning. A default
+without names of experiments is that of all others; a meaning without names is that of all, or of those in the heading
+above. *Unset*: `init_from`, the size or the data determine the value, unless the meaning says otherwise. *Published*:
+the value in the paper or its code, where the default is another one. Names of several experiments:
 
 {groups}
 
@@ -52,6 +52,10 @@ _GROUPS = {
     "pretraining": {"bert_pretraining", "replaced_tokens"},
     "summarization": {"bertsum_abs", "bertsum_ext"},
 }
+# So many keys with the same experiments have a heading.
+_SEVERAL = 3
+# Words of constraints, and what the page has instead.
+_SYMBOLS = {" and": ",", "at least": "≥", "at most": "≤", "above": ">", "below": "<"}
 
 
 class Published(typing.NamedTuple):
@@ -135,12 +139,11 @@ def main() -> None:
 
 def page() -> str:
     """Returns the whole page, in Markdown: a section for each part of the configs, with an entry for each key."""
-    entries = defaultdict(list)
+    parts: dict[str, dict[str, dict[str, Key]]] = defaultdict(dict)
     for name, of_config in _by_name().items():
-        part = name.partition(".")[0] if "." in name else "Top level"
-        entries[part].append(_entry(name, of_config))
-    sections = [f"\n## {part}\n\n{''.join(entries[part])}" for part in sorted(entries)]
-    groups = "\n".join(f"- {name}: {', '.join(sorted(configs))}" for name, configs in _GROUPS.items())
+        parts[name.partition(".")[0] if "." in name else "Top level"][name] = of_config
+    sections = [f"\n## {part}\n\n{_section(parts[part])}" for part in sorted(parts)]
+    groups = "\n".join(f"- {name}: {_members(configs)}" for name, configs in _GROUPS.items())
     sources = "\n".join(f"- {name}: {published.source}" for name, published in _PUBLISHED.items())
     return _HEAD.format(groups=groups, sources=sources) + "".join(sections)
 
@@ -154,34 +157,57 @@ def _by_name() -> dict[str, dict[str, Key]]:
     return dict(sorted(by_name.items()))
 
 
-def _entry(name: str, of_config: Mapping[str, Key]) -> str:
-    """Returns the entry of a key: its name and defaults, its meanings, and published values that are not defaults."""
+def _section(by_name: Mapping[str, Mapping[str, Key]]) -> str:
+    """Returns the entries of a section. Keys that the same experiments have share a heading if there are several."""
+    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    for name, of_config in by_name.items():
+        has_heading = sum(other.keys() == of_config.keys() for other in by_name.values()) >= _SEVERAL
+        groups[frozenset(of_config if has_heading else CONFIGS)].append(name)
+    text = ""
+    for configs, names in sorted(groups.items(), key=lambda group: (-len(group[0]), _names(group[0]))):
+        text += f"### {_names(configs)}\n\n" if len(configs) < len(CONFIGS) else ""
+        text += "".join(_entry(name, by_name[name], configs) for name in names)
+    return text
+
+
+def _entry(name: str, of_config: Mapping[str, Key], common: Set[str]) -> str:
+    """Returns the entry of a key: its name and defaults, its meanings, and published values that are not defaults.
+
+    A meaning of all experiments in `common` is without their names.
+    """
     defaults = {config: _value(key.default) for config, key in of_config.items()}
     limits = {_limit(key) for key in of_config.values()}
     limit = limits.pop() if len(limits) == 1 else ""
     meanings = {
         c: f"{key.meaning} *{_limit(key)}*" if limits and _limit(key) else key.meaning for c, key in of_config.items()
     }
-    lines = [f'<a id="{name}"></a>**`{name}`** = {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
-    in_all = len(of_config) == len(CONFIGS) and len(set(meanings.values())) == 1
-    lines += [meaning if in_all else f"{_names(configs)}: {meaning}" for meaning, configs in _inverse(meanings).items()]
+    lines = [f'<a id="{name}"></a>**`{name}`**: {_listed(defaults, of_config)}{limit and f"; *{limit}*"}']
+    for meaning, configs in _inverse(meanings).items():
+        lines.append(meaning if set(configs) == common else f"{_names(configs)}: {meaning}")
     published = {config: _published(config).get(name) for config in of_config}
     others = {c: _value(value) for c, value in published.items() if value not in (None, of_config[c].default)}
     if others:
-        lines.append(f"Published: {_listed(others, ())}.")
+        lines.append(f"Published: {_listed(others, of_config)}.")
     return "  \n".join(lines) + "\n\n"
 
 
 def _limit(key: Key) -> str:
-    """Returns the constraint on a key; "" if its meaning already names the allowed values."""
+    """Returns the constraint on a key, with symbols; "" if its meaning already names the allowed values."""
     values = re.sub(r"^(each )?one of ", "", key.allowed).split(", ")
-    return "" if all(f'"{value}"' in key.meaning for value in values) else key.allowed
+    if all(f'"{value}"' in key.meaning for value in values):
+        return ""
+    return re.sub("|".join(_SYMBOLS), lambda words: _SYMBOLS[words[0]], key.allowed)
 
 
 def _listed(values: Mapping[str, str], configs: Collection[str]) -> str:
-    """Returns values with the names of the configs that have them; without names for the value of all `configs`."""
-    by_value = _inverse(values)
-    return "; ".join(v if len(names) == len(configs) else f"{v} ({_names(names)})" for v, names in by_value.items())
+    """Returns values with the names of the configs that have them.
+
+    Without names for the value of all `configs`, and for the most frequent one if each of these has a value.
+    """
+    (first, of_first), *others = _inverse(values).items()
+    is_unnamed = len(values) == len(configs) and (len(of_first) > 1 or not others)
+    named = others if is_unnamed else [(first, of_first), *others]
+    return "; ".join([first] * is_unnamed + [f"{value} ({_names(names)})" for value, names in named])
 
 
 def _inverse(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -200,6 +226,12 @@ def _names(configs: Collection[str]) -> str:
             names.append(group)
             rest -= members
     return ", ".join([*names, *sorted(rest)])
+
+
+def _members(configs: Set[str]) -> str:
+    """Returns the names of the configs of a group, or of the fewer others."""
+    others = set(CONFIGS) - configs
+    return ", ".join(sorted(configs)) if len(configs) < len(others) else f"all but {', '.join(sorted(others))}"
 
 
 @functools.cache

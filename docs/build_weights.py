@@ -27,6 +27,8 @@ _TASKS = {
     "ForQuestionAnswering": "questions",
     "ForMultipleChoice": "multiple choice",
 }
+# Most families have all of these.
+_FINE_TUNING = "classification, tagging, questions, multiple choice"
 _CORNER = "usual tokenizer"  # of the README's table
 _HEAD = """# Published weights
 
@@ -39,6 +41,7 @@ that the task lacks are ignored.
 - **tasks**: the tasks whose runs can be exported, in addition to summarization, whose exports of all families have the
   scorer or the decoder, too. Runs of other tasks train and predict, but are not exported.
 - **tokenizer**: that of most published models. A folder may have any tokenizer that bertjax opens.
+- **fine-tuning**: classification, tagging, questions, multiple choice.
 - **compared**: the heads whose outputs (2e-5) and gradients (1e-5) were compared with those of transformers, with
   random weights, in padded and packed rows, after reading a folder of transformers and before writing one.
 
@@ -108,7 +111,7 @@ def readme() -> str:
 def _tasks(family: Family, classes: Set[str]) -> str:
     """Returns the tasks of classes, which have the names of BERT's."""
     ends = {family.class_name(name).removeprefix(family.prefix) for name in classes}
-    return ", ".join(task for end, task in _TASKS.items() if end in ends)
+    return ", ".join(task for end, task in _TASKS.items() if end in ends).replace(_FINE_TUNING, "fine-tuning")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

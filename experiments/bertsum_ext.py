@@ -12,7 +12,7 @@ import optax
 from bertjax.config import always, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.summarization import article_rows
-from bertjax.data.codecs.summarization.article_rows import sentence_lengths
+from bertjax.data.codecs.summarization.article_rows import sentence_counts
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import ExtractiveCodec
 from bertjax.data.text.tokenizers import EncoderTokenizer
@@ -152,7 +152,7 @@ class Task(SummarizationTask[Config]):
 
     def predict_lengths(self) -> Sequence[int]:
         """Returns the lengths of tokens, and of sentences."""
-        return sorted({*super().predict_lengths(), *sentence_lengths(self._seq_len)})
+        return sorted({*super().predict_lengths(), *sentence_counts(self._seq_len)})
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The logits of the sentences of each row, [B, E]."""

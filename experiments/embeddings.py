@@ -68,7 +68,7 @@ class Config(fine_tuning.FineTuningConfig):
       symmetric: whether "ranking" also ranks the queries of each positive.
       false_negative_margin: how much more similar to the query than its positive another document may be to be its
         negative; None for any similarity.
-      triplet_margin: see "triplet".
+      triplet_margin: with "triplet", how much farther from the query than the positive a negative must be.
       sizes: the first numbers of a vector that are also trained as a vector (Matryoshka; Kusupati et al. 2022), such as
         (64, 128); the whole vector always is. All have equal weight.
       sentence_pooling: the pooling. Default: that of `init_from`, or "mean".

@@ -207,6 +207,7 @@ class Task(features.Task, MiningTask):
     def _open_reranker(self) -> "Model":
         """The cross-encoder, whose records of pairs have a "score"."""
         path = Path(self._settings.reranker)
+        self._settings.check(path.exists(), "reranker", "the folder of a cross-encoder", got=f"{path}, no such folder")
         published = open_weights(path)
         if published.is_run and published.experiment != "reranker":  # such as regression on pairs
             return load(path)

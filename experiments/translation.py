@@ -403,7 +403,7 @@ class Task(Seq2SeqTask):
             yield {**record, "kind": "translation", "reference": self._codec.gold(example.source.item)[0], **seen}
         if isinstance(self._model, EncoderDecoder):
             yield samples.mask(np.ones(20, np.int32), "left_to_right")
-            yield from samples.positions(self._model.bind({"params": params}).source_places)
+            yield from samples.positions(self._model.bind({"params": params}).source_position_table)
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""

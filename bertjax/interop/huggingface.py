@@ -167,9 +167,9 @@ def save(
         params = {**params, "bert": {**params["bert"], "embeddings": {**params["bert"]["embeddings"], **zeros}}}
     if of_family.pad_id not in (None, special["pad"]):
         refuse("id of padding in the vocabulary", special["pad"], f"{of_family.pad_id}, as in {of_family.label}")
-    first = special["pad"] + 1 if of_family.counts_from_padding else 0
-    config = dataclasses.replace(config, max_positions=config.max_positions + first)
-    tensors = offset_positions(disassemble(params), first)
+    num_unused = special["pad"] + 1 if of_family.counts_from_padding else 0  # rows that transformers counts too
+    config = dataclasses.replace(config, max_positions=config.max_positions + num_unused)
+    tensors = offset_positions(disassemble(params), num_unused)
     values = {"model_type": of_family.name, **of_family.write_config(config)}
     values |= {"architectures": [of_family.class_name(architecture)], "dtype": "float32"}
     values |= {f"{theirs}_token_id": special.get(name) for theirs, name in of_family.tokens.items()}
@@ -243,6 +243,7 @@ def _classes_json(architecture: str, count: int, labels: Sequence[str] | None) -
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, framework="numpy") as file:
+            # By offset, so that the file is read from front to back.
             return {name: file.get_tensor(name) for name in file.offset_keys()}
     except (SafetensorError, OSError) as error:
         fix = "download or export it again"

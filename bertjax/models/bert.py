@@ -36,7 +36,7 @@ class BertConfig(TransformerConfig):
       positions: "learned", embeddings of positions; "sinusoidal", fixed ones; "rotary", queries and keys rotated by
         their positions (Su et al. 2021); or "none".
       rotary_base: base of the wavelengths of rotary positions.
-      local_rotary_base: the same for local layers.
+      local_rotary_base: base of the wavelengths of rotary positions in local layers.
       local_attention: width of the attention of local layers: a token attends to those at most half of it away. 0 for
         no local layers.
       global_every: with local layers, layers 0, `global_every`, 2 `global_every`, ... attend to all tokens; 0 for none.
@@ -52,7 +52,7 @@ class BertConfig(TransformerConfig):
       relative_norm: with "disentangled", whether the embeddings of distances are normalized.
       convolution_size: width in tokens, an odd number, of a convolution of the embeddings, which is added to the output
         of the first layer (DeBERTa-v2); 0 for none.
-      convolution_activation: its activation.
+      convolution_activation: activation after that convolution.
       embedding_size: size of the embeddings and of the masked-LM head; a map with a bias projects them to hidden_size
         if it differs (Lan et al. 2020, section 3.1); 0 for hidden_size.
       embedding_norm: whether the embeddings are normalized.

@@ -73,7 +73,7 @@ class BertSumAbs(Seq2Seq):
         source = BertInputs(inputs.input_ids, types, inputs.segment_ids, inputs.position_ids)
         return self.bert(source, deterministic=deterministic, return_attention=return_attention)
 
-    def _places(self, length: int) -> Float[Array, "P H"]:
+    def _position_table(self, length: int) -> Float[Array, "P H"]:
         return jnp.asarray(sinusoids(length, self.config.hidden_size, "interleaved"))
 
 

@@ -130,9 +130,11 @@ class Seq2Seq(nn.Module, abc.ABC):
         """
         assert inputs.target_ids is not None and inputs.target_segment_ids is not None
         encoded = self._read(inputs, deterministic, return_attention)
-        places = self._places(inputs.target_ids.shape[1])
+        position_table = self._position_table(inputs.target_ids.shape[1])
         decoded = self.decoder(
-            self._embed(self.target_words, places, inputs.target_ids, inputs.target_position_ids, deterministic),
+            self._embed(
+                self.target_words, position_table, inputs.target_ids, inputs.target_position_ids, deterministic
+            ),
             make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
             make_cross_mask(inputs.target_segment_ids, inputs.segment_ids, is_packed=inputs.position_ids is not None),
@@ -152,7 +154,7 @@ class Seq2Seq(nn.Module, abc.ABC):
         Raises:
           UserError: if `length` is larger than max_positions.
         """
-        _check_length(length, len(self._places(length)))
+        _check_length(length, len(self._position_table(length)))
         mask = (memory.segments != 0)[:, None, None, :]
         return self.decoder.start(memory.hidden, mask, num_beams, length)
 
@@ -169,8 +171,8 @@ class Seq2Seq(nn.Module, abc.ABC):
           The logits, and the cache extended by these tokens.
         """
         positions = jnp.broadcast_to(beams.index, tokens.shape)
-        places = self._places(beams.lineage.shape[-1])
-        x = self._embed(self.target_words, places, tokens, positions, deterministic=True)
+        position_table = self._position_table(beams.lineage.shape[-1])
+        x = self._embed(self.target_words, position_table, tokens, positions, deterministic=True)
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
 
@@ -179,23 +181,23 @@ class Seq2Seq(nn.Module, abc.ABC):
         """Returns the `hidden` states of the encoder, and its `attention` weights if requested."""
 
     @abc.abstractmethod
-    def _places(self, length: int) -> Float[Array, "P H"]:
+    def _position_table(self, length: int) -> Float[Array, "P H"]:
         """Returns the embeddings of the positions of targets of up to `length` tokens."""
 
     def _embed(
         self,
         words: Float[Array, "V H"],
-        places: Float[Array, "P H"],
+        position_table: Float[Array, "P H"],
         ids: Int[Array, "B S"],
         positions: Int[Array, "B S"] | None,
         deterministic: bool,
     ) -> Float[Array, "B S H"]:
         if positions is None:
-            _check_length(ids.shape[1], len(places))
-            places = places[: ids.shape[1]]
+            _check_length(ids.shape[1], len(position_table))
+            position_embeddings = position_table[: ids.shape[1]]
         else:
-            places = jnp.take(places, positions, axis=0)
-        x = jnp.take(words, ids, axis=0) * self.scale + places
+            position_embeddings = jnp.take(position_table, positions, axis=0)
+        x = jnp.take(words, ids, axis=0) * self.scale + position_embeddings
         return self.drop(x.astype(self.config.dtype), deterministic=deterministic)
 
     def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
@@ -224,8 +226,8 @@ class EncoderDecoder(Seq2Seq):
         else:
             self.source_words = embedding_table(self, config, "source_embeddings", config.source_vocab_size)
             self.target_words = embedding_table(self, config, "target_embeddings", config.target_vocab_size)
-        self.source_places = self._positions("source_positions")
-        self.target_places = self._positions("target_positions")
+        self.source_position_table = self._positions("source_positions")
+        self.target_position_table = self._positions("target_positions")
         self.scale = config.hidden_size**0.5 if config.scale_embeddings else 1.0
         self.drop = Dropout(config.dropout)
         self.encoder = Encoder(config)
@@ -236,12 +238,14 @@ class EncoderDecoder(Seq2Seq):
         self.bias = self.param("bias", nn.initializers.zeros, (size,)) if config.logits_bias else None
 
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
-        x = self._embed(self.source_words, self.source_places, inputs.input_ids, inputs.position_ids, deterministic)
+        x = self._embed(
+            self.source_words, self.source_position_table, inputs.input_ids, inputs.position_ids, deterministic
+        )
         mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
         return self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
 
-    def _places(self, length: int) -> Float[Array, "P H"]:
-        return self.target_places
+    def _position_table(self, length: int) -> Float[Array, "P H"]:
+        return self.target_position_table
 
     def _positions(self, name: str) -> Float[Array, "P H"]:
         config = self.config

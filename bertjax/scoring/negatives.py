@@ -23,7 +23,7 @@ class MiningConfig(Constrained, prefix="mining"):
       up_to: the number of the most similar documents, without the positives, to choose from.
       skip: how many of these, the most similar ones after those that a margin excludes, are never chosen.
       margin: how much less similar than its least similar positive a negative is at least; None for any similarity.
-      relative_margin: the same, as a fraction of the absolute similarity of that positive.
+      relative_margin: `margin` as a fraction of the absolute similarity of that positive.
       sampling: "top" chooses the most similar documents, "random" draws from all.
     """
 

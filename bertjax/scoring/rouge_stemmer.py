@@ -96,7 +96,7 @@ def _without_past(word: str) -> str:
         return word
     if rest.endswith(("at", "bl", "iz")):
         return rest + "e"
-    if rest[-2:-1] == rest[-1] and rest[-1] not in "aeiouylsz":
+    if rest[-2:-1] == rest[-1] and rest[-1] not in "aeiouylsz":  # a double consonant; Porter keeps ll, ss and zz
         return rest[:-1]
     return rest + "e" if _is_short(rest) else rest
 

@@ -177,7 +177,8 @@ class FineTuningData(PreparedData[C, R]):
         for split, counts in self.class_counts.items() if is_new else ():
             first = [f"{name} {count:,}" for name, count in itertools.islice(counts.items(), _LOGGED_CLASSES)]
             more = f" and {len(counts) - len(first):,} more classes" if len(counts) > len(first) else ""
-            _log.info("%s split by class: %s%s", split, ", ".join(first), more)
+            if counts:  # a regression has no classes
+                _log.info("%s split by class: %s%s", split, ", ".join(first), more)
 
     @functools.cached_property
     def vocabulary(self) -> EncoderTokenizer:

@@ -150,15 +150,15 @@ def _map_vocabulary(change: Callable[..., Any], *trees: Params) -> Params:
     return jax.tree_util.tree_map_with_path(changed, *trees)
 
 
-def _with_tokens(num_known: int, num_tokens: int, table: Any, short: Any, started: Any) -> Any:
+def _with_tokens(num_published: int, num_tokens: int, table: Any, short: Any, started: Any) -> Any:
     """Returns weights with rows of new tokens; `table` if there are no weights, so that `short` did not change."""
     if started is short:
         return table
 
     def extended(rows: Any) -> Any:
-        old_rows = rows[:num_known]
-        new = jnp.broadcast_to(jnp.mean(old_rows, axis=0), (num_tokens - num_known, *rows.shape[1:]))
-        return jnp.concatenate([old_rows, new, rows[num_tokens:]])
+        old_rows = rows[:num_published]
+        new_rows = jnp.broadcast_to(jnp.mean(old_rows, axis=0), (num_tokens - num_published, *rows.shape[1:]))
+        return jnp.concatenate([old_rows, new_rows, rows[num_tokens:]])  # the last are padding of the table
 
     return jax.jit(extended)(started)
 

@@ -1,10 +1,14 @@
 """The page of config keys matches the code and describes every key."""
 
+import re
+
 import pytest
 
 from bertjax import keys
+from bertjax.runs import run_folder
 from docs import build_keys
 from tests import tiny
+from tests.docs.pages import ROOT
 
 OF = {(name, key.name): key for name in build_keys.CONFIGS for key in keys.of_file(name)}
 
@@ -15,6 +19,10 @@ def test_the_page_is_up_to_date():
 
 def test_every_key_has_a_meaning():
     assert [name for name, key in OF.items() if not key.meaning] == []
+
+
+def test_a_meaning_does_not_depend_on_that_of_another_key():
+    assert [n for n, key in OF.items() if re.match(r"(the same|its|see \"|which \w+ share it)\b", key.meaning)] == []
 
 
 def test_a_meaning_is_of_the_dataclass_that_reads_the_key():
@@ -31,11 +39,11 @@ def test_the_allowed_values_are_those_that_construction_checks():
 
 def entry(name):
     """The entry of a key on the page."""
-    return build_keys.page().partition(f"**`{name}`** = ")[2].partition("\n\n")[0]
+    return build_keys.page().partition(f"**`{name}`**: ")[2].partition("\n\n")[0]
 
 
 def test_an_entry_has_defaults_limits_meanings_and_published_values():
-    assert entry("data.workers").startswith("`0`; *at least 0*  \ntraining: the number of processes")
+    assert entry("data.workers").startswith("`0`; *≥ 0*  \nthe number of processes")
     assert "**" not in entry("data.seq_len")
     assert "Published: `'static'` (bert_pretraining)." in entry("masking.mode")
     assert "Published: `768` (fine-tuning, pretraining, summarization); `512` (translation)." in entry(
@@ -43,6 +51,15 @@ def test_an_entry_has_defaults_limits_meanings_and_published_values():
     )
     assert "`16` (multiple_choice, reranker)" in entry("batch_size") and "Published" not in entry("log_every")
     assert entry("model.norm").count("One of") == 0  # the meaning names the values
+    assert entry("log_every").startswith("`50`; `100` (pretraining, translation); *≥ 1*  \n")
+    assert entry("warmup_fraction").startswith("`0.1`; *≥ 0, ≤ 1*  \n")
+
+
+def test_keys_of_the_same_experiments_have_a_heading_and_no_names():
+    sections = dict(re.findall(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", build_keys.page(), re.MULTILINE | re.DOTALL))
+    assert sections["budget"].startswith("### training\n\n<a") and "training:" not in sections["budget"]
+    assert "###" not in sections["mesh"]  # of all experiments
+    assert sections["data"].index("translation: ") < sections["data"].index("### training\n")
 
 
 def test_published_values_are_of_keys_of_the_config():
@@ -54,6 +71,11 @@ def test_every_key_has_one_entry_and_every_meaning_stands_once():
     page = build_keys.page()
     assert all(page.count(f'<a id="{name}"></a>') == 1 for name in {key for _, key in OF})
     assert page.count("decoupled weight decay, multiplied by the learning rate.") == 1
+
+
+def test_the_guide_of_runs_lists_the_keys_that_may_change_on_resumption():
+    page = (ROOT / "docs/guides/runs.md").read_text()
+    assert [key for key in run_folder._MAY_CHANGE if f"`{key}`" not in page] == []
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ def test_predictions_are_vectors_of_queries(model):
         ("evaluate", CONFIG, {}, "data.test_source", "no source"),
         ("evaluate", CONFIG, {"data.test_source": "{model}"}, "source", r"no corpus\.jsonl"),
         ("evaluate", CONFIG, {"data.test_source": "{folder}", "reranker": "{model}"}, "reranker", "0 outputs"),
+        ("evaluate", CONFIG, {"data.test_source": "{folder}", "reranker": "missing"}, "reranker", "no such folder"),
         ("mine", CONFIG, {"data.source": "{folder}", "mining.up_to": 3}, "mining.up_to", "3"),
         ("mine", f"{CONFIG}:labels", {"data.source": "{folder}", "data.qrels": "test"}, "data.label_column", "label"),
         ("mine", "--config=configs/minimal_pairs.py", {}, "--mode=mine", "an experiment without training"),

@@ -26,6 +26,13 @@ def test_class_counts_are_logged_and_written_to_rows_json(tmp_path):
     assert "by class" not in done(*command).stderr  # nothing was prepared
 
 
+def test_a_regression_logs_no_classes(tmp_path):
+    values = {"objective": "regression", "metrics": "('pearson',)", "checkpoint.best_metric": "valid/pearson"}
+    command = prepare(tmp_path, "classification", **tiny.write_table(tmp_path), **values)
+    (tmp_path / "rows.tsv").write_text("sentence\tlabel\n" + "a cat .\t1\na dog .\t2\n" * 9)
+    assert "by class" not in done(*command).stderr
+
+
 def test_damaged_rows_are_refused(tmp_path):
     command = prepare(tmp_path, "classification", **tiny.write_table(tmp_path))
     done(*command)

@@ -37,6 +37,7 @@ def read_objects(path: Path, limit: int) -> Iterator[tuple[dict[str, Any], str]]
         return iter(())
     if not is_lines and first.content.lstrip().startswith(b"["):
         return map(_of_element, _elements(path, limit))
+    # Again from the start: `first` is an object too.
     nonblank_lines = (line for line in lines.read_lines(path, limit) if not line.is_blank)
     return map(partial(_of_line, is_lines=is_lines), nonblank_lines)
 
@@ -73,7 +74,7 @@ def _elements(path: Path, limit: int) -> Iterator[tuple[Any, str]]:
     with lines.open_file(path) as stream:
         text = _Text(stream, path, limit)
         text.take("[")
-        mark = text.take("]") if text.peek() == "]" else ","
+        mark = text.take("]") if text.peek() == "]" else ","  # the first element follows "[" as others follow ","
         while mark == ",":
             yield text.value()
             mark = text.take(",]")
@@ -94,7 +95,7 @@ class _Text:
         self._line = 1
         self._offset = 0
         self._fill()
-        self._text = self._text.removeprefix("\ufeff")
+        self._text = self._text.removeprefix("\ufeff")  # byte-order mark
 
     def peek(self) -> str:
         """Returns the next character that is not blank; "" at the end of the file."""
@@ -148,15 +149,18 @@ class _Text:
         self._place = place
 
     def _fill(self) -> bool:
-        """Drops what is behind, and reads as much again as is left. Returns whether there was something to read."""
+        """Drops the text before the present place, and reads on. Returns whether there was something to read.
+
+        It at least doubles the rest, because `value` parses the rest again after each call: the total time is linear.
+        """
         rest = self._text[self._place :]
         chunk = self._stream.read(max(_CHUNK_BYTES, len(rest)))
-        begun = len(self._decoder.getstate()[0])
+        num_pending = len(self._decoder.getstate()[0])  # bytes of a character that the last chunk ended in
         try:
             self._text = rest + self._decoder.decode(chunk, final=not chunk)
             self._place = 0
         except UnicodeDecodeError as error:
-            got = lines.not_utf8(error, self._offset - begun)
+            got = lines.not_utf8(error, self._offset - num_pending)
             fix = "convert the file to UTF-8, for example with iconv"
             raise UserError(str(self._path), got=got, expected="UTF-8 text", fix=fix) from None
         self._offset += len(chunk)

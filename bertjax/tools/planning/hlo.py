@@ -208,6 +208,7 @@ def _num_stored(sizes: tuple[int, ...], layout: str) -> int:
     """The number of elements in memory: for `{1,0:T(8,128)}`, dimension 1 in multiples of 128 and 0 in those of 8."""
     stored = list(sizes)
     if match := re.match(r"\{([\d,]+):T\(([\d,]+)\)", layout):
+        # The minor axis is the first of the axes and the last of the tile, which may have fewer dimensions.
         for axis, tile in zip(_numbers(match[1]), reversed(_numbers(match[2])), strict=False):
             stored[axis] = -(-stored[axis] // tile) * tile
     return math.prod(stored)
@@ -236,8 +237,8 @@ def device_groups(instruction: Instruction, num_devices: int) -> tuple[tuple[int
 
 def _iota(shape: str, order: str | None) -> np.ndarray:
     """The numbers 0, 1, ... as an array of the given shape, transposed by `order`."""
-    count = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
-    return count.transpose(_numbers(order)) if order else count
+    numbers = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
+    return numbers.transpose(_numbers(order)) if order else numbers
 
 
 def _mesh_groups(axes: str, ids: str | None, chosen: str) -> tuple[tuple[int, ...], ...]:

@@ -91,8 +91,8 @@ def _run(
     seeds = sweep.seeds if options.seeds is None else parse_seeds(options.seeds)
     recipes = expansion.recipes(sweep, options.sets, load, folder.recorded(workdir))
     folder.check(workdir, recipes)
-    first = folder.first_seed(workdir, seeds)
-    runs = expansion.runs(sweep, recipes, seeds, first, workdir, folder.names(workdir))
+    first_seed = folder.first_seed(workdir, seeds)
+    runs = expansion.runs(sweep, recipes, seeds, first_seed, workdir, folder.names(workdir))
     checking.check(sweep, recipes, request, find)
     if options.dry_run or options.print_commands:
         with streams.open_output(request.output, distributed.is_first_process()) as output:
@@ -100,10 +100,11 @@ def _run(
         return modes.Outcome.DONE
     if not request.report:
         runs = tuple(dataclasses.replace(run, arguments=(*run.arguments, "--noreport")) for run in runs)
-    begin = _backend(options, workdir, request, find)
-    distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs, first))
+    start = _backend(options, workdir, request, find)
+    # Before the first run, so that the same command resumes an interrupted sweep, and a different sweep is refused.
+    distributed.on_first_process(lambda: folder.save(workdir, options.spec, recipes, runs, first_seed))
     try:
-        with contextlib.closing(begin(runs)) as ending:
+        with contextlib.closing(start(runs)) as ending:
             ended = list(track(ending, "sweep", "run", len(runs)))
     except running.StoppedError:
         return modes.Outcome.STOPPED

@@ -35,7 +35,7 @@ class ArticleFormat(Constrained, prefix="data"):
       layout: the layout of plain text: "file" for one article per file, "line" for one article per line.
       article_field: the field of a row or record that holds the article: a text with lines separated by "\\n", or a
         list of sentences, each a text or a list of words.
-      summary_field: the field that holds the summary, in the same form, or several reference summaries.
+      summary_field: the field that holds the summary, in the form of `article_field`, or several reference summaries.
       summary_as: the content of a list in `summary_field`: "sentences" of one summary; or "references", several
         summaries, each in the form of an article. The first is learned, and ROUGE uses all.
       gold_field: the field that lists the sentences which annotators selected for the summary; "" for none. They are

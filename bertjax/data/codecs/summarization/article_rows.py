@@ -15,7 +15,7 @@ from bertjax.data.rows.windows import Part, cover
 from bertjax.data.text.tokenizers import EncoderTokenizer
 
 _SHORTEST = 2  # the minimum tokens of a sentence: a piece and a special token
-_ROOMS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
+_COUNTS = tuple(32 << i for i in range(10))  # few: rows of 512 tokens rarely have more than 32 sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ArticleRow(NamedTuple):
 
     `inputs` has, for S tokens: input_ids and token_type_ids [S] int32; sentence_starts [S] int32, 1 at the [CLS] of
     each sentence and 0 elsewhere; first_sentences int32, the number of the row's first sentence in the article. Also,
-    for one of `sentence_lengths` E: cls_positions [E] int32, the position of the [CLS] of each sentence, then 0.
+    for one of `sentence_counts` E: cls_positions [E] int32, the position of the [CLS] of each sentence, then 0.
     """
 
     inputs: dict[str, np.ndarray]
@@ -91,13 +91,13 @@ def rows(sentences: Sequence[str], tokenizer: EncoderTokenizer, config: ArticleR
     return [row._replace(is_cut=sum(len(ids) + specials for ids in encoded) > limit)]
 
 
-def sentence_lengths(seq_len: int) -> tuple[int, ...]:
-    """Returns the lengths to which the sentences of a row of up to `seq_len` tokens are padded.
+def sentence_counts(seq_len: int) -> tuple[int, ...]:
+    """Returns the numbers of sentences to which rows of up to `seq_len` tokens are padded.
 
-    >>> sentence_lengths(40), sentence_lengths(512)
+    >>> sentence_counts(40), sentence_counts(512)
     ((20,), (32, 64, 128, 256))
     """
-    return bucket_lengths(-(-seq_len // _SHORTEST), _ROOMS)
+    return bucket_lengths(-(-seq_len // _SHORTEST), _COUNTS)
 
 
 def sentence_labels(starts: Ragged, rows: Iterable[tuple[Part, Sequence[int]]]) -> dict[str, Ragged]:
@@ -150,12 +150,12 @@ def _row(pieces: Sequence[list[int]], part: Part, tokenizer: EncoderTokenizer, c
     starts = np.zeros_like(input_ids)
     starts[np.cumsum(sizes) - sizes] = 1
     types = (np.cumsum(starts) - 1) % 2 if config.interval_segments else np.zeros_like(starts)
-    room = next(length for length in sentence_lengths(config.seq_len) if length >= len(sentences))
+    padded_count = next(count for count in sentence_counts(config.seq_len) if count >= len(sentences))
     inputs = {
         "input_ids": input_ids,
         "token_type_ids": types.astype(np.int32),
         "sentence_starts": starts,
         "first_sentences": np.array(part.covers.start, np.int32),
-        "cls_positions": np.pad(np.flatnonzero(starts), (0, room - len(sentences))).astype(np.int32),
+        "cls_positions": np.pad(np.flatnonzero(starts), (0, padded_count - len(sentences))).astype(np.int32),
     }
     return ArticleRow(inputs, part)

@@ -138,9 +138,10 @@ class Articles:
         """Returns a JSON-serializable description of the articles, independent of their folder and time."""
         is_documentation = self._source == _DOCUMENTATION
         text = documentation.fingerprint() if is_documentation else article_formats.fingerprint(self._source, self._key)
-        # A default that older runs did not have keeps their fingerprint.
-        is_new = self._config.summary_as == "sentences"
-        names = [field.name for field in dataclasses.fields(ArticleFormat) if field.name != "summary_as" or not is_new]
+        # Older runs lack `summary_as`. Without its default value, their fingerprint stays the same.
+        is_default = self._config.summary_as == "sentences"
+        fields = dataclasses.fields(ArticleFormat)
+        names = [field.name for field in fields if field.name != "summary_as" or not is_default]
         return {
             "split": [self._split, self._config.valid_fraction, self._seed] if self._is_divided else [self._split],
             "text": text,
@@ -170,8 +171,7 @@ class Articles:
             for name, module, body, summary in docstring_summaries.docstrings():
                 yield module, Article(name, body, (summary,), None, name)
             return
-        of_gold = self._gold_suffices
-        read = partial(article_formats.read, gold_suffices=of_gold)
+        read = partial(article_formats.read, gold_suffices=self._gold_suffices)
         stored = read(self._source, self._key, self._config, self._needs_summary, bad_rows)
         for article in bad_rows.sift(map(partial(_split, splitter=self._config.splitter), stored)):
             yield "\n".join(article.sentences), article

@@ -50,8 +50,8 @@ class ParallelTextConfig(Constrained, prefix="data"):
       source_prefix: texts put before each source, including the following space: none, one, or one for each name
         between commas, which trains one model on several language pairs. With several, each text to translate must
         begin with one of them. Default: those of the run in `init_from`; ("",) for none.
-      target_prefix: the same for targets; scored translations have no prefix. Different ones require `source_prefix`,
-        which may be ("",) if the source texts show the target language.
+      target_prefix: texts put before each target, as `source_prefix`; scored translations have no prefix. Different
+        ones require `source_prefix`, which may be ("",) if the source texts show the target language.
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
         it.
     """
