@@ -172,7 +172,7 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
 def with_recorded(
     config: Mapping[str, Any], before: Mapping[str, Any], overridden: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Returns a config with the values of an earlier one, if any, in keys of `_KEPT`, and in unset ones of `_NOW_UNSET`.
+    """Returns a config with the values of an earlier one, if any, for keys of `_KEPT` and unset ones of `_NOW_UNSET`.
 
     Args:
       config: the config.

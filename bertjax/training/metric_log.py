@@ -119,9 +119,6 @@ class Window:
         self._data_wait = 0.0
         self._seconds = 0.0
         self._since: float | None = None
-        self._began = 0.0
-        self._compile_wait = 0.0
-        self._all_steps = 0
 
     def add(self, report: StepReport, data_wait: float, compile_wait: float) -> None:
         """Adds an update without waiting for it.
@@ -135,22 +132,14 @@ class Window:
         if self._since is None:  # timing starts when the first update is done
             jax.tree.map(jnp.add, report.metrics, report.metrics)  # compiles the sums below, to time updates alone
             jax.block_until_ready(report)
-            self._since = self._began = time.perf_counter()
+            self._since = time.perf_counter()
         else:
             self._timed_steps += 1
             self._data_wait += data_wait
             self._seconds -= compile_wait
-            self._all_steps += 1
-            self._compile_wait += compile_wait
         total = self._metrics
         self._metrics = report.metrics if total is None else jax.tree.map(jnp.add, total, report.metrics)
         self._report = report
-
-    def seconds_left(self, updates: int) -> float | None:
-        """Returns the expected time of further updates, with evaluations and saves; None after less than 2 updates."""
-        if not self._all_steps:
-            return None
-        return updates * (time.perf_counter() - self._began - self._compile_wait) / self._all_steps
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

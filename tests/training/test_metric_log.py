@@ -78,20 +78,6 @@ def test_sums_of_metrics_are_compiled_before_steps_are_timed():
     assert not compiled.programs
 
 
-def test_the_expected_time_includes_evaluations_and_excludes_compilation(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(metric_log, "time", clock)
-    window = Window(lambda step: 0.0, NoLedger())
-    window.add(report(), data_wait=0, compile_wait=50)
-    assert window.seconds_left(10) is None
-    for compile_wait in (7, 0):
-        clock.seconds += 2 + compile_wait
-        window.add(report(), data_wait=0, compile_wait=compile_wait)
-    with window.paused():
-        clock.seconds += 6
-    assert window.seconds_left(10) == pytest.approx(10 * (2 * 2 + 6) / 2)
-
-
 def test_the_line_of_an_update_has_the_main_metrics():
     metrics = {"train/masked_lm_loss": 6.4, "train/loss": 7.13, "train/masked_lm_accuracy": 0.0497}
     metrics |= {"train/learning_rate": 2.95e-4, "train/gradient_norm": 1.2, "train/tokens_per_second": 11952.0}
