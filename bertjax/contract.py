@@ -333,10 +333,12 @@ class TrainingTask(PredictionTask):
       uses_dropout: whether updates pass a key to `loss`.
       couples_rows: whether the loss of a row depends on other rows. `loss` then gets the whole global batch, which it
         encodes in `accumulation_steps` slices; see `bertjax.models.slices`.
+      decodes: whether `score` reads generated texts, which take so long that weights are not scored before training.
     """
 
     uses_dropout = True
     couples_rows = False
+    decodes = False
 
     @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:

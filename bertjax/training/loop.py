@@ -119,19 +119,19 @@ class _Run:
         self._time_left = TimeLeft(ledger, config)
 
     def begin(self, state: steps.TrainState) -> bool:
-        """Logs the baselines of a new run, or the validation metrics that an interrupted run lacks.
+        """Logs the baselines of a new run, and the validation metrics that a run lacks before its next update.
 
         Returns whether to make no update.
         """
         begun = int(state.step)
-        if not begun:
+        if begun:
+            self._expect_length(begun)
+        else:
             self._log.write(0, self._data.baselines())
-            return False
-        self._expect_length(begun)
         is_last = self._is_last(begun)
         scores = {}
-        is_due = begun % self._config.evaluate_every == 0 or is_last
-        if is_due and not self._log.has_scores(begun, "valid/"):
+        is_due = begun % self._config.evaluate_every == 0 or is_last if begun else self._trainer.scores_start
+        if is_due and not (begun and self._log.has_scores(begun, "valid/")):
             number = None if is_last else begun // self._config.evaluate_every
             scores = self._evaluate(state.params, self._data, self._preempted, number)
             self._log.write_scores(begun, scores)
@@ -142,7 +142,7 @@ class _Run:
         if is_last and not distributed.of_first_process(self._checkpoints.is_scheduled(begun)):
             seconds = self._ledger.trained_seconds
             self._save(begun, state.params, state.opt_state, scheduled=True, trained_seconds=seconds)
-        if is_last or scores:
+        if is_last or (begun and scores):
             self._finish(begun, self._log.scores(begun, "valid/"))
         return is_last
 
@@ -267,6 +267,7 @@ class Trainer:
 
     Attributes:
       length: the number of updates over which the learning rate decays; see `expect_length`.
+      scores_start: whether to score the state of `fresh`: all weights are those of `init_from`, and scoring is fast.
     """
 
     def __init__(
@@ -304,6 +305,7 @@ class Trainer:
         self._evaluate = Validation(task, self._mesh, config, evaluations)
         self._last: tuple[Any, steps.StepReport, int] | None = None
         self.length: float = math.inf if config.num_steps is None else config.num_steps
+        self.scores_start = False
         self._recompilations = Recompilations(task.batch_specs())
         self._loss_spikes = health.Spikes("loss", least=0.05)
         self._gradient_spikes = health.Spikes("gradient_norm", least=1.0, log_scale=True)
@@ -327,6 +329,7 @@ class Trainer:
         weights, has_none = steps.warm_started(
             self._task, self._published, self._abstract_state.params, shardings.params
         )
+        self.scores_start = not (self._task.decodes or any(jax.tree.leaves(has_none)))
 
         def drawn(state: Any) -> Any:
             """Omits the parameters that have weights, so that the program does not compute them."""

@@ -95,10 +95,13 @@ class MetricLog:
 
     def write_scores(self, step: int, scores: Mapping[str, float]) -> None:
         """Writes and logs the metrics of an evaluation of one split, if there are any; see `log_lines.evaluation`."""
+        split = next(iter(scores), "").partition("/")[0]
+        first = self.scores(0, f"{split}/") if scores else {}  # read before the scores of step 0 are written
         self.write(step, scores)
         if self._is_writer and scores:
-            baselines = self.scores(0, next(iter(scores)).partition("/")[0] + "/")
-            _log.info("%s", log_lines.evaluation(step, self._num_steps, scores, baselines, self._best_metric))
+            # Only the validation split is scored before training. The scores of another one repeat its baselines.
+            initial = {name: first.pop(name) for name in scores if name in first} if split == "valid" else {}
+            _log.info("%s", log_lines.evaluation(step, self._num_steps, scores, first, self._best_metric, initial))
 
 
 class Window:
@@ -190,7 +193,8 @@ def last_improvement(workdir: Path, metric: str, mode: str) -> tuple[float, floa
       metric: the name, such as "valid/accuracy".
       mode: "max" or "min", whether higher or lower is better.
     """
-    values = [record[metric] for record in _records(workdir / "metrics.jsonl") if isinstance(record.get(metric), float)]
+    records = (record for record in _records(workdir / "metrics.jsonl") if record["step"])
+    values = [record[metric] for record in records if isinstance(record.get(metric), float)]
     *before, last = values or [math.nan]
     gains = [last - value if mode == "max" else value - last for value in before]
     return (before[-1], last) if gains and min(gains) > 0.02 * abs(last) else None
