@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 SecondsLeft = Callable[[int], float | None]  # the expected time after a number of items; None if it is not known
 _EARLY_SECONDS = 300
+_SECONDS_BETWEEN_SIGNS = 9.0
 _SECONDS_BETWEEN_LINES = {True: 10, False: 30}  # early on, and later
 _logged = set[str]()  # the messages of `log_once`
 
@@ -26,13 +28,16 @@ class _LineHandler(logging.StreamHandler):
 
     Attributes:
       last: when the last line was written, by `time.monotonic`.
+      message: its message.
     """
 
     last = 0.0
+    message = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line."""
         _LineHandler.last = time.monotonic()
+        _LineHandler.message = record.getMessage()
         with tqdm.external_write_mode(sys.stderr):
             super().emit(record)
 
@@ -94,6 +99,35 @@ def amount(name: str, value: float) -> str:
     ('1.50M tokens', '2.00P flops', '0.25 hours')
     """
     return f"{value:.3g} {name}" if name == "hours" else f"{tqdm.format_sizeof(value)} {name}"
+
+
+@contextlib.contextmanager
+def signs_of_life() -> Iterator[None]:
+    """Repeats the last log line with the seconds since then, whenever there is no other line for about ten seconds.
+
+    It is for calls that log nothing for minutes, such as those of a compiler: a thread logs meanwhile.
+    """
+    is_over = threading.Event()
+    thread = threading.Thread(target=_repeat, args=(is_over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _repeat(is_over: threading.Event) -> None:
+    """Logs the lines of `signs_of_life`."""
+    repeated = message = _LineHandler.message
+    since = time.monotonic()
+    while not is_over.wait(_SECONDS_BETWEEN_SIGNS / 9):
+        if _LineHandler.message != repeated:
+            message = _LineHandler.message
+            since = _LineHandler.last
+        if message and time.monotonic() - _LineHandler.last >= _SECONDS_BETWEEN_SIGNS:
+            repeated = f"{message}: {time.monotonic() - since:.0f} s"
+            _log.info("%s", repeated)
 
 
 def log_once(message: str, level: int = logging.INFO) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import logging
+import time
 from types import SimpleNamespace
 
 from absl import logging as absl_logging
@@ -40,6 +41,17 @@ def test_a_bar_has_the_expected_time():
     for left in ("?", "01:15"):
         bar.update()
         assert f"<{left}," in str(bar)
+
+
+def test_a_long_call_without_lines_repeats_the_last_one(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_SIGNS", 0.1)
+    with progress.lines_shown(), progress.signs_of_life():
+        for message in ("compiling", "drawing"):
+            logging.getLogger("bertjax").info(message)
+            time.sleep(0.5)
+    messages = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert messages[:3] == ["compiling", "compiling: 0 s", "compiling: 0 s"]
+    assert messages[-3:] != ["drawing"] * 3 and messages[-2:] == ["drawing: 0 s"] * 2
 
 
 def test_writes_that_end_after_a_failed_save_print_nothing():
