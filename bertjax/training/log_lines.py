@@ -33,7 +33,7 @@ def update(step: int, num_steps: int | None, metrics: Mapping[str, float], secon
     amounts = [amount(name.removeprefix("used_"), value) for name, value in values.items() if name.startswith("used_")]
     if amounts:
         parts.append("used " + ", ".join(amounts))
-    if seconds_left:
+    if round(seconds_left or 0):
         parts.append(f"{tqdm.format_interval(seconds_left)} left")
     return "  ".join([_position(step, num_steps), *parts])
 

@@ -16,6 +16,7 @@ class TimeLeft:
         self._config = config
         self._intervals = {"evaluation": config.evaluate_every, "checkpoint": config.checkpoint.save_every}
         self._begun: int | None = None
+        self._before: dict[str, float] = {}
         self._finished = 0
 
     def finish(self, done: int) -> None:
@@ -35,7 +36,7 @@ class TimeLeft:
         expected = spent["step"] / (done - begun) * (num_steps - done)
         for kind, every in self._intervals.items():
             times = self._finished // every - begun // every
-            left = (num_steps - 1) // every - self._finished // every + (self._finished < num_steps)
+            left = -(-num_steps // every) - self._finished // every if self._finished < num_steps else 0
             expected += spent[kind] / times * left if times else 0.0
         return expected
 

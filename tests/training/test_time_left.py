@@ -25,3 +25,5 @@ def test_updates_evaluations_and_saves_have_times_of_their_own():
         ledger.trained_seconds += 2
     ledger.trained_seconds -= 2
     assert left(40) == pytest.approx(60 * 2 + 3 * 7 + 2 * 3)
+    left.finish(100)
+    assert left(100) == 0
