@@ -11,7 +11,7 @@ class TimeLeft:
     """
 
     def __init__(self, ledger: Ledger, config: TrainingConfig) -> None:
-        """Takes the times of a ledger and the intervals of a config, whose `num_steps` is known when this is called."""
+        """Takes the ledger of this start of a run, and the run's settings."""
         self._ledger = ledger
         self._config = config
         self._intervals = {"evaluation": config.evaluate_every, "checkpoint": config.checkpoint.save_every}

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import progress
 from bertjax.errors import UserError
 from bertjax.interop.published import open_weights
 from bertjax.runs import checkpoints, goodput
@@ -351,7 +352,9 @@ def test_a_time_is_spent_once_however_often_the_run_is_killed(text, tmp_path, mo
     assert rates[last] == pytest.approx(1e-3 * (1 - (last - 1) / 60), abs=2e-5)
 
 
-def test_trained_weights_are_scored_before_the_first_update(finished, tmp_path, caplog):
+def test_trained_weights_are_scored_before_the_first_update(finished, tmp_path, caplog, monkeypatch):
+    """The time left is not known after one update."""
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", {True: -1})
     run = open_weights(finished)
     task, data, settings, _ = tiny.pretraining(run.config)
     settings = dataclasses.replace(settings, num_steps=4, evaluate_every=2, evaluate_patience=9)
@@ -361,7 +364,7 @@ def test_trained_weights_are_scored_before_the_first_update(finished, tmp_path, 
         trainer.fresh()
         assert not trainer.scores_start
         task.decodes = False
-        with Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax.training"):
+        with Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax"):
             loop.train(task, data, settings, tmp_path, published=run)
             loop.train(task, data, dataclasses.replace(settings, num_steps=6), tmp_path, published=run)
     assert compiled.programs.count("jit(metrics)") == 2, "one for each start"
@@ -369,7 +372,8 @@ def test_trained_weights_are_scored_before_the_first_update(finished, tmp_path, 
     assert [line["step"] for line in scores] == [0, 2, 4, 6]
     assert scores[0] == pytest.approx({**lines(finished)[-1], "step": 0})
     first, *_, last = (line["valid/masked_lm_loss"] for line in scores)
-    assert f"masked_lm_loss {first:.4g} -> {last:.4g} (unigram" in caplog.messages[-1]
+    assert f"masked_lm_loss {first:.4g} -> {last:.4g} (unigram" in caplog.messages[-2]
+    assert "training: step 1/4" in caplog.messages
     assert not (tmp_path / "checkpoints" / "0").exists()
 
 
