@@ -290,9 +290,7 @@ class Data(abc.ABC):
         """The vocabulary that the rows are encoded with."""
 
     def complete(self, config: ConfigTree) -> ConfigTree:
-        """Returns the config with the values that rows determine: classes, tag scheme, lengths in updates.
-
-        May read rows.
+        """Returns the config with what rows determine: classes, tag scheme, lengths in updates. May read rows.
 
         Raises:
           UserError: for rows that are bad or contradict the config.

@@ -189,6 +189,7 @@ def track(
         now = time.monotonic()
         if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES[now - started < _EARLY_SECONDS]:
             seconds = seconds_left(count) if total else None
-            left = "" if seconds is None else f", {tqdm.format_interval(seconds)} left"
-            _log.info("%s: %s %d%s%s", what, unit, count, f"/{total}" if total else "", left)
+            of_total = f"/{total}" if total else ""
+            expected = "" if seconds is None else f", {tqdm.format_interval(seconds)} left"
+            _log.info("%s: %s %d%s%s", what, unit, count, of_total, expected)
             began = now

@@ -82,8 +82,8 @@ def overfit_one_batch(
         trainer = Trainer(task, settings, jax.devices(), published)
         began = time.monotonic()
         try:
-            made = trainer.updates(repeated, trainer.fresh(), compiled)
-            for update in track(made, "training", "step", _UPDATES, pace(_UPDATES, lambda: compiled.seconds)):
+            repetitions = trainer.updates(repeated, trainer.fresh(), compiled)
+            for update in track(repetitions, "training", "step", _UPDATES, pace(_UPDATES, lambda: compiled.seconds)):
                 trainer.settle(update.state)
                 last = means(update.report.metrics, "train")
                 updates = update.done

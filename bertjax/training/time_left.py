@@ -34,10 +34,10 @@ class TimeLeft:
             return None
         spent = {kind: seconds - self._before[kind] for kind, seconds in self._spent().items()}
         expected = spent["step"] / (done - begun) * (num_steps - done)
-        for kind, every in self._intervals.items():
-            times = self._finished // every - begun // every
-            left = -(-num_steps // every) - self._finished // every if self._finished < num_steps else 0
-            expected += spent[kind] / times * left if times else 0.0
+        for kind, interval in self._intervals.items():
+            times = self._finished // interval - begun // interval
+            remaining = -(-num_steps // interval) - self._finished // interval if self._finished < num_steps else 0
+            expected += spent[kind] / times * remaining if times else 0.0
         return expected
 
     def _spent(self) -> dict[str, float]:
