@@ -290,9 +290,7 @@ class Data(abc.ABC):
         """The vocabulary that the rows are encoded with."""
 
     def complete(self, config: ConfigTree) -> ConfigTree:
-        """Returns the config with the values that rows determine: classes, tag scheme, lengths in updates.
-
-        May read rows.
+        """Returns the config with what rows determine: classes, tag scheme, lengths in updates. May read rows.
 
         Raises:
           UserError: for rows that are bad or contradict the config.
@@ -333,10 +331,12 @@ class TrainingTask(PredictionTask):
       uses_dropout: whether updates pass a key to `loss`.
       couples_rows: whether the loss of a row depends on other rows. `loss` then gets the whole global batch, which it
         encodes in `accumulation_steps` slices; see `bertjax.models.slices`.
+      decodes: whether `score` reads generated texts, which take so long that weights are not scored before training.
     """
 
     uses_dropout = True
     couples_rows = False
+    decodes = False
 
     @abc.abstractmethod
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:

@@ -19,8 +19,9 @@ from bertjax.contract import Example, Params, PredictionTask
 from bertjax.data.readers import vector_files
 from bertjax.errors import UserError, naming_arguments
 from bertjax.interop.published import Published, open_weights
-from bertjax.progress import amount, track
+from bertjax.progress import amount, pace, track
 from bertjax.tasks.text_encoders import TextEncoder, chosen_prompt, text_encoder
+from bertjax.training.compilation import Compilations
 from bertjax.training.config import InferenceConfig
 from bertjax.training.inference import Inference, Predictor, reported
 
@@ -192,10 +193,12 @@ class Model(Inference):
             vectors = "zeros" if dtype == "int8" else "NaN"
             _log.warning("%d of %d texts are bad: their vectors are %s", bad, count, vectors)
 
-    def _tracked(self, examples: Iterable[Example], inputs: Any, done: int = 0) -> Iterable[Example]:
+    def _tracked(self, examples: Iterable[Example], inputs: Any, done: int = 0) -> Iterator[Example]:
         """Shows progress on the inputs after the first `done`."""
         total = len(inputs) - done if isinstance(inputs, Sequence) else None
-        return track(examples, "predicting", "input", total)
+        with Compilations() as compiled:
+            expected = pace(total, lambda: compiled.seconds) if total else None
+            yield from track(examples, "predicting", "input", total, expected)
 
     def _encoder(self, layer: int, pooling: str | None, normalize: bool | None, exact: bool) -> _Encoder:
         """The encoder of this model, with its parameters. Each is made once."""

@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ from tqdm import tqdm
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+SecondsLeft = Callable[[int], float | None]  # the expected time after a number of items; None if it is not known
 _EARLY_SECONDS = 300
+_SECONDS_BETWEEN_SIGNS = 9.0
 _SECONDS_BETWEEN_LINES = {True: 10, False: 30}  # early on, and later
 _logged = set[str]()  # the messages of `log_once`
 
@@ -25,13 +28,16 @@ class _LineHandler(logging.StreamHandler):
 
     Attributes:
       last: when the last line was written, by `time.monotonic`.
+      message: its message.
     """
 
     last = 0.0
+    message = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line."""
         _LineHandler.last = time.monotonic()
+        _LineHandler.message = record.getMessage()
         with tqdm.external_write_mode(sys.stderr):
             super().emit(record)
 
@@ -95,6 +101,35 @@ def amount(name: str, value: float) -> str:
     return f"{value:.3g} {name}" if name == "hours" else f"{tqdm.format_sizeof(value)} {name}"
 
 
+@contextlib.contextmanager
+def signs_of_life() -> Iterator[None]:
+    """Repeats the last log line with the seconds since then, whenever there is no other line for about ten seconds.
+
+    It is for calls that log nothing for minutes, such as those of a compiler: a thread logs meanwhile.
+    """
+    is_over = threading.Event()
+    thread = threading.Thread(target=_repeat, args=(is_over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _repeat(is_over: threading.Event) -> None:
+    """Logs the lines of `signs_of_life`."""
+    repeated = message = _LineHandler.message
+    since = time.monotonic()
+    while not is_over.wait(_SECONDS_BETWEEN_SIGNS / 9):
+        if _LineHandler.message != repeated:
+            message = _LineHandler.message
+            since = _LineHandler.last
+        if message and time.monotonic() - _LineHandler.last >= _SECONDS_BETWEEN_SIGNS:
+            repeated = f"{message}: {time.monotonic() - since:.0f} s"
+            _log.info("%s", repeated)
+
+
 def log_once(message: str, level: int = logging.INFO) -> None:
     """Logs a message, unless this process has already logged it. A message that is disabled has not been logged."""
     if message not in _logged and _log.isEnabledFor(level):
@@ -102,7 +137,35 @@ def log_once(message: str, level: int = logging.INFO) -> None:
         _log.log(level, "%s", message)
 
 
-def track(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
+class _Bar(tqdm):
+    """A bar whose time left is that of `seconds_left`. Without an expectation, it is "?"."""
+
+    seconds_left: SecondsLeft
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What the bar shows. The time left follows from the rate."""
+        values = super().format_dict
+        if self.total and self.n < self.total:
+            seconds = self.seconds_left(self.n) if self.n else None
+            values["rate"] = (self.total - self.n) / seconds if seconds else 0.0
+        return values
+
+
+def pace(total: int, idle: Callable[[], float] = lambda: 0.0) -> SecondsLeft:
+    """Returns a function that expects the mean time of an item so far for each further one.
+
+    Args:
+      total: the number of items.
+      idle: returns the seconds so far that count for no item, such as those of compilation.
+    """
+    began = time.monotonic() - idle()
+    return lambda count: (time.monotonic() - began - idle()) / count * (total - count)
+
+
+def track(
+    items: Iterable[T], what: str, unit: str, total: int | None = None, seconds_left: SecondsLeft | None = None
+) -> Iterator[T]:
     """Yields `items` and shows progress: a bar on a terminal, otherwise a log line after 10 seconds without one.
 
     After five minutes, it is a log line after 30 seconds.
@@ -112,18 +175,21 @@ def track(items: Iterable[T], what: str, unit: str, total: int | None = None) ->
       what: its name.
       unit: the name of an item, in the singular.
       total: the number of items, if it is known.
+      seconds_left: the expected time, if the total is known. Default: `pace`.
     """
+    seconds_left = seconds_left or pace(total or 0)
     if sys.stderr.isatty():
-        yield from tqdm(items, desc=what, unit=" " + unit, total=total, dynamic_ncols=True)
+        bar = _Bar(items, desc=what, unit=" " + unit, total=total, dynamic_ncols=True)
+        bar.seconds_left = seconds_left
+        yield from bar
         return
     started = began = time.monotonic()
-    before = 0
     for count, item in enumerate(items, start=1):
         yield item
         now = time.monotonic()
         if now - max(began, _LineHandler.last) > _SECONDS_BETWEEN_LINES[now - started < _EARLY_SECONDS]:
-            seconds_left = (now - began) / (count - before) * (total - count) if total else 0.0
-            of_total = f"/{total}, {tqdm.format_interval(seconds_left)} left" if total else ""
-            _log.info("%s: %s %d%s", what, unit, count, of_total)
-            began = now  # the first items are slow: they compile
-            before = count
+            seconds = seconds_left(count) if total else None
+            of_total = f"/{total}" if total else ""
+            expected = "" if seconds is None else f", {tqdm.format_interval(seconds)} left"
+            _log.info("%s: %s %d%s%s", what, unit, count, of_total, expected)
+            began = now

@@ -49,6 +49,7 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
     else:
         parts.set_size(config.model, size, is_modern=bool(modern))
     config.data.source = "documentation"
+    config.data.valid_seed = 0  # runs with different seeds compare
     if size:
         config.data.lowercase = True
     if experiment == "bert_pretraining":

@@ -127,13 +127,14 @@ class Data(PretrainingData[Config]):
         the row of the split, so that it does not change with the size of batches.
         """
         is_training = split == "train"
+        seed = self._config.seed if is_training else self._batch_config.valid.seed
         for number, batch in enumerate(super().batches(split, start, rows), start if is_training else 0):
             positions = batch["masked_positions"].astype(np.int64)
             times = len(positions) // len(rows)
             update, before = (number, 0) if is_training else (0, number * self._config.batch_size)
             of_rows = before + (rows[:, None] * times + np.arange(times)).reshape(-1, 1)
             places = np.broadcast_to(of_rows, positions.shape).ravel(), 1, positions.ravel()
-            words = random.bits(self._config.seed, random.Stream.SAMPLING, update, *places)
+            words = random.bits(seed, random.Stream.SAMPLING, update, *places)
             # The upper 24 bits are a float32 below 1.
             uniforms = (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
             yield {**batch, "sampling_uniforms": uniforms.reshape(positions.shape)}

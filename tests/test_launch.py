@@ -114,13 +114,15 @@ def test_the_names_of_the_metrics(home):
     assert rates == pytest.approx([peak / 2, peak * (1 - 3 / 6), peak * (1 - 5 / 6)])
 
 
-def test_a_run_whose_masking_rate_was_cut_resumes(home, tmp_path):
-    """Earlier versions trained such runs. The same command, which does not set `max_predictions`, resumes them."""
+def test_a_run_of_an_earlier_version_resumes_with_its_values(home, tmp_path):
+    """The masking rate could be cut, and `seed` drew validation rows. The same command sets neither."""
     run = shutil.copytree(home / "run", tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
     config["masking"]["max_predictions"] = 3
+    del config["data"]["valid_seed"]
     (run / "config.json").write_text(json.dumps(config))
     done(*tiny.arguments(home / "text.txt", run, **VALUES))
+    config["data"]["valid_seed"] = None
     assert json.loads((run / "config.json").read_text()) == config
 
 

@@ -29,7 +29,8 @@ LAYERS = {
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE contract data.readers interop.published tasks.text_encoders training",
     "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.registered models scoring tasks",
-    "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published model modes runs training",
+    "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published interruption model modes "
+    "runs training",
     "bertjax/reporting/": "tools.reporting",
     "bertjax/tools/__init__.py": "",
     "bertjax/tools/sweeps/": "BASE tools.sweeps modes distributed runs training.preemption tools.reporting.runs "
@@ -64,6 +65,7 @@ LAYERS = {
     "bertjax/config.py": "errors",
     "bertjax/errors.py": "",
     "bertjax/files.py": "errors",
+    "bertjax/interruption.py": "",
     "bertjax/progress.py": "",
     "bertjax/settings.py": "",
     "bertjax/words.py": "",

@@ -1,5 +1,7 @@
 import asyncio
+import io
 import logging
+import time
 from types import SimpleNamespace
 
 from absl import logging as absl_logging
@@ -16,20 +18,40 @@ def test_a_line_names_the_item_and_the_total(monkeypatch, caplog):
     assert caplog.messages == ["counting words: block 1", *steps]
 
 
-def test_the_time_left_follows_the_pace_since_the_last_line(monkeypatch, caplog):
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+def test_the_time_left_excludes_compilation(monkeypatch, caplog):
+    clock = SimpleNamespace(now=0.0, compiled=5.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(progress, "time", clock)
     monkeypatch.setattr(progress._LineHandler, "last", 0.0)
 
     def items():
-        for seconds in (100, 9, 2, 189, 20, 11):  # the first item compiles
-            clock.now += seconds
-            yield seconds
+        for compiled in (88, 0, 18):
+            clock.now += 12 + compiled
+            clock.compiled += compiled
+            yield compiled
 
     with caplog.at_level(logging.INFO, "bertjax.progress"):
-        assert list(progress.track(items(), "training", "step", 10)) == [100, 9, 2, 189, 20, 11]
-    steps = [(1, "15:00"), (3, "00:38"), (4, "18:54"), (6, "01:02")]  # at first after 10 seconds, later after 30
-    assert caplog.messages == [f"training: step {step}/10, {left} left" for step, left in steps]
+        list(progress.track(items(), "training", "step", 4, progress.pace(4, lambda: clock.compiled)))
+    steps = [(1, "00:36"), (2, "00:24"), (3, "00:12")]
+    assert caplog.messages == [f"training: step {step}/4, {left} left" for step, left in steps]
+
+
+def test_a_bar_has_the_expected_time():
+    bar = progress._Bar(total=3, file=io.StringIO())
+    bar.seconds_left = {1: None, 2: 75.0}.get
+    for left in ("?", "01:15"):
+        bar.update()
+        assert f"<{left}," in str(bar)
+
+
+def test_a_long_call_without_lines_repeats_the_last_one(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_SIGNS", 0.1)
+    with progress.lines_shown(), progress.signs_of_life():
+        for message in ("compiling", "drawing"):
+            logging.getLogger("bertjax").info(message)
+            time.sleep(0.5)
+    messages = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert messages[:3] == ["compiling", "compiling: 0 s", "compiling: 0 s"]
+    assert messages[-3:] != ["drawing"] * 3 and messages[-2:] == ["drawing: 0 s"] * 2
 
 
 def test_writes_that_end_after_a_failed_save_print_nothing():

@@ -21,6 +21,7 @@ from bertjax.contract import Batch, Data, Record, RowIndices, TrainingTask
 from bertjax.interop.published import Published
 from bertjax.modes.prepare import prepare
 from bertjax.modes.stages import Resolved
+from bertjax.progress import pace, track
 from bertjax.training.compilation import Compilations
 from bertjax.training.config import TrainingConfig
 from bertjax.training.health import NotFiniteError
@@ -81,7 +82,8 @@ def overfit_one_batch(
         trainer = Trainer(task, settings, jax.devices(), published)
         began = time.monotonic()
         try:
-            for update in trainer.updates(repeated, trainer.fresh(), compiled):
+            repetitions = trainer.updates(repeated, trainer.fresh(), compiled)
+            for update in track(repetitions, "training", "step", _UPDATES, pace(_UPDATES, lambda: compiled.seconds)):
                 trainer.settle(update.state)
                 last = means(update.report.metrics, "train")
                 updates = update.done

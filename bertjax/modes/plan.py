@@ -1,13 +1,18 @@
 """`--mode=plan`."""
 
+import logging
 import tempfile
 from pathlib import Path
 
 from bertjax.contract import ConfigTree, Record, TrainingTask
+from bertjax.interruption import interruptible
 from bertjax.modes.stages import Resolved
 from bertjax.modes.tools import tool
+from bertjax.progress import signs_of_life
 from bertjax.training.config import TrainingConfig
 from bertjax.training.flops import stage_of
+
+_log = logging.getLogger(__name__)
 
 
 def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> Record:
@@ -31,7 +36,9 @@ def plan(resolved: Resolved, topology: str, is_search: bool, plot: str) -> Recor
                 complete = planned.complete(data)
         return complete.task, complete.settings
 
-    record: Record = tool("planner")(topology, is_search, resolved.config, build)
-    if draw:
-        draw(record)
+    _log.info("planning for %s", topology)
+    with interruptible(), signs_of_life():
+        record: Record = tool("planner")(topology, is_search, resolved.config, build)
+        if draw:
+            draw(record)
     return record

@@ -345,7 +345,7 @@ def with_weights(resolved: Resolved, request: Request) -> Resolved:
         record = record_of(config, complete, request.overrides) if published else None
         config = complete
     if run:
-        config = run_folder.with_recorded(config, run_folder.load_config(run))
+        config = run_folder.with_recorded(config, run_folder.load_config(run), request.overrides)
     return resolved._replace(config=config, published=published, record=record)
 
 

@@ -40,6 +40,7 @@ class Ledger:
         self._is_writer = is_writer
         self._compile_seconds = compile_seconds
         self._spent: dict[str, float] = defaultdict(float)
+        self._written: dict[str, float] = {}
         self._since = time.perf_counter()
         self._compiled = compile_seconds()
         self._trained = 0.0
@@ -77,6 +78,10 @@ class Ledger:
         self._charge("step")
         return self._trained + self._spent["step"] + self._spent["data_wait"]
 
+    def spent(self, kind: str) -> float:
+        """Returns the time of a kind other than "step" since this start of the run."""
+        return self._spent[kind]
+
     def begin(self, step: int, trained_seconds: float) -> None:
         """Writes the time of a start or resumption after `step`, and the lost time of later steps of a killed run.
 
@@ -91,10 +96,10 @@ class Ledger:
 
     def write(self, step: int) -> None:
         """Writes the time spent since the last write."""
-        self._trained = self.trained_seconds
-        spent = {kind: round(seconds, 3) for kind, seconds in self._spent.items()}
+        self._charge("step")
+        spent = {kind: round(seconds - self._written.get(kind, 0.0), 3) for kind, seconds in self._spent.items()}
         lines = [{"step": step, "kind": kind, "seconds": spent[kind]} for kind in KINDS if spent.get(kind, 0) > 0]
-        self._spent.clear()
+        self._written = dict(self._spent)
         if self._is_writer:
             self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
             self._file.flush()

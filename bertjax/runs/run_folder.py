@@ -40,6 +40,7 @@ _MAY_CHANGE = (
     "data.beam",
     "selection.min_words",
     *("evaluations", "retrieval", "minimal_pairs"),
+    "data.valid_seed",
 )
 # Keys added later whose defaults are not off, or which configs may leave unset, with the values of runs without them.
 _ADDED_LATER = {
@@ -82,6 +83,8 @@ _ADDED_LATER = {
 _NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
 # Keys that once had a default. Now they follow from other keys or from the rows unless they are set.
 _NOW_UNSET = ("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions")
+# Keys of evaluations that a run keeps unless the command line sets them. They are None in runs that are older.
+_KEPT = ("data.valid_seed",)
 _COMPARED_BY_CONTENT = tuple(
     f"data.{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target")
 )
@@ -166,14 +169,23 @@ def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_recorded(config: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config whose keys of `_NOW_UNSET` that are not set have the values of an earlier config, if any."""
+def with_recorded(
+    config: Mapping[str, Any], before: Mapping[str, Any], overridden: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns a config with the values of an earlier one, if any, for keys of `_KEPT` and unset ones of `_NOW_UNSET`.
+
+    Args:
+      config: the config.
+      before: the earlier config; empty if there is none.
+      overridden: the dotted keys that the command line sets, which win.
+    """
     if not before:
         return dict(config)
     # True keeps empty subtrees.
     values, earlier = (traverse_util.flatten_dict(dict(tree), True, sep=".") for tree in (config, before))
     earlier = {**_ADDED_LATER, **earlier}
     recorded = {key: earlier[key] for key in _NOW_UNSET if values.get(key, "") is None and key in earlier}
+    recorded |= {key: earlier.get(key) for key in _KEPT if key in values and key not in overridden}
     return dict(traverse_util.unflatten_dict({**values, **recorded}, sep=".")) if recorded else dict(config)
 
 

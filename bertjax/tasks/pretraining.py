@@ -32,7 +32,7 @@ from bertjax.tasks.bert import BertTask, SampledTask
 from bertjax.tasks.prepared_data import ExperimentConfig
 
 FREE_AFTER_TRAINING = (
-    *("data.text_field", "data.lines", "data.valid_rows", "data.valid_single_segments"),
+    *("data.text_field", "data.lines", "data.valid_rows", "data.valid_single_segments", "data.valid_seed"),
     "masking.valid_rate",
 )
 _PREDICT_LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)

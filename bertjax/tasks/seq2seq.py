@@ -201,6 +201,7 @@ class Seq2SeqTask(inputs.CodecInputs, TrainingTask):
       loss_name: the name of the loss.
     """
 
+    decodes = True
     loss_name: str
     _model: Any
     _decoding: DecodingConfig

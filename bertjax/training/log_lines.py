@@ -1,6 +1,7 @@
 """The lines that training logs: the main metrics in one short line. `metrics.jsonl` has all of them."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from tqdm import tqdm
 
@@ -32,19 +33,26 @@ def update(step: int, num_steps: int | None, metrics: Mapping[str, float], secon
     amounts = [amount(name.removeprefix("used_"), value) for name, value in values.items() if name.startswith("used_")]
     if amounts:
         parts.append("used " + ", ".join(amounts))
-    if seconds_left:
+    if round(seconds_left or 0):
         parts.append(f"{tqdm.format_interval(seconds_left)} left")
     return "  ".join([_position(step, num_steps), *parts])
 
 
 def evaluation(
-    step: int, num_steps: int | None, scores: Mapping[str, float], baselines: Mapping[str, float], best: str
+    step: int,
+    num_steps: int | None,
+    scores: Mapping[str, float],
+    baselines: Mapping[str, float],
+    best: str,
+    initial: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
-    """Returns the line of an evaluation: the main metrics, each with its baselines.
+    """Returns the line of an evaluation: the main metrics, each after its value before training, with its baselines.
 
     >>> scores = {"valid/loss": 0.6241, "valid/accuracy": 0.75}
     >>> evaluation(115, 115, scores, {"valid/majority_accuracy": 0.6838}, "valid/accuracy")
     'step 115/115  valid: accuracy 0.75 (majority 0.6838)  loss 0.6241'
+    >>> evaluation(115, 115, {"valid/spearman": 0.79}, {}, "", {"valid/spearman": 0.71})
+    'step 115/115  valid: spearman 0.71 -> 0.79'
 
     Args:
       step: the number of updates made.
@@ -52,13 +60,16 @@ def evaluation(
       scores: the metrics of one split, as "SPLIT/NAME".
       baselines: the baselines of the split, as "SPLIT/NAME".
       best: the metric that selects the best checkpoint, which comes first; "" if there is none.
+      initial: the metrics before training, as "SPLIT/NAME", if the weights were scored.
     """
     split = next(iter(scores)).partition("/")[0]
     values = _of_split(scores)
     details = {name for name in values if name.endswith(_DETAILS) or name.startswith(_OF_CLASS)}
     names = [name for name in values if name not in details and name not in _of_split(baselines)]
     names.sort(key=lambda name: name != best.partition("/")[2])
-    parts = [f"{name} {values[name]:.4g}{_compared(name, _of_split(baselines))}" for name in names[:_MOST]]
+    before = {name: f"{value:.4g} -> " for name, value in _of_split(initial).items()}
+    texts = {name: f"{before.get(name, '')}{values[name]:.4g}" for name in names[:_MOST]}
+    parts = [f"{name} {text}{_compared(name, _of_split(baselines))}" for name, text in texts.items()]
     return "  ".join([f"{_position(step, num_steps)}  {split}: {parts[0]}", *parts[1:]])
 
 

@@ -27,6 +27,7 @@ from bertjax.training.metric_log import MetricLog, Window
 from bertjax.training.optimizers import make_schedule
 from bertjax.training.preemption import Preemption
 from bertjax.training.prefetch import Prefetch
+from bertjax.training.time_left import TimeLeft
 from bertjax.training.tracing import traced
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,9 @@ def train(
                 devices = jax.devices()
                 _log.info("training on %d device(s) of kind %s", len(devices), devices[0].device_kind)
                 folder = workdir / "profile"
-                for update in traced(trainer.updates(data.batches, restored, compiled), begun, profile, folder):
+                updates = traced(trainer.updates(data.batches, restored, compiled), begun, profile, folder)
+                total = None if config.num_steps is None else config.num_steps - begun
+                for update in track(updates, "training", "step", total, lambda count: run.seconds_left(begun + count)):
                     if run.end_update(update):
                         break
         ledger.log_summary()
@@ -113,21 +116,22 @@ class _Run:
         self._save = ledger.spending("checkpoint")(checkpoints.save)
         self._finish = ledger.spending("checkpoint")(checkpoints.finish)
         self._window = Window(lambda count: make_schedule(config.optimizer, trainer.length)(count), ledger)
+        self._time_left = TimeLeft(ledger, config)
 
     def begin(self, state: steps.TrainState) -> bool:
-        """Logs the baselines of a new run, or the validation metrics that an interrupted run lacks.
+        """Logs the baselines of a new run, and the validation metrics that a run lacks before its next update.
 
         Returns whether to make no update.
         """
         begun = int(state.step)
-        if not begun:
+        if begun:
+            self._expect_length(begun)
+        else:
             self._log.write(0, self._data.baselines())
-            return False
-        self._expect_length(begun)
         is_last = self._is_last(begun)
         scores = {}
-        is_due = begun % self._config.evaluate_every == 0 or is_last
-        if is_due and not self._log.has_scores(begun, "valid/"):
+        is_due = begun % self._config.evaluate_every == 0 or is_last if begun else self._trainer.scores_start
+        if is_due and not (begun and self._log.has_scores(begun, "valid/")):
             number = None if is_last else begun // self._config.evaluate_every
             scores = self._evaluate(state.params, self._data, self._preempted, number)
             self._log.write_scores(begun, scores)
@@ -138,7 +142,7 @@ class _Run:
         if is_last and not distributed.of_first_process(self._checkpoints.is_scheduled(begun)):
             seconds = self._ledger.trained_seconds
             self._save(begun, state.params, state.opt_state, scheduled=True, trained_seconds=seconds)
-        if is_last or scores:
+        if is_last or (begun and scores):
             self._finish(begun, self._log.scores(begun, "valid/"))
         return is_last
 
@@ -146,7 +150,7 @@ class _Run:
         """Returns whether the run's length is `done` updates. With `budget.hours`, it is at least one."""
         if done == self._config.num_steps or not self._config.budget.hours:
             return done == self._config.num_steps
-        return done > 0 and bool(distributed.of_first_process(self._seconds_left() <= 0))
+        return done > 0 and bool(distributed.of_first_process(self._hours_left() <= 0))
 
     def _stops_early(self, done: int) -> bool:
         """Returns whether early stopping ends the run after `done` updates, whose metrics are logged, and logs why."""
@@ -190,9 +194,14 @@ class _Run:
                 self._finish(done, scores)
         if evaluates or saves or stopping:
             self._ledger.write(done)
+        self._time_left.finish(done)
         if stopping:
             _log.info(_STOPPED, done)
         return stopping or is_last
+
+    def seconds_left(self, done: int) -> float | None:
+        """Returns the expected time to the end of the run after `done` updates; None if it is not known."""
+        return self._hours_left() if self._config.num_steps is None else self._time_left(done)
 
     def _log_window(self, done: int) -> None:
         waited = {"train/save_wait_seconds": self._checkpoints.seconds_waited}
@@ -200,12 +209,10 @@ class _Run:
         if self._meter:
             amounts = {**self._meter(done), "hours": self._ledger.trained_seconds / 3600}
             metrics |= {f"train/used_{name}": value for name, value in amounts.items()}
-        num_steps = self._config.num_steps
-        seconds_left = self._seconds_left() if num_steps is None else self._window.seconds_left(num_steps - done)
-        self._log.write_update(done, metrics, seconds_left)
+        self._log.write_update(done, metrics, self.seconds_left(done))
 
-    def _seconds_left(self) -> float:
-        """What is left of `budget.hours`; infinite without it."""
+    def _hours_left(self) -> float:
+        """The seconds left of `budget.hours`; infinite without it."""
         hours = self._config.budget.hours
         return 3600 * hours - self._ledger.trained_seconds if hours else math.inf
 
@@ -213,9 +220,7 @@ class _Run:
         """Tells the trainer the number of updates that `budget.hours` will have, at the mean speed so far."""
         if self._config.budget.hours:
             seconds = max(self._ledger.trained_seconds, 1e-9)
-            self._trainer.expect_length(
-                distributed.of_first_process(round(done * (1 + self._seconds_left() / seconds)))
-            )
+            self._trainer.expect_length(distributed.of_first_process(round(done * (1 + self._hours_left() / seconds))))
 
 
 def check(
@@ -262,6 +267,7 @@ class Trainer:
 
     Attributes:
       length: the number of updates over which the learning rate decays; see `expect_length`.
+      scores_start: whether to score the state of `fresh`: all weights are those of `init_from`, and scoring is fast.
     """
 
     def __init__(
@@ -299,6 +305,7 @@ class Trainer:
         self._evaluate = Validation(task, self._mesh, config, evaluations)
         self._last: tuple[Any, steps.StepReport, int] | None = None
         self.length: float = math.inf if config.num_steps is None else config.num_steps
+        self.scores_start = False
         self._recompilations = Recompilations(task.batch_specs())
         self._loss_spikes = health.Spikes("loss", least=0.05)
         self._gradient_spikes = health.Spikes("gradient_norm", least=1.0, log_scale=True)
@@ -322,6 +329,7 @@ class Trainer:
         weights, has_none = steps.warm_started(
             self._task, self._published, self._abstract_state.params, shardings.params
         )
+        self.scores_start = not (self._task.decodes or any(jax.tree.leaves(has_none)))
 
         def drawn(state: Any) -> Any:
             """Omits the parameters that have weights, so that the program does not compute them."""
@@ -345,11 +353,9 @@ class Trainer:
         """
         begun = int(state.step)
         num_steps = self._config.num_steps
-        indices, total = (
-            (itertools.count(begun), None) if num_steps is None else (range(begun, num_steps), num_steps - begun)
-        )
+        indices = itertools.count(begun) if num_steps is None else range(begun, num_steps)
         with Prefetch(batches("train", begun, self._rows), self.put) as prefetch:
-            for index in track(indices, "training", "step", total):
+            for index in indices:
                 batch, waited = prefetch.take(self._last and self._last[1])
                 if self._recompilations.expects(batch):
                     if self._last:

@@ -95,10 +95,13 @@ class MetricLog:
 
     def write_scores(self, step: int, scores: Mapping[str, float]) -> None:
         """Writes and logs the metrics of an evaluation of one split, if there are any; see `log_lines.evaluation`."""
+        split = next(iter(scores), "").partition("/")[0]
+        first = self.scores(0, f"{split}/") if scores else {}  # read before the scores of step 0 are written
         self.write(step, scores)
         if self._is_writer and scores:
-            baselines = self.scores(0, next(iter(scores)).partition("/")[0] + "/")
-            _log.info("%s", log_lines.evaluation(step, self._num_steps, scores, baselines, self._best_metric))
+            # Only the validation split is scored before training. The scores of another one repeat its baselines.
+            initial = {name: first.pop(name) for name in scores if name in first} if split == "valid" else {}
+            _log.info("%s", log_lines.evaluation(step, self._num_steps, scores, first, self._best_metric, initial))
 
 
 class Window:
@@ -119,9 +122,6 @@ class Window:
         self._data_wait = 0.0
         self._seconds = 0.0
         self._since: float | None = None
-        self._began = 0.0
-        self._compile_wait = 0.0
-        self._all_steps = 0
 
     def add(self, report: StepReport, data_wait: float, compile_wait: float) -> None:
         """Adds an update without waiting for it.
@@ -135,22 +135,14 @@ class Window:
         if self._since is None:  # timing starts when the first update is done
             jax.tree.map(jnp.add, report.metrics, report.metrics)  # compiles the sums below, to time updates alone
             jax.block_until_ready(report)
-            self._since = self._began = time.perf_counter()
+            self._since = time.perf_counter()
         else:
             self._timed_steps += 1
             self._data_wait += data_wait
             self._seconds -= compile_wait
-            self._all_steps += 1
-            self._compile_wait += compile_wait
         total = self._metrics
         self._metrics = report.metrics if total is None else jax.tree.map(jnp.add, total, report.metrics)
         self._report = report
-
-    def seconds_left(self, updates: int) -> float | None:
-        """Returns the expected time of further updates, with evaluations and saves; None after less than 2 updates."""
-        if not self._all_steps:
-            return None
-        return updates * (time.perf_counter() - self._began - self._compile_wait) / self._all_steps
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -201,7 +193,8 @@ def last_improvement(workdir: Path, metric: str, mode: str) -> tuple[float, floa
       metric: the name, such as "valid/accuracy".
       mode: "max" or "min", whether higher or lower is better.
     """
-    values = [record[metric] for record in _records(workdir / "metrics.jsonl") if isinstance(record.get(metric), float)]
+    records = (record for record in _records(workdir / "metrics.jsonl") if record["step"])
+    values = [record[metric] for record in records if isinstance(record.get(metric), float)]
     *before, last = values or [math.nan]
     gains = [last - value if mode == "max" else value - last for value in before]
     return (before[-1], last) if gains and min(gains) > 0.02 * abs(last) else None

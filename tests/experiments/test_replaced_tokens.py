@@ -67,6 +67,27 @@ def test_random_numbers_do_not_depend_on_how_rows_are_divided(tmp_path):
     assert len(np.unique(used)) > 0.99 * len(used) and abs(used.mean() - 0.5) < 0.05 and used.min() >= 0
 
 
+@pytest.mark.parametrize("experiment", ["bert_pretraining", "replaced_tokens"])
+def test_validation_rows_do_not_depend_on_the_seed(tmp_path, experiment):
+    """All draws: sentence pairs, masks and samples. Runs that are older than the key draw by their seed."""
+    values = values_of(tmp_path) if experiment == "replaced_tokens" else tiny.values(tiny.write_text(tmp_path / "text"))
+
+    def data_of(**changes):
+        return tiny.ready(tree_of(experiment, "tiny", {**values, **changes}), tmp_path / "run").data
+
+    def rows_of(data, split):
+        return [array.tobytes() for array in next(data.batches(split, 0, np.arange(16))).values()]
+
+    one, other = (data_of(seed=seed) for seed in (0, 1))
+    older = data_of(seed=1, **{"data.valid_seed": None})
+    assert one.fingerprint == other.fingerprint == older.fingerprint
+    assert rows_of(one, "train") != rows_of(other, "train") == rows_of(older, "train")
+    assert rows_of(one, "valid") == rows_of(other, "valid")
+    assert one.baselines() == other.baselines() != older.baselines()
+    changed = [a != b for a, b in zip(rows_of(other, "valid"), rows_of(older, "valid"), strict=True)]
+    assert changed[0] and changed[-1]
+
+
 def test_what_the_discriminator_learns_from(tmp_path):
     """Its metrics, against the rows that it reads."""
     task, data, batch = made(tmp_path)

@@ -57,6 +57,7 @@ def test_time_is_charged_to_its_kind(tmp_path, clock):
             clock.spend(2.0, compiling=0.5)
         clock.spend(1.0)
         book.write(7)
+        assert book.spent("evaluation") == 1.5
     rows = [json.loads(line) for line in (tmp_path / "goodput.jsonl").read_text().splitlines()]
     assert rows[:2] == [{"step": 0, "kind": "init", "seconds": 3.0}, {"step": 0, "kind": "compile", "seconds": 2.0}]
     assert all(row["step"] == 7 for row in rows[2:])

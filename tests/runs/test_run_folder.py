@@ -133,6 +133,16 @@ def test_older_runs_have_many_row_lengths():
     assert run_folder.with_recorded(unset, new) == run_folder.with_recorded(new, {"data": {}}) == new
 
 
+def test_a_run_keeps_the_draws_of_its_validation_rows():
+    new, older, other = ({"data": {"valid_seed": seed}} for seed in (0, None, 5))
+    assert run_folder.with_recorded(new, {}) == new
+    assert run_folder.with_recorded(new, {"data": {}}) == older
+    assert run_folder.with_recorded(new, other) == other
+    assert run_folder.with_recorded(new, other, ["data.valid_seed"]) == new
+    assert differences(new, other) == [] and without_off(new) == without_off({"data": {}})
+    assert run_folder.with_recorded({"data": {}}, other) == {"data": {}}, "another experiment"
+
+
 def test_translation_always_had_positions_and_tied_output():
     tree = importlib.import_module("bertjax.configs.translation").get_config("tiny").to_dict()
     assert {"model.positions", "model.tie_output"} <= lasting(tree).keys()

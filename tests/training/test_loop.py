@@ -1,6 +1,7 @@
 """Training runs: their files, exact resumption, clean stops and errors."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -15,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import progress
 from bertjax.errors import UserError
 from bertjax.interop.published import open_weights
 from bertjax.runs import checkpoints, goodput
 from bertjax.training import health, loop
+from bertjax.training.compilation import Compilations
 from bertjax.training.preemption import Preemption
 from tests import tiny
 from tests.experiments.commands import lines_of
@@ -349,11 +352,38 @@ def test_a_time_is_spent_once_however_often_the_run_is_killed(text, tmp_path, mo
     assert rates[last] == pytest.approx(1e-3 * (1 - (last - 1) / 60), abs=2e-5)
 
 
+def test_trained_weights_are_scored_before_the_first_update(finished, tmp_path, caplog, monkeypatch):
+    """The time left is not known after one update."""
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", {True: -1})
+    run = open_weights(finished)
+    task, data, settings, _ = tiny.pretraining(run.config)
+    settings = dataclasses.replace(settings, num_steps=4, evaluate_every=2, evaluate_patience=9)
+    task.decodes = True
+    with tiny.few_devices(1):
+        trainer = loop.Trainer(task, settings, jax.devices(), run)
+        trainer.fresh()
+        assert not trainer.scores_start
+        task.decodes = False
+        with Compilations() as compiled, caplog.at_level(logging.INFO, "bertjax"):
+            loop.train(task, data, settings, tmp_path, published=run)
+            loop.train(task, data, dataclasses.replace(settings, num_steps=6), tmp_path, published=run)
+    assert compiled.programs.count("jit(metrics)") == 2, "one for each start"
+    scores = [line for line in lines(tmp_path) if "valid/masked_lm_loss" in line]
+    assert [line["step"] for line in scores] == [0, 2, 4, 6]
+    assert scores[0] == pytest.approx({**lines(finished)[-1], "step": 0})
+    first, *_, last = (line["valid/masked_lm_loss"] for line in scores)
+    assert f"masked_lm_loss {first:.4g} -> {last:.4g} (unigram" in caplog.messages[-2]
+    assert "training: step 1/4" in caplog.messages
+    assert not (tmp_path / "checkpoints" / "0").exists()
+
+
 def test_a_run_draws_only_parameters_without_weights(finished, monkeypatch):
     run = open_weights(finished)
     task, _, settings, _ = tiny.pretraining(run.config)
     monkeypatch.setattr(task, "reinitialized_modules", lambda weights: ["next_sentence"])
     with tiny.few_devices(1):
-        random, started = (loop.Trainer(task, settings, jax.devices(), each).fresh() for each in (None, run))
+        trainers = [loop.Trainer(task, settings, jax.devices(), each) for each in (None, run)]
+        random, started = (trainer.fresh() for trainer in trainers)
+    assert not any(trainer.scores_start for trainer in trainers)
     expected = {**final_params(finished), "next_sentence": random.params["next_sentence"]}
     assert_equal(started, random._replace(params=expected))

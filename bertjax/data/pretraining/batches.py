@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from bertjax.config import Constrained, Count, always
+from bertjax.config import Constrained, Count, Seed, always
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
 from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
@@ -37,6 +37,8 @@ class InstanceRowsConfig(Constrained, prefix="data"):
       valid_rows: the maximum number of validation rows per evaluation; 0 for all.
       valid_single_segments: whether validation instances are single segments even if those of training are pairs, so
         that losses with and without next-sentence prediction compare.
+      valid_seed: seed of the draws of validation rows: masks, sentence pairs and samples of replaced tokens. None for
+        `seed`, as in runs older than this key, which keep it when they resume.
       stages: stages with shorter rows, before one with rows of `seq_len`: pairs of a fraction of all updates and a
         length that divides `seq_len`, such as ((0.5, 32), (0.3, 128)); see docs/guides/pretraining.md.
     """
@@ -44,6 +46,7 @@ class InstanceRowsConfig(Constrained, prefix="data"):
     packing: bool = always(False)
     valid_rows: Count = always(0)
     valid_single_segments: bool = False
+    valid_seed: Seed | None = None
     stages: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
@@ -132,11 +135,13 @@ class BatchConfig:
     def valid(self) -> "BatchConfig":
         """The settings of validation batches, whose rows have the length of the last stage."""
         are_pairs = self.pairs.next_sentence and not self.rows.valid_single_segments
+        seed = self.rows.valid_seed
         return dataclasses.replace(
             self,
             pairs=dataclasses.replace(self.pairs, next_sentence=are_pairs),
             masking=self.masking.valid,
             rows=dataclasses.replace(self.rows, stages=()),
+            seed=self.seed if seed is None else seed,
         )
 
     def masking_at(self, step: int) -> MaskingConfig:

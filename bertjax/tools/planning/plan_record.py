@@ -128,7 +128,9 @@ def _compile(
     }
     sizes["total"] = sum(sizes.values())
     text = program.as_text()
-    return Compiled(text, sizes, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    _log.info("compiled in %.1f s; counting the costs of its instructions", seconds)
+    return Compiled(text, sizes, seconds)
 
 
 def _bytes_on_one(shapes: Any, shardings: Any) -> int:

@@ -92,11 +92,21 @@ class Run:
         return evaluated[-1] if evaluated else {}
 
     def levels(self) -> dict[str, float]:
-        """Returns the baselines: validation metrics that are logged only at step 0, without the prefix of the split."""
-        later = {name for record in self.records if record["step"] > 0 for name in record}
-        first = [record for record in self.records if record["step"] == 0]
-        names = [(name, value) for record in first for name, value in _of_split(record, "valid/").items()]
-        return {name.removeprefix("valid/"): value for name, value in names if name not in later}
+        """Returns the baselines: metrics of the validation split at step 0 that are none of the model."""
+        scores = self.initial_scores()
+        return {name.removeprefix("valid/"): value for name, value in self._first.items() if name not in scores}
+
+    def initial_scores(self) -> dict[str, float]:
+        """Returns the validation metrics of the weights before training: those at step 0 that are also logged later."""
+        updated = [record for record in self.records if record["step"] > 0]
+        later = {name.partition("/")[2] for record in updated for name in record if not name.startswith("test/")}
+        return {name: value for name, value in self._first.items() if name.removeprefix("valid/") in later}
+
+    @property
+    def _first(self) -> dict[str, float]:
+        """The validation metrics at step 0."""
+        records = (record for record in self.records if record["step"] == 0)
+        return {name: value for record in records for name, value in _of_split(record, "valid/").items()}
 
     def last_metrics(self) -> dict[str, tuple[int, float]]:
         """Returns the last value of each metric, with its step: NAME -> (step, value)."""

@@ -42,6 +42,12 @@ def _baselines(run: Run) -> dict[str, _Baseline]:
     return baselines
 
 
+def _compared(run: Run) -> dict[str, _Baseline]:
+    """Returns what each final metric is compared with: its value before training, or else its baseline."""
+    initial = {name: _Baseline("weights before training", value) for name, value in run.initial_scores().items()}
+    return _baselines(run) | initial
+
+
 def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the header of a run's page."""
     steps, planned = run.num_steps, run.config.get("num_steps") or 0
@@ -50,7 +56,7 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     status = f"Finished: {steps:,} steps" if run.is_finished else f"Not finished: {steps:,}{total} steps"
     if run.stopped_early and steps < planned:
         status = f"Stopped early: {steps:,} of {planned:,} steps"
-    metrics, main, baselines = run.final_metrics(), main_metric(run), _baselines(run)
+    metrics, main, baselines = run.final_metrics(), main_metric(run), _compared(run)
     evaluation = run.final_evaluation()
     evaluated = [("Evaluated", f"step {evaluation['step']:,} of {steps:,}")] if evaluation else []
     others = [name for name in filter(panels.is_primary, metrics) if name != main]
@@ -89,14 +95,14 @@ def of_runs(
 def _of_several(main: str, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
     """Returns the main metric of several runs, compared with the baselines of the runs that it is of."""
     if summary and (mean := summary.means.get(main)) is not None:
-        levels = [baselines[main] for baselines in map(_baselines, runs.values()) if main in baselines]
+        levels = [baselines[main] for baselines in map(_compared, runs.values()) if main in baselines]
         level = sum(baseline.value for baseline in levels) / max(len(levels), 1)
         baseline = _Baseline(levels[0].title, level) if len(levels) == len(runs) else None
         return {**_described(main, mean, baseline), "of": f"mean of {len(summary.seeds)} seeds"}
     values = {name: run.final_metrics().get(main, math.nan) for name, run in runs.items()}
     gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
     best = max(gains or values, key=lambda name: gains.get(name, 0.0))
-    return {**_described(main, values[best], _baselines(runs[best]).get(main)), "of": f"best run: {best}"}
+    return {**_described(main, values[best], _compared(runs[best]).get(main)), "of": f"best run: {best}"}
 
 
 def _described(name: str, value: float, baseline: _Baseline | None) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import json
 import os
+import re
+import signal
 from pathlib import Path
 from unittest import mock
 
@@ -11,6 +13,7 @@ import jax
 import pytest
 
 from benchmarks.common import flops_per_token
+from bertjax import progress
 from bertjax.configs import bert_pretraining as config_file
 from bertjax.configs import multiple_choice
 from bertjax.errors import UserError
@@ -286,13 +289,22 @@ def command(*extra):
     return ["--mode=plan", "--config=configs/bert_pretraining.py:tiny", *values, *extra]
 
 
-def test_the_command(here, tmp_path):
+def test_the_command(monkeypatch, tmp_path):
+    """It shows that it is alive, and signals end it."""
+    default = signal.getsignal(signal.SIGTERM)
+    handlers = []
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_SIGNS", 0.1)
+    monkeypatch.setattr(
+        targets, "find_target", lambda topology: handlers.append(signal.getsignal(signal.SIGTERM)) or HERE
+    )
     outcome = tiny.run(*command("--topology=here", f"--output={tmp_path}/plan.json", f"--plot={tmp_path}/plan.svg"))
     assert outcome.status is None
     record = json.loads((tmp_path / "plan.json").read_text())
     assert record["fits"] and record["devices"] == 8
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
     assert "a step takes at least" in outcome.stderr and outcome.stdout == ""
+    assert re.search(r"compiling for 8 devices, mesh \{.*\}: \d s", outcome.stderr)
+    assert handlers != [default] and signal.getsignal(signal.SIGTERM) == default
 
 
 def test_the_command_without_a_topology():

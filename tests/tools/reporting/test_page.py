@@ -103,6 +103,17 @@ def test_the_main_metric_selects_checkpoints_or_else_has_a_baseline(make_run, be
     assert f"Finished: 300 steps {main}" in found and "+2 against the lead sentences (1)" in found
 
 
+def test_a_run_from_trained_weights_is_compared_with_these(make_run):
+    """Before the first evaluation of updates, none of the scores is a baseline of another metric."""
+    log = [{"step": 0, "valid/masked_lm_unigram_loss": 6.0}, {"step": 0, "valid/masked_lm_loss": 2.5}]
+    log.append({"step": 300, "train/loss": 3.0, "train/masked_lm_loss": 3.0})
+    started = make_run("r", log)
+    assert page.read_run(started).levels() == {"masked_lm_unigram_loss": 6.0}
+    page.write(started)
+    found = verdict(page.write(make_run("s", [*log, {"step": 300, "valid/masked_lm_loss": 2.0}])))
+    assert "lower is better 2 −0.5 against the weights before training (2.5)" in found
+
+
 def test_the_best_run_is_compared_with_its_own_baseline(make_run, tmp_path):
     logs = {"a": (5.0, 4.0), "b": (3.0, 4.5)}  # the baseline and the loss
     runs = {}
