@@ -20,6 +20,7 @@ from bertjax.errors import UserError
 
 Label = str | float | Sequence[str]  # the name of a class, a number, or the names of the classes of a row
 LABEL_KEY = "data.label_column"
+_SHOWN_DECIMALS = 5
 _CLASS = "the name or number of a class"
 TextColumns = Annotated[
     tuple[str, ...],
@@ -241,6 +242,27 @@ def check_hidden(facts: Mapping[str, Any], model_classes: Sequence[str]) -> None
         got=f"the label -1 in {counts['-1']:,} of {sum(counts.values()):,} rows",
         expected="classes; test files of GLUE mark hidden labels by -1",
         fix=f'delete these rows or, if -1 is a class, set --config.data.labels="{tuple(counts)}"',
+    )
+
+
+def check_decimals(facts: Mapping[str, Any], model_classes: Sequence[str]) -> None:
+    """Raises UserError if the classes are numbers with fractions, which are scores rather than names of classes.
+
+    Args:
+      facts: the facts of `LabelSurvey`.
+      model_classes: the classes of the model in `init_from`, which may be such numbers.
+    """
+    counts = facts["classes"][TRAIN]
+    numbers = {name: finite_number(name) for name in counts}
+    decimals = [name for name, number in numbers.items() if number is not None and number % 1]
+    if None in numbers.values() or not decimals or counts.keys() <= set(model_classes):
+        return
+    raise UserError(
+        facts["first"][TRAIN][decimals[0]],
+        got=f"{len(counts):,} different numbers as labels, such as {', '.join(decimals[:_SHOWN_DECIMALS])}",
+        expected="names or whole numbers of classes",
+        fix="set --config.objective=regression to predict numbers or, if these are classes, set --config.data.labels "
+        "to all of them",
     )
 
 

@@ -12,6 +12,7 @@ from bertjax.data.codecs.labeled_text import (
     LabeledText,
     LabeledTextCodec,
     LabeledTextConfig,
+    check_decimals,
     check_hidden,
     check_labels,
     label_names,
@@ -174,6 +175,13 @@ def test_hidden_labels_are_not_a_class(labels, known):
     message = r"a\.tsv:2: got the label -1 in 2 of 4 rows; expected .*--config\.data\.labels=\"\('-1', '0', '2'\)\""
     with pytest.raises(UserError, match=message):
         check_hidden(facts_of("0", "-1", "2", "-1"), ())
+
+
+@pytest.mark.parametrize(("labels", "known"), [("1.0 2", ()), ("3.5 x", ()), ("0.5 1", ("0.5", "1", "2"))])
+def test_numbers_with_fractions_are_no_classes(labels, known):
+    check_decimals(facts_of(*labels.split()), known)
+    with pytest.raises(UserError, match=r"a\.tsv:3: got 3 different numbers as labels, such as 0\.5, 3\.5; .*=regression"):
+        check_decimals(facts_of("0", "3.5", "0.5"), known)
 
 
 def test_validation_labels_must_be_classes():
