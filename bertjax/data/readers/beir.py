@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.data.readers import lines, tables
+from bertjax.data.readers import delimited, lines, tables
 from bertjax.data.readers.lines import BadRows, RowError
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError, did_you_mean
@@ -138,7 +138,7 @@ class Folder:
 
 def _check_columns(path: Path) -> None:
     """Raises UserError unless the first line of a table of judgments has the names of the columns."""
-    columns = tables.first_fields(path)
+    columns = delimited.first_fields(path)
     if tuple(columns[:3]) != _COLUMNS:
         expected = f"the columns {', '.join(_COLUMNS)}, separated by tabs"
         raise UserError(f"{path}:1", got=", ".join(columns) or "no columns", expected=expected, fix="add this line")

@@ -98,9 +98,9 @@ def test_rows_without_labels_can_be_read_but_not_trained_on():
         (
             '{"label": 1, "body": "x"}',
             r"a row without column 'text'; its columns: 'label', 'body'; expected the "
-            r"column of config\.data\.text_columns\. Fix: correct --config\.data\.text_columns",
+            r"column of config\.data\.text_columns\. Fix: correct the row or --config\.data\.text_columns",
         ),
-        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column, or set --config\.data\.header"),
+        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column"),
     ],
 )
 def test_bad_rows_are_errors_or_skipped(row, message, caplog):
@@ -121,7 +121,7 @@ def test_labels_that_are_not_finite_numbers_are_errors(value):
 
 
 @pytest.mark.parametrize(
-    ("content", "skipped"), [("", ""), ("text\tlabel\n", ""), ("text\tkind\nx\t1\ny\t1\n", ", 2 bad rows skipped")]
+    ("content", "skipped"), [("", ""), ("text\tlabel\n", ""), ("text\tlabel\nx\n\t1\n", ", 2 bad rows skipped")]
 )
 def test_sources_without_rows_are_errors(content, skipped):
     write("a.tsv", content)
@@ -180,7 +180,7 @@ def test_hidden_labels_are_not_a_class(labels, known):
 @pytest.mark.parametrize(("labels", "known"), [("1.0 2", ()), ("3.5 x", ()), ("0.5 1", ("0.5", "1", "2"))])
 def test_numbers_with_fractions_are_no_classes(labels, known):
     check_decimals(facts_of(*labels.split()), known)
-    with pytest.raises(UserError, match=r"a\.tsv:3: got 3 different numbers as labels, such as 0\.5, 3\.5; .*=regression"):
+    with pytest.raises(UserError, match=r"a\.tsv:3: got 3 different numbers .*such as 0\.5, 3\.5; .*=regression"):
         check_decimals(facts_of("0", "3.5", "0.5"), known)
 
 
