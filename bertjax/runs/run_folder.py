@@ -81,7 +81,10 @@ _ADDED_LATER = {
 # Those that an experiment always had.
 _NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
 # Keys that once had a default. Now they follow from other keys or from the rows unless they are set.
-_NOW_UNSET = ("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions")
+_NOW_UNSET = (
+    *("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions"),
+    *("metrics", "checkpoint.best_metric"),
+)
 _COMPARED_BY_CONTENT = tuple(
     f"data.{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target")
 )
