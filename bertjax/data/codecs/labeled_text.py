@@ -17,6 +17,7 @@ from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.stored import Numbering, Ragged
 from bertjax.data.splits import TRAIN, VALID
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 Label = str | float | Sequence[str]  # the name of a class, a number, or the names of the classes of a row
 LABEL_KEY = "data.label_column"
@@ -267,15 +268,18 @@ def check_decimals(facts: Mapping[str, Any], model_classes: Sequence[str]) -> No
 
 
 def with_default_name(name: str, labels: Sequence[str]) -> str:
-    """Returns LABEL_0 for the class "0", and so on, if the classes of the model have these names.
+    """Returns the class of the model that a file names: LABEL_0 for "0", and so on, if its classes have these names.
 
-    These are the default names of transformers; files have the numbers.
+    These are the default names of transformers; files have the numbers. The class of a model may have another Unicode
+    normalization form than the name.
 
     >>> with_default_name("1", ("LABEL_0", "LABEL_1"))
     'LABEL_1'
     """
     has_default_names = all(label == f"LABEL_{number}" for number, label in enumerate(labels))
-    return f"LABEL_{name}" if has_default_names and f"LABEL_{name}" in labels else name
+    if has_default_names and f"LABEL_{name}" in labels:
+        return f"LABEL_{name}"
+    return name if name in labels else next((label for label in labels if composed(label) == composed(name)), name)
 
 
 def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
@@ -315,7 +319,7 @@ def class_name(value: object, where: str, column: str) -> str:
     if not isinstance(name, str):
         got = "no label" if value is None else type(value).__name__
         raise RowError(where, f"{got} in column {column!r}", _CLASS)
-    if not (name := name.strip()):
+    if not (name := composed(name.strip())):
         raise RowError(where, f"an empty label in column {column!r}", _CLASS)
     return name
 

@@ -15,6 +15,7 @@ from bertjax.data.readers import delimited, lines, tables
 from bertjax.data.readers.lines import BadRows, RowError
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError, did_you_mean
+from bertjax.words import composed
 
 _log = logging.getLogger(__name__)
 _COLUMNS = ("query-id", "corpus-id", "score")
@@ -147,14 +148,21 @@ def _check_columns(path: Path) -> None:
 def of_pairs(pairs: Iterable[tuple[str, str]], documents: Iterable[str]) -> Collection:
     """Returns a collection whose ids are the texts themselves, so that equal texts become one.
 
+    Of texts that differ only in their Unicode normalization form, the first is taken.
+
     Args:
       pairs: queries, each with a relevant document; a query may be repeated.
       documents: further documents.
     """
     relevant: dict[str, dict[str, int]] = {}
+    spellings: dict[str, str] = {}
+
+    def first(text: str) -> str:
+        return spellings.setdefault(composed(text), text)
+
     for query, document in pairs:
-        relevant.setdefault(query, {})[document] = 1
-    texts = sorted({*documents, *itertools.chain.from_iterable(relevant.values())})
+        relevant.setdefault(first(query), {})[first(document)] = 1
+    texts = sorted({*itertools.chain.from_iterable(relevant.values()), *map(first, documents)})
     return Collection(
         queries={query: query for query in relevant},
         documents=texts,

@@ -17,6 +17,7 @@ from bertjax.data.readers.kinds import JSON, TABLES, TMX, kind_of, split_name, s
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ def label_of(row: Row, column: str, key: str) -> str:
     value = value_of(row, column, key)
     if value is None or not str(value).strip():
         raise RowError(row.where, f"an empty label in column {column!r}", "a class")
-    return str(value).strip()
+    return composed(str(value).strip())
 
 
 def _no_column(row: Row, column: str, key: str) -> UserError | None:

@@ -1,5 +1,6 @@
 import dataclasses
 import logging
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from bertjax.data.codecs.labeled_text import (
     check_hidden,
     check_labels,
     label_names,
+    with_default_name,
 )
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
@@ -78,6 +80,15 @@ def test_numbers():
 def test_labels_of_json_lines_keep_their_spelling():
     write("a.jsonl", "".join(f'{{"text": "x", "label": {label}}}\n' for label in ("1", '"1"', "true", '" yes "')))
     assert [row.label for row in read(source="a.jsonl")] == ["1", "1", "true", "yes"]
+
+
+@pytest.mark.parametrize("name", ["München", "한국어"])
+def test_labels_are_equal_in_all_normalization_forms(name):
+    decomposed = unicodedata.normalize("NFD", name)
+    write("a.tsv", f"text\tlabel\nx\t{name}\ny\t{decomposed}\n")
+    assert [row.label for row in read()] == [name, name]
+    check_labels(facts_of(name), ("other", decomposed))
+    assert with_default_name(name, ("other", decomposed)) == decomposed
 
 
 def test_rows_without_labels_can_be_read_but_not_trained_on():
