@@ -19,7 +19,7 @@ from flax import traverse_util
 
 from bertjax import distributed, files
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import completed, parse_json
 from bertjax.runs.checkpoints import has_checkpoint
 
 # Keys that may change when a run resumes, because they do not change the updates.
@@ -305,7 +305,7 @@ def load_config(workdir: Path) -> dict[str, Any]:
     """Reads a run's config. Raises UserError if the folder is not a run."""
     path = workdir / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = parse_json(path.read_text())
         if not isinstance(config, dict):
             raise ValueError(f"a JSON {type(config).__name__}")
         return config
