@@ -11,7 +11,7 @@ from bertjax.data.readers.kinds import suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
 from bertjax.errors import UserError
 
-LONG_NAME = 40  # characters; a longer name of a column is probably a value
+_LONG_NAME = 40  # characters
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
 _Fields = tuple[str, list[str]]  # "file:line" and the fields; a plain tuple is fast, and there is one per row
 
@@ -57,9 +57,14 @@ def first_fields(path: Path) -> list[str]:
         return []
 
 
+def is_long(name: str) -> bool:
+    """Returns whether the name of a column is so long that `listed` shortens it."""
+    return len(name) > _LONG_NAME
+
+
 def listed(columns: Iterable[str]) -> str:
-    """Returns the names of columns for messages. Long ones, which are probably values, are shortened."""
-    names = (name if len(name) <= LONG_NAME else f"{name[:LONG_NAME]}..." for name in columns)
+    """Returns the names of columns for messages. Long ones are shortened."""
+    names = (f"{name[:_LONG_NAME]}..." if is_long(name) else name for name in columns)
     return ", ".join(map(repr, names)) or "none"
 
 

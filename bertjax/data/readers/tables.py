@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from bertjax.config import always
 from bertjax.data import splits
 from bertjax.data.readers import columnar, delimited, json_rows, lines, tmx
-from bertjax.data.readers.kinds import JSON, TABLES, TMX, kind_of, split_name, suffix_of
+from bertjax.data.readers.kinds import COLUMNAR, JSON, TABLES, TMX, kind_of, split_name, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
@@ -165,7 +165,7 @@ def with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Itera
     for row in rows:
         for column in columns:
             if not {column, column.partition(".")[0]} & row.values.keys():
-                got = f"no column {column!r}; its columns: {delimited.listed(row.values)}"
+                got = _missing(row.table, column, row.values)
                 fix = f"set {_flags(key)} to the columns of the text; rename a file of plain lines to .txt"
                 raise UserError(row.table, got=got, expected=f"the column of config.{key}", fix=fix)
         yield row
@@ -230,12 +230,21 @@ def _no_column(row: Row, column: str, key: str) -> UserError | None:
         columns = _columns(row.table, Path(row.table).stat().st_mtime_ns, column)
     if not row.table or column in columns:
         return None
-    got = f"no column {column!r}; its columns: {delimited.listed(columns)}"
     fix = f"correct {_flags(key)}"
-    if not columnar.is_columnar(Path(row.table)) and any(len(name) > delimited.LONG_NAME for name in columns):
-        got = f"no column {column!r}, and no names of columns on its first line, it seems: {delimited.listed(columns)}"
+    if _seems_headless(row.table, columns):
         fix += ", or write a first line with the names, or set --config.data.header=False if --keys lists this key"
+    got = _missing(row.table, column, columns)
     return UserError(row.table, got=got, expected=f"the column of config.{key}", fix=fix)
+
+
+def _seems_headless(table: str, columns: Collection[str]) -> bool:
+    """Returns whether the first line of a text file is probably a row, because a name of a column is long."""
+    return suffix_of(Path(table)) not in (*JSON, *COLUMNAR, TMX) and any(map(delimited.is_long, columns))
+
+
+def _missing(table: str, column: str, columns: Collection[str]) -> str:
+    what = "its first line, which seems to be no header" if _seems_headless(table, columns) else "its columns"
+    return f"no column {column!r}; {what}: {delimited.listed(columns)}"
 
 
 @functools.lru_cache

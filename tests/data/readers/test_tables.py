@@ -123,7 +123,8 @@ def test_a_table_without_a_header_is_detected():
     write("a.csv", f"1,{'An article. ' * 9}\n0,Another.\n")
     (row,) = tables.read_rows("a.csv", "data.source", True, "", BadRows("stop"))
     with pytest.raises(
-        UserError, match=r"^a\.csv: .* first line, it seems: '1', 'An .{37}\.\.\.'; .*data\.header=False"
+        UserError,
+        match=r"^a\.csv: .* first line, which seems to be no header: '1', 'An .{37}\.\.\.'; .*data\.header=False",
     ):
         tables.text_of(row, "text", "data.x")
 
