@@ -285,7 +285,7 @@ def _checked_fields(
     for key, hint in fields.items():
         if key not in values:
             expected = f"a value of type {_name(hint)}"
-            fix = f"set --config.{prefix}{key}=..."
+            fix = f"set --config.{prefix}{key}=VALUE"
             raise UserError(f"config key {prefix}{key}", got="no value", expected=expected, fix=fix)
     renamed = {key: dict(constraint.formerly) for cls in classes for key, constraint in constraints(cls).items()}
     values = {key: renamed.get(key, {}).get(str(value).lower(), value) for key, value in values.items()}

@@ -5,9 +5,11 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +20,55 @@ _CACHED_ABOVE = 2**24  # bytes: digests of larger files are cached
 PARTS = "parts"  # a folder for intermediate results; see `made_once`
 MANIFEST = "manifest.json"  # the last file of a folder that `made_once` makes
 _MIN_AGE = 2.0  # seconds; a digest of a younger file is not cached: its time may not show another change
+
+
+_JSON_TOKEN = re.compile(r'[{}]|"(?P<text>(?:[^"\\]|\\.)*)"(?P<is_key>\s*:)?')
+
+
+class RepeatedKeyError(ValueError):
+    """A JSON object has a key twice. The `json` module would keep the last value."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise RepeatedKeyError(f"the key {key!r} twice in an object")
+    return values
+
+
+JSON = json.JSONDecoder(object_pairs_hook=_unique)  # takes about a fifth longer than `json.loads`
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text, as `json.loads` does.
+
+    Raises:
+      json.JSONDecodeError: if the text is not valid JSON, or an object has a key twice.
+      UnicodeDecodeError: if the text is not in UTF-8, UTF-16 or UTF-32.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    try:
+        return JSON.decode(text)
+    except RepeatedKeyError as error:
+        raise json.JSONDecodeError(str(error), text, _repeated_key(text)) from None
+
+
+def _repeated_key(text: str) -> int:
+    """Returns the position of the first key that its object has already."""
+    objects: list[set[str]] = []  # the keys so far of the open objects
+    for token in _JSON_TOKEN.finditer(text):
+        if token[0] == "{":
+            objects.append(set())
+        elif token[0] == "}":
+            objects.pop()
+        elif token["is_key"]:
+            key = json.loads(f'"{token["text"]}"', strict=False)
+            if key in objects[-1]:
+                return token.start()
+            objects[-1].add(key)
+    return 0
 
 
 def cache_folder() -> Path:

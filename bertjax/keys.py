@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax import evaluations
-from bertjax.config import constraints, keys, readers
+from bertjax.config import constraints, defaults, keys, readers
 from bertjax.errors import UserError, did_you_mean
 from bertjax.experiments import find
 from bertjax.training.config import InferenceConfig, TrainingConfig
@@ -51,7 +51,7 @@ def of_config(config: Mapping[str, Any]) -> list[Key]:
     config_class = find(config["experiment"]).Config
     trains = "optimizer" in config
     classes = [config_class, TrainingConfig, evaluations.reader(config)] if trains else [config_class, InferenceConfig]
-    return list(_keys(config, classes, ""))
+    return list(_keys(config, classes, "", is_open=trains))
 
 
 def text(of_configs: Mapping[str, Sequence[Key]], pattern: str) -> str:
@@ -86,18 +86,26 @@ def _wrapped(words: str, indent: str) -> list[str]:
     return textwrap.wrap(words, _WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _keys(tree: Mapping[str, Any], classes: list[type], prefix: str) -> Iterator[Key]:
-    """Yields the keys of a subtree, which these dataclasses read."""
+def _keys(tree: Mapping[str, Any], classes: list[type], prefix: str, *, is_open: bool) -> Iterator[Key]:
+    """Yields the keys of a subtree, which these dataclasses read.
+
+    Args:
+      tree: the subtree.
+      classes: the dataclasses.
+      prefix: the dotted name of the subtree, with a dot at its end.
+      is_open: whether to include fields that the subtree lacks. Without training, those are keys of training.
+    """
     classes = [reader for cls in classes for reader in readers(cls)]
-    for key, value in tree.items():
+    for key, value in {**(defaults(*classes) if is_open else {}), **tree}.items():
         hints = [typing.get_type_hints(cls)[key] for cls in classes if key in _fields(cls)]
         if isinstance(value, Mapping):
             typed = [cls for hint in hints for cls in _of_subtree(hint, value)]
-            yield from _keys(value, typed, f"{prefix}{key}.")
+            yield from _keys(value, typed, f"{prefix}{key}.", is_open=is_open)
         else:
             meanings = [_attributes(cls)[key] for cls in classes if key in _attributes(cls)]
             limits = [constraints(cls)[key].expected for cls in classes if key in constraints(cls)]
-            yield Key(prefix + key, value, limits[0] if limits else "", meanings[0] if meanings else "")
+            default = None if isinstance(value, type) else value
+            yield Key(prefix + key, default, limits[0] if limits else "", meanings[0] if meanings else "")
 
 
 def _of_subtree(hint: Any, tree: Mapping[str, Any]) -> Iterator[type]:

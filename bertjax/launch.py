@@ -66,7 +66,7 @@ flags.DEFINE_string("checkpoint", "final", f"{_CHECKPOINTS} Default: final, whic
 flags.DEFINE_string("plot", "", "Draw the attention of predictions, or a plan, to a file: .svg or .png.")
 flags.DEFINE_multi_integer("plot_layers", None, "Layer to draw, from 0; negative from the last. Repeatable.")
 flags.DEFINE_multi_integer("plot_heads", None, "Head to draw, from 0. Repeatable.")
-_SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, with a variant after a colon.")
+_SWEEP = flags.DEFINE_string("sweep", None, "Sweep file or its name, with a variant after a colon.")
 _SET = flags.DEFINE_multi_string("set", [], "[ROW/]STAGE.KEY=VALUE: a config value. ROW and STAGE can be patterns (*).")
 _BACKEND = flags.DEFINE_string(
     "backend", "here", "Where runs start: here, workers, slurm or submitit_local. Default: here."
@@ -100,6 +100,9 @@ _OF_REQUEST = (
     *("workdir", "input", "output", "format", "columns", "checkpoint"),
     *("plot", "plot_layers", "plot_heads", "topology", "plan_search", "report", "profile"),
 )
+# Of config and sweep files: their folder, the function that they define, and the entry points of installed packages.
+_CONFIGS = "configs", "get_config", "bertjax.configs"
+_SWEEPS = "configs/sweeps", "get_sweep", "bertjax.sweeps"
 _OF_SWEEP = ("seeds", "backend", "workers", "slurm", "dry_run", "print_commands")
 
 
@@ -146,7 +149,8 @@ def _run(mode: str) -> int:
     from bertjax.tools import sweeps
 
     if _SWEEP.value is not None:
-        options = sweeps.Options(**of_sweep, spec=_SWEEP.value, sets=_SET.value)
+        file, colon, variant = _SWEEP.value.partition(":")
+        options = sweeps.Options(**of_sweep, spec=_path_of(file, *_SWEEPS) + colon + variant, sets=_SET.value)
         return sweeps.run(request, new_config, options, _load, find).value
     return sweeps.train_seeds(request, new_config, find, _SEEDS.value, tuple(request.overrides)).value
 
@@ -162,15 +166,15 @@ def _help() -> str:
     helps |= {"help": "Print this help.", "helpfull": "Print all flags, those of libraries included."}
     groups = {title: {name: helps[name] for name in names} for title, names in GROUPS.items()}
     experiments = []
-    for name in _files("configs", "get_config"):
+    for name in _files(*_CONFIGS):
         module = importlib.import_module(f"bertjax.configs.{name}")
         experiments.append(usage.Experiment(name, str(module.__doc__).partition("\n")[0], module.VARIANTS))
     is_installed = Path(sys.argv[0]).suffix != ".py"
     commands = str(__doc__).replace("python launch.py", "bertjax") if is_installed else str(__doc__)
-    return usage.text(commands, experiments, sizes, _files("configs/sweeps", "get_sweep"), groups)
+    return usage.text(commands, experiments, sizes, _files(*_SWEEPS), groups)
 
 
-def _files(folder: str, function: str) -> list[str]:
+def _files(folder: str, function: str, group: str) -> list[str]:
     """Returns the names of the files in a folder beside this file that define a function."""
     paths = sorted(Path(__file__).parent.glob(f"{folder}/*.py"))
     return [path.stem for path in paths if f"\ndef {function}(" in path.read_text()]
@@ -251,22 +255,22 @@ def _keys(pattern: str) -> str:
 
     if _CONFIG.value is not None:
         return keys.text({"": keys.of_config(_CONFIG.value.to_dict())}, pattern)
-    return keys.text({name: keys.of_file(name) for name in _files("configs", "get_config")}, pattern)
+    return keys.text({name: keys.of_file(name) for name in _files(*_CONFIGS)}, pattern)
 
 
 def _with_packaged_config(argv: list[str]) -> list[str]:
     """Returns the arguments, with the path of a config file that is named as in this package or by an entry point."""
     file = re.compile(r"(?<=\0)(--?config[=\0])([^:\0]+)")
-    return file.sub(lambda match: match[1] + _config_path(match[2]), "\0".join(argv)).split("\0")
+    return file.sub(lambda match: match[1] + _path_of(match[2], *_CONFIGS), "\0".join(argv)).split("\0")
 
 
-def _config_path(written: str) -> str:
-    """Returns the path of a config file, which may be named as in `configs/` or by an installed package."""
-    if not written.isidentifier() or Path(written).exists():
+def _path_of(written: str, folder: str, function: str, group: str) -> str:
+    """Returns the path of a config or sweep file, which may be named as in its folder or by an installed package."""
+    if not re.fullmatch(r"[\w-]+", written) or Path(written).exists():
         return with_packaged(written)
-    if written in _files("configs", "get_config"):
-        return with_packaged(f"configs/{written}.py")
-    entry = registered("bertjax.configs").get(written)
+    if written in _files(folder, function, group):
+        return with_packaged(f"{folder}/{written}.py")
+    entry = registered(group).get(written)
     return str(importlib.import_module(entry.module).__file__) if entry else written
 
 
@@ -293,7 +297,11 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     if isinstance(error, OSError):
         got = str(error).rpartition("] ")[2]
         name = Path(got.partition(": ")[2].strip("'")).stem
-        fix = did_you_mean(name, _files("configs", "get_config"), "correct the path", form="configs/{}.py")
+        fix = "correct the path"
+        if name in registered("bertjax.experiments"):
+            fix = "register its config file in the entry-point group bertjax.configs"
+        fix = did_you_mean(name, registered("bertjax.configs"), fix)
+        fix = did_you_mean(name, _files(*_CONFIGS), fix, form="configs/{}.py")
         return UserError("--config", got=got, expected="a config file, such as configs/classification.py", fix=fix)
     if isinstance(error, KeyError | TypeError) and (unknown := _unknown_subtree(argv)):
         return unknown

@@ -37,7 +37,7 @@ def truncate(text: str, count: int) -> str:
 
 
 def without_punctuation(text: str, *, joins: bool) -> list[str]:
-    """The words of a text without punctuation, for comparison: letters, their marks, and digits.
+    """The words of a text without punctuation, for comparison: composed letters, their marks, and digits.
 
     Args:
       text: the text. Its case is kept.
@@ -46,7 +46,16 @@ def without_punctuation(text: str, *, joins: bool) -> list[str]:
     >>> without_punctuation("a well-known café.", joins=True), without_punctuation("a well-known café.", joins=False)
     (['a', 'wellknown', 'café'], ['a', 'well', 'known', 'café'])
     """
-    return split(text.translate(_table("" if joins else " ")))
+    return split(composed(text).translate(_table("" if joins else " ")))
+
+
+def composed(text: str) -> str:
+    """The text in Unicode normalization form C. Texts that look equal, such as file names of macOS, are then equal.
+
+    >>> len("e\u0301"), composed("e\u0301")
+    (2, 'é')
+    """
+    return unicodedata.normalize("NFC", text)
 
 
 def ascii_share(texts: Iterable[str]) -> float:

@@ -35,12 +35,11 @@ from bertjax.configs.sizes import SIZES
 from bertjax.errors import UserError
 
 TASKS = (*glue.TASKS, "mnli_mismatched")
-# The last metric of a task selects its best checkpoint.
+# Tasks whose metrics differ from those of their objective. The last metric selects the best checkpoint.
 _METRICS = {
     "cola": ("matthews_correlation",),
     "mrpc": ("accuracy", "f1"),
     "qqp": ("accuracy", "f1"),
-    "stsb": ("pearson", "spearman"),
 }
 # Keys of `data` that read the published files of multi-label tasks.
 _MULTI_LABEL = {
@@ -64,8 +63,9 @@ def get_config(variant: str = "") -> ConfigDict:
         raise UserError("variant", got=repr(variant), expected=expected, fix=fix)
     config = parts.fine_tuning("classification", size)
     config.objective = "multi_label" if task in _MULTI_LABEL else "regression" if task == "stsb" else "classification"
-    config.metrics = ("micro_f1", "macro_f1") if task in _MULTI_LABEL else _METRICS.get(task, ("accuracy",))
-    config.checkpoint.best_metric = f"valid/{config.metrics[-1]}"
+    if task in _METRICS:
+        config.metrics = _METRICS[task]
+    parts.unset(config.checkpoint, ["best_metric"])  # default: the last metric
     if task in _MULTI_LABEL:
         config.data.update(_MULTI_LABEL[task])
     elif task:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Flat, above, always, each, one_of
+from bertjax.config import Flat, above, always, choice, each, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs import labeled_text
 from bertjax.data.codecs.label_sets import LabelSetsConfig, flags_of
@@ -59,22 +59,22 @@ class Config(fine_tuning.ClassWeightsConfig):
       class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each. In multi_label
         they are `pos_weight` of torch's BCEWithLogitsLoss.
       metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
-        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1".
+        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1". Default:
+        "accuracy"; in regression both correlations, in multi_label both F1. The last one is the default of
+        `checkpoint.best_metric`.
       threshold: in multi_label, the lowest probability of a class that is predicted.
     """
 
     model: fine_tuning.ClassifierConfig
     data: DataConfig
     objective: Annotated[str, one_of(*OBJECTIVES)] = always("classification")
-    metrics: Annotated[tuple[str, ...], each(one_of(*dict.fromkeys((*glue.METRICS, *glue.MULTI_LABEL))))] = always(
-        ("accuracy",)
-    )
+    metrics: Annotated[tuple[str, ...], each(one_of(*dict.fromkeys((*glue.METRICS, *glue.MULTI_LABEL))))] = always(None)
     threshold: Annotated[float, above(0, below=1)] = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         allowed = self.definition.metrics
-        fix = "set --config.metrics, or correct --config.objective"
+        fix = "omit --config.metrics, or correct --config.objective"
         for metric in self.metrics:
             got = f"{metric} with objective={self.objective}"
             expected = f"{', '.join(allowed)} for {self.objective}"
@@ -133,13 +133,19 @@ FREE_AFTER_TRAINING = (
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """Fills in what `init_from` determines. This includes the classes if there are no training rows.
+    """Fills in the metrics, and what `init_from` determines. This includes the classes if there are no training rows.
 
     Raises:
       UserError: if config keys contradict each other or the model in `init_from`.
     """
     config = completion.bert(config, published, seq_len=128)
     data = config["data"]
+    objective = OBJECTIVES[choice(config["objective"], tuple(OBJECTIVES), "objective")]
+    metrics = objective.default_metrics if config["metrics"] is None else config["metrics"]
+    checkpoint = config["checkpoint"]
+    if checkpoint["best_metric"] is None:
+        checkpoint = {**checkpoint, "best_metric": f"valid/{metrics[-1]}" if metrics else ""}
+    config = {**config, "metrics": metrics, "checkpoint": checkpoint}
     if published and not data.get("source"):
         classes = _known_classes(config, published)
         config = {**config, "data": {**data, "labels": data.get("labels") or classes}}
@@ -156,8 +162,8 @@ def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str
             f"config key init_from={config['init_from']}",
             got="a model with one output: for regression, ranking or multiple choice",
             expected="a classifier",
-            fix="set --config.objective=regression and its --config.metrics, use configs/reranker.py or "
-            "configs/multiple_choice.py, or name another folder",
+            fix="set --config.objective=regression, use configs/reranker.py or configs/multiple_choice.py, or name "
+            "another folder",
         )
     if not pretrained.is_alike(published, problem == "multi_label"):
         raise UserError(
@@ -222,6 +228,7 @@ class Data(fine_tuning.FineTuningData[Config, LabeledText]):
             return _class_names(self.read.facts, data.rows.flags, classes)
         if not config.is_multi_label:
             labeled_text.check_hidden(self.read.facts, classes)
+            labeled_text.check_decimals(self.read.facts, classes)
         order = tables.class_names(data.source, "data.source", data.label_column)
         return _class_names(self.read.facts, order, classes)
 

@@ -301,7 +301,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         if self._config.model.feature_layers:
             got = "a tagger on the features of a frozen BERT"
             expected = "a tagger that transformers supports: model.feature_layers=() and model.lstm_size=0"
-            fix = "predict with the run instead, --mode=predict --workdir=..."
+            fix = "predict with the run instead, --mode=predict --workdir=RUN"
             raise UserError("--mode=export", got=got, expected=expected, fix=fix)
         super().export(params, folder)
 

@@ -8,7 +8,7 @@ from tests.tiny import check_message as check
 from tests.tiny import run_on_one as run
 
 VALUES = {"batch_size": 8, "data.seq_len": 16, "data.valid_fraction": 0.3, **sizes(1, 16, 2, 16, 16)}
-NUMBERS = {"objective": "regression", "metrics": "('pearson',)", "checkpoint__best_metric": "valid/pearson"}
+NUMBERS = {"objective": "regression"}
 GOOD = "sentence\tlabel\na cat .\tyes\na dog .\tno\n"
 
 
@@ -71,7 +71,7 @@ def test_a_label_that_the_config_does_not_have(train, home):
         ({"class_weights": "(0.0, 0.0)"}, "class_weights", r"\(0.0, 0.0\)", "not all of them 0", "in that order"),
         ({"class_weights": "(1.0, 1e999)"}, "class_weights", "inf", "a number of 0 or more", "in that order"),
         ({"metrics": "('pearson',)"}, "metrics", "pearson with objective=class", "f1, macro_f1", "--config.metrics"),
-        ({"metrics": "()"}, "best_metric", "'valid/accuracy'", "valid/loss, or empty", "one of these"),
+        ({"metrics": "()"}, "checkpoint.final", "no checkpoint.best_metric", "defines the best", "best_metric"),
         ({"checkpoint__best_metric": "valid/f1"}, "best_metric", "'valid/f1'", "valid/accuracy, valid/loss", "mean"),
         ({"data__labels": "('yes',)"}, "data.labels", "yes", "two or more", "omit it"),
         ({"data__labels": "('yes', 'no', 'yes')"}, "data.labels", "yes, no, yes", "more different", "omit it"),

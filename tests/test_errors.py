@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax import contract, experiments, loading
+from bertjax import contract, experiments, launch, loading
 from bertjax.config import (
     Composed,
     Constrained,
@@ -372,12 +372,12 @@ def test_an_experiment_that_lacks_a_name(names, message):
         experiments.check(module)
 
 
-def write_package(folder, name, entries):
-    """Writes the metadata of an installed package that registers experiments."""
+def write_package(folder, name, entries, group="bertjax.experiments"):
+    """Writes the metadata of an installed package that registers entries in a group."""
     metadata = folder / f"{name}-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[bertjax.experiments]\n{entries}\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{entries}\n")
 
 
 def test_installed_packages_register_experiments(tmp_path, monkeypatch):
@@ -395,3 +395,15 @@ def test_installed_packages_register_experiments(tmp_path, monkeypatch):
     write_package(tmp_path, "two", "mine = json")
     with pytest.raises(UserError, match=r"^entry point mine of bertjax\.experiments: got .* and .*; .* Fix: uninstall"):
         experiments.find("mine")
+
+
+@pytest.mark.parametrize("kind", [launch._CONFIGS, launch._SWEEPS])
+def test_config_and_sweep_files_have_names(tmp_path, monkeypatch, kind):
+    folder, function, group = kind
+    monkeypatch.syspath_prepend(tmp_path)
+    write_package(tmp_path, "one", f"my-file = my_{function}", group)
+    (tmp_path / f"my_{function}.py").touch()
+    assert launch._path_of("my-file", *kind) == str(tmp_path / f"my_{function}.py")
+    monkeypatch.chdir(tmp_path)
+    name = launch._files(*kind)[0]
+    assert launch._path_of(name, *kind).endswith(f"bertjax/{folder}/{name}.py")

@@ -38,7 +38,7 @@ LAYERS = {
     "bertjax/tools/planning/": "BASE tools.planning contract training",
     "bertjax/training/": "BASE training contract distributed meshes runs",
     "bertjax/runs/": "BASE runs distributed",
-    "bertjax/tools/reporting/": "BASE tools.reporting runs.early_stopping runs.goodput",
+    "bertjax/tools/reporting/": "BASE tools.reporting scoring.paired runs.early_stopping runs.goodput",
     "bertjax/tasks/": "BASE tasks contract models data decoding scoring interop",
     "bertjax/decoding/": "BASE decoding models.decoder",
     "bertjax/scoring/": "BASE scoring data.codecs.tagging.tag_schemes",

@@ -6,7 +6,7 @@ these names, so this module does not depend on any format.
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,10 +153,7 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, is_tied: bool =
     for original, array in tensors.items():
         if original.endswith("position_ids"):
             continue
-        name = re.sub(r"^(?=(embeddings|encoder|pooler)\.)", "bert.", original)
-        name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-        name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-        name = name if name == _OUTPUT and not is_tied else _ALIASES.get(name, name)
+        name = canonical_name(original, is_tied=is_tied)
         array = as_float32(array, f"{source}: {original}")
         if name in result and not np.array_equal(result[name], array):
             refuse(f"{source}: {original}", "other values", f"the values of {name}, the same parameter")
@@ -164,13 +161,27 @@ def canonical(tensors: Mapping[str, np.ndarray], source: str, *, is_tied: bool =
     return result
 
 
-def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> tuple[dict[str, Any], Report]:
+def canonical_name(name: str, *, is_tied: bool) -> str:
+    """Returns the name that `canonical` gives a tensor."""
+    name = re.sub(r"^(?=(embeddings|encoder|pooler)\.)", "bert.", name)
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    return name if name == _OUTPUT and not is_tied else _ALIASES.get(name, name)
+
+
+def assemble(
+    tensors: Mapping[str, np.ndarray],
+    like: Mapping[str, Any],
+    source: str,
+    stored_names: Callable[[], Mapping[str, str]] = dict,
+) -> tuple[dict[str, Any], Report]:
     """Converts tensors to parameters: nested dicts of numpy arrays.
 
     Args:
       tensors: tensors with `canonical` names.
       like: the wanted parameters, or their shapes: of `Bert` itself, or of a model with a BERT named `bert`.
       source: the file or folder, for messages.
+      stored_names: returns the names in the file of the tensors that have another name there, for messages.
     Returns:
       the parameters without the missing modules, and the report of missing modules and unused tensors.
     Raises:
@@ -185,12 +196,14 @@ def assemble(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source:
         path: take(unused, slot, source) for path, slot in slots.items() if not any(_is_in(path, m) for m in missing)
     }
     unknown = sorted(name for name in unused if not _is_of_unused_head(name, slots))
+    stored = stored_names() if unused else {}
     if unknown:
+        unknown = [stored.get(name, name) for name in unknown]
         got = f"{len(unknown)} unknown: " + ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
         fix = "use a BERT with one of the known heads"
         raise UserError(f"{source}: tensors", got=got, expected="only tensors of BERT", fix=fix)
     if unused:
-        modules = ", ".join(sorted({name.rpartition(".")[0] for name in unused}))
+        modules = ", ".join(sorted({re.sub(r"[./][^./]+$", "", stored.get(name, name)) for name in unused}))
         _log.info("%s: %d tensors of other heads are not used: %s", source, len(unused), modules)
     if _is_bare(like):
         params = {path.removeprefix("bert/"): array for path, array in params.items()}

@@ -21,7 +21,15 @@ from safetensors.numpy import save_file
 from bertjax.errors import UserError
 from bertjax.files import completed
 from bertjax.interop import families, json_files
-from bertjax.interop.bert_tensors import Report, assemble, canonical, disassemble, heads_of, refuse
+from bertjax.interop.bert_tensors import (
+    Report,
+    assemble,
+    canonical,
+    canonical_name,
+    disassemble,
+    heads_of,
+    refuse,
+)
 from bertjax.interop.families.family import Family, offset_positions
 from bertjax.models.bert import HeadConfig
 
@@ -113,12 +121,30 @@ def load(
         embeddings differ from the input's.
     """
     folder = model_folder(folder)
-    tensors = read_tensors(folder)
     source = str(folder)
-    tensors = families.find(family).to_canonical(tensors, like, architecture, source)
+    stored = read_tensors(folder)
+    shapes = {name: array.shape for name, array in stored.items()}
+
+    def convert(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return families.find(family).to_canonical(tensors, like, architecture, source)
+
     is_tied = "masked_lm" in like and "output_embeddings" not in like["masked_lm"]
-    tensors = canonical(tensors, source, is_tied=is_tied)
-    return assemble(offset_positions(tensors, -first_position), like, source)
+    tensors = canonical(convert(stored), source, is_tied=is_tied)
+    del stored  # the weights may take much memory
+    tensors = offset_positions(tensors, -first_position)
+    return assemble(tensors, like, source, lambda: _stored_names(convert, shapes, is_tied))
+
+
+def _stored_names(
+    convert: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    shapes: Mapping[str, tuple[int, ...]],
+    is_tied: bool,
+) -> dict[str, str]:
+    """Returns the name in a folder of each converted tensor, from the conversion of arrays that hold their numbers."""
+    names = dict(enumerate(shapes, start=2))  # a conversion may add tensors of zeros and ones
+    numbers = {name: np.broadcast_to(np.float32(number), shapes[name]) for number, name in names.items()}
+    converted = {name: int(array.flat[0]) for name, array in convert(numbers).items() if array.size}
+    return {canonical_name(name, is_tied=is_tied): names[number] for name, number in converted.items() if number > 1}
 
 
 def save(

@@ -1,11 +1,11 @@
 """Reads the JSON files of published weights, and defines the sizes and activations that all of them have."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.files import parse_json
 from bertjax.interop.formats.reading import shown
 
 # Field of BertConfig: its key in bert_config.json and config.json, and its type.
@@ -38,7 +38,7 @@ def read_json(path: Path, kind: type) -> Any:
     """Returns the content of a JSON file, a dict or a list. Raises UserError if it is unreadable or of another kind."""
     fix = "download or export the file again"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}", got=shown(error), expected="a readable JSON file", fix=fix) from error
     if not isinstance(values, kind):

@@ -19,7 +19,7 @@ from flax import traverse_util
 
 from bertjax import distributed, files
 from bertjax.errors import UserError
-from bertjax.files import completed
+from bertjax.files import completed, parse_json
 from bertjax.runs.checkpoints import has_checkpoint
 
 # Keys that may change when a run resumes, because they do not change the updates.
@@ -82,7 +82,10 @@ _ADDED_LATER = {
 # Those that an experiment always had.
 _NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
 # Keys that once had a default. Now they follow from other keys or from the rows unless they are set.
-_NOW_UNSET = ("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions")
+_NOW_UNSET = (
+    *("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions"),
+    *("metrics", "checkpoint.best_metric"),
+)
 # Keys of evaluations that a run keeps unless the command line sets them. They are None in runs that are older.
 _KEPT = ("data.valid_seed",)
 _COMPARED_BY_CONTENT = tuple(
@@ -314,7 +317,7 @@ def load_config(workdir: Path) -> dict[str, Any]:
     """Reads a run's config. Raises UserError if the folder is not a run."""
     path = workdir / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = parse_json(path.read_text())
         if not isinstance(config, dict):
             raise ValueError(f"a JSON {type(config).__name__}")
         return config

@@ -34,12 +34,14 @@ class Objective(abc.ABC):
       problem: the key of `huggingface.PROBLEM_TYPES`.
       min_classes: the fewest classes; 0 if labels are numbers.
       metrics: the validation metrics that a config may name.
+      default_metrics: those of a config that names none; the last one selects the best checkpoint.
       dtype: the type of targets.
     """
 
     problem: str = "classification"
     min_classes: int = 2
     metrics: tuple[str, ...] = tuple(name for name in glue.METRICS if name not in _CORRELATIONS)
+    default_metrics: tuple[str, ...] = ("accuracy",)
     dtype: Any = np.int32
 
     def codec(self, rows: LabelSetsConfig, tokenizer: EncoderTokenizer, seq_len: int) -> LabeledTextCodec:
@@ -119,6 +121,7 @@ class MultiLabel(Objective):
     problem = "multi_label"
     min_classes = 1
     metrics = glue.MULTI_LABEL
+    default_metrics = ("micro_f1", "macro_f1")
     dtype = bool
 
     def codec(self, rows: LabelSetsConfig, tokenizer: EncoderTokenizer, seq_len: int) -> LabeledTextCodec:
@@ -169,6 +172,7 @@ class Regression(Objective):
     problem = "regression"
     min_classes = 0
     metrics = _CORRELATIONS
+    default_metrics = _CORRELATIONS
     dtype = np.float32
 
     def codec(self, rows: LabelSetsConfig, tokenizer: EncoderTokenizer, seq_len: int) -> LabeledTextCodec:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from bertjax import keys
+from bertjax.configs import classification
 from bertjax.runs import run_folder
 from docs import build_keys
 from tests import tiny
@@ -35,6 +36,13 @@ def test_the_allowed_values_are_those_that_construction_checks():
     assert OF["bert_pretraining", "seed"].allowed == "at least 0 and below 4294967296"
     assert OF["translation", "model.attention"].allowed == "one of none, additive, dot, general"
     assert OF["bert_pretraining", "data.vocab_size"].allowed == ""
+
+
+def test_a_field_without_a_line_in_the_config_file_is_a_key():
+    config = classification.get_config().to_dict()
+    del config["class_weights"], config["optimizer"]["clip_norm"]
+    listed = {key.name: key.default for key in keys.of_config(config)}
+    assert listed["class_weights"] == () and "optimizer.clip_norm" in listed
 
 
 def entry(name):

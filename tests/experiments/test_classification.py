@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import bertjax
+from bertjax.errors import UserError
 from bertjax.experiments import classification
 from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.interop.published import open_weights
@@ -223,10 +224,13 @@ def test_a_multi_label_classifier_is_an_encoder_for_the_training_of_others(tmp_p
 
 
 def test_a_regression_model_has_no_classes(tmp_path):
-    numbers = {"objective": "regression", "metrics": ("pearson",), "checkpoint.best_metric": "valid/pearson"}
     rows = tiny.write_table(tmp_path)
-    Path(rows["data.source"]).write_text("sentence\tlabel\n" + "a cat .\t1\na dog .\t2\n" * 9)
-    task, *_ = ready_of({**rows, **numbers}, tmp_path)
+    Path(rows["data.source"]).write_text("sentence\tlabel\n" + "a cat .\t1.5\na dog .\t2\n" * 9)
+    with pytest.raises(UserError, match=r"tsv:\d+: got 2 different numbers as labels, such as 1\.5; .*=regression"):
+        ready_of(rows, tmp_path)
+    task, _, settings, _ = ready_of({**rows, "objective": "regression"}, tmp_path)
+    assert task.score_names() == ("pearson", "spearman", "loss")
+    assert settings.checkpoint.best_metric == "valid/spearman"
     task.export(random_params(task.init), tmp_path / "exported")
     assert json.loads((tmp_path / "exported" / "config.json").read_text())["problem_type"] == "regression"
     told = published(tmp_path / "exported", "predict", **{"data.seq_len": 16}).error
@@ -279,7 +283,6 @@ def test_regression(tmp_path):
     values = {**SMALL, **tiny.write_table(tmp_path), "objective": "regression", "num_epochs": 10.0}
     Path(values["data.source"]).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     values |= {**commands.NO_DROPOUT, "model.classifier_dropout": 0.0, "optimizer.learning_rate": 5e-3}
-    values |= {"metrics": "('pearson', 'spearman')", "checkpoint.best_metric": "valid/spearman"}
     workdir, _ = trained("classification.py:tiny", tmp_path, values)
     metrics = lines_of(workdir / "metrics.jsonl")
     assert metrics[-1]["valid/pearson"] > 0.9 and metrics[-1]["valid/spearman"] > 0.9

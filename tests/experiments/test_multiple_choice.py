@@ -164,7 +164,7 @@ def test_a_table_without_the_start_column_is_reported(tmp_path):
     """The error is also raised if bad rows are skipped, because all rows would be bad."""
     task, *_ = ready(tmp_path, **{"data.on_bad_row": "skip"})
     (tmp_path / "in.csv").write_text("sent1,ending0,ending1,ending2,ending3\nq,a,b,c,d\n")
-    with pytest.raises(UserError, match=r"without column 'sent2'.*set --config\.data\..*start_column"):
+    with pytest.raises(UserError, match=r"no column 'sent2'.*set --config\.data\..*start_column"):
         list(task.examples_of(str(tmp_path / "in.csv")))
 
 

@@ -189,3 +189,19 @@ def test_an_export_to_mpnet_needs_its_id_of_padding(tmp_path):
     params = {"bert": published.params(config)}
     with pytest.raises(UserError, match="id of padding in the vocabulary: got 0; expected 1, as in MPNet"):
         huggingface.save(tmp_path, params, config, "BertModel", family="mpnet")
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (published.write_huggingface, "pooler.dense"),
+        (lambda folder: published.GOOGLE, "bert/pooler/dense, cls/"),
+    ],
+)
+def test_tensors_without_use_have_their_names_in_the_folder(tmp_path, caplog, make, names):
+    weights = open_weights(make(tmp_path / "model"))
+    config = build(HeadConfig, {**dataclasses.asdict(published.CONFIG), **weights.model}, "model")
+    params = published.params(config)
+    with caplog.at_level(logging.INFO):
+        weights.load({"bert": {name: tree for name, tree in params.items() if name != "pooler"}})
+    assert f"tensors of other heads are not used: {names}" in caplog.text

@@ -280,7 +280,10 @@ class Zeros(inference.Inference):
 
 
 OTHERS = {
-    "choices": ("multiple_choice", {"data.context_column": "a", "data.choice_columns": ("b", "more.b")}),
+    "choices": (
+        "multiple_choice",
+        {"data.context_column": "a", "data.start_column": "", "data.choice_columns": ("b", "more.b")},
+    ),
     "vectors": ("embeddings", {"data.text_columns": ("a", "b")}),
     "ranks": ("reranker", {"data.text_columns": ("a", "b")}),
 }
@@ -346,7 +349,7 @@ def test_other_files_are_read_by_line(home, tmp_path, name):
     if name in ("masks", "replaced", "pairs", "features", "scores"):  # tabs separate the texts of a line
         assert task.examples_of(str(tmp_path / "in.tsv")) is None
         return
-    with pytest.raises(UserError, match=r"a row without column 'a'.*rename a file of plain lines to \.txt"):
+    with pytest.raises(UserError, match=r"no column 'a'.*rename a file of plain lines to \.txt"):
         list(task.examples_of(str(tmp_path / "in.tsv")))
 
 

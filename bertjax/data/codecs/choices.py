@@ -11,6 +11,7 @@ from bertjax.config import always, at_least
 from bertjax.data.codecs.codec import Encoded, TableCodec, TrainingRows, encoded_texts
 from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, value_of
+from bertjax.words import composed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ class ChoiceCodec(TableCodec[Choices]):
 
     def labeled(self, row: Row) -> Choices:
         example = self.parse_row(row)
-        label = str(value_of(row, self.config.label_column, "data.label_column")).strip()
+        label = composed(str(value_of(row, self.config.label_column, "data.label_column")).strip())
         if label not in example.choices or len(example.choices) > self.config.num_choices:
             got = f"{len(example.choices)} choices, and {label!r} in column {self.config.label_column!r}"
             expected = f"at most {self.config.num_choices} (data.num_choices), and one of {', '.join(example.choices)}"
@@ -120,5 +121,5 @@ def _by_label(choices: Any) -> dict[str, Any]:
         return {}
     objects = [(choice.get("label"), choice.get("text")) for choice in choices if isinstance(choice, Mapping)]
     labeled = objects or enumerate(choices)
-    texts = {str(label).strip(): text for label, text in labeled if label is not None}
+    texts = {composed(str(label).strip()): text for label, text in labeled if label is not None}
     return texts if len(texts) == len(choices) else {}

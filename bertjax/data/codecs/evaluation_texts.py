@@ -11,6 +11,7 @@ from bertjax.data.readers import beir, tables
 from bertjax.data.readers.beir import Collection
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError
 from bertjax.data.readers.tables import Row
+from bertjax.words import composed
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Sources:
 
     def _pair(self, row: Row) -> tuple[str, str]:
         query, document = (tables.text_of(row, name, "data.text_columns") for name in self._config.text_columns)
-        if query == document:
+        if composed(query) == composed(document):
             raise RowError(row.where, "the same text in both columns", "a query and another text")
         return query, document
 

@@ -17,9 +17,11 @@ from bertjax.data.readers.tables import Row, TableConfig, key_of, value_of
 from bertjax.data.rows.stored import Numbering, Ragged
 from bertjax.data.splits import TRAIN, VALID
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 Label = str | float | Sequence[str]  # the name of a class, a number, or the names of the classes of a row
 LABEL_KEY = "data.label_column"
+_SHOWN_DECIMALS = 5
 _CLASS = "the name or number of a class"
 TextColumns = Annotated[
     tuple[str, ...],
@@ -244,16 +246,40 @@ def check_hidden(facts: Mapping[str, Any], model_classes: Sequence[str]) -> None
     )
 
 
-def with_default_name(name: str, labels: Sequence[str]) -> str:
-    """Returns LABEL_0 for the class "0", and so on, if the classes of the model have these names.
+def check_decimals(facts: Mapping[str, Any], model_classes: Sequence[str]) -> None:
+    """Raises UserError if the classes are numbers with fractions, which are scores rather than names of classes.
 
-    These are the default names of transformers; files have the numbers.
+    Args:
+      facts: the facts of `LabelSurvey`.
+      model_classes: the classes of the model in `init_from`, which may be such numbers.
+    """
+    counts = facts["classes"][TRAIN]
+    numbers = {name: finite_number(name) for name in counts}
+    decimals = [name for name, number in numbers.items() if number is not None and number % 1]
+    if None in numbers.values() or not decimals or counts.keys() <= set(model_classes):
+        return
+    raise UserError(
+        facts["first"][TRAIN][decimals[0]],
+        got=f"{len(counts):,} different numbers as labels, such as {', '.join(decimals[:_SHOWN_DECIMALS])}",
+        expected="names or whole numbers of classes",
+        fix="set --config.objective=regression to predict numbers or, if these are classes, set --config.data.labels "
+        "to all of them",
+    )
+
+
+def with_default_name(name: str, labels: Sequence[str]) -> str:
+    """Returns the class of the model that a file names: LABEL_0 for "0", and so on, if its classes have these names.
+
+    These are the default names of transformers; files have the numbers. The class of a model may have another Unicode
+    normalization form than the name.
 
     >>> with_default_name("1", ("LABEL_0", "LABEL_1"))
     'LABEL_1'
     """
     has_default_names = all(label == f"LABEL_{number}" for number, label in enumerate(labels))
-    return f"LABEL_{name}" if has_default_names and f"LABEL_{name}" in labels else name
+    if has_default_names and f"LABEL_{name}" in labels:
+        return f"LABEL_{name}"
+    return name if name in labels else next((label for label in labels if composed(label) == composed(name)), name)
 
 
 def check_labels(facts: Mapping[str, Any], labels: Sequence[str]) -> None:
@@ -293,7 +319,7 @@ def class_name(value: object, where: str, column: str) -> str:
     if not isinstance(name, str):
         got = "no label" if value is None else type(value).__name__
         raise RowError(where, f"{got} in column {column!r}", _CLASS)
-    if not (name := name.strip()):
+    if not (name := composed(name.strip())):
         raise RowError(where, f"an empty label in column {column!r}", _CLASS)
     return name
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.codecs.codec import NO_LIMITS, Columns, Encoded, ParsedCodec, check_texts
-from bertjax.data.readers import tables
+from bertjax.data.readers import delimited, tables
 from bertjax.data.readers.kinds import TABLES, kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.data.rows.stored import Row, fields_of
@@ -175,7 +175,7 @@ def read(
 def _rows(path: Path, key: str, column_sets: Sequence[Sequence[str]], bad_rows: BadRows) -> Iterator[tables.Row]:
     """The rows of a table; those of a file of lines have the columns of the sentences."""
     kind = kind_of(path, key, TABLES, "a good and a bad sentence per line, separated by a tab")
-    if kind and (kind != ".tsv" or any(set(names[:2]) <= set(tables.first_fields(path)) for names in column_sets)):
+    if kind and (kind != ".tsv" or any(set(names[:2]) <= set(delimited.first_fields(path)) for names in column_sets)):
         return tables.read_file(path, True, bad_rows)
     lines = (line for line in read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
 

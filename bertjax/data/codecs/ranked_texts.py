@@ -10,6 +10,7 @@ from bertjax.data.codecs.codec import Encoded, TrainingRows, encoded_texts, limi
 from bertjax.data.codecs.related_texts import QueriesCodec, RelatedTexts
 from bertjax.data.readers.lines import RowError
 from bertjax.data.readers.tables import Row, key_of
+from bertjax.words import composed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RankedTextsCodec(QueriesCodec):
         if len(texts) < 3 and (self.compares or not column):
             raise RowError(row.where, "a row without negatives", "one negative or more", "add one or delete the row")
         if not column:
-            if texts[1] in texts[2:]:
+            if composed(texts[1]) in map(composed, texts[2:]):
                 raise RowError(row.where, "a negative that is equal to the positive", "other texts", "delete it")
             return RelatedTexts(texts, [1.0, *[0.0] * (len(texts) - 2)], None)
         scores = self.read_teacher(row, len(texts) - 1)

@@ -16,6 +16,7 @@ from bertjax.data.readers.lines import RowError, check_text
 from bertjax.data.readers.tables import Row, TableConfig, key_of, label_of, value_of
 from bertjax.data.splits import TRAIN
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 _SEVERAL = Constraint("one or more different columns", lambda names: names and len(set(names)) == len(names))
 
@@ -203,7 +204,8 @@ class RelatedTextsCodec(QueriesCodec):
 
 def _number(name: str) -> int:
     """A number of 64 bits that identifies a text. Among a billion texts, two share one with a probability of 3 %."""
-    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
+    content = composed(name).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), signed=True)
 
 
 class _Survey(Survey[RelatedTexts]):

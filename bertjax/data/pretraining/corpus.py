@@ -272,7 +272,8 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
 def _splitters(lines: str) -> list[str]:
     """Returns the names of the current sentence splitter and of earlier ones whose results are still valid."""
     nltk = f"nltk {metadata.version('nltk')}"
-    return [f"{nltk}, quotations within sentences", nltk] if lines == "paragraph" else ["none"]
+    quotations = f"{nltk}, quotations within sentences"
+    return [f"{quotations}, British titles", quotations, nltk] if lines == "paragraph" else ["none"]
 
 
 def _digest(parts: Mapping[str, Any]) -> Fingerprint:

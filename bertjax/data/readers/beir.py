@@ -1,7 +1,8 @@
 """Reads test collections in BEIR's form (Thakur et al. 2021): documents, queries, and which documents are relevant.
 
 A folder has `corpus.jsonl` (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and tables `qrels/*.tsv` with the
-columns `query-id`, `corpus-id` and `score`. Files may be gzipped.
+columns `query-id`, `corpus-id` and `score`, or judgments in TREC's form: lines of a query, an unused field, a document
+and a score, separated by white space. Files may be gzipped.
 """
 
 import itertools
@@ -11,13 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.data.readers import lines, tables
-from bertjax.data.readers.lines import BadRows, RowError
+from bertjax.data.readers import delimited, lines, tables
+from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError, did_you_mean
+from bertjax.words import composed
 
 _log = logging.getLogger(__name__)
 _COLUMNS = ("query-id", "corpus-id", "score")
+_TREC_FIELDS = 4
 
 
 class Collection(NamedTuple):
@@ -101,9 +104,9 @@ class Folder:
         bad_rows = BadRows(self._on_bad_row)
         queries = dict(self._rows(queries_file, bad_rows, partial(_query, seen=set())))
         grades: dict[str, dict[str, int]] = {}
-        _check_columns(judgments_file)
         add_judgment = partial(_judgment, queries=queries, documents=set(documents), grades=grades)
-        num_judgments = sum(1 for _ in self._rows(judgments_file, bad_rows, add_judgment))  # fills `grades`
+        judgments = _judgment_rows(judgments_file, bad_rows)
+        num_judgments = sum(1 for _ in bad_rows.sift(map(add_judgment, judgments)))  # fills `grades`
         relevant = {query: query_grades for query, query_grades in grades.items() if max(query_grades.values()) > 0}
         if not relevant:
             got = f"{num_judgments} judgments, none of them above 0"
@@ -136,25 +139,45 @@ class Folder:
         return bad_rows.sift(map(make, tables.read_file(path, True, bad_rows)))
 
 
-def _check_columns(path: Path) -> None:
-    """Raises UserError unless the first line of a table of judgments has the names of the columns."""
-    columns = tables.first_fields(path)
-    if tuple(columns[:3]) != _COLUMNS:
-        expected = f"the columns {', '.join(_COLUMNS)}, separated by tabs"
+def _judgment_rows(path: Path, bad_rows: BadRows) -> Iterator[Row]:
+    """Returns the rows of a file of judgments. Raises UserError if its first line is not of BEIR's or TREC's form."""
+    columns = delimited.first_fields(path)
+    if set(_COLUMNS) <= set(columns):
+        return tables.read_file(path, True, bad_rows)
+    fields = " ".join(columns).split()
+    if len(fields) != _TREC_FIELDS or not fields[-1].lstrip("-").isdecimal():
+        expected = f"the columns {', '.join(_COLUMNS)}, separated by tabs, or the four fields of TREC without a header"
         raise UserError(f"{path}:1", got=", ".join(columns) or "no columns", expected=expected, fix="add this line")
+    nonblank_lines = (line for line in lines.read_lines(path, MAX_LINE_BYTES) if not line.is_blank)
+    return bad_rows.sift(map(_of_trec, nonblank_lines))
+
+
+def _of_trec(line: Line) -> Row:
+    fields = lines.decode(line).split()
+    if len(fields) != _TREC_FIELDS:
+        raise RowError(line.where, f"{len(fields)} fields", "a query, an unused field, a document and a score")
+    query, _, document, score = fields
+    return Row(dict(zip(_COLUMNS, (query, document, score), strict=True)), line.where)
 
 
 def of_pairs(pairs: Iterable[tuple[str, str]], documents: Iterable[str]) -> Collection:
     """Returns a collection whose ids are the texts themselves, so that equal texts become one.
+
+    Of texts that differ only in their Unicode normalization form, the first is taken.
 
     Args:
       pairs: queries, each with a relevant document; a query may be repeated.
       documents: further documents.
     """
     relevant: dict[str, dict[str, int]] = {}
+    spellings: dict[str, str] = {}
+
+    def first(text: str) -> str:
+        return spellings.setdefault(composed(text), text)
+
     for query, document in pairs:
-        relevant.setdefault(query, {})[document] = 1
-    texts = sorted({*documents, *itertools.chain.from_iterable(relevant.values())})
+        relevant.setdefault(first(query), {})[first(document)] = 1
+    texts = sorted({*itertools.chain.from_iterable(relevant.values()), *map(first, documents)})
     return Collection(
         queries={query: query for query in relevant},
         documents=texts,

@@ -1,7 +1,6 @@
 """Reads JSON objects one at a time: the lines of JSON lines, or the elements of an array, which may span lines."""
 
 import codecs
-import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +11,7 @@ from bertjax.data.readers import lines
 from bertjax.data.readers.kinds import suffix_of
 from bertjax.data.readers.lines import Line, RowError
 from bertjax.errors import UserError
+from bertjax.files import JSON, RepeatedKeyError, parse_json
 
 _CHUNK_BYTES = 2**16
 _BLANKS = re.compile(r"[ \t\n\r]*")
@@ -46,7 +46,7 @@ def _of_line(line: Line, is_lines: bool) -> tuple[dict[str, Any], str]:
     expected = "one JSON object per line" if is_lines else _EXPECTED
     content = lines.decode(line)
     try:
-        value = json.loads(content)
+        value = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise RowError(line.where, f"a row that is not valid JSON ({error})", expected) from None
     if not isinstance(value, dict):
@@ -121,8 +121,10 @@ class _Text:
         self.peek()
         while True:
             try:
-                value, end = json.JSONDecoder().raw_decode(self._text, self._place)
+                value, end = JSON.raw_decode(self._text, self._place)
                 fault = ""
+            except RepeatedKeyError as error:
+                raise self.error(str(error)) from None
             except (ValueError, RecursionError) as error:
                 fault = getattr(error, "msg", str(error))
                 end = len(self._text)

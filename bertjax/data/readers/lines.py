@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+from bertjax import files
 from bertjax.config import choice, one_of
 from bertjax.errors import UserError
-from bertjax.files import digest
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ def parse_json(text: str, where: str) -> Any:
       UserError: if the text is not JSON, with line and column.
     """
     try:
-        return json.loads(text)
+        return files.parse_json(text)
     except json.JSONDecodeError as error:
         where = f"{where}:{error.lineno}"
         got = f"invalid JSON at column {error.colno} ({error.msg})"
@@ -256,7 +256,7 @@ def find_files(source: str, key: str, also: str = "") -> list[Path]:
 def fingerprint(path: Path) -> dict[str, Any]:
     """Returns the base name, size and SHA-256 of a file as stored."""
     try:
-        return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest(path)}
+        return {"name": path.name, "bytes": path.stat().st_size, "sha256": files.digest(path)}
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -323,12 +323,12 @@ def _matches(part: str, key: str, also: str) -> list[Path]:
 def _globbed(part: str, key: str, also: str) -> list[Path]:
     # Path.glob would match hidden files, and Python versions differ in their handling of **.
     names = sorted(glob(part, recursive=True)) if has_magic(part) else []  # noqa: PTH207
-    files = [name for name in names if not Path(name).is_dir()]
-    if not files:
+    matches = [name for name in names if not Path(name).is_dir()]
+    if not matches:
         got = "a pattern that matches no file" if has_magic(part) else "a path that does not exist"
         fix = "correct the path"
         raise UserError(f"{named(key)}={part}", got=got, expected=f"files relative to {Path.cwd()}{_or(also)}", fix=fix)
-    return [path for file in files for path in _matches(file, key, also)]
+    return [path for file in matches for path in _matches(file, key, also)]
 
 
 def _or(also: str) -> str:

@@ -1,29 +1,27 @@
 """Reads tables as rows of named values: TSV, CSV, JSON lines, Parquet, Arrow, TMX and TFDS records."""
 
 import contextlib
-import csv
 import dataclasses
+import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertjax.config import always
 from bertjax.data import splits
-from bertjax.data.readers import columnar, json_rows, lines, tmx
-from bertjax.data.readers.kinds import JSON, TABLES, TMX, kind_of, split_name, suffix_of
+from bertjax.data.readers import columnar, delimited, json_rows, lines, tmx
+from bertjax.data.readers.kinds import COLUMNAR, JSON, TABLES, TMX, kind_of, split_name, suffix_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, OnBadRow, RowError
 from bertjax.data.splits import SplitConfig
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_SEPARATORS = {".tsv": "\t", ".csv": ","}
-
-# After exceeding its own limit `csv` would continue inside the field; longer rows are rejected before that.
-csv.field_size_limit(MAX_LINE_BYTES)
+_MAX_ROW_BYTES = 2**26  # the longest documents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +74,7 @@ class Row(NamedTuple):
 
     values: Mapping[str, object]  # str in TSV and CSV
     where: str  # its position for messages, such as "file:line"
-
-
-_Fields = tuple[str, list[str]]  # "file:line" and the fields; a plain tuple is fast, and there is one per row
+    table: str = ""  # its file or TFDS source; "" for a Python object
 
 
 def read_rows(source: str, key: str, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
@@ -137,7 +133,7 @@ def read_input(
     kind = kind_of(file, "--input", TABLES, "lines of text")
     is_table = bool(kind)
     if kind == ".tsv" and tabs:
-        is_table = header and all(columns) and file.is_file() and set(columns) <= set(first_fields(file))
+        is_table = header and all(columns) and file.is_file() and set(columns) <= set(delimited.first_fields(file))
     if not is_table:
         return None
     rows = read_file(file, header, bad_rows, separator if kind == ".csv" else "")
@@ -154,49 +150,47 @@ def read_file(
       header, separator, bad_rows: see `read_rows`.
       limit: the maximum size of a JSON object or translation unit; see `json_rows.read_objects`, `tmx.read_units`.
     """
+    row = partial(Row, table=str(path))
     if columnar.is_columnar(path):
-        return bad_rows.sift(itertools.starmap(Row, columnar.Rows(path)))
+        return bad_rows.sift(itertools.starmap(row, columnar.Rows(path)))
     if suffix_of(path) in JSON:
-        return bad_rows.sift(itertools.starmap(Row, json_rows.read_objects(path, limit)))
+        return bad_rows.sift(itertools.starmap(row, json_rows.read_objects(path, limit)))
     if suffix_of(path) == TMX:
-        return bad_rows.sift(itertools.starmap(Row, tmx.read_units(path, limit)))
-    return _rows(path, header, separator or _SEPARATORS[suffix_of(path)], bad_rows)
-
-
-def first_fields(path: Path) -> list[str]:
-    """Returns the fields of the first non-empty line of a TSV or CSV file. Accepts malformed lines."""
-    first = next(_lines_with_fields(path), None)
-    text = first.content.decode("utf-8", "replace").removesuffix("\r") if first else ""
-    if suffix_of(path) == ".tsv":
-        return text.split("\t")
-    try:
-        return next(csv.reader([text]), [])
-    except csv.Error:
-        return []
+        return bad_rows.sift(itertools.starmap(row, tmx.read_units(path, limit)))
+    return itertools.starmap(row, delimited.read_rows(path, header, separator, bad_rows))
 
 
 def with_columns(rows: Iterator[Row], key: str, columns: Sequence[str]) -> Iterator[Row]:
-    """Yields the rows. If one lacks a column, raises UserError instead of RowError, because the whole file lacks it."""
+    """Yields the rows. Raises UserError if one lacks a column, because the whole file lacks it."""
     for row in rows:
         for column in columns:
             if not {column, column.partition(".")[0]} & row.values.keys():
-                error = _without(row, column, key)
+                got = _missing(row.table, column, row.values)
                 fix = f"set {_flags(key)} to the columns of the text; rename a file of plain lines to .txt"
-                raise UserError(error.where, got=error.got, expected=error.expected, fix=fix)
+                raise UserError(row.table, got=got, expected=f"the column of config.{key}", fix=fix)
         yield row
 
 
 def value_of(row: Row, column: str, key: str) -> Any:
-    """Returns the value of the column that config key `key` names. Raises RowError if the row lacks the column.
+    """Returns the value of the column that config key `key` names.
 
     Column "a.b" is key "b" of the object in column "a", unless the row has a column with that whole name.
+
+    Raises:
+      RowError: if the row lacks the column.
+      UserError: if no row of its table has the column.
     """
     value: Any = row.values
     for name in [column] if column in row.values else column.split("."):
         if not isinstance(value, Mapping):
             raise RowError(row.where, f"{type(value).__name__} for column {column!r}", f"an object with key {name!r}")
         if name not in value:
-            raise _without(Row(value, row.where), name, key)
+            raise _no_column(row, column, key) or RowError(
+                row.where,
+                f"a row without column {name!r}; its columns: {delimited.listed(value)}",
+                f"the column of config.{key}",
+                f"correct the row or {_flags(key)}",
+            )
         value = value[name]
     return value
 
@@ -206,7 +200,7 @@ def with_nested(row: Row, columns: Iterable[str]) -> Row:
     values = dict(row.values)
     for column in columns:
         with contextlib.suppress(RowError):
-            values[column] = value_of(row, column, "")
+            values[column] = value_of(row._replace(table=""), column, "")
     return row._replace(values=values)
 
 
@@ -225,14 +219,54 @@ def label_of(row: Row, column: str, key: str) -> str:
     value = value_of(row, column, key)
     if value is None or not str(value).strip():
         raise RowError(row.where, f"an empty label in column {column!r}", "a class")
-    return str(value).strip()
+    return composed(str(value).strip())
 
 
-def _without(row: Row, column: str, key: str) -> RowError:
-    columns = ", ".join(map(repr, row.values)) or "none"
-    got = f"a row without column {column!r}; its columns: {columns}"
-    fix = f"correct {_flags(key)}, or set --config.data.header to whether the first row has the names of the columns"
-    return RowError(row.where, got, f"the column of config.{key}", fix)
+def _no_column(row: Row, column: str, key: str) -> UserError | None:
+    """Returns the error for a column that no row of a table has; None if rows have it, or for a Python object."""
+    kind = suffix_of(Path(row.table))
+    columns: Collection[str] = row.values.keys()
+    if kind in (*JSON, TMX):  # whose rows may have different columns
+        columns = _columns(row.table, Path(row.table).stat().st_mtime_ns, column)
+    if not row.table or column in columns:
+        return None
+    fix = f"correct {_flags(key)}"
+    if _seems_headless(row.table, columns):
+        fix += ", or write a first line with the names, or set --config.data.header=False if --keys lists this key"
+    got = _missing(row.table, column, columns)
+    return UserError(row.table, got=got, expected=f"the column of config.{key}", fix=fix)
+
+
+def _seems_headless(table: str, columns: Collection[str]) -> bool:
+    """Returns whether the first line of a text file is probably a row, because a name of a column is long."""
+    return suffix_of(Path(table)) not in (*JSON, *COLUMNAR, TMX) and any(map(delimited.is_long, columns))
+
+
+def _missing(table: str, column: str, columns: Collection[str]) -> str:
+    what = "its first line, which seems to be no header" if _seems_headless(table, columns) else "its columns"
+    return f"no column {column!r}; {what}: {delimited.listed(columns)}"
+
+
+@functools.lru_cache
+def _columns(path: str, version: int, column: str) -> Collection[str]:
+    """Returns the columns of all rows of a file, or of those up to the first row that has `column`.
+
+    A file of one row, such as an article, is treated as if it had the column: other files may have it.
+
+    Args:
+      path: the file.
+      version: the time of its last change.
+      column: the column, which may be that of a nested value.
+    """
+    columns: dict[str, None] = {}
+    num_rows = 0
+    for row in read_file(Path(path), True, BadRows("skip"), limit=_MAX_ROW_BYTES):
+        num_rows += 1
+        columns |= dict.fromkeys(row.values)
+        with contextlib.suppress(RowError):
+            value_of(row._replace(table=""), column, "")
+            return {*columns, column}
+    return columns if num_rows > 1 else {*columns, column}
 
 
 def _flags(key: str) -> str:
@@ -312,126 +346,10 @@ def _records(source: str, key: str, bad_rows: BadRows) -> Iterator[Row]:
 
 def _record(index: int, values: Mapping[str, object], source: str) -> Row:
     where = f"{source} record {index}"
-    return Row({name: _decoded(value, where) for name, value in values.items()}, where)
+    return Row({name: _decoded(value, where) for name, value in values.items()}, where, source)
 
 
 def _decoded(value: object, where: str) -> object:
     if isinstance(value, list):
         return [_decoded(element, where) for element in value]
     return lines.decode(Line(where, 0, value, MAX_LINE_BYTES)) if isinstance(value, bytes) else value
-
-
-def _rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[Row]:
-    is_quoted = separator == "," or (suffix_of(path) == ".csv" and len(separator.strip(" ")) == 1)
-    rows: Iterator[_Fields] = _CsvFields(path, separator) if is_quoted else _split_lines(path, separator)
-    try:
-        first = next(rows if header else bad_rows.sift(rows), None)
-    except RowError as error:
-        if not header:
-            raise
-        # This row is not skipped, because the next row would be read as the header.
-        fix = "correct the first line, or set --config.data.header=False if it is a row"
-        raise UserError(error.where, got=error.got, expected=error.expected, fix=fix) from None
-    if first is None:
-        return
-    takes_rest = not is_quoted and separator != "\t"
-    if header:
-        columns = _names(first)
-    else:
-        columns = ["0", "1"] if takes_rest else [str(number) for number in range(len(first[1]))]
-        rows = itertools.chain([first], rows)
-    if takes_rest:
-        rows = map(partial(_merged, len(columns), separator), rows)
-    yield from bad_rows.sift(map(partial(_named, columns), rows))
-
-
-def _split_lines(path: Path, separator: str) -> Iterator[_Fields]:
-    return map(partial(_split, separator), _lines_with_fields(path))
-
-
-def _lines_with_fields(path: Path) -> Iterator[Line]:
-    return (line for line in lines.read_lines(path, MAX_LINE_BYTES) if line.content.strip(b"\r"))
-
-
-def _split(separator: str, line: Line) -> _Fields:
-    return line.where, lines.decode(line).split(separator)
-
-
-def _merged(number: int, separator: str, row: _Fields) -> _Fields:
-    """Returns the row with all fields from the last column on joined."""
-    where, fields = row
-    head = fields[: number - 1]
-    rest = fields[number - 1 :]
-    return (where, [*head, separator.join(rest)]) if rest else row
-
-
-def _names(header: _Fields) -> list[str]:
-    where, names = header
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:
-        fix = "correct the header, or set --config.data.header=False if the first line is a row"
-        raise UserError(where, got=f"a header with {twice[0]!r} twice", expected="unique column names", fix=fix)
-    if len(names) == 1 and (separator := next((character for character in ";\t|," if character in names[0]), "")):
-        raise UserError(
-            where,
-            got=f"a header with one column, {names[0]!r:.80}",
-            expected="columns divided by the separator of the file, a comma in .csv and a tab in .tsv",
-            fix=f"set --config.data.separator={separator!r} if it separates the columns, or replace it; "
-            "set --config.data.header=False if the first line is a row",
-        )
-    return names
-
-
-def _named(columns: Sequence[str], row: _Fields) -> Row:
-    where, fields = row
-    number = len(fields)
-    if number != len(columns):
-        expected = f"{len(columns)}, the columns {', '.join(columns)}"
-        fix = "correct the row, or config.data.header or config.data.separator"
-        raise RowError(where, got="one field" if number == 1 else f"{number} fields", expected=expected, fix=fix)
-    return Row(dict(zip(columns, fields, strict=True)), where)
-
-
-class _CsvFields:
-    """The rows of a CSV file. A bad row raises RowError, and the next row starts at the line after it.
-
-    A row that is too long raises UserError, because its end is unknown.
-    """
-
-    def __init__(self, path: Path, separator: str) -> None:
-        self._where = ""
-        self._size = 0
-        self._error: RowError | None = None  # of a line of the row
-        texts = map(self._text, lines.read_lines(path, MAX_LINE_BYTES))
-        self._rows = csv.reader(texts, delimiter=separator, strict=True)
-
-    def __iter__(self) -> "_CsvFields":
-        return self
-
-    def __next__(self) -> _Fields:
-        fields: list[str] = []
-        while not fields:  # an empty line is a row without fields
-            self._where = ""
-            self._size = 0
-            self._error = None
-            try:
-                fields = next(self._rows)
-            except csv.Error as error:
-                got = f"a row that is not valid CSV ({error})"
-                raise RowError(self._where, got, "fields quoted as in RFC 4180, or unquoted") from None
-            if self._error:
-                raise self._error
-        return self._where, fields
-
-    def _text(self, line: Line) -> str:
-        self._where = self._where or line.where  # a quoted field may continue on further lines
-        self._size += len(line.content) + 1
-        if self._size > MAX_LINE_BYTES:
-            expected = "shorter rows, in which each quote is closed"
-            fix = "close the quote that the row opens, or truncate its texts"
-            raise UserError(self._where, got=f"a row of more than {MAX_LINE_BYTES:,} bytes", expected=expected, fix=fix)
-        try:
-            return lines.decode(line) + "\n"
-        except RowError as error:  # raised when the row is read, whose end the line may not be
-            self._error = self._error or error
-            return line.content.decode("utf-8", "replace").replace("\0", " ").removesuffix("\r") + "\n"

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 # Lower case, without the last period. Single letters need no entry, because Punkt treats them as initials.
 _ABBREVIATIONS = """
-    a.d a.k.a a.m abbr adj adm adv al approx apr apt assn assoc attn aug ave b.a b.c b.s b.sc bldg blvd
-    brig bros c.e ca capt cdr cf cmdr co col comdr corp cpl cpt d.c d.d.s d.phil dec dept det dist div
-    dr e.g e.u ed eds eg eq eqs esp esq est etc excl feb ff fig figs fr fri ft gen gov hon hr hrs hwy
-    i.e ibid ie inc incl insp intl j.d jan jr jul jun kg km l.a ll.b ll.m lt ltd m.a m.d m.p.h m.phil
-    m.s m.sc maj mfg mgr mi misc mlle mm mme mon mr mrs ms msgr mt mtn n.b n.y natl nov oct orig oz p.m
-    p.s ph.d plc pp pres prof pseud pt pty pvt qtr rd ref refs rep reps resp rev revd sec secs sen sens
-    sep sept sgt sq sr st ste supt tel temp thu thur thurs trans treas tue tues u.k u.n u.s u.s.a
-    u.s.s.r univ viz vol vols vs wed yd yds yr yrs
+    a.d a.k.a a.m abbr adj adm adv al approx apr apt assn assoc attn aug ave b.a b.c b.s b.sc bldg
+    blvd brig bros c.b.e c.e ca capt cdr cf cllr cllrs cmdr co col comdr comdt const corp cpl cpt
+    d.c d.d.s d.phil dec dept det dist div dr e.g e.u ed eds eg eq eqs esp esq est etc excl feb ff
+    fig figs fr fri ft gen gnr gov hon hr hrs hwy i.e ibid ie inc incl insp intl j.d jan jr jul jun
+    k.c kg km l.a lcpl lieut ll.b ll.m lt ltd m.a m.b.e m.d m.p.h m.phil m.s m.sc maj messrs mfg mgr
+    mi misc mlle mm mme mon mr mrs ms msgr mt mtn n.b n.y natl nov o.b.e oct orig oz p.m p.s ph.d
+    plc pp pres prof pseud pt pte pty pvt q.c qtr rd ref refs regt rep reps resp rev revd rt sec
+    secs sen sens sep sept sgt spr sq sr ssgt st ste supt tel temp thu thur thurs trans treas tue
+    tues u.k u.n u.s u.s.a u.s.s.r univ ven viz vol vols vs wed yd yds yr yrs
 """
 
 # Abbreviations only before a number ("No. 5", "p. 12"); elsewhere these words may end a sentence.

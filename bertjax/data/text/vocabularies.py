@@ -1,6 +1,5 @@
 """Reads and checks vocabulary files: vocab.txt and the folders of Hugging Face tokenizers."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from tokenizers import AddedToken
 
 from bertjax.data.text.templates import Template, read_template
 from bertjax.errors import UserError
+from bertjax.files import parse_json
 
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -234,7 +234,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     fix = "restore the file"
     try:
-        value = json.loads(read_bytes(path, fix))
+        value = parse_json(read_bytes(path, fix))
     except (ValueError, RecursionError) as error:
         raise UserError(str(path), got=str(error), expected="JSON in UTF-8", fix=fix) from error
     if not isinstance(value, dict):

@@ -1,8 +1,9 @@
 """WordPiece: the same ids as `tokenization.py` of google-research/bert.
 
 Normalization and word splitting are our own and use the interpreter's Unicode tables, as in Google's code. The
-`tokenizers` library uses older tables and another order of steps, so rare text gives different results there (private
-use, newer scripts, part of CJK extension E, a Greek final sigma). The library splits words into pieces. On English this
+`tokenizers` library uses older tables and another order of steps, so rare text gives different results there (newer
+scripts, part of CJK extension E, a Greek final sigma). It also drops characters of private use, as transformers does;
+Google's code keeps them, so that their words are [UNK]. The library splits words into pieces. On English this
 is also faster than the library's own normalizer.
 """
 
@@ -309,7 +310,7 @@ def _sources(text: str, lowercase: bool) -> tuple[Int64[np.ndarray, " visible"],
 
 
 def _clean(char: str) -> str | None:
-    """Maps whitespace to a space, drops control characters, and puts spaces around Chinese characters."""
+    """Maps whitespace to a space, drops control characters (Cc, Cf), and puts spaces around Chinese characters."""
     category = unicodedata.category(char)
     if char in "\t\n\r" or (char.isspace() and category != "Cc"):
         return " "

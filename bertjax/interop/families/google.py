@@ -128,6 +128,11 @@ def read_tensors(folder: str | Path) -> dict[str, Float[np.ndarray, "..."]]:
     return {theirs: _read(checkpoint, name, prefix) for name, theirs in names.items() if theirs is not None}
 
 
+def _stored_names(folder: str | Path) -> dict[str, str]:
+    """Returns the name in the checkpoint of each tensor of `read_tensors`."""
+    return {theirs: name for name in Checkpoint(_prefix(folder)).tensors if (theirs := _name(name))}
+
+
 def _prefix(folder: str | Path) -> Path:
     """Returns the result of `find`. Raises UserError if there is no checkpoint."""
     prefix = find(folder)
@@ -199,7 +204,7 @@ class Google(Published):
         return {} if self.num_classes else without_pairs(self.experiment, self._tensors)
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
-        loaded = assemble(self._tensors, wanted, str(self.path))
+        loaded = assemble(self._tensors, wanted, str(self.path), lambda: _stored_names(self.path))
         del self._tensors  # they would stay in memory as long as the task
         return filled(loaded, wanted)
 

@@ -140,7 +140,7 @@ def _compared(
     environments = [environment for run in runs.values() if (environment := _environment(run.folder))]
     return _rendered(
         title=title,
-        verdict=verdict.of_runs(runs, environments, summary, len(missing)),
+        verdict=verdict.of_runs(runs, environments, summary, places, len(missing)),
         notices=notices,
         results=table,
         comparison=[_of_seeds(runs, summary, links)] if summary else list(_of_stages(runs, places, links)),

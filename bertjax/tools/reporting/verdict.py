@@ -5,10 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bertjax.progress import amount
+from bertjax.scoring import paired
 from bertjax.tools.reporting import goodput, panels, titles
 from bertjax.tools.reporting.comparison import difference, number
-from bertjax.tools.reporting.results import Summary
+from bertjax.tools.reporting.results import Place, Summary
 from bertjax.tools.reporting.runs import Run
 
 _TILES = 5
@@ -70,14 +73,19 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_runs(
-    runs: Mapping[str, Run], environments: Sequence[Mapping[str, Any]], summary: Summary | None, rest: int
+    runs: Mapping[str, Run],
+    environments: Sequence[Mapping[str, Any]],
+    summary: Summary | None,
+    places: Mapping[str, Place],
+    rest: int,
 ) -> dict[str, Any]:
-    """Returns the header of the page of several runs: the main metric as the mean over seeds, or else the best run's.
+    """Returns the header of the page of several runs: the main metric as the best mean over seeds.
 
     Args:
       runs: the runs, by name.
       environments: the environments of the runs that have one.
       summary: the summary of several seeds; None for other runs.
+      places: the position of each run in a sweep. Runs with the same position differ in their seeds.
       rest: the number of runs without metrics.
     """
     done, total = sum(run.is_finished for run in runs.values()), len(runs) + rest
@@ -86,23 +94,40 @@ def of_runs(
     return {
         "status": f"{done} of {total} runs finished" if done < total else f"All {total} runs finished",
         "is_finished": done == total,
-        "main": main and _of_several(main, runs, summary),
+        "main": main and _of_several(main, runs, summary, places),
         "tiles": [],
         "facts": _facts(spent, environments),
     }
 
 
-def _of_several(main: str, runs: Mapping[str, Run], summary: Summary | None) -> dict[str, Any]:
-    """Returns the main metric of several runs, compared with the baselines of the runs that it is of."""
-    if summary and (mean := summary.means.get(main)) is not None:
-        levels = [baselines[main] for baselines in map(_compared, runs.values()) if main in baselines]
-        level = sum(baseline.value for baseline in levels) / max(len(levels), 1)
-        baseline = _Baseline(levels[0].title, level) if len(levels) == len(runs) else None
-        return {**_described(main, mean, baseline), "of": f"mean of {len(summary.seeds)} seeds"}
+def _of_several(
+    main: str, runs: Mapping[str, Run], summary: Summary | None, places: Mapping[str, Place]
+) -> dict[str, Any]:
+    """Returns the main metric of the runs with the best mean, compared with their mean baseline if all have one."""
     values = {name: run.final_metrics().get(main, math.nan) for name, run in runs.items()}
-    gains = {name: _sign(main) * value for name, value in values.items() if math.isfinite(value)}
-    best = max(gains or values, key=lambda name: gains.get(name, 0.0))
-    return {**_described(main, values[best], _compared(runs[best]).get(main)), "of": f"best run: {best}"}
+    if summary:
+        values |= {name: value for name, one in summary.seeds.items() if (value := one.get(main)) is not None}
+    finite = {name: value for name, value in values.items() if math.isfinite(value)} or values
+    groups: dict[Place | str, dict[str, float]] = {}
+    for name, value in finite.items():
+        groups.setdefault("seeds" if summary else places.get(name, name), {})[name] = value
+    means = {place: sum(of_seeds.values()) / len(of_seeds) for place, of_seeds in groups.items()}
+    best = max(means, key=lambda place: _sign(main) * means[place])
+    names = list(groups[best])
+    levels = [baselines[main] for baselines in (_compared(runs[name]) for name in names) if main in baselines]
+    level = sum(baseline.value for baseline in levels) / max(len(levels), 1)
+    baseline = _Baseline(levels[0].title, level) if len(levels) == len(names) else None
+    return {**_described(main, means[best], baseline), "of": _source(best, groups[best])}
+
+
+def _source(place: Place | str, values: Mapping[str, float]) -> str:
+    """Returns the source of the mean of the runs at a place, with its interval."""
+    if len(values) == 1:
+        return f"best run: {next(iter(values))}"
+    mean = paired.difference(np.array([*values.values()]), np.zeros(len(values)))
+    row = f"best row: {place.row}, " if isinstance(place, Place) else ""
+    interval = f"{paired.CONFIDENCE} % interval {number(mean.low)} to {number(mean.high)}"
+    return f"{row}mean of {len(values)} seeds, {interval}"
 
 
 def _described(name: str, value: float, baseline: _Baseline | None) -> dict[str, Any]:

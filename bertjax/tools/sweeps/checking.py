@@ -11,7 +11,7 @@ from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from bertjax.tools.sweeps.definition import Sweep
-from bertjax.tools.sweeps.expansion import Recipes
+from bertjax.tools.sweeps.expansion import Recipes, in_stage
 from bertjax.tools.sweeps.named_files import check_named_files
 
 
@@ -40,7 +40,7 @@ def check(sweep: Sweep, recipes: Recipes, request: modes.Request, find: Callable
                     resolved = modes.rehearse(request, config, find)
                     check_named_files(resolved["data"])
                 except UserError as error:
-                    raise error.within(f"row {row.name!r}, stage {stage.name}") from error
+                    raise in_stage(error, row, stage) from error
                 done.add(recipe.digest)
                 if any(other.init_from == stage.name for other in sweep.stages):
                     _stand_in(Path(home, recipe.digest), resolved)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertjax.config import Constrained, build, one_of
-from bertjax.errors import UserError, did_you_mean
+from bertjax.errors import UserError, did_you_mean, restored
 from bertjax.files import with_packaged
 from bertjax.tools.reporting import titles
 
@@ -94,8 +94,8 @@ class Sweep:
       base: the row that the others are compared with.
       seeds: the seeds; each row runs with all of them.
       metrics: the columns of the table.
-      source: the source and the setting of the published scores.
       needs: descriptions of the values that the user must set, by "STAGE.KEY".
+      source: the source and the setting of the published scores; "" without published scores.
     """
 
     stages: tuple[Stage, ...]
@@ -103,8 +103,8 @@ class Sweep:
     base: str
     seeds: tuple[int, ...]
     metrics: tuple[Metric, ...]
-    source: str
     needs: Mapping[str, str]
+    source: str = ""
 
     def stage(self, name: str) -> Stage:
         """Returns the stage with a name."""
@@ -128,6 +128,8 @@ def load(spec: str) -> Sweep:
         module = importlib.util.module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
         values = module.get_sweep(variant)
+        if not isinstance(values, Mapping):
+            raise TypeError(f"get_sweep returns {type(values).__name__}, not a dict")
     except UserError as error:
         raise error.within(f"--sweep={spec}") from error
     except Exception as error:  # the file's code can raise any exception
@@ -140,9 +142,18 @@ def load(spec: str) -> Sweep:
             expected="a file such as configs/sweeps/bert_masking.py, and one of its variants",
             fix=fix,
         ) from error
-    sweep = build(Sweep, values, "sweep")
+    try:
+        sweep = build(Sweep, values)
+    except UserError as error:
+        raise _of_file(error).within(f"--sweep={spec}") from error
     _check(sweep)
     return sweep
+
+
+def _of_file(error: UserError) -> UserError:
+    """Returns the error with keys of the sweep file instead of config keys and flags."""
+    message = str(error).replace("config key ", "sweep key ").replace("--config.", "")
+    return restored(message.replace("a key that --keys lists", "a key of a sweep file"))
 
 
 def _names() -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from bertjax.errors import UserError, did_you_mean
+from bertjax.errors import UserError, did_you_mean, restored
 from bertjax.runs.run_folder import with_recorded, without_off
 from bertjax.tools.sweeps.definition import Row, Stage, Sweep
 
@@ -104,7 +104,7 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NON
             try:
                 config = with_recorded(load(arguments), earlier)
             except UserError as error:
-                raise error.within(f"row {row.name!r}, stage {stage.name}") from error
+                raise in_stage(error, row, stage) from error
             needed = by_stage[row.name, stage.init_from].digest if stage.init_from else ""
             digest = _digest_of(stage.name, config, needed, _lengths(config))
             old_digest = _digest_of(stage.name, config, needed, {})  # of older code, without the epochs
@@ -113,6 +113,12 @@ def recipes(sweep: Sweep, sets: Sequence[str], load: Load, before: Before = _NON
             by_stage[row.name, stage.name] = Recipe(stage, arguments, config, digest)
     _check_needs(sweep, by_stage)
     return by_stage
+
+
+def in_stage(error: UserError, row: Row, stage: Stage) -> UserError:
+    """Returns an error of the config of a stage in a row. It names the flags of sweeps instead of config flags."""
+    message = str(error).replace("--config.", f"--set={stage.name}.")
+    return restored(message).within(f"row {row.name!r}, stage {stage.name}")
 
 
 def runs(

@@ -127,7 +127,8 @@ def _notes(sweep: Sweep) -> Iterator[str]:
         "Training minutes and tokens (without padding; for an encoder-decoder those of the target) cover all stages; "
         f"shared stages count in each row. Parameters are those of {sweep.stages[-1].name}."
     )
-    yield f"Paper: {' '.join(sweep.source.split())}"
+    if sweep.source:
+        yield f"Paper: {' '.join(sweep.source.split())}"
 
 
 def as_text(table: Table) -> str:

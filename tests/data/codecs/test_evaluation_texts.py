@@ -1,10 +1,12 @@
 """Sources of texts that evaluate vectors, and what their digest depends on."""
 
 import dataclasses
+import unicodedata
 
 import pytest
 
 from bertjax.data.codecs.evaluation_texts import Sources, SourcesConfig
+from bertjax.errors import UserError
 from tests.data.files import write
 from tests.data.readers import test_beir as beir
 
@@ -16,6 +18,15 @@ def test_positives_of_a_folder_to_mine_are_its_relevant_documents(tmp_path):
     found = Sources(dataclasses.replace(CONFIG, source=source, qrels="test")).read()
     assert found.relevant == {"cat": {"the cat": 1}}
     assert found.documents == ["dogs the dog", "the bird", "the cat"]
+
+
+def test_texts_to_mine_are_equal_in_all_normalization_forms():
+    stored = unicodedata.normalize("NFD", "한국어")
+    write("a.tsv", f"query\tpositive\nq\t{stored}\nr\t한국어\n")
+    assert Sources(dataclasses.replace(CONFIG, source="a.tsv")).read().documents == [stored]
+    write("a.tsv", f"query\tpositive\n{stored}\t한국어\n")
+    with pytest.raises(UserError, match="the same text in both columns"):
+        Sources(dataclasses.replace(CONFIG, source="a.tsv")).read()
 
 
 @pytest.mark.parametrize(

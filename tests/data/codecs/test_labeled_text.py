@@ -1,5 +1,6 @@
 import dataclasses
 import logging
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from bertjax.data.codecs.labeled_text import (
     LabeledText,
     LabeledTextCodec,
     LabeledTextConfig,
+    check_decimals,
     check_hidden,
     check_labels,
     label_names,
+    with_default_name,
 )
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows
@@ -79,6 +82,15 @@ def test_labels_of_json_lines_keep_their_spelling():
     assert [row.label for row in read(source="a.jsonl")] == ["1", "1", "true", "yes"]
 
 
+@pytest.mark.parametrize("name", ["München", "한국어"])
+def test_labels_are_equal_in_all_normalization_forms(name):
+    decomposed = unicodedata.normalize("NFD", name)
+    write("a.tsv", f"text\tlabel\nx\t{name}\ny\t{decomposed}\n")
+    assert [row.label for row in read()] == [name, name]
+    check_labels(facts_of(name), ("other", decomposed))
+    assert with_default_name(name, ("other", decomposed)) == decomposed
+
+
 def test_rows_without_labels_can_be_read_but_not_trained_on():
     write("a.tsv", "text\nx\n")
     assert read(label_column="") == [LabeledText("x", None, None, "a.tsv:2")]
@@ -97,9 +109,9 @@ def test_rows_without_labels_can_be_read_but_not_trained_on():
         (
             '{"label": 1, "body": "x"}',
             r"a row without column 'text'; its columns: 'label', 'body'; expected the "
-            r"column of config\.data\.text_columns\. Fix: correct --config\.data\.text_columns",
+            r"column of config\.data\.text_columns\. Fix: correct the row or --config\.data\.text_columns",
         ),
-        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column, or set --config\.data\.header"),
+        ('{"text": "x"}', r"without column 'label'; .*--config\.data\.label_column"),
     ],
 )
 def test_bad_rows_are_errors_or_skipped(row, message, caplog):
@@ -120,7 +132,7 @@ def test_labels_that_are_not_finite_numbers_are_errors(value):
 
 
 @pytest.mark.parametrize(
-    ("content", "skipped"), [("", ""), ("text\tlabel\n", ""), ("text\tkind\nx\t1\ny\t1\n", ", 2 bad rows skipped")]
+    ("content", "skipped"), [("", ""), ("text\tlabel\n", ""), ("text\tlabel\nx\n\t1\n", ", 2 bad rows skipped")]
 )
 def test_sources_without_rows_are_errors(content, skipped):
     write("a.tsv", content)
@@ -174,6 +186,13 @@ def test_hidden_labels_are_not_a_class(labels, known):
     message = r"a\.tsv:2: got the label -1 in 2 of 4 rows; expected .*--config\.data\.labels=\"\('-1', '0', '2'\)\""
     with pytest.raises(UserError, match=message):
         check_hidden(facts_of("0", "-1", "2", "-1"), ())
+
+
+@pytest.mark.parametrize(("labels", "known"), [("1.0 2", ()), ("3.5 x", ()), ("0.5 1", ("0.5", "1", "2"))])
+def test_numbers_with_fractions_are_no_classes(labels, known):
+    check_decimals(facts_of(*labels.split()), known)
+    with pytest.raises(UserError, match=r"a\.tsv:3: got 3 different numbers .*such as 0\.5, 3\.5; .*=regression"):
+        check_decimals(facts_of("0", "3.5", "0.5"), known)
 
 
 def test_validation_labels_must_be_classes():

@@ -1,5 +1,6 @@
 import gzip
 import json
+import unicodedata
 
 import pyarrow as pa
 import pytest
@@ -145,6 +146,20 @@ def test_answers_for_scoring_may_have_wrong_positions(tmp_path):
     assert second.answers == (("Ada", None),)
     with pytest.raises(UserError, match=r"\(id q1\): got no answers; expected an answer"):
         read(tmp_path, squad(row(answers=())), aligned=False)
+
+
+@pytest.mark.parametrize("text", ["München", "한국어"])
+@pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_answers_have_the_normalization_form_of_their_context(tmp_path, text, form, other):
+    stored, answer = (unicodedata.normalize(form, text) for form in (form, other))
+    value = squad(row(answers=((answer, 3),)), context=f"In {stored}.")
+    for aligned in (True, False):
+        (question,) = read(tmp_path, value, aligned=aligned)
+        assert question.answers == ((stored, 3),)
+    detected = {"text": answer, "char_spans": [[3, 2 + len(stored)]]}
+    mrqa = [MRQA[0], {"context": f"In {stored}.", "qas": [{**MRQA[1]["qas"][0], "detected_answers": [detected]}]}]
+    (question,) = read(tmp_path, "".join(f"{json.dumps(line)}\n" for line in mrqa), name="a.jsonl")
+    assert question.answers == ((stored, 3),)
 
 
 def test_questions_for_prediction_have_no_answers():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import unicodedata
 
 import pyarrow
 import pytest
@@ -151,6 +152,12 @@ def test_bad_rows(tmp_path, row, message):
 def test_columns_that_are_not_clear(tmp_path, row, fields, message):
     with pytest.raises(UserError, match=message):
         read(write(tmp_path, [row]), **fields)
+
+
+def test_tags_are_equal_in_all_normalization_forms(tmp_path):
+    decomposed = unicodedata.normalize("NFD", "B-사람")
+    assert read(write(tmp_path, [{"tokens": ["a"], "tags": [decomposed]}])) == ["a/B-사람"]
+    assert read(write(tmp_path, f"a {decomposed}\n", "a.conll")) == ["a/B-사람"]
 
 
 def test_sentences_of_bad_words_are_skipped(tmp_path):

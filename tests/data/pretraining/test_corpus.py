@@ -146,7 +146,7 @@ def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
 
 
 def test_text_of_an_earlier_splitter_is_reused(make_config, prepare, monkeypatch):
-    config, (now, before) = make_config(lines="paragraph"), corpus._splitters("paragraph")
+    config, (now, before, _) = make_config(lines="paragraph"), corpus._splitters("paragraph")
     with monkeypatch.context() as patch:
         patch.setattr(corpus, "_splitters", lambda lines: [before])
         earlier = prepare(config).folder

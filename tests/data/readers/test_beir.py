@@ -61,6 +61,16 @@ def test_bad_rows_are_errors_and_can_be_skipped(tmp_path, rows, where, got):
     assert read(folder, on_bad_row="skip")[:-1] == read(write(tmp_path / "good"))[:-1]
 
 
+@pytest.mark.parametrize("separator", [" ", "\t", "  \t"])
+def test_judgments_in_the_form_of_trec(tmp_path, separator):
+    folder = write(tmp_path)
+    rows = ("q1 0 d1 2", "q1 0 10 -1", "", "q2 Q0 d2", "q2 Q0 d1 1")
+    (folder / "qrels" / "test.tsv").write_text("".join(f"{row.replace(' ', separator)}\n" for row in rows))
+    assert read(folder, on_bad_row="skip").relevant == {"q1": {"d1": 2, "10": -1}, "q2": {"d1": 1}}
+    with pytest.raises(UserError, match=r"test\.tsv:4: got 3 fields; expected a query, an unused field"):
+        read(folder)
+
+
 def test_a_query_is_not_relevant_to_itself(tmp_path):
     documents = [*DOCUMENTS, {"_id": "q2", "text": "a dog"}]
     with pytest.raises(UserError, match=r"test.tsv:5: got 'q2' for both; expected different ids"):

@@ -98,7 +98,7 @@ def test_prediction_reads_tables(tmp_path):
         rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("sentence",), True, "", BadRows("stop"))
         assert [row.values["sentence"] for row in rows or ()] == [row["sentence"] for row in ROWS]
         rows = tables.read_input(str(tmp_path / name), "data.text_columns", ("none",), True, "", BadRows("stop"))
-        with pytest.raises(UserError, match="without column 'none'"):
+        with pytest.raises(UserError, match="no column 'none'"):
             next(rows or iter(()))
 
 

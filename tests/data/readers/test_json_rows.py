@@ -20,6 +20,15 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def test_a_repeated_key_is_an_error():
+    lines = '{"a": 1}\n{"b": {"a": 1, "a": 2}}\n'
+    with pytest.raises(RowError, match=r"a\.jsonl:2: got .*\(the key 'a' twice in an object"):
+        read(lines, "a.jsonl")
+    assert read(lines, "a.jsonl", on_bad_row="skip")[1] == 1
+    with pytest.raises(UserError, match=r"a\.json:2: got invalid JSON \(the key 'a' twice in an object\)"):
+        read('[{"a": 1},\n{"a": 1, "a": 2}]', on_bad_row="skip")
+
+
 @pytest.mark.parametrize("content", ["", " \n", "[]", "\ufeff[ ]\n"])
 def test_a_file_may_have_no_objects(content):
     assert read(content) == ([], 0)

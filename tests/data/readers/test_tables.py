@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from tests.data.files import write
 
 
 def read(source: str, header: bool = True, separator: str = "", on_bad_row: str = "stop") -> list[Row]:
-    return list(tables.read_rows(source, "data.source", header, separator, BadRows(on_bad_row)))
+    rows = tables.read_rows(source, "data.source", header, separator, BadRows(on_bad_row))
+    return [row._replace(table="") for row in rows]
 
 
 def skipping(source: str, header: bool = True, separator: str = "") -> tuple[list[dict[str, object]], int]:
@@ -82,11 +84,49 @@ def test_json_lines_name_their_values(header):
 
 
 def test_a_column_may_be_a_key_of_an_object():
-    (row,) = map(tables.Row._make, [({"a": {"b": 1, "c.d": 2}, "a.c": 3, "e": None}, "f:1")])
+    row = Row({"a": {"b": 1, "c.d": 2}, "a.c": 3, "e": None}, "f:1")
     assert [tables.value_of(row, name, "data.x") for name in ("a.b", "a.c", "a")] == [1, 3, row.values["a"]]
     for name, message in (("a.x", "a row without column 'x'; its columns: 'b', 'c.d'"), ("e.b", "NoneType for column")):
         with pytest.raises(UserError, match=rf"f:1: got {message}"):
             tables.value_of(row, name, "data.x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.csv", "label,body\n1,x\n", "'label', 'body'"),
+        ("a.tsv", "a b\n1\n", "'a b'"),
+        ("a.jsonl", '{"a": 1}\n{"label": 1, "a": 2}\n', "'a', 'label'"),
+        ("a.json", '[{"text.": {"en": 1}}, {}]', "'text.'"),
+    ],
+)
+@pytest.mark.parametrize("on_bad_row", ["stop", "skip"])
+def test_a_column_that_no_row_has_is_an_error_of_the_table(name, content, columns, on_bad_row):
+    write(name, content)
+    bad_rows = BadRows(on_bad_row)
+    for column in ("text", "text.de"):
+        rows = tables.read_rows(name, "data.source", True, "", bad_rows)
+        message = rf"^{name}: got no column '{column}'; its columns: {columns}; .* Fix: correct --config\.data\.x\.$"
+        with pytest.raises(UserError, match=message):
+            list(bad_rows.sift(map(partial(tables.text_of, column=column, key="data.x"), rows)))
+
+
+def test_a_column_that_other_rows_have_is_an_error_of_the_row():
+    write("a.jsonl", '{"a": 1}\n{"text": {"en": "x"}}\n')
+    bad_rows = BadRows("skip")
+    rows = tables.read_rows("a.jsonl", "data.source", True, "", bad_rows)
+    assert list(bad_rows.sift(map(partial(tables.text_of, column="text.en", key="data.x"), rows))) == ["x"]
+    assert bad_rows.count == 1
+
+
+def test_a_table_without_a_header_is_detected():
+    write("a.csv", f"1,{'An article. ' * 9}\n0,Another.\n")
+    (row,) = tables.read_rows("a.csv", "data.source", True, "", BadRows("stop"))
+    with pytest.raises(
+        UserError,
+        match=r"^a\.csv: .* first line, which seems to be no header: '1', 'An .{37}\.\.\.'; .*data\.header=False",
+    ):
+        tables.text_of(row, "text", "data.x")
 
 
 def test_other_separators_of_csv_files():
@@ -110,7 +150,7 @@ def test_each_file_has_its_own_header():
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("a.tsv", "1", "one field; expected 2, the columns label, text"),
+        ("a.tsv", "1", "one field; expected 2, the columns 'label', 'text'"),
         ("a.tsv", "1\tx\ty", r"3 fields; expected 2, .*Fix: correct the row, or config\.data\.header or config"),
         ("a.tsv", "1\t\0", "a NUL character"),
         ("a.csv", '1,"x"y', r"a row that is not valid CSV \(',' expected after '\"'\); expected fields quoted"),
@@ -158,7 +198,7 @@ def test_an_open_quote_is_reported_where_it_begins():
 
 def test_a_line_without_the_custom_separator_is_an_error():
     write("a.txt", "LOC:city Where ?\nwhere\n")
-    with pytest.raises(UserError, match=r"a\.txt:2: got one field; expected 2, the columns 0, 1"):
+    with pytest.raises(UserError, match=r"a\.txt:2: got one field; expected 2, the columns '0', '1'"):
         read("a.txt", header=False, separator=" ")
 
 

@@ -15,6 +15,8 @@ from bertjax.data.text import sentences
         ["One ends here.", "Another ends here!", "Does a third?", "Yes."],
         ["Mr. and Mrs. Smith met Dr. J. R. Jones on Jan. 5.", "They spoke."],
         ["The U.S. Army left.", "It was in the U.S.", "The war was over."],
+        ["Cllr. Ann Lee met the Rt. Hon. Jo Day.", "Lt. Col. Fox, Cpl. Ray and Pte. Dow left.", "Insp. Kay did, too."],
+        ["Messrs. Hay and Supt. Low saw J. Ash, Q.C. and Const. Reed.", "Is he a QC?", "He is a KC.", "Ann is one."],
         ["See Fig. 3, No. 5 and pp. 12 to 14, e.g. the first, i.e. this one.", "Is it clear?"],
         ["She said no.", "Then she left."],
         ["Version 3.11.2 costs $3.5 million.", "In 1990 it was 2.", "The rest is free."],

@@ -10,6 +10,9 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tools.reporting import libraries, page
+from bertjax.tools.reporting.results import Place
+from bertjax.tools.reporting.runs import read_run
+from bertjax.tools.reporting.verdict import of_runs
 from tests.tools.reporting.conftest import lines
 from tests.tools.reporting.pages import Page
 
@@ -248,6 +251,15 @@ def test_a_run_that_is_not_finite_is_not_the_best(make_run, tmp_path, losses, to
     runs = {name: make_run(name, [{"step": 300, "valid/loss": loss}]) for name, loss in zip("ab", losses, strict=False)}
     (tmp_path / "page.html").write_text(page.of_runs(runs))
     assert told in verdict(tmp_path / "page.html")
+
+
+def test_a_sweep_is_headed_by_the_best_mean_over_seeds(make_run):
+    losses = {"a-0": 1.0, "a-1": 6.0, "b-0": 2.0, "b-1": 3.0}
+    runs = {name: read_run(make_run(name, [{"step": 300, "valid/loss": loss}])) for name, loss in losses.items()}
+    places = {name: Place(name[0], "train") for name in runs}
+    main = of_runs(runs, [], None, places, 0)["main"]
+    assert main["value"] == "2.5"
+    assert main["of"] == "best row: b, mean of 2 seeds, 95 % interval -3.853 to 8.853"
 
 
 def test_the_final_metrics_of_runs_are_compared(make_run, tmp_path):

@@ -161,7 +161,12 @@ def test_a_killed_sweep_resumes_to_the_same_scores(flags, done, tmp_path, monkey
         ("--set=task.optimizer.learning_rat=1", "row 'slow', stage task: config key", "an unknown", "learning_rate"),
         ("--set=task.model.hidden_size=32", "config key model.hidden_size", "32", "omit this key"),
         ("--set=task.data.source=nowhere.tsv", "row 'slow', stage task", "a path that does not exist", "correct the"),
-        ("--set=*.log_every=0", "row 'slow', stage pretrain: config key log_every", "0", "change"),
+        (
+            "--set=*.log_every=0",
+            "row 'slow', stage pretrain: config key log_every",
+            "0",
+            r"change --set=pretrain\.log_every",
+        ),
         ("--mode=evaluate", "--sweep", "--mode=evaluate", "omit it"),
         ("--config=configs/classification.py:tiny", "--sweep", "--config in addition", "omit it"),
         ("--backend=ray", "--backend", "'ray'", "choose"),

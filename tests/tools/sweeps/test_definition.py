@@ -6,7 +6,7 @@ from bertjax.config import build
 from bertjax.configs.sweeps import parts
 from bertjax.errors import UserError
 from bertjax.tools.sweeps import definition
-from bertjax.tools.sweeps.definition import Row, Sweep
+from bertjax.tools.sweeps.definition import Row
 from tests.tiny import check_message as check
 from tests.tools.sweeps import made
 
@@ -65,7 +65,7 @@ ROWS = made.values()["rows"]
         ({"metrics": [parts.metric("score", "task", "f1")]}, "metric 'score'", "'f1'"),
         ({"needs": {"tusk.data.source": "rows"}}, "sweep: needs", "'tusk'"),
         ({"seeds": (1, 1)}, "sweep: seeds", r"\(1, 1\)"),
-        ({"sauce": ""}, "config key sweep.sauce", "an unknown key"),
+        ({"sauce": ""}, r"--sweep=.*sweep\.py: sweep key sauce", "an unknown key"),
     ],
 )
 def test_contradictory_values(tmp_path, changed, what, got):
@@ -88,8 +88,12 @@ def test_folder_names_of_rows(name, slug):
     assert build(Row, parts.row(name), "row").slug == slug
 
 
-def test_every_key_is_required():
-    without = made.values()
-    del without["source"]
-    with pytest.raises(UserError, match=r"config key sweep.source: got no value"):
-        build(Sweep, without, "sweep")
+def test_a_missing_key_is_reported_with_the_file(tmp_path):
+    values = made.values()
+    del values["source"]
+    assert definition.load(write(tmp_path, values)).source == ""
+    del values["base"]
+    with pytest.raises(UserError, match=r"sweep\.py: sweep key base: got no value; .* Fix: set base=VALUE\.$"):
+        definition.load(write(tmp_path, values))
+    with pytest.raises(UserError, match="got TypeError: get_sweep returns int, not a dict"):
+        definition.load(write(tmp_path, 3))

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import logging
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, OnBadRow, RowErr
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
 from bertjax.data.readers.tables import Row
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 _log = logging.getLogger(__name__)
 
@@ -316,20 +318,20 @@ def _spans(row: Any, context: str, where: str) -> Iterator[dict[str, Any]]:
 
 def _letters(text: str) -> str:
     """Returns what normalization leaves of a text: its letters and digits, without English articles."""
-    words = ("".join(filter(str.isalnum, word)) for word in text.casefold().split())
+    words = ("".join(filter(str.isalnum, word)) for word in composed(text.casefold()).split())
     return "".join(word for word in words if word not in _ARTICLES)
 
 
 def _answer(row: Any, context: str, where: str) -> Answer:
     """Returns an answer whose stated position may be wrong."""
-    text = _text(row, "text", where)
+    text = _as_in(context, _text(row, "text", where))
     start = row.get("answer_start")
     return Answer(text, start if type(start) is int and _is_at(text, context, start) else None)
 
 
 def _aligned_answer(row: Any, context: str, where: str) -> Answer:
     """Returns an answer after checking its stated position."""
-    text = _text(row, "text", where)
+    text = _as_in(context, _text(row, "text", where))
     start = _field(row, "answer_start", int, where)
     if _is_at(text, context, start):
         return Answer(text, start)
@@ -338,6 +340,12 @@ def _aligned_answer(row: Any, context: str, where: str) -> Answer:
     characters = context[max(start, 0) : max(start, 0) + len(text)]
     got = f"{_short(repr(characters))} at answer_start {start} of {len(context)} characters"
     raise RowError(where, got, f"the answer, {_short(repr(text))}", fix)
+
+
+def _as_in(context: str, answer: str) -> str:
+    """Returns an answer in the Unicode normalization form in which the context has it, if it has it in another one."""
+    forms = (unicodedata.normalize(form, answer) for form in ("NFC", "NFD"))
+    return next((text for text in (answer, *forms) if text in context), answer)
 
 
 def _is_at(text: str, context: str, start: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from bertjax.config import Constrained, always, one_of
 from bertjax.data.codecs.summarization import presumm_files
-from bertjax.data.readers import kinds, lines, tables
+from bertjax.data.readers import delimited, kinds, lines, tables
 from bertjax.data.readers.kinds import TABLES, split_name, suffix_of
 from bertjax.data.readers.lines import BadRows, Line, RowError, of_row
 from bertjax.data.readers.sources import MAX_DOCUMENT_BYTES
@@ -209,12 +209,12 @@ def _table(path: Path, style: ArticleFormat, bad_rows: BadRows) -> Iterator[Row]
     if suffix_of(path) not in (".csv", ".tsv"):
         return tables.read_file(path, True, bad_rows, limit=MAX_DOCUMENT_BYTES)
     fields = (style.article_field, _TEXT_FIELD)
-    column = next((field for field in fields if field in tables.first_fields(path)), style.article_field)
+    column = next((field for field in fields if field in delimited.first_fields(path)), style.article_field)
     return tables.with_columns(tables.read_file(path, True, bad_rows), "data.article_field", (column,))
 
 
 def _numbered(source: str, key: str) -> Iterator[Row]:
-    return (Row(values, f"{source} record {number}") for number, values in enumerate(_records(source, key)))
+    return (Row(values, f"{source} record {number}", source) for number, values in enumerate(_records(source, key)))
 
 
 def _records(source: str, key: str) -> Any:
@@ -233,7 +233,7 @@ def _from_row(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffi
 def _stored(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffices: bool) -> Stored:
     article_field = style.article_field
     summary_field = style.summary_field
-    row, where = tables.with_nested(stored, (article_field, summary_field, style.gold_field))
+    row, where, _ = tables.with_nested(stored, (article_field, summary_field, style.gold_field))
     has_gold = row.get(style.gold_field) is not None
     needs_summary = needs_summary and not (has_gold and gold_suffices)
     of_bertsum = [names for names in _BERTSUM_FIELDS if {*names[: 1 + needs_summary]} <= row.keys()]
@@ -241,7 +241,11 @@ def _stored(stored: Row, style: ArticleFormat, needs_summary: bool, gold_suffice
         article_field, summary_field = of_bertsum[0]
     elif article_field not in row and _TEXT_FIELD in row and summary_field != _TEXT_FIELD:
         article_field = _TEXT_FIELD
-    body = _parts(row, article_field, "article_field", where)
+    if article_field not in row:
+        tables.value_of(stored, article_field, "data.article_field")  # raises
+    if needs_summary and summary_field not in row:
+        tables.value_of(stored, summary_field, "data.summary_field")  # raises
+    body = _parts(row, article_field, where)
     if not any(body):
         raise RowError(where, f"an empty article in field {article_field!r}", "text", "add the text or delete the row")
     summary = None
@@ -277,7 +281,7 @@ def _summaries(row: Mapping[str, Any], field: str, style: ArticleFormat, where: 
                 f"field {field!r} has lists: each text in a list is a sentence of one summary; if it is a summary, "
                 "set data.summary_as=references"
             )
-    return [tuple(filter(None, _parts(summary, field, "summary_field", where))) for summary in summaries]
+    return [tuple(filter(None, _parts(summary, field, where))) for summary in summaries]
 
 
 def _id(row: Mapping[str, Any], where: str) -> str:
@@ -291,11 +295,8 @@ def _id(row: Mapping[str, Any], where: str) -> str:
     return str(name)
 
 
-def _parts(row: Mapping[str, Any], field: str, key: str, where: str) -> list[str]:
+def _parts(row: Mapping[str, Any], field: str, where: str) -> list[str]:
     """Returns the stripped lines or sentences in a field, including empty ones."""
-    if field not in row:
-        got = f"a row without field {field!r}; its fields: {', '.join(map(repr, row)) or 'none'}"
-        raise RowError(where, got, f"the field of config.data.{key}", f"correct --config.data.{key}")
     value = row[field]
     if isinstance(value, bytes):  # TFDS yields bytes
         value = lines.decode(Line(where, 0, value, MAX_DOCUMENT_BYTES))

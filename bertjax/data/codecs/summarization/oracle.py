@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 from bertjax.config import Constrained, Count, Size, at_least, each, one_of
-from bertjax.words import ngram_counts, porter_stem, without_punctuation
+from bertjax.words import composed, ngram_counts, porter_stem, without_punctuation
 
 _Words = Sequence[bytes]
 _Score = Callable[[tuple[int, ...]], float]
@@ -104,10 +104,10 @@ def oracle(sentences: Sequence[str], summary: Sequence[str], config: OracleConfi
 
 def _verbatim(sentences: Sequence[str], summary: Sequence[str]) -> tuple[int, ...]:
     """Returns the sentences of the article that the summary contains, at their first occurrence."""
-    wanted = {" ".join(sentence.split()) for sentence in summary} - {""}
+    wanted = {" ".join(composed(sentence).split()) for sentence in summary} - {""}
     numbers: dict[str, int] = {}
     for i, sentence in enumerate(sentences):
-        numbers.setdefault(" ".join(sentence.split()), i)
+        numbers.setdefault(" ".join(composed(sentence).split()), i)
     return tuple(sorted(numbers[text] for text in wanted if text in numbers))
 
 

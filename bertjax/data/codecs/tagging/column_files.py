@@ -11,6 +11,7 @@ from bertjax.config import Constrained, always
 from bertjax.data.codecs.tagging.sentences import Sentence, check_length
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.errors import UserError
+from bertjax.words import composed
 
 _EXPECTED = "a blank line after each sentence"
 _DOCUMENT_START = b"-DOCSTART-"
@@ -107,7 +108,7 @@ def _word_and_tag(line: Line, columns: ColumnsConfig, layout: _Format) -> tuple[
     if not (word and tag):
         got = f"an empty {'tag' if word else 'word'} in {' | '.join(cells)!r:.100}"
         raise RowError(line.where, got, f"a word and a tag, {settings}")
-    return word, tag
+    return word, composed(tag)
 
 
 def _check_words(sentence: Sentence, columns: ColumnsConfig, layout: _Format) -> None:

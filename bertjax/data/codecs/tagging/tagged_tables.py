@@ -14,6 +14,7 @@ from bertjax.data.readers import columnar, tables
 from bertjax.data.readers.kinds import TABLES, find_files, suffix_of
 from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row, value_of
+from bertjax.words import composed
 
 _log = logging.getLogger(__name__)
 
@@ -254,7 +255,7 @@ def _text(value: object, where: str, what: str) -> str:
     if not value.strip(" "):
         raise RowError(where, f"an empty {what}", "text")
     check_text(value, where)
-    return value
+    return value if what == "word" else composed(value)
 
 
 def _spans(values: Sequence[object], length: int, where: str) -> list[_Span]:

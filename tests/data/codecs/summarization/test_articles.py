@@ -184,7 +184,7 @@ def test_other_files_of_torch_are_errors(value, message):
     ("article", "message"),
     [
         (3, "a.bert.pt: article 1: got int; expected a dict with 'src_txt' and 'tgt_txt'"),
-        ({"src": [101], "tgt_txt": "x"}, "article 1: got a row without field 'article'; its fields: 'tgt_txt'"),
+        ({"src": [101], "tgt_txt": "x"}, "article 1: got a row without column 'article'; its columns: 'tgt_txt'"),
         ({**PREPARED, "tgt_txt": "<q>"}, "article 1: got an empty summary in field 'tgt_txt'"),
         ({**PREPARED, "clss": [0]}, r"article 1: got \[0, 1\] in field 'src_sent_labels'; expected 0 or 1"),
     ],
@@ -204,7 +204,7 @@ def test_gold_sentences_can_replace_a_summary():
     assert (found.summary, found.gold) == (("a", "c"), (0, 2))
     with pytest.raises(UserError, match=r"a\.jsonl:2: got neither a summary nor a sentence in field 'gold'"):
         list(Articles(config(gold_field="gold"), "test", 0, True, gold_suffices=True).articles())
-    with pytest.raises(UserError, match=r"a\.jsonl:1: got a row without field 'summary'"):
+    with pytest.raises(UserError, match=r"a\.jsonl: got no column 'summary'"):
         read(gold_field="gold")
 
 
@@ -213,7 +213,7 @@ def test_the_field_text_replaces_a_missing_article():
     assert texts("a.jsonl") == [(("One.", "Two."), ("x",)), (("Three.",), ("y",))]
     write("b.jsonl", rows({"text": "x", "body": "One."}))
     assert texts("b.jsonl", article_field="body", summary_field="text") == [(("One.",), ("x",))]
-    with pytest.raises(UserError, match=r"a row without field 'article'"):
+    with pytest.raises(UserError, match=r"without column 'article'"):
         read("b.jsonl", summary_field="text")
 
 
@@ -280,7 +280,7 @@ def test_tfds(name, article, summary, has_names):
     with tfds.testing.mock_data(num_examples=3, policy=tfds.testing.MockPolicy.USE_CODE):
         found = read(source, **style)
         prints = open_(source, **style).fingerprint()
-        with pytest.raises(UserError, match=rf"record 0: got a row without field 'text'; its fields: .*'{summary}'"):
+        with pytest.raises(UserError, match=rf"got no column 'text'; its columns: .*'{summary}'"):
             read(source, **{**style, "summary_field": "text", "on_bad_row": "stop"})
     assert [each.where for each in found] == [f"{source} record {n}" for n in range(3)]
     assert all(each.id.startswith("tfds:") != has_names for each in found)
@@ -303,8 +303,8 @@ def test_validation_articles_are_split_off():
 @pytest.mark.parametrize(
     ("row", "got"),
     [
-        ('{"body": "x", "id": 1}', r"a row without field 'article'; its fields: 'body', 'id'"),
-        ('{"article": "x."}', r"a row without field 'summary'; its fields: 'article'; expected the field of"),
+        ('{"body": "x", "id": 1}', r"a row without column 'article'; its columns: 'body', 'id'"),
+        ('{"article": "x."}', r"a row without column 'summary'; its columns: 'article'; expected the column of"),
         ('{"article": " \\n ", "summary": "x"}', "an empty article in field 'article'; expected text"),
         ('{"article": "1 2 3\\n| 4 |", "summary": "x"}', "an article without letters; expected a text with letters"),
         ('{"article": "x", "summary": "\\n"}', "an empty summary in field 'summary'; expected text"),
@@ -327,7 +327,7 @@ def test_bad_rows_are_errors(row, got):
         ("b.story", "Some text.\n@highlight\n\n", r"b\.story:2: got @highlight without text after it"),
         ("b.story", "\n@highlight\n\nx", r"b\.story:2: got @highlight before any text; expected an article before"),
         ("b.story", " \n", r"b\.story:1: got a file without text; expected an article"),
-        ("b.json", '[{"article": "x."}]', r"b\.json:1: got a row without field 'summary'"),
+        ("b.json", '[{"article": "x."}]', r"b\.json:1: got a row without column 'summary'"),
     ],
 )
 def test_bad_files_that_can_be_skipped(name, content, message):

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,13 @@ def test_verbatim_selects_copies_of_summary_sentences():
     assert oracle(sentences, summary, dataclasses.replace(verbatim, first_sentences=5)) == (0, 1)
     assert oracle(sentences, ["It rained", "a"], verbatim) == ()
     assert oracle([], [], verbatim) == ()
+
+
+@pytest.mark.parametrize("text", ["München liegt.", "한국어 문장."])
+def test_sentences_may_have_another_normalization_form(text):
+    sentences = ["Nothing.", unicodedata.normalize("NFD", text)]
+    for form in ({"method": "verbatim"}, {"letters": "unicode"}, {"letters": "unicode", "counts": "counts"}):
+        assert oracle(sentences, [text], config(**form)) == (1,), form
 
 
 @pytest.mark.parametrize("method", ["greedy", "combination"])

@@ -172,7 +172,7 @@ def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
         "valid: 21 articles have no field 'ids'; the oracle labels them",
         "train: 2 articles have no field 'ids'; the oracle labels them",
     ]
-    with pytest.raises(UserError, match=r"named\.jsonl:2: got a row without field 'summary'"):
+    with pytest.raises(UserError, match=r"named\.jsonl:2: got a row without column 'summary'"):
         prepare(abstractive(config), tmp_path / "kept")
     with pytest.raises(
         UserError, match=r"gold_field=id: got a field that no row of .* has; its fields: 'article', 'summary', 'ids'"
