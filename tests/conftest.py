@@ -31,6 +31,30 @@ gc.set_threshold(50_000, 20, 20)
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
+# Packages that the tests compare with, or that their pages are built by. `make setup-test` leaves them out.
+_PEERS = ("accelerate", "apache_beam", "matplotlib", "myst_nb", "pytrec_eval", "sentence_transformers", "sentencepiece")
+_PEERS += ("sklearn", "sphinx", "torch", "transformers")
+_SETUP = "make setup-dev"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """Skips a test that imports a package which is not installed, if only tests need it."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] in _PEERS:
+            pytest.skip(f"{error.name} is not installed ({_SETUP} does it)")
+        raise
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how to run the tests that were left out."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    absent = sum(_SETUP in reason or "could not import" in reason for reason in reasons)
+    if absent:
+        terminalreporter.write_line(f"{absent} tests that need further packages were left out: {_SETUP} installs these")
+
 
 @pytest.fixture
 def data_folder() -> Path:

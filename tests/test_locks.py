@@ -57,34 +57,36 @@ def versions(requirements, environment) -> dict[str, str]:
     return found
 
 
-def direct(environment, *extras: str) -> dict[str, str]:
-    """The versions that requirements.txt and extras pin."""
+def of_extra(extra, environment):
+    """The requirements of an extra, with those of the extras that it names."""
+    for requirement in map(Requirement, PROJECT["project"]["optional-dependencies"][extra]):
+        if requirement.name != "bertjax":
+            yield requirement
+        elif requirement.marker is None or requirement.marker.evaluate(environment):
+            for name in requirement.extras:
+                yield from of_extra(name, environment)
+
+
+def direct(environment, extra: str) -> dict[str, str]:
+    """The versions that requirements.txt and an extra pin."""
     lines = [line.partition("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()]
-    of_extras = [each for extra in extras for each in PROJECT["project"]["optional-dependencies"][extra]]
-    requirements = [Requirement(text) for text in [*lines, *of_extras] if text]
-    return versions([one for one in requirements if one.name != "bertjax"], environment)
+    requirements = [*map(Requirement, filter(None, lines)), *of_extra(extra, environment)]
+    return versions([one for one in requirements if one.specifier], environment)
 
 
 @each_environment
-@pytest.mark.parametrize(
-    ("name", "extras"), [("runtime.txt", ["report"]), ("dev.txt", ["dev", "beam", "docs", "report", "slurm"])]
-)
-def test_a_lock_has_the_direct_pins(name, extras, environment):
+@pytest.mark.parametrize(("name", "extra"), [("runtime.txt", "report"), ("test.txt", "test"), ("dev.txt", "dev")])
+def test_a_lock_has_the_direct_pins(name, extra, environment):
     found = versions([requirement for requirement, _ in locked(name)], environment)
-    expected = {package: pin for package, pin in direct(environment, *extras).items() if package not in LEFT_OUT}
+    expected = {package: pin for package, pin in direct(environment, extra).items() if package not in LEFT_OUT}
     assert {package: found.get(package) for package in expected} == expected
 
 
 @each_environment
-def test_the_runtime_is_a_part_of_dev(environment):
-    locks = (locked(f"{name}.txt") for name in ("runtime", "dev"))
-    runtime, dev = (versions([requirement for requirement, _ in lock], environment) for lock in locks)
-    assert runtime.items() <= dev.items()
-
-
-def test_dev_names_all_extras_that_are_locked():
-    text = next(each for each in PROJECT["project"]["optional-dependencies"]["dev"] if each.startswith("bertjax["))
-    assert Requirement(text).extras == {"beam", "docs", "report", "slurm"}
+def test_a_smaller_lock_is_a_part_of_the_larger_one(environment):
+    locks = (locked(f"{name}.txt") for name in ("runtime", "test", "dev"))
+    runtime, test, dev = (versions([requirement for requirement, _ in lock], environment) for lock in locks)
+    assert runtime.items() <= test.items() <= dev.items()
 
 
 def test_what_dev_leaves_out_has_the_version_of_its_metadata():
@@ -99,7 +101,7 @@ def test_the_encoder_has_its_pin():
     assert str(requirement) == (ROOT / "locks" / "encoder.in").read_text().strip()
 
 
-@pytest.mark.parametrize("name", ["runtime.txt", "dev.txt", "encoder.txt"])
+@pytest.mark.parametrize("name", ["runtime.txt", "test.txt", "dev.txt", "encoder.txt"])
 def test_every_version_has_hashes_and_no_host_is_named(name):
     assert all(hashes for _, hashes in locked(name))
     assert "://" not in (ROOT / "locks" / name).read_text()

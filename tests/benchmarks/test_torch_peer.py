@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-import torch
-import transformers
 
 from benchmarks import common
-from benchmarks.torch_peer import PredictedOnly, TorchStep, predicted_batch, torch_batch
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+from benchmarks.torch_peer import PredictedOnly, TorchStep, predicted_batch, torch_batch  # noqa: E402
 
 SHAPE = common.Shape.parse("tiny:4x32:1000")
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -303,6 +302,8 @@ TEXTS = ["A dog runs over the grass.", "Two men sit at a table.", "Ein Hund läu
 @functools.cache
 def train_sentencepiece(size):
     model = io.BytesIO()
+    import sentencepiece
+
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS * 20), model_writer=model, vocab_size=size, minloglevel=2, num_threads=1
     )
@@ -330,6 +331,8 @@ def write_vocabularies(folder, separate=False):
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_tokenizers(tmp_path, separate):
+    import sentencepiece
+
     source, target = marian_tokenizers.read_tokenizers(write_vocabularies(tmp_path, separate))
     assert (source.sep_id, source.unk_id) == (0, 1)
     assert source.pad_id == source.cls_id == source.vocab_size - 1

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn import metrics
 
 from bertjax.errors import UserError
 from bertjax.scoring import glue
@@ -49,6 +48,8 @@ def test_worked_examples(metric, predictions, references, value):
 
 
 def test_label_sets_have_the_scores_of_scikit_learn():
+    from sklearn import metrics
+
     rng = np.random.default_rng(0)
     references, probabilities = rng.random((50, 4)) < 0.3, rng.random((50, 4)).round(1)
     references[:, 3], probabilities[:, 3] = False, 0  # a class that is neither predicted nor present

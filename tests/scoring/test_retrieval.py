@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import pytrec_eval
 
 from bertjax.scoring import retrieval
 
@@ -23,6 +22,8 @@ def test_metrics_of_a_ranking():
 
 def test_metrics_are_those_of_trec_eval():
     """Of random rankings with equal scores, grades below 0, and judged documents that are not found."""
+    import pytrec_eval
+
     rng = np.random.default_rng(0)
     documents = [f"d{number}" for number in range(150)]
     scores = {f"q{i}": dict(zip(documents, rng.integers(0, 40, 150) / 7, strict=True)) for i in range(50)}

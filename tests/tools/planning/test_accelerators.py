@@ -30,12 +30,13 @@ def planned(path, cases):
     return json.loads(path.read_text())
 
 
-def check(record, devices, memory):
-    """Checks what is true of all plans."""
+def check(record, devices, memory, kernels=0):
+    """Checks what is true of all plans. `kernels`: the operations on a device in kernels of attention."""
     assert record["fits"] and record["devices"] == devices and record["hbm_bytes"] == memory
     assert record["per_device"]["uncounted_loops"] == 0
     # Attention repeats products, and what the mesh does not divide is computed by several devices.
-    assert 0.99 < record["per_device"]["flops"] * devices / record["flops_per_step"] < 1.15
+    flops = (record["per_device"]["flops"] - kernels) * devices
+    assert (0.95 if kernels else 0.99) < flops / record["flops_per_step"] < 1.15
     assert all(math.isfinite(value) and value > 0 for value in record["seconds"].values())
 
 
@@ -46,10 +47,11 @@ if importlib.util.find_spec("libtpu"):  # without a compiler its tests are not c
         flash = {"model__attention_backend": "auto", "data__seq_len": 128, "model__max_positions": 128}
         return planned(tmp_path_factory.mktemp("plan") / "tpus.json", [("v5e:2x2", PLAIN), ("v5e:2x2", flash)])
 
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_a_slice_of_tpus(on_tpus, number):
+    # Of the only layer, the kernel of splash attention computes 7 products of 128 queries, of which 6 are predicted.
+    @pytest.mark.parametrize(("number", "kernels"), [(0, 0), (1, 7 * 2 * 128**2 * HIDDEN * ROWS // 4)])
+    def test_a_slice_of_tpus(on_tpus, number, kernels):
         record = on_tpus[number]
-        check(record, 4, int(15.75 * 2**30))
+        check(record, 4, int(15.75 * 2**30), kernels)
         (reduced,) = record["collectives"]["all-reduce"].values()
         size = record["bytes_per_device"]["parameters"]
         assert 0.9 * size < reduced["bytes"] < 2 * size
