@@ -311,6 +311,8 @@ def train_sentencepiece(size):
 
 
 def pieces_of(model):
+    import sentencepiece
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
 
