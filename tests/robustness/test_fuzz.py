@@ -72,7 +72,6 @@ def test_damaged_inputs_give_predictions_or_user_errors(tmp_path):
     ],
 )
 def test_silent_differences_from_the_reference_are_findings(tmp_path, ours, theirs, outcome):
-    pytest.importorskip("sentence_transformers")
     from tests.robustness import fuzz_settings
 
     kind = fuzz_settings.Kind(lambda folder: folder, ("tokenizer_config.json",), ours, theirs)
