@@ -45,6 +45,7 @@ LAYERS = {
     "bertjax/interop/": "BASE interop models data.text",
     "bertjax/interop/published.py": "BASE interop models data.text runs.checkpoints",
     "bertjax/interop/families/marian.py": "BASE interop models data.text decoding.generation",
+    "bertjax/interop/folder_keys.py": "BASE interop data.text decoding.generation",
     "bertjax/interop/formats/": "interop.formats errors",
     "bertjax/meshes.py": "",
     "bertjax/models/": "models config errors meshes",
@@ -64,6 +65,7 @@ LAYERS = {
     "bertjax/distributed.py": "config errors",
     "bertjax/config.py": "errors",
     "bertjax/errors.py": "",
+    "bertjax/file_keys.py": "errors",
     "bertjax/files.py": "errors",
     "bertjax/interruption.py": "",
     "bertjax/progress.py": "",
@@ -73,7 +75,7 @@ LAYERS = {
     "bertjax/__init__.py": "errors fitting loading",
 }
 GROUPS = {
-    "BASE": "config errors files progress settings words",
+    "BASE": "config errors file_keys files progress settings words",
     "DATA": "data.random data.splits data.parts data.workers data.beam",
     "SHARED": "data.readers data.text data.rows",
 }

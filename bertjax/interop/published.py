@@ -273,6 +273,7 @@ class Run(Published):
             includes_prompt=True,
             input_size=run["model"]["hidden_size"] * num_poolings if dense else None,
             prompts=prompts,
+            truncate_dim=run.get("truncate_dim"),
         )
 
     @property
