@@ -59,7 +59,7 @@ def tokens_per_length(parameters: int) -> int:
       parameters: the number of parameters with which a token is multiplied.
 
     >>> tokens_per_length(12 * 12 * 768**2), tokens_per_length(6 * 12 * 384**2), tokens_per_length(2 * 12 * 128**2)
-    (1648, 13186, 100000)
+    (1648, 13187, 100000)
     """
     return min(_MAX_TOKENS, round(_PARAMETERS_TIMES_TOKENS / parameters))
 
