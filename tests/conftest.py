@@ -51,6 +51,12 @@ def pytest_pyfunc_call() -> Iterator[None]:
         raise
 
 
+def pytest_report_header() -> str:
+    """Says which compilers of accelerators are installed, because the tests of others are not collected."""
+    libtpu, cuda = (bool(importlib.util.find_spec(name)) for name in ("libtpu", "jax_cuda12_plugin"))
+    return f"tests with compilers: TPUs {'yes' if libtpu else 'no'}, GPUs {'yes' if cuda else 'no'}"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how to run the tests that were left out."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
