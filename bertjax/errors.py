@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-_FIXES = {errno.ENOENT: "create the folder first, or choose another path", errno.EISDIR: "name a file in it"}
+_FIXES = {
+    errno.ENOENT: "create the folder first, or choose another path",
+    errno.EISDIR: "name a file in it",
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "choose another path, because a file has the name of a folder"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "change its permissions, or choose another path"),
+}
 # Refused by the operating system; any other OSError is a bug.
 _REFUSALS = (
     errno.EACCES,

@@ -29,7 +29,7 @@ from ml_collections import config_flags
 
 from bertjax.config import choice, dotted, unknown_key
 from bertjax.errors import UserError, as_user_error, did_you_mean, restored
-from bertjax.experiments import find, registered
+from bertjax.experiments import find, load, registered
 from bertjax.files import standard_output, with_packaged
 from bertjax.progress import lines_shown
 
@@ -271,7 +271,7 @@ def _path_of(written: str, folder: str, function: str, group: str) -> str:
     if written in _files(folder, function, group):
         return with_packaged(f"{folder}/{written}.py")
     entry = registered(group).get(written)
-    return str(importlib.import_module(entry.module).__file__) if entry else written
+    return str(load(entry).__file__) if entry else written
 
 
 @contextlib.contextmanager
