@@ -6,8 +6,10 @@ import difflib
 import errno
 import os
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 _FIXES = {
@@ -121,6 +123,13 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
         expected="a readable and writable path with free space",
         fix=_FIXES.get(error.errno or 0, fix) if isinstance(error, OSError) else fix,
     )
+
+
+def of_code(error: Exception, path: str) -> str:
+    """Returns the type, the message and the line of an exception that the code of a user's file raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(path).resolve()]
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
 
 
 @contextlib.contextmanager

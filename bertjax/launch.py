@@ -28,7 +28,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from bertjax.config import choice, dotted, unknown_key
-from bertjax.errors import UserError, as_user_error, did_you_mean, restored
+from bertjax.errors import UserError, as_user_error, did_you_mean, of_code, restored
 from bertjax.experiments import find, load, registered
 from bertjax.files import standard_output, with_packaged
 from bertjax.progress import lines_shown
@@ -222,13 +222,29 @@ class _ConfigParser(flags.ArgumentParser):
         self._names = re.findall(r"\0--?config\.evaluations[=\0]([^\0]*)", "\0".join(argv))[-1:]
 
     def parse(self, argument: str) -> Any:
-        config = self.of_file.parse(argument)
+        config = self._config(argument)
         for name in self._names:
             from bertjax import evaluations
 
             added = evaluations.with_keys({"evaluations": name})
             config.update({key: values for key, values in added.items() if key not in config})
         return config
+
+    def _config(self, argument: str) -> Any:
+        """Returns the config of a file. Raises UserError for an exception of its code, except a missing file."""
+        try:
+            config = self.of_file.parse(argument)
+            if not hasattr(config, "to_dict"):
+                raise TypeError(f"get_config returns {type(config).__name__}, not a ConfigDict")
+            return config
+        except Exception as error:  # the file's code can raise any exception
+            if isinstance(error, OSError) or _user_error(error):
+                raise
+            got = of_code(error, argument.partition(":")[0])
+            expected = "a Python file such as configs/classification.py, and one of its variants"
+            raise UserError(
+                argument, got=got, expected=expected, fix="correct the path, the variant or the file"
+            ) from None
 
 
 def _add_evaluations(flag: Any, argv: Sequence[str]) -> None:
@@ -285,10 +301,7 @@ def _flag_errors(argv: Sequence[str]) -> Iterator[None]:
 
 def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     """Returns the UserError for an exception that flags or config files raise."""
-    cause: BaseException | None = error
-    while cause and not isinstance(cause, UserError):  # ml_collections raises its own errors for those of get_config
-        cause = cause.__context__
-    if cause:
+    if cause := _user_error(error):
         return restored(f"--config: {cause}")
     if isinstance(error, flags.UnrecognizedFlagError):
         _, dot, key = error.flagname.partition(".")
@@ -313,6 +326,13 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
         got = repr(what.partition("=")[2])
         expected = "True or False"
     return UserError(what, got=got, expected=expected, fix="correct the value")
+
+
+def _user_error(error: BaseException | None) -> BaseException | None:
+    """Returns the UserError that led to an exception: ml_collections raises its own errors for those of get_config."""
+    while error and not isinstance(error, UserError):
+        error = error.__context__
+    return error
 
 
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:

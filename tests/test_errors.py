@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import pytest
+from absl import flags
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -422,3 +423,22 @@ def test_config_and_sweep_files_have_names(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     name = launch._files(*kind)[0]
     assert launch._path_of(name, *kind).endswith(f"bertjax/{folder}/{name}.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ("def get_config():\n    return 1 / 0", r"ZeroDivisionError: .* \(line 2\)"),
+        ("def get_config(", "SyntaxError: .*line 1"),
+        ("import bertjax.nowhere", r"ModuleNotFoundError: .* \(line 1\)"),
+        ('{"attention_bias": false}', "NameError: .*'false'"),  # a config.json
+        ("def get_config():\n    return {}", "TypeError: get_config returns dict, not a ConfigDict"),
+    ],
+)
+def test_exceptions_of_a_config_file_are_user_errors(tmp_path, source, got):
+    path = tmp_path / f"{tmp_path.name}.py"  # ml_collections keeps modules by name
+    path.write_text(source)
+    flag = flags.FLAGS["config"]
+    launch._add_evaluations(flag, [])
+    with pytest.raises(UserError, match=rf"^{path}: got {got}.*; expected a Python file"):
+        flag.parser.parse(str(path))
