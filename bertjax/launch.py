@@ -114,9 +114,6 @@ def main(argv: list[str]) -> None:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
         choice(_FORMAT.value, FORMATS, "--format")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)  # the convention of shells
     except Exception as error:
         user_error = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
         if user_error is None:
@@ -350,7 +347,11 @@ def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
 def run() -> None:
     """Runs the command line; `launch.py` and the console command `bertjax` call it."""
     sys.modules["__main__"].__doc__ = __doc__  # absl prints it for --helpfull
-    app.run(main, flags_parser=_parse_flags)
+    try:
+        app.run(main, flags_parser=_parse_flags)
+    except KeyboardInterrupt:  # also while a config file imports JAX
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)  # the convention of shells
 
 
 if __name__ == "__main__":
