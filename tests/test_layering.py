@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 # name. Task packages of `data` do not import each other.
 LAYERS = {
     "launch.py": "launch",
-    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.registered keys modes "
-    "tools.sweeps training usage",
+    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.load experiments.registered keys "
+    "modes tools.sweeps training usage",
     "configs/": "configs errors config.defaults evaluations.find experiments",
     "configs/parts.py": "configs errors config.defaults contract evaluations.find experiments.find models.bert "
     "training.config",
@@ -28,7 +28,8 @@ LAYERS = {
     "bertjax/keys.py": "BASE evaluations experiments.find training.config",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE contract data.readers interop.published tasks.text_encoders training",
-    "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.registered models scoring tasks",
+    "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.load experiments.registered models "
+    "scoring tasks",
     "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published interruption model modes "
     "runs training",
     "bertjax/reporting/": "tools.reporting",

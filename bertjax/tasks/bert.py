@@ -156,7 +156,9 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         self._has_seen_rows = True
         tokenizer = self._tokenizer
         special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        ids = np.concatenate([np.zeros(0, np.int32), *(np.ravel(row["input_ids"]) for row in rows)])
+        ids = np.concatenate(
+            [np.zeros(0, np.int32), *(np.asarray(row["input_ids"])[np.asarray(row["segment_ids"]) > 0] for row in rows)]
+        )
         ids = ids[~np.isin(ids, special)]
         share = np.mean(ids == tokenizer.unk_id) if ids.size else 0.0
         if share > _MOST_UNKNOWN:

@@ -51,8 +51,13 @@ def test_many_unknown_tokens_in_the_first_rows_are_warned_about_once(caplog):
     tokenizer = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
     for texts, share in ((["a b a b a b a b a ?", ""], 0), (["a a", "? b ?"], 40)):
         task = Encoder(settings(""), tokenizer, encoder(7), None, 8)
+        rows = [text_row(tokenizer.encode_batch([text]), tokenizer)["input_ids"] for text in texts]
+        batch = {"input_ids": np.full((2, 16), tokenizer.unk_id), "segment_ids": np.zeros((2, 16))}  # of padding
+        for place, row in enumerate(rows):
+            batch["input_ids"][place, : len(row)] = row
+            batch["segment_ids"][place, : len(row)] = 1
         for _ in range(2):
-            task.watch([text_row([tokenizer.encode_batch([text])[0]], tokenizer) for text in texts])
+            task.watch([batch])
         told = f"{share} % of the first 5 tokens are unknown: is it the vocabulary of these texts and of the weights?"
         assert caplog.messages == [told] * bool(share)
 
