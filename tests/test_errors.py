@@ -339,7 +339,7 @@ def subclasses(cls):
 
 def refused(constraint):
     """A value that a constraint does not allow."""
-    for value in (math.nan, (math.nan,), ("?",), ()):
+    for value in (math.nan, (math.nan,), ("?",), (), ((),)):
         with contextlib.suppress(TypeError):
             if not constraint.allows(value):
                 return value
