@@ -34,17 +34,32 @@ hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
 # Packages that the tests compare with, or that their pages are built by. `make setup-test` leaves them out.
-_PEERS = ("accelerate", "apache_beam", "matplotlib", "myst_nb", "pytrec_eval", "sentence_transformers", "sentencepiece")
-_PEERS += ("sklearn", "sphinx", "torch", "transformers")
+_PEERS = {
+    *("accelerate", "apache_beam", "matplotlib", "nbformat", "pytrec_eval", "sentence_transformers", "sentencepiece"),
+    *("sklearn", "torch", "transformers"),
+}
 _SETUP = "make setup-dev"
 _MAX_MEMORY = 2 * 2**30  # of a worker
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call() -> Iterator[None]:
-    """Skips a test that imports a package which is not installed, if only tests need it."""
-    try:
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skips a test whose fixtures import a package which is not installed, if only tests need it."""
+    with _skipping_without_peers():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skips a test that imports such a package."""
+    with _skipping_without_peers():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _skipping_without_peers() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] in _PEERS:
             pytest.skip(f"{error.name} is not installed ({_SETUP} does it)")

@@ -31,6 +31,7 @@ def test_worker_processes_process_each_item_once(tmp_path, monkeypatch):
 
 
 def test_an_unknown_runner_is_an_error():
+    pytest.importorskip("apache_beam")
     beam.check(HERE)
     with pytest.raises(UserError, match=r"runner=NoRunner: got an unknown runner"):
         beam.check(BeamConfig("NoRunner"))

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from bertjax.errors import UserError
+
+pytest.importorskip("matplotlib")
 from docs import build_walkthrough as walkthrough
 
 TEXT = walkthrough.PAGE.read_text()

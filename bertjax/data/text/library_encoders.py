@@ -53,6 +53,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
           UserError: if the content is not a tokenizer.json of these kinds, or a special token is missing.
         """
         tokenizer = open_library(content, where)
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab = _by_id(ids, where)  # before the library writes, which takes memory for each id that is not used
         self._rows = {"post_processor": state(tokenizer.post_processor), "truncation": tokenizer.truncation}
         tokenizer.no_truncation()
         tokenizer.post_processor = None  # special tokens are added by the caller
@@ -63,10 +65,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         self._content = tokenizer.to_str()
         steps = json.loads(self._content)
         is_byte_level = _is_byte_level(steps, where)
-        ids = tokenizer.get_vocab(with_added_tokens=True)
         self.special = _names(special, ids, where, needs_unk=not is_byte_level)
         pad, unk, start, end, self.mask_id = (ids[name] for name in self.special)
-        self.vocab = _by_id(ids, where)
         super().__init__(tokenizer, len(self.vocab), (pad, unk, start, end), self._ordinary)
         self.template = template or Template.of_bert(self.cls_id, self.sep_id)
         self.lowercase = any(
