@@ -19,7 +19,7 @@ from bertjax.data.codecs.codec import Codec
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabularies import SPECIALS, has_only_specials
-from bertjax.data.text.vocabulary_config import load_tokenizer
+from bertjax.data.text.vocabulary_config import load_tokenizer, with_strip_accents
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
@@ -87,9 +87,10 @@ C = TypeVar("C", bound=HasModel)
 
 def open_vocabulary(config: HasModel, published: Published) -> EncoderTokenizer:
     """Returns the vocabulary of weights, or that of `data.vocab_file` if they have none."""
+    data = config.data
     if published.has_vocabulary:
-        return published.tokenizer(config.data.lowercase)
-    return load_tokenizer(Path(config.data.vocab_file), config.data.lowercase)
+        return with_strip_accents(published.tokenizer(data.lowercase), data.strip_accents)
+    return load_tokenizer(Path(data.vocab_file), data.lowercase, strip_accents=data.strip_accents)
 
 
 def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], EncoderTokenizer]:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data.text.normalization import Chain
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.wordpiece_trainer import ALPHABET_LIMIT, count_words, train
 from bertjax.errors import UserError
@@ -38,10 +39,10 @@ def test_characters_beyond_the_limit_are_omitted():
 
 
 def test_count_words():
-    assert count_words(["The cat, the CAT", "", "été\u0301 the"], lowercase=True) == {
+    assert count_words(["The cat, the CAT", "", "été\u0301 the"], Chain.of(True)) == {
         "the": 3, "cat": 2, ",": 1, "ete": 1
     }  # fmt: skip
-    assert count_words(["The the"], lowercase=False) == {"The": 1, "the": 1}
+    assert count_words(["The the"], Chain.of(False)) == {"The": 1, "the": 1}
 
 
 @given(COUNTS, st.integers(10, 60))

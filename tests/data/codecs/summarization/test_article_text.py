@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from bertjax.data.codecs.summarization import article_rows
-from bertjax.data.codecs.summarization.article_text import ArticleText, TrainedVocabularyConfig
+from bertjax.data.codecs.summarization.article_text import ArticleText
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.codecs.summarization.test_articles import config
