@@ -29,7 +29,6 @@ from bertjax.tasks import completion, inputs, pretrained, samples
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
-_MOST_UNKNOWN = 0.1  # of the tokens of the first rows
 INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
 
@@ -134,7 +133,6 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         self._seq_len = seq_len
         self._model_config = bert
         self._model = model
-        self._has_seen_rows = False
         self._codec = config.codec(tokenizer)
 
     @property
@@ -149,20 +147,6 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         ids = jnp.zeros((1, 1), jnp.int32)
         positions = (ids,) if self.predicts_positions else ()
         return self._model.init(rng, BertInputs(ids, ids, ids), *positions, deterministic=True)["params"]
-
-    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """Warns if many tokens of the first rows are unknown."""
-        if self._has_seen_rows:
-            return
-        self._has_seen_rows = True
-        tokenizer = self._tokenizer
-        special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        ids = np.concatenate([np.zeros(0, np.int32), *(np.ravel(row["input_ids"]) for row in rows)])
-        ids = ids[~np.isin(ids, special)]
-        share = np.mean(ids == tokenizer.unk_id) if ids.size else 0.0
-        if share > _MOST_UNKNOWN:
-            text = "%.0f %% of the first %d tokens are unknown: is it the vocabulary of these texts and of the weights?"
-            _log.warning(text, 100 * share, ids.size)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         reinitialized = self.reinitialized_modules(published)

@@ -74,6 +74,9 @@ class SentenceCodec(ParsedCodec[Sentence]):
         (text,) = texts
         return Sentence(text, self.words(text, where))
 
+    def text(self, example: Sentence) -> str:
+        return example.text
+
     def encode(self, examples: Sequence[Sentence]) -> Encoded:
         """Returns the `rows` of the sentences, with "masked_labels" and "masked_positions"."""
         rows = [self.rows(example.words) for example in examples]

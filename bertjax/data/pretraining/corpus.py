@@ -16,6 +16,7 @@ work, from which an interrupted preparation resumes.
 
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import shutil
@@ -37,7 +38,7 @@ from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
-from bertjax.data.text import vocabulary_config, word_counts
+from bertjax.data.text import fit, vocabulary_config, word_counts
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
@@ -272,6 +273,7 @@ def _open(config: CorpusConfig, source: str) -> TextSource:
 def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     """Writes everything except the manifest. Returns the counts and the fractions of duplicates."""
     tokenizer = _vocabulary(config, folder)
+    _check_fit(config, tokenizer)
     counts = {}
     fractions = {}
     files = {}
@@ -362,6 +364,15 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
         tokenizer = preparation.train_tokenizer(counts, config)
     tokenizer.save(folder)
     return tokenizer
+
+
+def _check_fit(config: CorpusConfig, tokenizer: EncoderTokenizer) -> None:
+    """Logs a warning if the vocabulary does not fit the first documents."""
+    split = _splits(config)[0]
+    sample = fit.Sample(tokenizer)
+    documents = _documents(config, split, _open(config, _source_of(config, split)))
+    sample.add(itertools.chain.from_iterable(documents))
+    sample.check()
 
 
 class _Documents:
