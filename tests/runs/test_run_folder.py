@@ -144,11 +144,12 @@ def test_a_run_keeps_the_draws_of_its_validation_rows():
     assert run_folder.with_recorded({"data": {}}, other) == {"data": {}}, "another experiment"
 
 
-@pytest.mark.parametrize(
-    ("key", "new", "before"), [("normalization", "nfc", "bert"), ("character_coverage", 0.9999, 0.0)]
-)
-def test_a_run_trains_the_vocabulary_that_it_started_with(key, new, before):
-    config = {"experiment": "bert_pretraining", "data": {key: new}}
+@pytest.mark.parametrize("experiment", ["bert_pretraining", "replaced_tokens", "bertsum_ext", "bertsum_abs"])
+@pytest.mark.parametrize(("key", "before"), [("normalization", "bert"), ("character_coverage", 0.0)])
+def test_a_run_trains_the_vocabulary_that_it_started_with(experiment, key, before):
+    new = importlib.import_module(f"bertjax.configs.{experiment}").get_config("tiny").data[key]
+    assert new == {"normalization": "nfc", "character_coverage": 0.9999}[key]
+    config = {"experiment": experiment, "data": {key: new}}
     assert run_folder.with_recorded(config, {"data": {}})["data"] == {key: before}
     assert run_folder.with_recorded(config, {"data": {}}, [f"data.{key}"]) == config
     of_translation = {**config, "experiment": "translation"}

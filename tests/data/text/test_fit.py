@@ -2,6 +2,7 @@ import unicodedata
 
 import pytest
 
+from bertjax import progress
 from bertjax.data.text import fit
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.wordpiece import WordPiece
@@ -34,6 +35,7 @@ def vocabulary(chars, lowercase=True, **changes):
 )
 def test_misfits_are_warned_of_with_their_cause(caplog, monkeypatch, tokenizer, text, expected):
     monkeypatch.setattr(fit, "_SAMPLE", len(text) + 1)
+    progress._logged.clear()
     sample = fit.Sample(tokenizer)
     sample.add([text])
     assert not caplog.messages

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from bertjax.data.text.normalization import normalize, separate_punctuation
 from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.text.vocabulary_config import load_wordpiece
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig, load_tokenizer, load_wordpiece
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
+from tests.data.text import byte_bpe
 
 WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]
 VOCAB = [*SPECIALS, *WORDS, "[", "]", "mask"]
@@ -353,6 +354,17 @@ def test_a_saved_chain_is_that_of_transformers(tmp_path, lowercase, strip_accent
     texts = ["한국어 Été ㅋㅋ", unicodedata.normalize("NFD", "한국어 Été")]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts)
     assert (ours.unk_id in ours.encode("한국어")) == (not nfc and ours.chain.strip_accents)
+
+
+def test_the_config_sets_the_accents_of_a_published_vocabulary(tmp_path):
+    of_chain(True, None, nfc=False).save(tmp_path)
+    opened = load_tokenizer(tmp_path, True, strip_accents=False)
+    assert opened == of_chain(True, False, nfc=False) and opened.unk_id not in opened.encode("한국어 été")
+    byte_bpe.trained().save(tmp_path / "bytes")
+    with pytest.raises(UserError, match="strip_accents: got False; expected no value, because the vocabulary is not"):
+        load_tokenizer(tmp_path / "bytes", False, strip_accents=False)
+    with pytest.raises(UserError, match=r"got False; expected no value with data\.tokenizer=byte_bpe"):
+        TrainedVocabularyConfig(strip_accents=False, tokenizer="byte_bpe")
 
 
 def test_the_chain_is_in_digests_only_where_it_is_not_that_of_bert():
