@@ -11,7 +11,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.text.normalization import normalize, separate_punctuation
+from bertjax.data.text.normalization import Chain, normalize, separate_punctuation
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig, load_tokenizer, load_wordpiece
 from bertjax.data.text.wordpiece import WordPiece
@@ -354,6 +354,13 @@ def test_a_saved_chain_is_that_of_transformers(tmp_path, lowercase, strip_accent
     texts = ["한국어 Été ㅋㅋ", unicodedata.normalize("NFD", "한국어 Été")]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts)
     assert (ours.unk_id in ours.encode("한국어")) == (not nfc and ours.chain.strip_accents)
+
+
+@given(st.text("aİßﬁΣσς\u0301\u0323é中한\u1112\u1161\u11ab .,\u200b\u3000"), st.sampled_from(CHAINS))
+def test_new_chains_are_those_of_the_library(text, settings):
+    chain = Chain.of(*settings, nfc=True)
+    split = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str(chain.of_library.normalize_str(text))
+    assert normalize(text, chain).split() == [word for word, _ in split]
 
 
 def test_the_config_sets_the_accents_of_a_published_vocabulary(tmp_path):
