@@ -33,7 +33,6 @@ from bertjax.data.rows import stored
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.rows.stored import Fields, Ragged
 from bertjax.data.splits import TRAIN, VALID
-from bertjax.data.text.fit import Sample
 from bertjax.errors import UserError, restored
 from bertjax.files import MANIFEST, PARTS, Fingerprint, completed, made_once, read_manifest
 from bertjax.progress import track
@@ -141,13 +140,11 @@ class PreparedRows(Generic[R]):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         census = _Census()
         survey = self._codec.survey()
-        sample = self._codec.sample()
         writer = stored.Writer(folder / TRAIN)
         (folder / f"{VALID}.jsonl").touch()
-        for part in self._encoded(self._training_blocks(folder, census, survey, sample), folder, census):
+        for part in self._encoded(self._training_blocks(folder, census, survey), folder, census):
             writer.add(part.fields, part.names)
             census.add(part)
-        sample.check()
         facts = survey.facts()
         writer.finish()
         manifest = {"facts": facts, "report": census.report()}
@@ -158,8 +155,12 @@ class PreparedRows(Generic[R]):
             raise UserError("the rows to prepare", got=got, expected="files that do not change", fix=fix)
         return manifest
 
-    def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R], sample: Sample) -> Iterator[list[R]]:
-        """Reads all rows. Yields the training rows, and appends the others to the files of their splits."""
+    def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
+        """Reads all rows. Yields the training rows, and appends the others to the files of their splits.
+
+        Logs a warning if the vocabulary does not fit the first training rows.
+        """
+        sample = self._codec.sample()
         for split, rows in track(_blocks(self._codec, census), "reading", "block"):
             survey.add(split, rows)
             if split == TRAIN:
@@ -168,6 +169,7 @@ class PreparedRows(Generic[R]):
             else:
                 with (folder / f"{split}.jsonl").open("a", encoding="utf-8") as file:
                     file.writelines(_dumped(self._codec.scored(row)) for row in rows)
+        sample.check()
 
     def _encoded(self, blocks: Iterator[list[R]], folder: Path, census: "_Census") -> Iterator[TrainingRows]:
         """Encodes blocks in order: by Beam, by workers, or in this process if there is little text."""
