@@ -119,6 +119,7 @@ test-profile: setup-dev  ## measure where the CPU time of the fast tests goes
 
 robustness: setup-dev  ## damage files and kill predictions and training at random moments; MINUTES of fuzzing
 	$(BIN)/python -m tests.robustness.fuzz --minutes=$(MINUTES)
+	$(BIN)/python -m tests.robustness.fuzz_settings --cases=500
 	$(BIN)/python -m tests.robustness.kills --disturbances=40
 	$(BIN)/python -m tests.robustness.soak --kills=100 --signal=mixed
 	$(BIN)/python -m tests.robustness.soak_processes --kills=50 --processes=1,2,4

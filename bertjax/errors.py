@@ -6,11 +6,18 @@ import difflib
 import errno
 import os
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
-_FIXES = {errno.ENOENT: "create the folder first, or choose another path", errno.EISDIR: "name a file in it"}
+_FIXES = {
+    errno.ENOENT: "create the folder first, or choose another path",
+    errno.EISDIR: "name a file in it",
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "choose another path, because a file has the name of a folder"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "change its permissions, or choose another path"),
+}
 # Refused by the operating system; any other OSError is a bug.
 _REFUSALS = (
     errno.EACCES,
@@ -116,6 +123,13 @@ def as_user_error(error: Exception, where: str) -> UserError | None:
         expected="a readable and writable path with free space",
         fix=_FIXES.get(error.errno or 0, fix) if isinstance(error, OSError) else fix,
     )
+
+
+def of_code(error: Exception, path: str) -> str:
+    """Returns the type, the message and the line of an exception that the code of a user's file raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(path).resolve()]
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
 
 
 @contextlib.contextmanager

@@ -28,8 +28,8 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from bertjax.config import choice, dotted, unknown_key
-from bertjax.errors import UserError, as_user_error, did_you_mean, restored
-from bertjax.experiments import find, registered
+from bertjax.errors import UserError, as_user_error, did_you_mean, of_code, restored
+from bertjax.experiments import find, load, registered
 from bertjax.files import standard_output, with_packaged
 from bertjax.progress import lines_shown
 
@@ -114,9 +114,6 @@ def main(argv: list[str]) -> None:
             raise UserError("arguments", got=" ".join(argv[1:]), expected="flags only", fix="write --name=value")
         choice(_FORMAT.value, FORMATS, "--format")
         sys.exit(_run(choice(_MODE.value, MODES, "--mode")))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)  # the convention of shells
     except Exception as error:
         user_error = as_user_error(error, _WORKDIR.value if _OUTPUT.value == "-" else _OUTPUT.value)
         if user_error is None:
@@ -222,13 +219,29 @@ class _ConfigParser(flags.ArgumentParser):
         self._names = re.findall(r"\0--?config\.evaluations[=\0]([^\0]*)", "\0".join(argv))[-1:]
 
     def parse(self, argument: str) -> Any:
-        config = self.of_file.parse(argument)
+        config = self._config(argument)
         for name in self._names:
             from bertjax import evaluations
 
             added = evaluations.with_keys({"evaluations": name})
             config.update({key: values for key, values in added.items() if key not in config})
         return config
+
+    def _config(self, argument: str) -> Any:
+        """Returns the config of a file. Raises UserError for an exception of its code, except a missing file."""
+        try:
+            config = self.of_file.parse(argument)
+            if not hasattr(config, "to_dict"):
+                raise TypeError(f"get_config returns {type(config).__name__}, not a ConfigDict")
+            return config
+        except Exception as error:  # the file's code can raise any exception
+            if isinstance(error, OSError) or _user_error(error):
+                raise
+            got = of_code(error, argument.partition(":")[0])
+            expected = "a Python file such as configs/classification.py, and one of its variants"
+            raise UserError(
+                argument, got=got, expected=expected, fix="correct the path, the variant or the file"
+            ) from None
 
 
 def _add_evaluations(flag: Any, argv: Sequence[str]) -> None:
@@ -271,7 +284,7 @@ def _path_of(written: str, folder: str, function: str, group: str) -> str:
     if written in _files(folder, function, group):
         return with_packaged(f"{folder}/{written}.py")
     entry = registered(group).get(written)
-    return str(importlib.import_module(entry.module).__file__) if entry else written
+    return str(load(entry).__file__) if entry else written
 
 
 @contextlib.contextmanager
@@ -285,10 +298,7 @@ def _flag_errors(argv: Sequence[str]) -> Iterator[None]:
 
 def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     """Returns the UserError for an exception that flags or config files raise."""
-    cause: BaseException | None = error
-    while cause and not isinstance(cause, UserError):  # ml_collections raises its own errors for those of get_config
-        cause = cause.__context__
-    if cause:
+    if cause := _user_error(error):
         return restored(f"--config: {cause}")
     if isinstance(error, flags.UnrecognizedFlagError):
         _, dot, key = error.flagname.partition(".")
@@ -315,6 +325,13 @@ def _flag_error(error: Exception, argv: Sequence[str]) -> UserError:
     return UserError(what, got=got, expected=expected, fix="correct the value")
 
 
+def _user_error(error: BaseException | None) -> BaseException | None:
+    """Returns the UserError that led to an exception: ml_collections raises its own errors for those of get_config."""
+    while error and not isinstance(error, UserError):
+        error = error.__context__
+    return error
+
+
 def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
     """Returns the error for the first --config.SUBTREE.KEY whose subtree is not in the config file."""
     keys = re.findall(r"^--?(?:no)?config\.([^=\s]+\.[^=\s]+)", "\n".join(argv), re.MULTILINE)
@@ -330,7 +347,11 @@ def _unknown_subtree(argv: Sequence[str]) -> UserError | None:
 def run() -> None:
     """Runs the command line; `launch.py` and the console command `bertjax` call it."""
     sys.modules["__main__"].__doc__ = __doc__  # absl prints it for --helpfull
-    app.run(main, flags_parser=_parse_flags)
+    try:
+        app.run(main, flags_parser=_parse_flags)
+    except KeyboardInterrupt:  # also while a config file imports JAX
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)  # the convention of shells
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ _REST = """
 - A `model_type` that is in neither table. The error names it and lists the supported ones.
 - A folder with code of its own (`auto_map` in config.json), unless its `model_type` is in a table. The code is never
   run, in any case.
-- A config.json with a value that the family supports in transformers and bertjax does not. The error names the key.
+- A config.json with a value that the family supports in transformers and bertjax does not, or such a setting of
+  sentence-transformers, tokenizers or generation. The error names the key. A warning names keys that are not known.
 - Tensors of LoRA adapters, which some folders of jina-embeddings-v3 have besides the weights.
 - Missing files, such as a shard that model.safetensors.index.json lists; and torch files that contain code.
 

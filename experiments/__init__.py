@@ -55,6 +55,18 @@ def registered(group: str) -> dict[str, Any]:
     return entries
 
 
+def load(entry: Any) -> Any:
+    """Imports the module of an entry point. Raises UserError if the package lacks the module."""
+    try:
+        return importlib.import_module(entry.module)
+    except ModuleNotFoundError as error:
+        if not f"{entry.module}.".startswith(f"{error.name}."):
+            raise  # of a package that the module imports
+        fix = "write the module, or correct the entry point and install the package again"
+        got = f"no module {error.name}"
+        raise UserError(f"entry point {entry.name} of {entry.group}", got=got, expected=entry.value, fix=fix) from None
+
+
 def find(name: str) -> Any:
     """Imports an experiment; see `bertjax.contract.Experiment`.
 
@@ -68,7 +80,7 @@ def find(name: str) -> Any:
         fix = did_you_mean(str(name), names(), "install the package that registers it in bertjax.experiments")
         if name not in entries:
             raise UserError("config key experiment", got=repr(name), expected=f"one of {', '.join(names())}", fix=fix)
-        module = entries[name].load()
+        module = load(entries[name])
     check(module)
     return module
 

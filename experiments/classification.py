@@ -20,7 +20,7 @@ from bertjax.data.rows.stored import Fields
 from bertjax.data.splits import TRAIN
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
-from bertjax.interop import huggingface
+from bertjax.interop import huggingface, sentence_transformers
 from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
@@ -154,6 +154,13 @@ def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str,
 
 def _known_classes(config: Mapping[str, Any], published: Published) -> tuple[str, ...]:
     """The class names of the model in `init_from`. Raises UserError unless it was trained for this objective."""
+    if not published.is_run and (prompt := sentence_transformers.read_prompt(published.path)):
+        raise UserError(
+            f"config key init_from={config['init_from']}",
+            got=f"a cross-encoder with the default prompt {prompt!r}",
+            expected="a classifier without a prompt, or a cross-encoder with one output",
+            fix="remove default_prompt_name from its config_sentence_transformers.json and put the prompt before texts",
+        )
     objective = config["objective"]
     problem_type = pretrained.problem_of(published)
     problem = OBJECTIVES[objective].problem

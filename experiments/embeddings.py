@@ -75,6 +75,8 @@ class Config(fine_tuning.FineTuningConfig):
       dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
+      truncate_dim: how many numbers of a vector that is predicted, evaluated or exported are kept, from the first on,
+        without scaling them again. Losses are of whole vectors. Default: as in `init_from`, otherwise all.
       accumulation_steps: the number of slices of a batch. One slice at a time is in memory.
     """
 
@@ -90,6 +92,7 @@ class Config(fine_tuning.FineTuningConfig):
     sentence_pooling: Pooling = always(None)
     dense: tuple[DenseConfig, ...] = always(None)
     normalize: bool = always(None)
+    truncate_dim: Size | None = always(None)
     accumulation_steps: Size = always(1)
 
     def __post_init__(self) -> None:
@@ -287,15 +290,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
         x = self.apply(params, batch, None)[:, 0]
         if self._config.normalize:
             x /= jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), search.LEAST_NORM)
-        return {"features": x}
+        return {"features": x[:, : self._config.truncate_dim]}
 
     def text_vectors(self) -> search.TextVectors:
         """Returns how a search encodes texts: as validation does, with prompts."""
         query = self._config.codec(self._tokenizer)
         document = query.with_prompt(self._config.data.document_prompt)
-        return search.TextVectors(
-            self, query, document, lambda text: RelatedTexts((text,), (), None), self._config.size
-        )
+        size = min(self._config.size, self._config.truncate_dim or self._config.size)
+        return search.TextVectors(self, query, document, lambda text: RelatedTexts((text,), (), None), size)
 
     def score_names(self) -> Sequence[str]:
         return self._config.definition.metrics
@@ -341,7 +343,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         config = self._config
         data = self._config.data
         self.save({"bert": params["bert"]}, folder, self.architecture)
-        sentences = Sentences(config.sentence_pooling, config.dense, config.normalize)
+        pooling = config.sentence_pooling
+        sentences = Sentences(pooling, config.dense, config.normalize, truncate_dim=config.truncate_dim)
         prompts = {"query": data.query_prompt, "document": data.document_prompt}
         sizes = (self._model_config.hidden_size, self._seq_len)
         maps = params.get("dense", {})

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Constrained, always, choice, one_of
+from bertjax.config import Constrained, Size, always, choice, one_of
 from bertjax.contract import Batch, Example, Output, Params
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.labeled_text import TextColumns
@@ -82,6 +82,8 @@ class Config(Constrained):
       prompt: a text that precedes each text, or the first text of each pair. Default: that of `prompt_name`, or "".
       include_prompt: whether `sentence_pooling` includes the tokens of the prompt. Default: as in a
         sentence-transformers folder, otherwise True. If not, [CLS] is excluded too, as there.
+      truncate_dim: how many numbers of a vector of a text are kept, from the first on, without scaling them again.
+        Default: as in a sentence-transformers folder, otherwise all.
       dtype_out: "float32", or "float16", which halves the size.
       model: the encoder, and the layers to read.
       data: how texts are encoded.
@@ -97,6 +99,7 @@ class Config(Constrained):
     prompt_name: str | None = always(None)
     prompt: str = always(None)
     include_prompt: bool = always(None)
+    truncate_dim: Size | None = always(None)
     dtype_out: Annotated[str, one_of("float16", "float32")] = always("float32")
     model: ModelConfig
     data: DataConfig
@@ -120,7 +123,10 @@ class Config(Constrained):
             choice(pooling, POOLINGS, "sentence_pooling")
         got = f"{self.prompt!r} with pooling={self.pooling}"
         fix = "use configs/features.py:sentence, or omit it"
-        self.check(self.pooling == "sentence" or not self.prompt, "prompt", "pooling=sentence", got=got, fix=fix)
+        is_of_sentences = self.pooling == "sentence"
+        self.check(is_of_sentences or not self.prompt, "prompt", "pooling=sentence", got=got, fix=fix)
+        is_usable = is_of_sentences or self.truncate_dim is None
+        self.check(is_usable, "truncate_dim", "pooling=sentence", fix=fix)
 
 
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
@@ -129,9 +135,8 @@ def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     of_sentence = config["pooling"] == "sentence"
     sentences = (published.sentences if of_sentence else None) or Sentences()
     seq_len = published.max_length if of_sentence else None
-    if of_sentence and sentence_transformers.lowercases(folder) and not published.lowercase:
-        expected = "False, or a tokenizer that lowercases"
-        raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
+    if of_sentence:
+        sentence_transformers.check_casing(folder, published.lowercase)
     config = completion.bert(config, published, seq_len=seq_len)
     model = dict(config["model"])
     if not model["layers"]:
@@ -175,9 +180,13 @@ class Task(BertTask[Config]):
         poolings = config.sentence_pooling if config.pooling == "sentence" else ""
         self._pooled_size = _size(dataclasses.asdict(head)) * (1 + poolings.count("+"))
         self._dense = SentenceDense(config.dense)
-        self._sentences = Sentences(config.sentence_pooling, config.dense, config.normalize, config.include_prompt)
-        self.size = config.dense[-1].size if config.dense else self._pooled_size
-        self.normalizes = config.normalize
+        self._sentences = Sentences(
+            *(config.sentence_pooling, config.dense, config.normalize, config.include_prompt),
+            truncate_dim=config.truncate_dim,
+        )
+        size = config.dense[-1].size if config.dense else self._pooled_size
+        self.size = min(size, config.truncate_dim or size)
+        self.normalizes = config.normalize and self.size == size
         self.exact = config.pooling == "sentence"  # the other rows have arrays of units, too
 
     def init(self, rng: jax.Array) -> Params:
@@ -198,7 +207,7 @@ class Task(BertTask[Config]):
             x = text_vectors(x, batch, self._sentences, params)
         else:
             x = pool_spans(x, batch["unit_starts"], batch["unit_lengths"])
-            x = scaled(x) if self.normalizes else x
+            x = scaled(x) if self._config.normalize else x
         return {"features": x.astype(self._config.dtype_out)}
 
     def export(self, params: Params, folder: Path) -> None:

@@ -99,15 +99,27 @@ class Config(fine_tuning.FineTuningConfig):
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
-    """Fills in what `init_from` determines: sizes, casing, the length and the activation."""
+    """Fills in what `init_from` determines: sizes, casing, the length, the activation and the prompt of queries."""
     length = (published and sentence_transformers.read_length(published.path)) or _LENGTH
+    if published:
+        sentence_transformers.check_casing(published.path, published.lowercase)
     trains = bool(config["data"]["source"])
     config = completion.bert(config, published, seq_len=min(length, _LENGTH) if trains else length)
     activation = "sigmoid" if OBJECTIVES[config["objective"]].is_probability else "identity"
     if published and not trains and published.num_classes == 1:
         # What `CrossEncoder` applies to one logit if the folder does not state it.
         activation = sentence_transformers.read_activation(published.path, published.config) or "sigmoid"
-    return {**config, "activation": config["activation"] or activation}
+    data = config["data"]
+    if data["query_prompt"] is None:
+        data = {**data, "query_prompt": _prompt_of(published) if published else ""}
+    return {**config, "activation": config["activation"] or activation, "data": data}
+
+
+def _prompt_of(published: Published) -> str:
+    """Returns the prompt of queries of a run of this experiment, or of a `CrossEncoder`."""
+    if published.is_run and published.experiment == "reranker":
+        return str(published.config["data"].get("query_prompt", ""))
+    return sentence_transformers.read_prompt(published.path)
 
 
 open_vocabulary = bert.open_vocabulary
@@ -232,8 +244,11 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `CrossEncoder` of sentence-transformers opens."""
-        activation = sentence_transformers.cross_encoder(self._config.activation)
-        self.save(params, folder, self.architecture, more=activation, max_length=self._seq_len)
+        activation = self._config.activation
+        more = sentence_transformers.cross_encoder(activation)
+        self.save(params, folder, self.architecture, more=more, max_length=self._seq_len)
+        if prompt := self._config.data.query_prompt:
+            sentence_transformers.save_cross_encoder(folder, activation, prompt)
 
 
 def _present(batch: Batch) -> jax.Array:

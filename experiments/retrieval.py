@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from bertjax.config import Composed, Constrained, Count, Flat, Seed, always, one_of
+from bertjax.config import Composed, Constrained, Count, Flat, Seed, Size, always, one_of
 from bertjax.contract import Example, MiningTask, Output
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.evaluation_texts import Labeled, Sources, SourcesConfig
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # Keys of `features.Config` that `resolve` fills in.
-_OF_FEATURES = ("sentence_pooling", "dense", "normalize", "include_prompt", "model", "data")
+_OF_FEATURES = ("sentence_pooling", "dense", "normalize", "include_prompt", "truncate_dim", "model", "data")
 _NO_TABLE = Columns("", ())
 _FIXED = {"pooling": "sentence", "word_pooling": "first", "prompt_name": None, "dtype_out": "float32"}
 
@@ -67,6 +67,8 @@ class Config(Constrained):
       normalize: whether vectors are scaled to length 1.
       include_prompt: whether `sentence_pooling` includes the tokens of the prompt. Default: as in a
         sentence-transformers folder, otherwise True. If not, [CLS] is excluded too, as there.
+      truncate_dim: how many numbers of a vector are kept, from the first on, without scaling them again. Default: as in
+        a sentence-transformers folder, otherwise all.
       query_prompt: a text that precedes each query and each labeled text. Default: the prompt "query" of a
         sentence-transformers folder, or its default prompt.
       document_prompt: a text that precedes each document. Default: the prompt "document", "passage" or "corpus" of a
@@ -87,6 +89,7 @@ class Config(Constrained):
     dense: tuple[DenseConfig, ...] = always(None)
     normalize: bool = always(None)
     include_prompt: bool = always(None)
+    truncate_dim: Size | None = always(None)
     query_prompt: str = always(None)
     document_prompt: str = always(None)
     similarity: Annotated[str, one_of("cosine", "dot")] = always(None)
@@ -160,7 +163,7 @@ class Task(features.Task, MiningTask):
         self._codec = dataclasses.replace(self._codec, has_tabs=False)
         self._settings = config
         keys = (
-            *("init_from", "sentence_pooling", "normalize", "include_prompt"),
+            *("init_from", "sentence_pooling", "normalize", "include_prompt", "truncate_dim"),
             *("similarity", "reranker", "rerank", "seed"),
         )
         self.protocol = {

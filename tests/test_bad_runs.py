@@ -72,6 +72,11 @@ def test_a_folder_that_is_not_a_run(tmp_path, mode):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_published_folder_is_not_a_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    check(predict(tmp_path), f"--workdir={tmp_path}", "without experiment", "a run", f"--config.init_from={tmp_path}")
+
+
 @pytest.mark.parametrize(("content", "got"), [("{", "Expecting property name"), ("[]", "a JSON list")])
 def test_a_damaged_config(copied, content, got):
     run = copied()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import pytest
+from absl import flags
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -203,9 +204,17 @@ def test_an_error_of_the_operating_system_names_the_path(code):
     assert str(as_user_error(OSError(code, os.strerror(code)), "/a/run")).startswith("/a/run: ")
 
 
-def test_a_missing_folder_is_not_reported_as_a_full_disk():
-    told = str(as_user_error(OSError(errno.ENOENT, os.strerror(errno.ENOENT), "--output=/a/file"), ""))
-    assert told.endswith("Fix: create the folder first, or choose another path.")
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [
+        (errno.ENOENT, "create the folder first"),
+        (errno.EEXIST, "choose another path, because a file has the name of a folder"),
+        (errno.EACCES, "change its permissions"),
+        (errno.ENOSPC, "free some space"),
+    ],
+)
+def test_only_a_full_disk_is_reported_as_one(code, fix):
+    assert f" Fix: {fix}" in str(as_user_error(OSError(code, os.strerror(code), "--output=/a/file"), ""))
 
 
 @pytest.mark.parametrize("kind", [ValueError, RuntimeError, Exception])
@@ -330,7 +339,7 @@ def subclasses(cls):
 
 def refused(constraint):
     """A value that a constraint does not allow."""
-    for value in (math.nan, (math.nan,), ("?",), ()):
+    for value in (math.nan, (math.nan,), ("?",), (), ((),)):
         with contextlib.suppress(TypeError):
             if not constraint.allows(value):
                 return value
@@ -382,12 +391,17 @@ def write_package(folder, name, entries, group="bertjax.experiments"):
 
 def test_installed_packages_register_experiments(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    write_package(tmp_path, "one", "mine = bertjax.experiments.features\nlacking = json\ntagging = json")
+    entries = "mine = bertjax.experiments.features\nlacking = json\ntagging = json\nunwritten = no_package.mine"
+    write_package(tmp_path, "one", entries)
     assert experiments.find("mine") is experiments.find("features")
     assert experiments.find("tagging").__name__ == "bertjax.experiments.tagging"
     assert {"mine", "tagging"} <= set(experiments.names())
     with pytest.raises(UserError, match=r"^json: got no Config; "):
         experiments.find("lacking")
+    with pytest.raises(
+        UserError, match=r"^entry point unwritten of .*: got no module no_package; expected no_p.*\.mine"
+    ):
+        experiments.find("unwritten")
     with pytest.raises(UserError, match=r"experiment: got 'json'; expected one of .*, lacking, mine, "):
         experiments.find("json")
     with pytest.raises(UserError, match=r"^experiment mine: got no config file; .* Fix: register it"):
@@ -401,9 +415,30 @@ def test_installed_packages_register_experiments(tmp_path, monkeypatch):
 def test_config_and_sweep_files_have_names(tmp_path, monkeypatch, kind):
     folder, function, group = kind
     monkeypatch.syspath_prepend(tmp_path)
-    write_package(tmp_path, "one", f"my-file = my_{function}", group)
+    write_package(tmp_path, "one", f"my-file = my_{function}\nunwritten = unwritten_{function}", group)
+    with pytest.raises(UserError, match=f"^entry point unwritten of {group}: got no module unwritten_{function}"):
+        launch._path_of("unwritten", *kind)
     (tmp_path / f"my_{function}.py").touch()
     assert launch._path_of("my-file", *kind) == str(tmp_path / f"my_{function}.py")
     monkeypatch.chdir(tmp_path)
     name = launch._files(*kind)[0]
     assert launch._path_of(name, *kind).endswith(f"bertjax/{folder}/{name}.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ("def get_config():\n    return 1 / 0", r"ZeroDivisionError: .* \(line 2\)"),
+        ("def get_config(", "SyntaxError: .*line 1"),
+        ("import bertjax.nowhere", r"ModuleNotFoundError: .* \(line 1\)"),
+        ('{"attention_bias": false}', "NameError: .*'false'"),  # a config.json
+        ("def get_config():\n    return {}", "TypeError: get_config returns dict, not a ConfigDict"),
+    ],
+)
+def test_exceptions_of_a_config_file_are_user_errors(tmp_path, source, got):
+    path = tmp_path / f"{tmp_path.name}.py"  # ml_collections keeps modules by name
+    path.write_text(source)
+    flag = flags.FLAGS["config"]
+    launch._add_evaluations(flag, [])
+    with pytest.raises(UserError, match=rf"^{path}: got {got}.*; expected a Python file"):
+        flag.parser.parse(str(path))

@@ -27,6 +27,13 @@ with interruptible():
 """
 
 
+def test_an_interruption_of_a_config_file(tmp_path):
+    (tmp_path / "mine.py").write_text("raise KeyboardInterrupt\n")
+    command = [sys.executable, "launch.py", f"--config={tmp_path / 'mine.py'}"]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def interrupted(function, number, folder):
     """What a process prints that a signal ends within seconds."""
     command = [sys.executable, "-c", _PROGRAM.format(function=function)]

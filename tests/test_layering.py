@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 # name. Task packages of `data` do not import each other.
 LAYERS = {
     "launch.py": "launch",
-    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.registered keys modes "
-    "tools.sweeps training usage",
+    "bertjax/launch.py": "BASE distributed evaluations experiments.find experiments.load experiments.registered keys "
+    "modes tools.sweeps training usage",
     "configs/": "configs errors config.defaults evaluations.find experiments",
     "configs/parts.py": "configs errors config.defaults contract evaluations.find experiments.find models.bert "
     "training.config",
@@ -28,7 +28,8 @@ LAYERS = {
     "bertjax/keys.py": "BASE evaluations experiments.find training.config",
     "bertjax/loading.py": "BASE configs experiments interop.published model modes training",
     "bertjax/model.py": "BASE contract data.readers interop.published tasks.text_encoders training",
-    "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.registered models scoring tasks",
+    "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.load experiments.registered models "
+    "scoring tasks",
     "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published interruption model modes "
     "runs training",
     "bertjax/reporting/": "tools.reporting",
@@ -45,6 +46,7 @@ LAYERS = {
     "bertjax/interop/": "BASE interop models data.text",
     "bertjax/interop/published.py": "BASE interop models data.text runs.checkpoints",
     "bertjax/interop/families/marian.py": "BASE interop models data.text decoding.generation",
+    "bertjax/interop/folder_keys.py": "BASE interop data.text decoding.generation",
     "bertjax/interop/formats/": "interop.formats errors",
     "bertjax/meshes.py": "",
     "bertjax/models/": "models config errors meshes",
@@ -64,6 +66,7 @@ LAYERS = {
     "bertjax/distributed.py": "config errors",
     "bertjax/config.py": "errors",
     "bertjax/errors.py": "",
+    "bertjax/file_keys.py": "errors",
     "bertjax/files.py": "errors",
     "bertjax/interruption.py": "",
     "bertjax/progress.py": "",
@@ -73,7 +76,7 @@ LAYERS = {
     "bertjax/__init__.py": "errors fitting loading",
 }
 GROUPS = {
-    "BASE": "config errors files progress settings words",
+    "BASE": "config errors file_keys files progress settings words",
     "DATA": "data.random data.splits data.parts data.workers data.beam",
     "SHARED": "data.readers data.text data.rows",
 }

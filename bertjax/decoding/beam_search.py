@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from bertjax.decoding import bad_words
 from bertjax.decoding.config import DecodingConfig, check_special_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.length_penalties import length_penalty
@@ -27,6 +28,7 @@ class _Rules(NamedTuple):
     pad_id: int
     unk_id: int | None  # None if the unknown token is allowed
     continues: Array | None  # [V] bool
+    start_ids: Array  # [B] int32
 
 
 class _Running(NamedTuple):
@@ -99,26 +101,27 @@ def beam_search(
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     forbidden = unk_id if config.forbid_unk else None
-    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues)
+    start_ids = start_ids.astype(jnp.int32)
+    rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues, start_ids)
 
     def advance(state: _State) -> _State:
         logits, cache = step(state.running.tokens, state.cache, state.beams)
         return _advance(rules, state, logits.astype(jnp.float32), cache)
 
-    finished = run(start, config.max_length, _start(rules, start_ids.astype(jnp.int32)), advance).finished
+    finished = run(start, config.max_length, _start(rules), advance).finished
     return Hypotheses(*(field[:, : config.n_best] for field in finished))
 
 
-def _start(rules: _Rules, start_ids: Int[Array, " B"]) -> _State:
+def _start(rules: _Rules) -> _State:
     """The initial state without cache: the first of the K beams is the empty hypothesis, and the others are unused."""
-    shape = (len(start_ids), rules.config.num_beams)
+    shape = (len(rules.start_ids), rules.config.num_beams)
     beam_numbers = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
     blank = jnp.zeros((*shape, rules.config.max_length), jnp.int32)
     none = jnp.full(shape, -jnp.inf, jnp.float32)
     return _State(
         beams=Beams(jnp.zeros((), jnp.int32), beam_numbers, blank.at[..., 0].set(beam_numbers)),
         running=_Running(
-            tokens=jnp.broadcast_to(start_ids[:, None], shape),
+            tokens=jnp.broadcast_to(rules.start_ids[:, None], shape),
             history=blank + rules.pad_id,
             log_probabilities=none.at[:, 0].set(0),
             runs=blank,
@@ -156,11 +159,16 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
     num = config.num_beams * (1 if config.stopping == "presumm" else 2)
     # Two more for each beam, since padding and the end token may be excluded below.
     values, tokens = top_k(allowed, min(num + 2, logits.shape[-1]))
+    is_early = (index < rules.min_lengths)[:, None, None]
+    if config.renormalize:
+        ids = jnp.arange(logits.shape[-1])
+        is_out = (ids == rules.pad_id) | ((ids == rules.eos_id) & is_early)
+        logits = jnp.where(is_out, -jnp.inf, allowed)
     # If no logit was excluded, the largest is known. This saves a pass over all logits.
     largest = values[..., :1] if allowed is logits else jnp.max(logits, axis=-1, keepdims=True)
+    largest = jnp.maximum(largest, jnp.finfo(jnp.float32).min)  # all tokens may be excluded
     normalizers = largest + jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True))
-    log_probabilities = so_far[..., None] + (values - normalizers)
-    is_early = (index < rules.min_lengths)[:, None, None]
+    log_probabilities = jnp.where(values == -jnp.inf, -jnp.inf, so_far[..., None] + (values - normalizers))
     is_banned = (tokens == rules.pad_id) | ((tokens == rules.eos_id) & is_early)
     log_probabilities = jnp.where(is_banned, -jnp.inf, log_probabilities)
     if config.force_eos:
@@ -179,12 +187,14 @@ def _find_candidates(rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 def _block(
     rules: _Rules, state: _State, logits: Float[Array, "B K V"]
 ) -> tuple[Float[Array, "B K"], Float[Array, "B K V"]]:
-    """The beams' log-probabilities and logits, with -inf for excluded unknown tokens and repeated n-grams."""
+    """The beams' log-probabilities and logits, with -inf for excluded words and repeated n-grams."""
     n = rules.config.block_ngrams
     running = state.running
     so_far = running.log_probabilities
     if rules.unk_id is not None:
         logits = logits.at[..., rules.unk_id].set(-jnp.inf)
+    if words := rules.config.bad_words:
+        logits = bad_words.exclude(logits, running.history, state.beams.index, rules.start_ids, words)
     if not n:
         return so_far, logits
     if rules.continues is None:

@@ -7,8 +7,10 @@ from typing import Annotated
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from bertjax.config import Constrained, Count, Size, above, always, at_least, one_of
+from bertjax.config import Constrained, Constraint, Count, Size, above, always, at_least, each, one_of
 from bertjax.errors import UserError
+
+_WORDS = Constraint("one id or more, each at least 0", lambda word: word and min(word) >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,9 @@ class DecodingConfig(Constrained, prefix="decoding"):
       top_p: sampling draws only from the smallest set of likeliest tokens, among those of `top_k`, with at least this
         total probability (Holtzman et al. 2020); 1 for all.
       forbid_unk: whether hypotheses never contain the unknown token.
+      bad_words: words that hypotheses never contain, each as a tuple of the ids of its tokens.
+      renormalize: whether the log-probabilities of a beam search are normalized over the tokens that are allowed,
+        `renormalize_logits` of transformers.
       sample_by_line: whether equal lines draw different samples, by their line numbers. If False, samples depend only
         on the seed and the text.
 
@@ -68,6 +73,8 @@ class DecodingConfig(Constrained, prefix="decoding"):
     top_k: Count = 0
     top_p: Annotated[float, above(0, at_most=1)] = 1.0
     forbid_unk: bool = False
+    bad_words: Annotated[tuple[tuple[int, ...], ...], each(_WORDS)] = ()
+    renormalize: bool = False
     sample_by_line: bool = False
 
     def __post_init__(self) -> None:

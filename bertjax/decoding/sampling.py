@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from bertjax.decoding import bad_words
 from bertjax.decoding.config import DecodingConfig, check_special_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs
@@ -63,6 +64,9 @@ def sample(
         logits, cache = step(state.tokens, state.cache, Beams(state.place, parents, lineage))
         logits = logits.astype(jnp.float32)
         allowed_logits = _mask_logits(config, state, logits, state.place < min_lengths, eos_id, banned)
+        if config.bad_words:
+            words = (state.drawn.ids, state.place, start_ids, config.bad_words)
+            allowed_logits = bad_words.exclude(allowed_logits, *words)
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, state.place)
         tokens = _draw(config, step_keys, allowed_logits)
         # Log-probabilities are those of the model, so they come from the logits before masking.

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertjax.config import Constrained, build_part, choice
 from bertjax.contract import ConfigTree, Evaluation, PredictionTask
-from bertjax.experiments import registered
+from bertjax.experiments import load, registered
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def find(name: str) -> Any:
     if name in _BUILT_IN:
         return importlib.import_module(f"{__name__}.{name}")
     others = registered(__name__)
-    return others[choice(name, sorted({*_BUILT_IN, *others}), "evaluations")].load()
+    return load(others[choice(name, sorted({*_BUILT_IN, *others}), "evaluations")])
 
 
 def without_missing(config: ConfigTree) -> dict[str, Any]:

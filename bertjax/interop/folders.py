@@ -1,15 +1,17 @@
 """Folders of transformers and sentence-transformers, and our exports, as `Published` weights."""
 
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertjax.data.text.vocabulary_config import casing
-from bertjax.interop import families, huggingface, json_files, sentence_transformers
+from bertjax.interop import families, folder_keys, huggingface, json_files, sentence_transformers
 from bertjax.interop.bert_tensors import filled, without_pairs
 from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
+from bertjax.progress import log_once
 
 # The experiments of transformers' architectures and of ours, by the end of the class name.
 _EXPERIMENTS = {
@@ -113,6 +115,8 @@ def open_weights(path: Path) -> Published | None:
     if not file.exists() and not (path / "modules.json").exists():
         return None
     config = json_files.read_json(file, dict)
+    if keys := folder_keys.unknown(path):
+        log_once(f"{path} has keys that bertjax does not know and ignores: {keys}", logging.WARNING)
     if config.get("model_type") in families.TRANSLATORS:
         return families.module(config["model_type"]).Folder(path, config)
     return Transformers(path, config)

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.text import sentencepiece_models
+from bertjax.data.text import sentencepiece_models, vocabularies
 from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.templates import Template
+from bertjax.data.text.tokenizer_keys import TOKENIZER_CONFIG
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.data.text.vocabularies import read_bytes
 from bertjax.errors import UserError
+from bertjax.file_keys import check_fixed
 from bertjax.files import write_files
 from bertjax.interop.formats.reading import shown
-from bertjax.interop.json_files import read_json
+from bertjax.interop.json_files import fields, read_json
 
 _PAD = "<pad>"
 _END = "</s>"
@@ -113,10 +115,16 @@ def read_tokenizers(folder: Path) -> tuple[Marian, Marian]:
     """Returns the vocabularies of source and target.
 
     Raises:
-      UserError: if a file is missing or damaged, two pieces have the same id, a special token is missing, or the
-        package `sentencepiece` is not installed.
+      UserError: if a file is missing or damaged, two pieces have the same id, a special token is missing or has another
+        name, or the package `sentencepiece` is not installed.
     """
-    target_file = _TARGET_FILE if (folder / _TARGET_FILE).exists() else _JOINT_FILE
+    path = folder / _CONFIG_FILE
+    config = {"separate_vocabs": (folder / _TARGET_FILE).exists(), **vocabularies.read_json(path)}
+    TOKENIZER_CONFIG.check(config, path)
+    is_separate = fields(config, {"value": ("separate_vocabs", bool)}, path)["value"]
+    names = {f"{role}_token": name for role, name in vocabularies.read_special_names(folder).items()}
+    check_fixed(names, {"pad_token": _PAD, "eos_token": _END, "unk_token": _UNKNOWN}, path)
+    target_file = _TARGET_FILE if is_separate else _JOINT_FILE
     return _side(folder, "source.spm", _JOINT_FILE), _side(folder, "target.spm", target_file)
 
 

@@ -273,6 +273,7 @@ class Run(Published):
             includes_prompt=True,
             input_size=run["model"]["hidden_size"] * num_poolings if dense else None,
             prompts=prompts,
+            truncate_dim=run.get("truncate_dim"),
         )
 
     @property
@@ -324,7 +325,12 @@ def open_weights(path: Path) -> Published:
         published: Published | None = importlib.import_module(module).open_weights(path)
         if published:
             return published
-    fix = f"name its folder, {path.parent}" if path.is_file() else "correct the path"
+    folder = path.parent if path.is_file() else path
+    fix = "correct the path"
+    if path.is_file() and (folder / "config.json").exists():
+        fix = f"name its folder, {folder}"
+    elif any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
+        fix = f"copy config.json and the vocabulary of the model into {folder}, and name this folder"
     if _HUB_NAME.fullmatch(str(path)) and not Path(path.parts[0]).exists():
         fix = f"download it: hf download {path} --local-dir {path.name}; then use the folder {path.name}"
     raise UserError(

@@ -14,33 +14,26 @@ import numpy as np
 from bertjax.errors import UserError, did_you_mean
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import Slot, as_float32, refuse, take
+from bertjax.interop.folder_keys import (
+    ACTIVATIONS,
+    CROSS_ENCODER,
+    MODULE,
+    MODULES,
+    MODULES_FILE,
+    POOLING_FLAGS,
+    SETTINGS,
+    SETTINGS_FILE,
+    TEXTS,
+    texts_file,
+)
 from bertjax.interop.huggingface import CONFIG_FILE, model_folder, read_tensors, write_json, write_tensors
 from bertjax.models.heads import POOLINGS, DenseConfig
 
-_MODULES_FILE = "modules.json"
-_PROMPTS_FILE = "config_sentence_transformers.json"
-_LENGTH_FILE = "sentence_bert_config.json"
 _ORDER = re.compile("Transformer Pooling( Dense)*( Normalize)?")
-# Flags of pooling in folders of earlier versions, in the order in which their vectors are concatenated.
-_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-# The classes of torch for the activations of `DenseConfig`.
-_ACTIVATIONS = {
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.linear.Identity": "identity",
-    "torch.nn.modules.activation.ReLU": "relu",
-    "torch.nn.modules.activation.GELU": "gelu",
-    "torch.nn.modules.activation.SiLU": "silu",
-}
+# The names of the package's classes start with this. Those of a folder's own code do not.
+_PACKAGE = "sentence_transformers."
 # The classes of torch for what a `CrossEncoder` applies to its logits.
 _SCORES = {"identity": "torch.nn.modules.linear.Identity", "sigmoid": "torch.nn.modules.activation.Sigmoid"}
-_VECTOR = "sentence_embedding"  # what sentence-transformers calls the vector of a text
 _MAX_LENGTH = 2**31 - 1  # tokenizers without a limit have 10^30
 
 
@@ -54,6 +47,7 @@ class Sentences(NamedTuple):
     input_size: int | None = None  # the size of the vectors that the first of `dense` maps; None without any
     prompts: Mapping[str, Any] = MappingProxyType({})  # texts that may precede a text, by name
     default_prompt: str | None = None  # the name of the prompt that precedes each text by default
+    truncate_dim: int | None = None  # how many numbers of a vector are kept, from the first on; None for all
 
     def prompt(self, *names: str) -> str:
         """Returns the first prompt with one of these names; "" without any."""
@@ -69,16 +63,28 @@ def read(folder: Path) -> Sentences | None:
     modules = _modules(folder)
     if not modules:
         return None
-    path = modules[1][1] / CONFIG_FILE
-    values = {"include_prompt": True, **json_files.read_json(path, dict)}
+    configs = []
+    for kind, module_folder in modules[1:]:
+        path = module_folder / CONFIG_FILE
+        # Early versions write no file for Normalize.
+        config = {} if kind == "Normalize" and not path.exists() else json_files.read_json(path, dict)
+        MODULES[kind].check(config, path)
+        configs.append((kind, path, config))
+    _check_settings(folder)
+    _, path, config = configs[0]
+    values = {"include_prompt": True, **config}
     flags = {key for key, value in values.items() if key.startswith("pooling_mode_") and value is True}
-    names = _FLAGS | {key: key for key in flags - _FLAGS.keys()}
+    names = POOLING_FLAGS | {key: key for key in flags - POOLING_FLAGS.keys()}
     # Newer versions write a name, or a list of names, instead of flags.
     poolings = values.get("pooling_mode", [name for key, name in names.items() if key in flags] or "mean")
     poolings = poolings if isinstance(poolings, list) else [poolings]
-    if not poolings or not set(poolings) <= set(POOLINGS):
+    if not poolings or not all(pooling in POOLINGS for pooling in poolings):
         refuse(f"{path}", " and ".join(map(str, poolings)), "poolings of " + ", ".join(POOLINGS))
-    dense = [_read_dense(module_folder / CONFIG_FILE) for kind, module_folder in modules if kind == "Dense"]
+    dense = [_read_dense(config, path) for kind, path, config in configs if kind == "Dense"]
+    settings = _settings(folder)
+    size = settings.get("truncate_dim")
+    if size is not None and not (type(size) is int and size > 0):
+        refuse(f"{folder / SETTINGS_FILE}: truncate_dim", repr(size), "a number of 1 or more")
     default_prompt, prompts = _prompts(folder)
     return Sentences(
         pooling="+".join(poolings),
@@ -88,6 +94,7 @@ def read(folder: Path) -> Sentences | None:
         input_size=dense[0][0] if dense else None,
         prompts=prompts,
         default_prompt=default_prompt,
+        truncate_dim=size,
     )
 
 
@@ -130,14 +137,14 @@ def save(
       dense: the parameters of `sentences.dense`.
       sizes: the size of the vectors of tokens, and the maximum number of tokens.
       prompts: texts that precede the texts, by name. That of the name "" precedes each text by default.
-      source: a folder of sentence-transformers whose other prompts are kept.
+      source: a folder of sentence-transformers whose other prompts and similarity are kept.
     """
     names = sentences.pooling.split("+")
     size, length = sizes
     kinds = ("Transformer", "Pooling", *["Dense"] * len(sentences.dense), *["Normalize"] * sentences.normalizes)
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
-    modes: dict[str, Any] = {key: name in names for key, name in _FLAGS.items()}
-    if names != [name for name in _FLAGS.values() if name in names]:  # flags have no order
+    modes: dict[str, Any] = {key: name in names for key, name in POOLING_FLAGS.items()}
+    if names != [name for name in POOLING_FLAGS.values() if name in names]:  # flags have no order
         modes = {"pooling_mode": names}
     pooling = {"word_embedding_dimension": size, "include_prompt": sentences.includes_prompt, **modes}
     configs = {paths[1]: pooling}
@@ -145,24 +152,31 @@ def save(
         leaves = {name: np.asarray(leaf, np.float32) for name, leaf in dense[str(number)].items()}
         tensors = {"linear.weight": np.ascontiguousarray(leaves["kernel"].T)}
         write_tensors(folder / path, tensors | ({"linear.bias": leaves["bias"]} if dense_config.bias else {}))
-        activation = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == dense_config.activation)
+        activation = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == dense_config.activation)
         in_features, out_features = leaves["kernel"].shape
         configs[path] = {"in_features": in_features, "out_features": out_features, "bias": dense_config.bias}
         configs[path]["activation_function"] = activation
     for path, config in configs.items():
         (folder / path).mkdir(exist_ok=True)
         write_json(folder / path / CONFIG_FILE, config)
-    write_json(folder / _LENGTH_FILE, {"max_seq_length": length, "do_lower_case": False})
-    all_prompts = {**_prompts(source)[1], **{name: text for name, text in prompts.items() if name}}
-    settings: dict[str, Any] = {"prompts": all_prompts}
-    if default := prompts.get(""):
-        name = next((name for name, text in all_prompts.items() if text == default), "default")
-        settings = {"default_prompt_name": name, "prompts": {**all_prompts, name: default}}
-    write_json(folder / _PROMPTS_FILE, settings)
-    types = [f"sentence_transformers.models.{kind}" for kind in kinds]
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+    settings = _prompts_json({**_prompts(source)[1], **prompts}) | {"similarity_fn_name": read_similarity(source)}
+    settings |= {} if sentences.truncate_dim is None else {"truncate_dim": sentences.truncate_dim}
+    write_json(folder / SETTINGS_FILE, settings)
+    types = [f"{_PACKAGE}models.{kind}" for kind in kinds]
     of_modules = enumerate(zip(paths, types, strict=True))
     modules = [{"idx": number, "name": f"{number}", "path": path, "type": kind} for number, (path, kind) in of_modules]
-    write_json(folder / _MODULES_FILE, modules)
+    write_json(folder / MODULES_FILE, modules)
+
+
+def _prompts_json(prompts: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the keys of prompts by name. That of the name "" becomes the default prompt."""
+    texts = {name: text for name, text in prompts.items() if name}
+    default = prompts.get("")
+    if not default:
+        return {"prompts": texts}
+    name = next((name for name, text in texts.items() if text == default), "default")
+    return {"default_prompt_name": name, "prompts": {**texts, name: default}}
 
 
 def prompt_of(sentences: Sentences, name: str | None, source: Path) -> str:
@@ -198,25 +212,26 @@ def read_length(folder: Path) -> int | None:
     Raises:
       UserError: for a value that is not an integer.
     """
-    inside = model_folder(folder)
-    for path, key in ((_text_file(inside), "max_seq_length"), (inside / "tokenizer_config.json", "model_max_length")):
-        values = json_files.read_json(path, dict) if path.exists() else {}
+    path = model_folder(folder) / "tokenizer_config.json"
+    texts = _texts(folder), "max_seq_length"
+    for (file, values), key in (texts, *(((path, _optional(path)), key) for key in ("model_max_length", "max_len"))):
         length = values.get(key)
         if length is not None and not (type(length) is int and length > _MAX_LENGTH):
-            return int(json_files.fields(values, {"length": (key, int)}, path)["length"])
+            return int(json_files.fields(values, {"length": (key, int)}, file)["length"])
     return None
 
 
 def read_similarity(folder: Path) -> str:
     """Returns the similarity of vectors that a folder states, such as "cosine" or "dot"; "cosine" by default."""
-    path = folder / _PROMPTS_FILE
-    return str((json_files.read_json(path, dict) if path.exists() else {}).get("similarity_fn_name") or "cosine")
+    return str(_settings(folder).get("similarity_fn_name") or "cosine")
 
 
-def lowercases(folder: Path) -> bool:
-    """Returns whether texts are lowercased before the tokenizer reads them."""
-    path = _text_file(model_folder(folder))
-    return path.exists() and bool(json_files.read_json(path, dict).get("do_lower_case"))
+def check_casing(folder: Path, lowercase: bool | None) -> None:
+    """Raises UserError if texts are lowercased before a cased tokenizer reads them."""
+    path, values = _texts(folder)
+    if values.get("do_lower_case") and not lowercase:
+        expected = "False, or a tokenizer that lowercases"
+        raise UserError(f"{path}: do_lower_case", got=True, expected=expected, fix="use another folder")
 
 
 def read_activation(folder: Path, config: Mapping[str, Any]) -> str | None:
@@ -245,6 +260,21 @@ def read_activation(folder: Path, config: Mapping[str, Any]) -> str | None:
     return name
 
 
+def read_prompt(folder: Path) -> str:
+    """Returns the text that a `CrossEncoder` of version 6 puts before the first text of each pair; "" for none."""
+    default_prompt, prompts = _prompts(folder) if _cross_encoder(folder) else (None, {})
+    return prompt_of(Sentences(prompts=prompts, default_prompt=default_prompt), None, folder)
+
+
+def save_cross_encoder(folder: Path, activation: str, prompt: str) -> None:
+    """Writes the files of a `CrossEncoder` with a prompt into the folder of its model. Only version 6 applies it."""
+    settings = {"model_type": CROSS_ENCODER, "activation_fn": _SCORES[activation], **_prompts_json({"": prompt})}
+    write_json(folder / SETTINGS_FILE, settings)
+    write_json(folder / "sentence_bert_config.json", {"transformer_task": "sequence-classification"})
+    module = {"idx": 0, "name": "0", "path": "", "type": f"{_PACKAGE}base.modules.transformer.Transformer"}
+    write_json(folder / MODULES_FILE, [module])
+
+
 def cross_encoder(activation: str) -> dict[str, Any]:
     """Returns the keys of config.json from which `CrossEncoder`, from version 4 on, knows its activation."""
     return {"sentence_transformers": {"activation_fn": _SCORES[activation]}}
@@ -252,21 +282,46 @@ def cross_encoder(activation: str) -> dict[str, Any]:
 
 def _cross_encoder(folder: Path) -> dict[str, Any]:
     """The settings of a `CrossEncoder` of version 6; empty for other folders."""
-    path = folder / _PROMPTS_FILE
-    values: dict[str, Any] = json_files.read_json(path, dict) if path.exists() else {}
-    return values if values.get("model_type") == "CrossEncoder" else {}
+    settings = _settings(folder)
+    if settings.get("model_type") != CROSS_ENCODER:
+        return {}
+    _check_settings(folder)
+    return settings
 
 
-def _text_file(folder: Path) -> Path:
-    """The file of the settings of texts, whose name in early versions has the family of the encoder."""
-    return min(folder.glob("sentence_*_config.json"), default=folder / _LENGTH_FILE)
+def _check_settings(folder: Path) -> None:
+    """Raises UserError for a setting of the package that is not supported."""
+    SETTINGS.check(_settings(folder), folder / SETTINGS_FILE)
+    path, values = _texts(folder)
+    TEXTS.check(values, path)
 
 
-def _prompts(folder: Path) -> tuple[Any, dict[str, Any]]:
+def _settings(folder: Path) -> dict[str, Any]:
+    """Returns the settings of the package, which reads them only in a folder with modules."""
+    return _optional(folder / SETTINGS_FILE) if (folder / MODULES_FILE).exists() else {}
+
+
+def _texts(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Returns the file of the settings of texts, and its content."""
+    path = texts_file(model_folder(folder))
+    return path, _optional(path)
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    """Returns the content of a file, or {} if there is none."""
+    return json_files.read_json(path, dict) if path.exists() else {}
+
+
+def _prompts(folder: Path) -> tuple[Any, dict[str, str]]:
     """Returns the name of the default prompt, and all prompts by name."""
-    path = folder / _PROMPTS_FILE
-    values = {"prompts": {}, **(json_files.read_json(path, dict) if path.exists() else {})}
-    return values.get("default_prompt_name"), json_files.fields(values, {"all": ("prompts", dict)}, path)["all"]
+    path = folder / SETTINGS_FILE
+    values = {"prompts": {}, **_settings(folder)}
+    prompts = json_files.fields(values, {"all": ("prompts", dict)}, path)["all"]
+    texts = {name: "" if text is None else text for name, text in prompts.items()}
+    json_files.fields(texts, {name: (name, str) for name in texts}, path)
+    name = values.get("default_prompt_name")
+    # Version 6 has empty prompts of these names.
+    return None if name in ("query", "document") and name not in texts else name, texts
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
@@ -275,30 +330,34 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
     Raises:
       UserError: for unsupported modules.
     """
-    path = folder / _MODULES_FILE
-    if not path.exists() or _cross_encoder(folder):
+    path = folder / MODULES_FILE
+    if not path.exists():
         return []
     modules = []
-    for module in json_files.read_json(path, list):
-        values = {"path": "", **(module if isinstance(module, dict) else {})}
-        fields = json_files.fields(values, {key: (key, str) for key in ("type", "path")}, path)
-        modules.append((fields["type"].rpartition(".")[2], folder / fields["path"]))
+    names = set()
+    for number, module in enumerate(json_files.read_json(path, list)):
+        values = {"path": "", "name": f"{number}", **(module if isinstance(module, dict) else {})}
+        fields = json_files.fields(values, {key: (key, str) for key in MODULE.applied}, path)
+        is_foreign = number and not fields["type"].startswith(_PACKAGE)
+        modules.append((fields["type"] if is_foreign else fields["type"].rpartition(".")[2], folder / fields["path"]))
+        names.add(fields["name"])
     kinds = [kind for kind, _ in modules]
+    if len(names) < len(modules):
+        refuse(f"{path}: name", "a repeated name", "different names")
+    if _cross_encoder(folder):
+        if kinds != ["Transformer"]:
+            refuse(f"{path}", ", ".join(kinds), "Transformer, the only module of a cross-encoder with one")
+        return []
     if not _ORDER.fullmatch(" ".join(kinds)):
         expected = "Transformer, Pooling, any number of Dense, and Normalize or none, in this order"
         refuse(f"{path}", ", ".join(kinds), expected)
     return modules
 
 
-def _read_dense(path: Path) -> tuple[int, DenseConfig]:
+def _read_dense(config: Mapping[str, Any], path: Path) -> tuple[int, DenseConfig]:
     """Returns the size of the vectors that a module `Dense` maps, and its config."""
-    raw = {"bias": True, "activation_function": next(iter(_ACTIVATIONS)), **json_files.read_json(path, dict)}
+    raw = {"bias": True, "activation_function": next(iter(ACTIVATIONS)), **config}
     keys = {"in_features": int, "out_features": int, "bias": bool, "activation_function": str}
     values = json_files.fields(raw, {key: (key, kind) for key, kind in keys.items()}, path)
-    allowed = {"activation_function": tuple(_ACTIVATIONS), "use_residual": (None, False)}
-    allowed |= dict.fromkeys(("module_input_name", "module_output_name"), (None, _VECTOR))
-    for key, choices in allowed.items():
-        if raw.get(key) not in choices:
-            refuse(f"{path}: {key}", raw[key], "one of " + ", ".join(map(str, choices)))
-    activation = _ACTIVATIONS[values["activation_function"]]
+    activation = ACTIVATIONS[values["activation_function"]]
     return values["in_features"], DenseConfig(values["out_features"], activation, values["bias"])

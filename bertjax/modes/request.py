@@ -1,5 +1,6 @@
 """The request of a command line, and its outcome."""
 
+import contextlib
 import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
@@ -106,6 +107,7 @@ def config_of(request: Request, new_config: ConfigTree | None) -> ConfigTree:
         expected = "an uncompressed file"
         fix = "omit .gz, and compress the file afterwards"
         raise UserError("--output", got=request.output, expected=expected, fix=fix)
+    _check_not_read(request)
     if request.checkpoint.startswith("each:") and request.mode != "evaluate":
         expected = "each: only with --mode=evaluate"
         fix = "omit each:; last:3 is the mean of three checkpoints"
@@ -117,3 +119,17 @@ def config_of(request: Request, new_config: ConfigTree | None) -> ConfigTree:
         fix = "add --workdir=RUN or --config.init_from=FOLDER"
         raise UserError("--workdir", got="none, and no init_from", expected="a run or published weights", fix=fix)
     return config
+
+
+def _check_not_read(request: Request) -> None:
+    """Raises UserError if the output would replace a file that the mode reads, or an export the folder of its model."""
+    output = Path(request.output)
+    if not output.is_file() and not (request.mode == "export" and output.is_dir()):
+        return
+    settings = {f"--config.{key}": value for key, value in request.overrides.items() if isinstance(value, str)}
+    for flag, name in {"--input": request.input, "--workdir": request.workdir, **settings}.items():
+        with contextlib.suppress(OSError):  # other code reports a missing file
+            if name and output.samefile(name):
+                got = f"{request.output}, which is also {flag}"
+                fix = "choose another --output"
+                raise UserError("--output", got=got, expected="a path that the command does not read", fix=fix)

@@ -324,8 +324,12 @@ def load_config(workdir: Path) -> dict[str, Any]:
         config = parse_json(path.read_text())
         if not isinstance(config, dict):
             raise ValueError(f"a JSON {type(config).__name__}")
-        return config
     except (OSError, ValueError, RecursionError) as error:
         got = f"no readable config.json ({error})"
         fix = "train it first, with --config=... and this --workdir, or correct the path"
         raise UserError(f"--workdir={workdir}", got=got, expected="the folder of a run", fix=fix) from error
+    if "experiment" not in config:
+        got = "a config.json without experiment, as published models have"
+        fix = f"choose the folder of a run; --config=FILE with --config.init_from={workdir} opens a published model"
+        raise UserError(f"--workdir={workdir}", got=got, expected="the folder of a run", fix=fix)
+    return config

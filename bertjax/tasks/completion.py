@@ -97,6 +97,7 @@ def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int)
         "dense": [dataclasses.asdict(layer) for layer in folder_sentences.dense],
         "normalize": folder_sentences.normalizes,
         "include_prompt": folder_sentences.includes_prompt,
+        "truncate_dim": folder_sentences.truncate_dim,
     }
     values = {key: value if config[key] is None else config[key] for key, value in defaults.items() if key in config}
     if values["dense"]:

@@ -125,8 +125,9 @@ class PreparedData(Data, Generic[C, R]):
         if data.row_lengths is not None or getattr(data, "packing", False) or not self.prepares:
             return data.row_lengths or ()
         model = self._config.model
-        # A layer's products: four of attention, and two feed-forward ones of usually four times the width.
-        parameters = 12 * model.num_layers * model.hidden_size**2
+        # A layer has four products in attention, and two of usually four times the width. The recurrent model has about
+        # as many, and no key for layers.
+        parameters = 12 * getattr(model, "num_layers", 1) * model.hidden_size**2
         return choose_lengths(self.rows.lengths, data.seq_len, tokens_per_length(parameters))
 
     @functools.cached_property

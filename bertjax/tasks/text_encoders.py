@@ -69,8 +69,9 @@ class TextEncoder(View):
         is_included = sentences.includes_prompt
         self._codec = PromptedTextCodec(task.tokenizer, seq_len, no_table, prompt=prompt, includes_prompt=is_included)
         self._pooled_size = task.encoder.hidden_size * (1 + sentences.pooling.count("+"))
-        self.size = sentences.dense[-1].size if sentences.dense else self._pooled_size
-        self.normalizes = sentences.normalizes
+        size = sentences.dense[-1].size if sentences.dense else self._pooled_size
+        self.size = min(size, sentences.truncate_dim or size)
+        self.normalizes = sentences.normalizes and self.size == size
 
     @property
     def made_with(self) -> Mapping[str, Any]:
@@ -127,7 +128,7 @@ def text_vectors(x: Any, batch: Batch, sentences: Sentences, params: Params) -> 
     """Returns the vectors [B, D] of texts from those of their tokens [B, S, F]."""
     x = pool(x, batch.get("pooled", batch["segment_ids"]), sentences.pooling)
     x = SentenceDense(sentences.dense).apply({"params": params.get("dense", {})}, x)
-    return scaled(x) if sentences.normalizes else x
+    return (scaled(x) if sentences.normalizes else x)[:, : sentences.truncate_dim]
 
 
 def scaled(x: jax.Array) -> jax.Array:
@@ -144,6 +145,7 @@ class _VectorsConfig:
     dense: tuple[DenseConfig, ...]
     normalize: bool
     include_prompt: bool
+    truncate_dim: int | None
 
 
 def chosen_prompt(published: Published, name: str | None, prompt: str | None) -> str:
@@ -181,17 +183,18 @@ def text_encoder(
         raise UserError("encode", got=got, expected=expected, fix="load another folder")
     folder = published.path
     folder_sentences = published.sentences or Sentences()
-    if sentence_transformers.lowercases(folder) and not published.lowercase:
-        expected = "False, or a tokenizer that lowercases"
-        raise UserError(f"{folder}: do_lower_case", got=True, expected=expected, fix="use another folder")
+    sentence_transformers.check_casing(folder, published.lowercase)
     is_stated = config["experiment"] == "features" and config["pooling"] == "sentence"
-    keys = ("sentence_pooling", "dense", "normalize", "include_prompt")
+    keys = ("sentence_pooling", "dense", "normalize", "include_prompt", "truncate_dim")
     settings = {key: config[key] if is_stated else None for key in keys}
     arguments = {"sentence_pooling": pooling, "normalize": normalize}
     settings |= {key: value for key, value in arguments.items() if value is not None}
     settings |= {"layers": (layer,), "init_from": str(folder)}
     vectors = build_part(_VectorsConfig, completion.sentences(settings, folder_sentences, task.encoder.hidden_size))
-    sentences = Sentences(vectors.sentence_pooling, vectors.dense, vectors.normalize, vectors.include_prompt)
+    sentences = Sentences(
+        *(vectors.sentence_pooling, vectors.dense, vectors.normalize, vectors.include_prompt),
+        truncate_dim=vectors.truncate_dim,
+    )
     seq_len = min(published.max_length or task.encoder.max_positions, task.encoder.max_positions)
     prompt = sentence_transformers.prompt_of(folder_sentences, None, folder)
     if is_stated:

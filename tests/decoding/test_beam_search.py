@@ -30,6 +30,7 @@ NARROW = [
     {"num_beams": 3, "n_best": 3, "stopping": "hf", "length_penalty": "length", "alpha": 1.5, "block_ngrams": 2},
     {"num_beams": 3, "n_best": 1, "stopping": "hf_early", "length_penalty": "gnmt", "alpha": 0.6, "forbid_unk": True},
     {"num_beams": 3, "n_best": 3, "stopping": "exact", "length_penalty": "length", "alpha": -0.5, "count_eos": False},
+    {"num_beams": 3, "n_best": 2, "bad_words": ((4,), (5, 6), (6, 5, 6), (toys.START, 5)), "renormalize": True},
 ]
 
 

@@ -130,8 +130,12 @@ def continuations(table, ids, settings, minimum, maximum):
     values = log_softmax(logits_after(table, ids))
     allowed = [token for token in range(len(values)) if token != PAD and (token != EOS or len(ids) >= minimum)]
     allowed = [token for token in allowed if token != UNK or not settings.forbid_unk]
+    for word in settings.bad_words:
+        allowed = [token for token in allowed if (START, *ids, token)[-len(word) :] != word]
     if settings.block_ngrams:
         allowed = [token for token in allowed if not has_repeat((*ids, token), settings.block_ngrams)]
+    if settings.renormalize and allowed:
+        values = values - np.log(np.sum(np.exp(values[allowed])))
     return [(token, values[token]) for token in allowed]
 
 

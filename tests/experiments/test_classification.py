@@ -212,6 +212,16 @@ def test_a_multi_label_folder_opens_with_its_objective(tmp_path):
     tiny.check_message(told, "objective=multi_label", "for classification", expected="=class", fix="=classification")
 
 
+def test_a_cross_encoder_with_a_prompt_is_no_classifier(tmp_path):
+    task, *_ = label_sets(tmp_path, "csv")
+    task.export(random_params(task.init), folder := tmp_path / "exported")
+    (folder / "modules.json").write_text(json.dumps([{"path": "", "type": "sentence_transformers.Transformer"}]))
+    values = {"model_type": "CrossEncoder", "prompts": {"a": "is it "}, "default_prompt_name": "a"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="got a cross-encoder with the default prompt 'is it '; expected a classifier"):
+        bertjax.load(folder, "classification")
+
+
 def test_a_multi_label_classifier_is_an_encoder_for_the_training_of_others(tmp_path):
     task, *_ = label_sets(tmp_path, "csv", **{"data.label_column": "cat,dog"})
     task.export(random_params(task.init), tmp_path / "exported")

@@ -42,7 +42,8 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
         "num_epochs": 10.0,
         "optimizer.learning_rate": 3e-3,
         "data.query_prompt": "the ",
-        "sizes": (8, 16),
+        "sizes": (8, 12),
+        "truncate_dim": 12,
         "learn_scale": True,
     }
     values["retrieval.source"] = tiny.write_collection(tmp_path / "beir", ["cat runs", "dog sees horse", "big cat"])
@@ -58,6 +59,7 @@ def test_a_run_learns_and_its_vectors_are_those_of_its_export(tmp_path):
     texts, (ours, theirs) = ["cat runs", "dog sees big horse"], map(bertjax.load, (run, exported))
     vectors = ours.encode(texts)
     np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-6)
+    assert vectors.shape == (2, 12)
     np.testing.assert_allclose([record["features"] for record in ours.predict(texts)], vectors, atol=1e-6)
     table = [{"query": text, "more": {"id": number}} for number, text in enumerate(texts)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))

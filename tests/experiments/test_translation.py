@@ -452,19 +452,27 @@ def test_a_published_folder_sets_decoding_defaults(tmp_path):
     for told in (
         "decoding.num_beams: 3, from ",
         "decoding.max_length: 9, from ",
-        "decoding.forbid_unk: True, from ",
+        "decoding.bad_words: [[1]], from ",
         "decoding.force_eos: True, from ",
         f"decoding.block_ngrams: 4; {tmp_path / 'exported'} has 2",
     ):
         assert told in outcome.stderr
 
 
-def test_unsupported_settings_of_a_folder_are_listed(tmp_path, caplog):
-    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
-    assert open_weights(tmp_path).settings == {}
-    (tmp_path / "generation_config.json").write_text('{"num_beams": 5, "repetition_penalty": 1.5}')
-    assert open_weights(tmp_path).settings["decoding.num_beams"] == 5
-    assert "generation_config.json has repetition_penalty=1.5" in caplog.text
+def test_a_folder_without_generation_config_states_its_settings_in_config(tmp_path, caplog):
+    ids = {"eos_token_id": 0, "pad_token_id": 9, "decoder_start_token_id": 9}
+    values = {"model_type": "marian", **ids, "num_beams": 5, "length_penalty": 0.5, "max_length": None}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    settings = open_weights(tmp_path).settings
+    assert (settings["decoding.num_beams"], settings["decoding.alpha"], "decoding.max_length" in settings) == (
+        5,
+        0.5,
+        0,
+    )
+    assert "bad_words_ids does not exclude padding" in caplog.text
+    (tmp_path / "generation_config.json").write_text(json.dumps({**ids, "bad_words_ids": [[9]], "new": 1}))
+    assert open_weights(tmp_path).settings["decoding.num_beams"] == 1
+    assert f"{tmp_path} has keys that bertjax does not know and ignores: generation_config.json: new" in caplog.text
 
 
 def test_many_samples_use_smaller_batches(tmp_path):

@@ -311,6 +311,8 @@ def train_sentencepiece(size):
 
 
 def pieces_of(model):
+    import sentencepiece
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
 
@@ -413,6 +415,28 @@ def test_damaged_vocabularies_are_reported(tmp_path, damage, message):
         marian_tokenizers.read_tokenizers(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"unk_token": "a"}, "unk_token: got a; expected '<unk>'"),
+        ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs: got"),
+        ({"separate_vocabs": 1}, "separate_vocabs: got 1; expected a value of type bool"),
+    ],
+)
+def test_unsupported_settings_of_tokenizers_are_refused(tmp_path, values, message):
+    write_vocabularies(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        marian_tokenizers.read_tokenizers(tmp_path)
+
+
+def test_the_tokenizer_states_whether_vocabularies_are_separate(tmp_path):
+    write_vocabularies(tmp_path, separate=True)
+    (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": false}')
+    source, target = marian_tokenizers.read_tokenizers(tmp_path)
+    assert source.vocab_size == target.vocab_size
+
+
 def test_without_sentencepiece_the_package_is_named(tmp_path, monkeypatch):
     write_vocabularies(tmp_path)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
@@ -428,6 +452,9 @@ def test_vocabularies_of_another_model_are_refused(tmp_path):
     assert source.vocab_size == target.vocab_size == size
     with pytest.raises(UserError, match=rf"of the source: got {size} tokens; expected at most the model's 13"):
         _ = open_weights(write_config(tmp_path, **ids)).vocabularies
+    (tmp_path / "generation_config.json").write_text(json.dumps({**ids, "eos_token_id": 0, "bad_words_ids": [[size]]}))
+    with pytest.raises(UserError, match=rf"bad_words_ids: got {size}; expected ids below {size}"):
+        _ = open_weights(write_config(tmp_path, vocab_size=size, **ids)).settings
     with pytest.raises(UserError, match=r"of the target: got SpecialIds.*as in config.json"):
         _ = open_weights(write_config(tmp_path, vocab_size=size)).vocabularies
 

@@ -39,10 +39,10 @@ from tests.robustness.fuzz_targets import Target
 
 _MOST_SECONDS = 300  # the limit for one case; a longer one is a finding
 _MOST_MESSAGE = 4000
-_OUTCOMES = ("success", "refused", "traceback", "wrong success", "long or split message", "too slow")
+OUTCOMES = ("success", "refused", "traceback", "wrong success", "long or split message", "too slow")
 
 
-class _TooSlowError(Exception):
+class TooSlowError(Exception):
     """A case took too long."""
 
 
@@ -71,12 +71,12 @@ class Fuzz:
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_bytes(content)
         try:
-            with _limited():
+            with limited():
                 results = target.read(place, skips)
-        except _TooSlowError:
+        except TooSlowError:
             return "too slow", f"more than {_MOST_SECONDS} s"
         except Exception as error:
-            return _told(error)
+            return outcome_of(error)
         wrong = "" if is_packed else self._fault(target, files, results, skips)
         return ("wrong success", f"{wrong} (skips: {skips})") if wrong else ("success", "")
 
@@ -105,7 +105,7 @@ class Fuzz:
         return fault(parts, known, results)
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def outcome_of(error: Exception) -> tuple[str, str]:
     """Returns the outcome of an error."""
     told = as_user_error(error, "the output")
     if told is None:
@@ -120,9 +120,9 @@ def _told(error: Exception) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def limited() -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise _TooSlowError
+        raise TooSlowError
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(_MOST_SECONDS)
@@ -174,9 +174,9 @@ def known(target: Target, place: Path) -> dict[Any, Any]:
 
 def table(counts: collections.Counter[tuple[str, str]]) -> list[str]:
     """Formats the counts of each target and outcome as the lines of a table."""
-    rows = ["| reader | cases | " + " | ".join(_OUTCOMES) + " |", "| --- |" + " --- |" * (len(_OUTCOMES) + 1)]
+    rows = ["| reader | cases | " + " | ".join(OUTCOMES) + " |", "| --- |" + " --- |" * (len(OUTCOMES) + 1)]
     for name in [*sorted({name for name, _ in counts}), "all"]:
-        each = [sum(n for (t, o), n in counts.items() if o == outcome and name in (t, "all")) for outcome in _OUTCOMES]
+        each = [sum(n for (t, o), n in counts.items() if o == outcome and name in (t, "all")) for outcome in OUTCOMES]
         rows.append(f"| {name} | {sum(each)} | " + " | ".join(map(str, each)) + " |")
     return rows
 
@@ -201,7 +201,7 @@ def main() -> None:
                 return
             _run(fuzz, args.seed, args.minutes, counts)
     print("\n".join(table(counts)))
-    sys.exit(any(outcome not in _OUTCOMES[:2] for _, outcome in counts))
+    sys.exit(any(outcome not in OUTCOMES[:2] for _, outcome in counts))
 
 
 def _run(fuzz: Fuzz, seed: int, minutes: float, counts: collections.Counter[tuple[str, str]]) -> None:
@@ -219,7 +219,7 @@ def _run(fuzz: Fuzz, seed: int, minutes: float, counts: collections.Counter[tupl
         counts[case.split("/")[1], outcome] += 1
         kind = (case.split("/")[1], told.split(" at ")[-1] if outcome == "traceback" else outcome)
         seen[kind] += 1
-        if outcome not in _OUTCOMES[:2] and seen[kind] <= 3:
+        if outcome not in OUTCOMES[:2] and seen[kind] <= 3:
             print(f"{outcome}, case {case!r}, {took:.1f} s: {told}", flush=True)
         if time.monotonic() - last > 300:
             last = time.monotonic()

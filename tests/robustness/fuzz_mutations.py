@@ -10,7 +10,7 @@ _ODD = [
     *("\u2028", "\u0085", "\ufeff", "\u200f", "e\u0301", "\x1b[31m", "\x0b", "\x1c", "\U0001f600", "\u3000", "\u00a0"),
     *("\0", "\r", "\t", '"', "'", ",", "|||", "\\", "[MASK]", "#", "@highlight", "{", "]", "%s", "\ud800"),
 ]
-_VALUES: list[Any] = [
+VALUES: list[Any] = [
     *(None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", " ", "x", "\0", "\ud800", "a\nb", "\u2028"),
     *([], {}, [[]], [None], {"a": {"b": [1]}}, ["x", 1], "0", "[MASK]"),
 ]
@@ -181,4 +181,4 @@ def _changed_value(value: Any, rng: random.Random) -> Any:
     if isinstance(value, str) and rng.random() < 0.5:
         place = rng.randrange(len(value) + 1)
         return value[:place] + rng.choice(_ODD) + value[place:]
-    return rng.choice(_VALUES)
+    return rng.choice(VALUES)

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 
+import bertjax
 from bertjax import model
 from bertjax.errors import UserError
 from tests import published, tiny
@@ -58,6 +59,25 @@ def test_damaged_inputs_give_predictions_or_user_errors(tmp_path):
         assert list(known["features"]) == [b"the cat", b"dog sees", b"bird"]
         fuzzing = fuzz.Fuzz({"features": target}, known, tmp_path)
         assert {fuzzing.case(f"0/features/{number}")[0] for number in range(12)} == {"success", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "outcome"),
+    [
+        (lambda _: 1, lambda _: 2, "wrong success"),
+        (lambda _: 1, lambda _: 1, "success"),
+        (lambda _: 1, lambda folder: (folder / "no file").read_text(), "success"),
+        (bertjax.load, lambda _: 1, "refused"),
+        (lambda folder: {}[folder], lambda _: 1, "traceback"),
+    ],
+)
+def test_silent_differences_from_the_reference_are_findings(tmp_path, ours, theirs, outcome):
+    from tests.robustness import fuzz_settings
+
+    kind = fuzz_settings.Kind(lambda folder: folder, ("tokenizer_config.json",), ours, theirs)
+    (tmp_path / "a").mkdir()
+    with mock.patch.object(fuzz_settings, "KINDS", {"a": kind}):
+        assert fuzz_settings.case("0/a/0", tmp_path)[0] == outcome
 
 
 def test_findings_are_reported(fuzzing):

@@ -19,7 +19,7 @@ def config(experiment="classification", **changes):
 
 def check(experiment="classification", **changes):
     """Raises UserError for values out of range."""
-    values = config(experiment, data__seq_len=32, data__lowercase=True, **changes)
+    values = config(experiment, **{"data__seq_len": 32, "data__lowercase": True, "metrics": ("accuracy",), **changes})
     build_part(experiments.find(experiment).Config, values)
 
 

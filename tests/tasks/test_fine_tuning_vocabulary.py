@@ -32,6 +32,7 @@ def home(tmp_path):
 
 def text(home, folder=None, vocab="vocab.txt", lowercase=True, source="rows.tsv", valid_source=""):
     config = get_config("tiny")
+    config.update(metrics=("accuracy",))
     config.data.update(lowercase=lowercase, seq_len=32)
     for key, name in {"source": source, "valid_source": valid_source, "vocab_file": vocab}.items():
         config.data[key] = name and str(home / name)

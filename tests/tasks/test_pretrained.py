@@ -233,12 +233,27 @@ def test_folders_without_a_model(tmp_path, is_there, got):
         ("runs/nosuch", "correct the path"),
         ("tests/no-such-run", "correct the path"),  # a folder of this name exists
         ("nosuch", "correct the path"),
-        ("tests/tiny.py", r"name its folder, tests\.$"),
+        ("tests/tiny.py", r"correct the path\.$"),
     ],
 )
 def test_only_names_of_the_hub_can_be_downloaded(name, fix):
     with pytest.raises(UserError, match=f"init_from={name}: got no .* Fix: {fix}"):
         open_weights(Path(name))
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "fix"),
+    [
+        (("config.json", "x"), "x", "name its folder, "),
+        (("pytorch_model.bin",), "", "copy config.json and the vocabulary "),
+        (("model.safetensors",), "model.safetensors", "copy config.json and the vocabulary "),
+    ],
+)
+def test_weights_that_lack_a_config(tmp_path, files, name, fix):
+    for file in files:
+        (tmp_path / file).touch()
+    with pytest.raises(UserError, match=f" Fix: {fix}.*{tmp_path}"):
+        open_weights(tmp_path / name)
 
 
 def test_an_adapter_is_not_ignored(huggingface_folder, tmp_path):

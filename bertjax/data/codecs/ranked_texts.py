@@ -57,7 +57,7 @@ class RankedTextsCodec(QueriesCodec):
 
     def _check_room(self, query: str, where: str) -> None:
         """Raises RowError if a query leaves no room for a text."""
-        (ids,) = self.tokenizer.encode_batch([query])
+        (ids,) = self.tokenizer.encode_batch([self.config.query_prompt + query])
         most = self._room(()) - 1
         if len(ids) > most:
             expected = f"at most {most}, so that data.seq_len={self.config.seq_len} has room for a text"
@@ -73,8 +73,10 @@ class RankedTextsCodec(QueriesCodec):
 
     def encode(self, examples: Sequence[RelatedTexts]) -> Encoded:
         """Returns the rows of all texts; `kept` is the number of truncated texts of each example."""
-        pieces = [self.tokenizer.encode_batch(example.texts) for example in examples]
-        pairs = [[(query, text[: self._room(query)]) for text in texts] for query, *texts in pieces]
+        prompted = ([self.config.query_prompt + query, *texts] for (query, *texts), *_ in examples)
+        pieces = list(map(self.tokenizer.encode_batch, prompted))
+        cut = self.tokenizer.template.truncated
+        pairs = [[(query, cut(text, self._room(query))) for text in texts] for query, *texts in pieces]
         truncated = [sum(len(text) > self._room(query) for text in texts) for query, *texts in pieces]
         limits = limits_of(self.config.seq_len, truncated=truncated)
         return encoded_texts(pairs, self.tokenizer, self.config.seq_len)._replace(limits=limits, kept=truncated)

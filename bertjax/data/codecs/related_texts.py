@@ -30,11 +30,13 @@ class QueriesConfig(TableConfig):
       score_column: the column of the similarity of a pair, or of a list of scores, one for the positive and each
         negative; "" for none.
       seq_len: the maximum number of tokens of a text, including special tokens.
+      query_prompt: a text that precedes each query. Default: that of `init_from`, or "".
     """
 
     text_columns: Annotated[tuple[str, ...], _SEVERAL] = always(("query", "positive"))
     score_column: str = always("")
     seq_len: int = always(None)
+    query_prompt: str = always(None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +49,11 @@ class RelatedTextsConfig(QueriesConfig):
       num_negatives: the maximum number of negatives of a row.
       label_column: the column of the class in a table of labeled texts, where texts of one class are related; "" for
         other tables.
-      query_prompt: a text that precedes each query.
       document_prompt: a text that precedes each positive and negative.
     """
 
     num_negatives: Count = always(8)
     label_column: str = always("")
-    query_prompt: str = always(None)
     document_prompt: str = always(None)
 
     def __post_init__(self) -> None:

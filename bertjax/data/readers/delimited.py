@@ -21,7 +21,8 @@ csv.field_size_limit(MAX_LINE_BYTES)
 
 def read_rows(path: Path, header: bool, separator: str, bad_rows: BadRows) -> Iterator[tuple[Mapping[str, str], str]]:
     """Yields the values of each row by column, and the row's position for messages; see `tables.read_rows`."""
-    separator = separator or _SEPARATORS[suffix_of(path)]
+    # Shells pass '\t' as a backslash and a t.
+    separator = separator.replace("\\t", "\t") or _SEPARATORS[suffix_of(path)]
     is_quoted = separator == "," or (suffix_of(path) == ".csv" and len(separator.strip(" ")) == 1)
     rows: Iterator[_Fields] = _CsvFields(path, separator) if is_quoted else _split_lines(path, separator)
     try:

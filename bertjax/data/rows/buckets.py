@@ -16,10 +16,11 @@ from bertjax.errors import UserError
 
 Indices = Int64[np.ndarray, " n"]
 _LENGTHS = (8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-# A further length's programs compile in 10 to 25 seconds on two CPU cores. An epoch must save as many tokens of padding
-# as these cores train on meanwhile, which is a number of operations; a model of any size has a length per 100,000.
+# A further length compiles in 10 to 25 seconds on two CPU cores. An epoch must save as many tokens of padding as these
+# cores train on meanwhile, which is a number of operations. A model of any size has a length per 100,000 tokens. Large
+# models have none for less than 10,000: accelerators, on which they are trained, compute such savings in a second.
 _PARAMETERS_TIMES_TOKENS = 1.4e11
-_MAX_TOKENS = 100_000
+_MIN_TOKENS, _MAX_TOKENS = 10_000, 100_000
 _SHUFFLED_ROWS, _SHUFFLED_BATCHES = 0, 1  # parts of the permutation's stream
 # Tokens of a packed row per example that it has room for. Few data sets have shorter examples on average.
 _TOKENS_PER_EXAMPLE = 4
@@ -59,9 +60,9 @@ def tokens_per_length(parameters: int) -> int:
       parameters: the number of parameters with which a token is multiplied.
 
     >>> tokens_per_length(12 * 12 * 768**2), tokens_per_length(6 * 12 * 384**2), tokens_per_length(2 * 12 * 128**2)
-    (1648, 13186, 100000)
+    (10000, 13187, 100000)
     """
-    return min(_MAX_TOKENS, round(_PARAMETERS_TIMES_TOKENS / parameters))
+    return min(max(round(_PARAMETERS_TIMES_TOKENS / parameters), _MIN_TOKENS), _MAX_TOKENS)
 
 
 def choose_lengths(lengths: Indices, limit: int, cost: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ def text_row(
       seq_len: the maximum number of tokens, to which texts are truncated (see `truncate`); None for no limit.
     """
     if seq_len is not None:
-        segments = truncate(segments, _room(len(segments), tokenizer, seq_len))
+        segments = _fitting(segments, tokenizer, seq_len)
     ids, count = tokenizer.template.row(segments)
     types = np.full(len(ids), tokenizer.template.second_type, np.int32)
     types[:count] = 0
@@ -38,7 +38,7 @@ def text_fields(rows: Iterable[Sequence[Sequence[int]]], tokenizer: Tokenizer, s
     ids: list[int] = []
     counts: list[tuple[int, int]] = []  # the tokens of each token type
     for segments in rows:
-        row, count = template.row(truncate(segments, _room(len(segments), tokenizer, seq_len)))
+        row, count = template.row(_fitting(segments, tokenizer, seq_len))
         ids += row
         counts.append((count, len(row) - count))
     sizes = np.array(counts, np.int32)
@@ -57,24 +57,32 @@ def _room(num_texts: int, tokenizer: Tokenizer, seq_len: int) -> int:
     return seq_len - tokenizer.template.num_special(num_texts)
 
 
-def truncate(segments: Sequence[Sequence[int]], room: int) -> list[Sequence[int]]:
-    """Removes tokens from the end of the longer text, or the second of equally long ones, until `room` suffices.
+def _fitting(segments: Sequence[Sequence[int]], tokenizer: Tokenizer, seq_len: int) -> list[Sequence[int]]:
+    """Returns texts, truncated to fit into a row of `seq_len` tokens."""
+    sizes = truncated_sizes([*map(len, segments)], _room(len(segments), tokenizer, seq_len))
+    return [tokenizer.template.truncated(ids, size) for ids, size in zip(segments, sizes, strict=True)]
+
+
+def truncated_sizes(sizes: Sequence[int], room: int) -> list[int]:
+    """Returns the sizes of one or two texts after tokens of the longer text are removed until `room` suffices.
+
+    Of equally long texts, the second one loses a token.
 
     Equal to `_truncate_seq_pair` of google-research/bert. The fast tokenizers' `longest_first` differs if both texts
     are truncated, an odd number of tokens remains, and the second text is not the shorter one: they give the odd token
     to the second text.
 
-    >>> truncate([[1, 2, 3, 4, 5], [6, 7]], 5)
-    [[1, 2, 3], [6, 7]]
+    >>> truncated_sizes([5, 2], 5)
+    [3, 2]
     """
-    if len(segments) == 1:
-        return [segments[0][:room]]
-    first, second = segments
-    if len(first) >= len(second):
-        second = second[: room // 2] if len(first) > room - room // 2 else second[: room - len(first)]
-        return [first[: room - len(second)], second]
-    first = first[: room - room // 2] if len(second) > room // 2 else first[: room - len(second)]
-    return [first, second[: room - len(first)]]
+    if len(sizes) == 1:
+        return [min(sizes[0], room)]
+    first, second = sizes
+    if first >= second:
+        second = min(second, max(room // 2, room - first))
+        return [min(first, room - second), second]
+    first = min(first, max(room - room // 2, room - second))
+    return [first, min(second, room - first)]
 
 
 def unit_rows(
@@ -96,7 +104,7 @@ def unit_rows(
     limit = _room(len(texts), tokenizer, seq_len)
     template = tokenizer.template
     full_units = [pieces for text in texts for pieces in text]
-    units = [pieces[:limit] for pieces in full_units]
+    units = [template.truncated(pieces, limit) for pieces in full_units]
     rows = []
     for window in cover(list(map(len, units)), limit, limit // 2):
         covered = units[window.covers.start : window.covers.stop]

@@ -22,10 +22,13 @@ from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer, Pieces, encodable, settings_json
 from bertjax.data.text.vocabularies import CONTINUATION, MASK, OF_ROBERTA, ROLES, SPECIALS, Added
 from bertjax.errors import UserError
+from bertjax.file_keys import check_supported
 from bertjax.files import write_files
 
 _USUAL = (SPECIALS, OF_ROBERTA)
 _MAX_GAPS = 10  # ids per token of a vocabulary, above which the ids are considered wrong
+# The classes whose steps transformers 5 makes from tokenizer_config.json, whatever tokenizer.json states.
+_REBUILT = ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer", "DebertaV2Tokenizer")
 _BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's token of a byte
 _UNDECODED = "\ufffd"
 
@@ -42,7 +45,7 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         """Opens a tokenizer.
 
         Args:
-          content: the content of a tokenizer.json, whose post_processor is not read.
+          content: the content of a tokenizer.json, whose post_processor and truncation are not applied.
           special: the names of the special tokens, in the order of `ROLES`; "" for the usual name.
           template: the special tokens around texts. Default: those of BERT.
           where: the name of the file, for messages.
@@ -50,7 +53,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
           UserError: if the content is not a tokenizer.json of these kinds, or a special token is missing.
         """
         tokenizer = open_library(content, where)
-        self._post_processor = state(tokenizer.post_processor)
+        self._rows = {"post_processor": state(tokenizer.post_processor), "truncation": tokenizer.truncation}
+        tokenizer.no_truncation()
         tokenizer.post_processor = None  # special tokens are added by the caller
         if isinstance(tokenizer.model, models.BPE):
             tokenizer.model.dropout = None  # ids would be random
@@ -113,9 +117,10 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
             tokenizer = tokenizer.with_added([token for token in added if token not in present])
             vocabularies.check_added(added, tokenizer._library.get_vocab(with_added_tokens=True), str(folder))
         kind = conversion.kind_of(path) if conversion.is_convertible(path) else vocabularies.tokenizer_class(folder)
-        step = tokenizer._post_processor
+        if kind in _REBUILT and not conversion.is_convertible(path):
+            _check_rebuilt(json.loads(tokenizer._content), folder / "tokenizer_config.json")
         ids = (tokenizer.cls_id, tokenizer.sep_id)
-        tokenizer.template = vocabularies.folder_template(folder, kind, step, *ids, tokenizer.vocab_size)
+        tokenizer.template = vocabularies.folder_template(folder, kind, tokenizer._rows, *ids, tokenizer.vocab_size)
         return tokenizer
 
     @property
@@ -138,8 +143,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", *["token_type_ids"] * token_types, "attention_mask"],
         }
-        files = {FILE: tokenizer.to_str(pretty=True), "tokenizer_config.json": settings_json(settings, max_length)}
-        write_files(folder, files)
+        config = settings_json(settings, self.template, max_length)
+        write_files(folder, {FILE: tokenizer.to_str(pretty=True), "tokenizer_config.json": config})
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
         return self.encode_batch([f" {part}" if number else part for number, part in enumerate(parts)])
@@ -268,6 +273,23 @@ def _parts(step: Mapping[str, Any] | None, key: str) -> Sequence[Mapping[str, An
     if step is None:
         return []
     return [part for inner in step[key] for part in _parts(inner, key)] if step["type"] == "Sequence" else [step]
+
+
+def _check_rebuilt(steps: Mapping[str, Any], config_file: Path) -> None:
+    """Raises UserError if tokenizer_config.json states other steps than tokenizer.json."""
+    normalizers = {step["type"] for step in _parts(steps["normalizer"], "normalizers")}
+    splitters = {step["type"]: step for step in _parts(steps["pre_tokenizer"], "pretokenizers")}
+    schemes: dict[Any, tuple[Any, ...]] = {"always": (True,), "never": (False,), "first": (True, False)}
+    scheme = splitters.get("Metaspace", {}).get("prepend_scheme")
+    of_bytes = splitters.get("ByteLevel", {}).get("add_prefix_space")
+    supported: dict[str, tuple[Any, ...]] = {
+        "add_prefix_space": schemes.get(scheme, (of_bytes,)),
+        "split_by_punct": ("Punctuation" in splitters,),
+        "keep_accents": ("StripAccents" not in normalizers,),
+        "do_lower_case": ("Lowercase" in normalizers,),
+    }
+    config = vocabularies.read_json(config_file)
+    check_supported({key: config[key] for key in supported if config.get(key) is not None}, supported, config_file)
 
 
 def _names(special: Sequence[str], ids: Mapping[str, int], where: str, *, needs_unk: bool) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ class LibraryTokenizer(Tokenizer):
           UserError: if it is not a tokenizer.json, or has no padding or end token.
         """
         library = open_library(content, where)
+        library.no_truncation()
         library.post_processor = None  # the template states the special tokens
         ids = library.get_vocab(with_added_tokens=True)
         pad, unk, start, end = (_first(names, ids) for names in (PADS, _UNKS, _STARTS, _ENDS))
@@ -92,7 +93,7 @@ class LibraryTokenizer(Tokenizer):
 
 
 def open_library(content: str, where: str) -> Library:
-    """Returns the library's tokenizer of a tokenizer.json, without padding and truncation.
+    """Returns the library's tokenizer of a tokenizer.json, without padding.
 
     Raises:
       UserError: if the content is not a tokenizer.json; it names `where`.
@@ -103,7 +104,6 @@ def open_library(content: str, where: str) -> Library:
         fix = "copy the file again, or save it again with the tokenizers library"
         raise UserError(where, got=str(error), expected="a tokenizer.json", fix=fix) from None
     library.no_padding()
-    library.no_truncation()
     return library
 
 

@@ -1,4 +1,4 @@
-"""The special tokens around one text or a pair of texts, and how files of transformers state them."""
+"""The special tokens around one text or a pair of texts, and which end is truncated, as files of transformers state."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +14,21 @@ T = TypeVar("T", int, np.ndarray)
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """The special tokens around one text or a pair of texts, by their ids.
+    """The special tokens around one text or a pair of texts, by their ids, and which end of a long text is truncated.
 
     Attributes:
       start: before the first text.
       between: between the texts of a pair.
       end: after the last text.
       second_type: the token type of a second text and of the tokens after it; 0 if the model has no token types.
+      truncates_left: whether a long text is truncated at its start instead of its end.
     """
 
     start: tuple[int, ...]
     between: tuple[int, ...]
     end: tuple[int, ...]
     second_type: int
+    truncates_left: bool = False
 
     @classmethod
     def of_bert(cls, cls_id: int, sep_id: int) -> "Template":
@@ -50,6 +52,10 @@ class Template:
     def second_start(self, length: T) -> T:
         """Returns the position of the second text in a row, after a first text of `length` tokens."""
         return len(self.start) + length + len(self.between)
+
+    def truncated(self, ids: Sequence[int], room: int) -> Sequence[int]:
+        """Returns at most `room` ids of a text, without those at the end that is truncated."""
+        return ids[max(len(ids) - room, 0) :] if self.truncates_left else ids[:room]
 
     def row(self, texts: Sequence[Sequence[int]]) -> tuple[list[int], int]:
         """Returns the ids of a row of one or two texts, and how many precede the second text: all if there is none.

@@ -49,7 +49,7 @@ class Tokenizer(abc.ABC):
       cls_id: the id of the start token. It equals `pad_id` in a vocabulary without one, because decoders of Marian and
         T5 start with padding.
       sep_id: the id of the separator, which is also the end token.
-      template: the special tokens around texts.
+      template: the special tokens around texts, and which end of a long text is truncated.
       normalization: the steps of `normalized`, such as "nfkc+lowercase"; empty if it changes nothing.
     """
 
@@ -133,7 +133,8 @@ class EncoderTokenizer(Tokenizer):
     def _unlike_bert(self) -> list[Any]:
         """The template if it is not that of BERT, for `key`, which is otherwise that of earlier versions."""
         is_usual = self.template == Template.of_bert(self.cls_id, self.sep_id)
-        return [] if is_usual else [dataclasses.astuple(self.template)]
+        *special, truncates_left = dataclasses.astuple(self.template)
+        return [] if is_usual else [(*special, *["left"] * truncates_left)]
 
     @functools.cached_property
     def _bert_names(self) -> dict[int, str]:
@@ -205,9 +206,10 @@ class EncoderTokenizer(Tokenizer):
         """Returns readable tokens, in BERT's notation: "##" before a continuation, [CLS] and so on for special ones."""
 
 
-def settings_json(settings: Mapping[str, Any], max_length: int | None) -> str:
+def settings_json(settings: Mapping[str, Any], template: Template, max_length: int | None) -> str:
     """Returns the content of tokenizer_config.json; see `EncoderTokenizer.save`."""
-    limits = {} if max_length is None else {"model_max_length": max_length}
+    limits: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
+    limits |= {"truncation_side": "left"} if template.truncates_left else {}
     return json.dumps({**settings, **limits}, indent=2) + "\n"
 
 

@@ -1,5 +1,6 @@
 """Reads and checks vocabulary files: vocab.txt and the folders of Hugging Face tokenizers."""
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken
 
 from bertjax.data.text.templates import Template, read_template
+from bertjax.data.text.tokenizer_keys import SPECIAL, TOKENIZER_CONFIG
 from bertjax.errors import UserError
 from bertjax.files import parse_json
 
@@ -19,10 +21,12 @@ GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] 
 _LONGEST = "max_input_chars_per_word"
 _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # parts of a tokenizer.json
 _MAX_INT = 2**31 - 1
-_LIBRARY_PARTS = {"normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
+_LIBRARY_PARTS = {"truncation": dict, "normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
 _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")  # its special tokens
 _GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+# The classes that surround texts with their special tokens, whatever the post_processor states.
+_OWN_TEMPLATES = ("BertTokenizer", "MPNetTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
 _LIKE_ROBERTA = (
     "RobertaTokenizer",
     "XLMRobertaTokenizer",
@@ -71,6 +75,9 @@ class Added(NamedTuple):
         return AddedToken(**{key: value for key, value in self._asdict().items() if key != "id"})
 
 
+_FLAGS = Added._fields[2:]
+
+
 def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
     """Returns the added tokens of a folder of transformers in the order in which they are added.
 
@@ -81,21 +88,25 @@ def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
       folder: the folder.
       special: the names of the special tokens of rows.
     Raises:
-      UserError: if a file is unreadable.
+      UserError: if a file is unreadable, or a token malformed.
     """
     config = read_json(folder / "tokenizer_config.json")
-    options = {token["content"]: token for token in _read_library(folder).get("added_tokens") or ()}
+    options = {_content(token, folder): token for token in _read_library(folder).get("added_tokens") or ()}
     decoder = config.get("added_tokens_decoder")
-    lists = []
+    names = []
     for values in (config, read_json(folder / "special_tokens_map.json")):
         for more in (values.get("extra_special_tokens"), values.get("additional_special_tokens")):
-            lists += [*(more.values() if isinstance(more, dict) else more or ())]
-    names = [token["content"] if isinstance(token, dict) else token for token in lists]
+            listed = more.values() if isinstance(more, dict) else more or ()
+            if not isinstance(more, dict | list | None):
+                raise _malformed(folder, more)
+            names += [_content(token, folder) for token in listed]
     if decoder is None:
         of_file = read_json(folder / "added_tokens.json").items()
         options = {token: {"id": number, **_options(token in names)} for token, number in of_file} | options
+    elif not isinstance(decoder, dict) or not all(number.isdecimal() for number in decoder):
+        raise _malformed(folder, decoder)
     else:
-        options |= {token["content"]: {**token, "id": int(number)} for number, token in decoder.items()}
+        options |= {_content(token, folder): {**token, "id": int(number)} for number, token in decoder.items()}
     options = {name: _options(is_special=True) for name in names} | options
     ordinary = {*special, *SPECIALS, *OF_ROBERTA}
     keys = Added._fields[1:]
@@ -105,6 +116,22 @@ def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
         if name not in ordinary
     ]
     return tuple(sorted(added, key=lambda token: (token.id is None, token.id)))
+
+
+def _content(token: Any, folder: Path) -> str:
+    """Returns the text of a token, which is a string, or an object with options. Raises UserError for another value."""
+    name = token.get("content") if isinstance(token, dict) else token
+    options = token if isinstance(token, dict) else {}
+    are_flags = all(isinstance(value, bool) for key, value in options.items() if key in _FLAGS)
+    is_text = isinstance(name, str) and name and not any("\ud800" <= char <= "\udfff" for char in name)
+    if not is_text or not are_flags:
+        raise _malformed(folder, token)
+    return str(name)
+
+
+def _malformed(folder: Path, got: Any) -> UserError:
+    expected = "tokens, each a text, or an object with the text as 'content' and options that are true or false"
+    return UserError(f"added or special tokens of {folder}", got=f"{got!r}", expected=expected, fix="restore the files")
 
 
 def _options(is_special: bool) -> dict[str, bool]:
@@ -193,6 +220,10 @@ def read_folder(
     config = read_json(folder / "tokenizer_config.json")
     lowercase, strip_accents = _casing(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, lowercase)
+    for role, value in _special_values(folder).items():
+        if role in ROLES and value is None:
+            expected = "a token, because rows of WordPiece need it"
+            raise UserError(f"{folder}: {role}_token", got="null", expected=expected, fix="restore the files")
     kind = tokenizer_class(folder)
     usual = _OF_MPNET if kind == "MPNetTokenizer" else SPECIALS
     names = dict(zip(ROLES, usual, strict=True)) | read_special_names(folder)
@@ -205,7 +236,7 @@ def read_folder(
         ids.setdefault(token.content, len(ids))
     check_added(added, ids, str(folder))
     added = tuple(token._replace(id=ids[token.content]) for token in added)
-    template = folder_template(folder, kind, library.get("post_processor"), ids[special[2]], ids[special[3]], len(ids))
+    template = folder_template(folder, kind, library, ids[special[2]], ids[special[3]], len(ids))
     longest = _longest_word(folder, library, config)
     return vocab, lowercase, longest, special, added, strip_accents, _normalizer(library)[1], template
 
@@ -364,30 +395,53 @@ def tokenizer_class(folder: Path) -> str:
     return next((name for name in names if name not in _GENERIC_CLASSES), usual)
 
 
-def folder_template(folder: Path, kind: str, post_processor: Any, cls_id: int, sep_id: int, size: int) -> Template:
-    """Returns the special tokens around texts, by the files of a folder of transformers.
+def folder_template(
+    folder: Path, kind: str, library: Mapping[str, Any], cls_id: int, sep_id: int, size: int
+) -> Template:
+    """Returns how texts become rows, by the files of a folder of transformers.
 
     Args:
       folder: the folder.
       kind: the class of its tokenizer, which decides if there is no post_processor.
-      post_processor: the value in its tokenizer.json, or None.
+      library: the post_processor and the truncation of its tokenizer.json; empty if there is none.
       cls_id: the id of the start token.
       sep_id: the id of the separator.
       size: the size of the vocabulary.
+    Raises:
+      UserError: for a post_processor, or a key of tokenizer_config.json, that is not supported.
     """
+    path = folder / "tokenizer_config.json"
+    config = read_json(path)
+    TOKENIZER_CONFIG.check(config, path)
     usual = Template.of_roberta if kind in _LIKE_ROBERTA else Template.of_bert
-    return read_template(post_processor, size, str(folder / "tokenizer.json")) or usual(cls_id, sep_id)
+    where = str(folder / "tokenizer.json")
+    template = read_template(library.get("post_processor"), size, where) or usual(cls_id, sep_id)
+    if kind in _OWN_TEMPLATES and not (cls_id in template.start and sep_id in template.end):
+        expected = f"the ids {cls_id} and {sep_id} of the special tokens, with which {kind} surrounds texts"
+        raise UserError(f"{where}: post_processor", got=f"{template}", expected=expected, fix="restore the files")
+    direction = str((library.get("truncation") or {}).get("direction", "right")).lower()
+    side = config.get("truncation_side", direction)
+    if side not in ("left", "right"):
+        raise UserError(
+            f"{path}: truncation_side", got=f"{side!r}", expected="'left' or 'right'", fix="correct the key"
+        )
+    return dataclasses.replace(template, truncates_left=side == "left")
 
 
 def read_special_names(folder: Path) -> dict[str, str]:
     """Returns the names of special tokens that the files of a folder state, by role ("cls", "mask", ...)."""
-    files = ("special_tokens_map.json", "tokenizer_config.json")
-    names = {}
-    for key, value in {key: value for file in files for key, value in read_json(folder / file).items()}.items():
-        name = value.get("content") if isinstance(value, dict) else value
-        if key.endswith("_token") and isinstance(name, str):
-            names[key.removesuffix("_token")] = name
-    return names
+    return {role: _content(value, folder) for role, value in _special_values(folder).items() if value is not None}
+
+
+def _special_values(folder: Path) -> dict[str, Any]:
+    """Returns the values of special tokens by role.
+
+    As in transformers 5, those of special_tokens_map.json count unless there is an `added_tokens_decoder`.
+    """
+    values = read_json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in values:
+        values |= read_json(folder / "special_tokens_map.json")
+    return {key.removesuffix("_token"): values[key] for key in SPECIAL if key in values}
 
 
 def library_model(path: Path) -> str:

@@ -144,18 +144,19 @@ class WordPiece(EncoderTokenizer):
         `max_word_chars` in tokenizer.json.
         """
         settings = {
-            # `BertTokenizer` would have the special tokens and the normalization of BERT.
+            # `BertTokenizer` would have the special tokens and the normalization of BERT, and has token types.
             "tokenizer_class": "PreTrainedTokenizerFast" if self._unlike_bert else "BertTokenizer",
             "do_lower_case": self.lowercase,
             "strip_accents": None if self.chain.strip_accents == self.lowercase else self.chain.strip_accents,
             "tokenize_chinese_chars": True,
             **{f"{role}_token": name for role, name in zip(ROLES, self.special, strict=True)},
         }
-        inputs = {} if token_types else {"model_input_names": ["input_ids", "attention_mask"]}
+        names = ["input_ids", *["token_type_ids"] * token_types, "attention_mask"]
+        inputs = {"model_input_names": names} if self._unlike_bert or not token_types else {}
         files = {
             # In this order, because a folder with the first file opens.
             "tokenizer.json": self._library_tokenizer().to_str(pretty=True),
-            "tokenizer_config.json": settings_json({**settings, **inputs}, max_length),
+            "tokenizer_config.json": settings_json({**settings, **inputs}, self.template, max_length),
             "vocab.txt": "".join(f"{token}\n" for token in self.vocab[: self._num_pieces]),
         }
         write_files(Path(folder), files)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.file_keys import check_fixed
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families.family import Family
@@ -20,12 +21,10 @@ _WITH_OUTPUTS = ("ForMaskedLM", "BertForPreTraining", "LMHeadModel")
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **_FIXED, **raw}
+    raw = {"layer_norm_eps": _LAYER_NORM_EPS, **raw}
     check_ties(raw, path)
     values = json_files.fields(raw, _FIELDS, path)
-    for key, expected in _FIXED.items():
-        if raw[key] != expected:
-            refuse(f"{path}: {key}", raw[key], repr(expected))
+    check_fixed(raw, _FIXED, path)
     return {**values, "activation": json_files.read_activation(raw, "hidden_act", path)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.file_keys import check_fixed
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import bert
@@ -77,9 +78,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     values = json_files.fields(raw, _FIELDS, path)
     sizes = dict.fromkeys(("embedding_size", "pooler_hidden_size"), values["hidden_size"])
     sizes["attention_head_size"] = values["hidden_size"] // max(values["num_heads"], 1)
-    for key, expected in {**_FIXED, **sizes}.items():
-        if raw.get(key, expected) != expected:
-            refuse(f"{path}: {key}", raw[key], str(expected))
+    check_fixed(raw, {**_FIXED, **sizes}, path)
     span, reach, has_positions = json_files.fields(raw, _DISTANCES, path).values()
     reach = reach if reach > 0 else values["max_positions"]
     if span >= reach:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.file_keys import check_fixed
 from bertjax.interop import json_files
-from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import bert
 from bertjax.interop.families.family import OWN_POOLER, Family, Renaming
 from bertjax.models.bert import BertConfig
@@ -37,10 +37,8 @@ _NAMES = Renaming(
 
 
 def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    raw = {"embedding_size": _EMBEDDING_SIZE, **_FIXED, **raw}
-    for key, expected in _FIXED.items():
-        if raw[key] != expected:
-            refuse(f"{path}: {key}", raw[key], repr(expected))
+    raw = {"embedding_size": _EMBEDDING_SIZE, "hidden_act": _FIXED["hidden_act"], **raw}
+    check_fixed(raw, _FIXED, path)
     values = bert.read_config(raw, path)
     size = json_files.fields(raw, {"size": ("embedding_size", int)}, path)["size"]
     return {**values, "embedding_size": 0 if size == values["hidden_size"] else size}

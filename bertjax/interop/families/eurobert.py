@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertjax.file_keys import check_fixed
 from bertjax.interop import json_files
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import bert, rotary
@@ -42,9 +43,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raw["num_key_value_heads"] = raw.get("num_attention_heads")
     bert.check_ties(raw, path, are_tied=False)
     values = json_files.fields(raw, _FIELDS, path)
-    for key, expected in _FIXED.items():
-        if raw.get(key, expected) != expected:
-            refuse(f"{path}: {key}", raw[key], f"{expected}")
+    check_fixed(raw, _FIXED, path)
     pooling = json_files.fields(raw, {"pooling": ("classifier_pooling", str)}, path)["pooling"]
     if pooling not in _POOLINGS:
         refuse(f"{path}: classifier_pooling", pooling, " or ".join(_POOLINGS))

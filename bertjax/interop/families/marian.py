@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.decoding import generation
+from bertjax.file_keys import check_fixed
 from bertjax.interop import huggingface, json_files, marian_tensors
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.huggingface import CONFIG_FILE
@@ -98,9 +99,7 @@ def read_config(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG_FILE
     json_files.fields(raw, {"model_type": ("model_type", str)}, path)
-    for key, expected in {"model_type": "marian", **_FIXED}.items():
-        if raw.get(key, expected) != expected:
-            refuse(f"{path}: {key}", raw[key], repr(expected))
+    check_fixed(raw, {"model_type": "marian", **_FIXED}, path)
     # Older files omit these keys.
     absent = {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True, "activation_dropout": 0.0}
     raw = {**absent, **raw}
@@ -130,10 +129,33 @@ def read_special_ids(raw: Mapping[str, Any], folder: Path) -> SpecialIds:
     return SpecialIds(**ids)
 
 
-def read_generation(folder: str | Path) -> dict[str, Any]:
-    """Returns generation_config.json; {} if there is none. Raises UserError if it is unreadable."""
-    path = Path(folder) / GENERATION_FILE
-    return json_files.read_json(path, dict) if path.exists() else {}
+def read_generation(folder: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `DecodingConfig` that a folder determines.
+
+    As in transformers, a folder without generation_config.json states them in config.json.
+
+    Args:
+      folder: the folder.
+      raw: the content of config.json.
+    Raises:
+      UserError: if the file is unreadable, or has a value that is not supported.
+    """
+    path = folder / GENERATION_FILE
+    if path.exists():
+        values = json_files.read_json(path, dict)
+    else:
+        path = folder / CONFIG_FILE
+        values = {key: value for key, value in raw.items() if key in generation.GENERATION.names and value is not None}
+    special = read_special_ids(raw, folder)
+    ids = {"eos_id": special.eos_id, "pad_id": special.pad_id, "start_id": special.bos_id}
+    settings = generation.from_generation(values, path, **ids)
+    if largest := max((token for word in settings["bad_words"] for token in word), default=0):
+        size = read_config(raw, folder)["target_vocab_size"]
+        if largest >= size:
+            refuse(f"{path}: bad_words_ids", largest, f"ids below {size}, the size of the target's vocabulary")
+    if [special.pad_id] not in (values.get("bad_words_ids") or ()):
+        _log.warning("%s: bad_words_ids does not exclude padding, which bertjax never generates", path)
+    return settings
 
 
 def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Marian, Marian]:
@@ -253,17 +275,8 @@ class Folder(Published):
 
     @functools.cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The settings of generation_config.json."""
-        values = read_generation(self.path)
-        if not values:
-            return {}
-        if others := generation.unsupported(values):
-            _log.warning("%s/%s has %s, which bertjax ignores", self.path, GENERATION_FILE, ", ".join(others))
-        forbids = len(values.get("bad_words_ids") or ()) > 1  # not only padding
-        unk_id = self.vocabularies.target.unk_id if forbids else None
-        where = str(self.path / GENERATION_FILE)
-        decoding = generation.from_generation(values, unk_id=unk_id, where=where)
-        return {f"decoding.{key}": value for key, value in decoding.items()}
+        """The settings of generation."""
+        return {f"decoding.{key}": value for key, value in read_generation(self.path, self.config).items()}
 
     @property
     def rows(self) -> Mapping[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.file_keys import check_fixed
 from bertjax.interop import json_files
-from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families import bert, rotary
 from bertjax.interop.families.family import QUERY_KEY_VALUE, Family, Names, Renaming, of_layers
 
@@ -68,9 +68,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     that are longer than in pretraining. These lengths are not supported: `max_positions` is that of pretraining.
     """
     if "n_embd" in raw:
-        for key, expected in _FIXED.items():
-            if raw.get(key, expected) != expected:
-                refuse(f"{path}: {key}", raw[key], f"{expected}")
+        check_fixed(raw, _FIXED, path)
         trained = json_files.fields({"max_trained_positions": 2048, **raw}, {"n": ("max_trained_positions", int)}, path)
         raw = {"hidden_act": "silu", **raw, **{new: raw[old] for old, new in _OLDER.items() if old in raw}}
         if raw.get("rotary_scaling_factor"):

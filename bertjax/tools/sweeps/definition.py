@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertjax.config import Constrained, build, one_of
-from bertjax.errors import UserError, did_you_mean, restored
+from bertjax.errors import UserError, did_you_mean, of_code, restored
 from bertjax.files import with_packaged
 from bertjax.tools.reporting import titles
 
@@ -138,8 +138,8 @@ def load(spec: str) -> Sweep:
             fix = did_you_mean(Path(name).stem, _names(), fix, form="configs/sweeps/{}.py")
         raise UserError(
             f"--sweep={spec}",
-            got=f"{type(error).__name__}: {error}",
-            expected="a file such as configs/sweeps/bert_masking.py, and one of its variants",
+            got=of_code(error, name),
+            expected="a Python file such as configs/sweeps/bert_masking.py, and one of its variants",
             fix=fix,
         ) from error
     try:

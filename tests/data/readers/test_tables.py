@@ -134,6 +134,8 @@ def test_other_separators_of_csv_files():
     assert read("a.csv", separator=";") == [Row({"text": "a; b, c", "label": "1"}, "a.csv:2")]
     (row,) = tables.read_input("a.csv", "data.x", ("text",), True, ";", BadRows("stop"))
     assert row.values["label"] == "1"
+    write("b.csv", "text\tlabel\na\t1\n")
+    assert read("b.csv", separator=r"\t") == [Row({"text": "a", "label": "1"}, "b.csv:2")]
     with pytest.raises(UserError, match=r"a\.csv:1: got a header with one column, 'text;label'.*separator=';' if it"):
         read("a.csv")
 

@@ -1,32 +1,40 @@
 """Tests of rows of one or two texts: special tokens, truncation as in Google's code, and windows."""
 
+import dataclasses
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.rows.text_rows import text_row, truncate, unit_rows
+from bertjax.data.rows.text_rows import text_row, truncated_sizes, unit_rows
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 
 TOKENIZER = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
 
 
-def one_by_one(segments, room):
+def one_by_one(sizes, room):
     """The published procedure: removes one token at a time from the longer text, or the second of equal ones."""
-    first, second = map(list, segments)
-    while len(first) + len(second) > room:
-        (first if len(first) > len(second) else second).pop()
+    first, second = sizes
+    while first + second > room:
+        first, second = (first - 1, second) if first > second else (first, second - 1)
     return [first, second]
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
 def test_pairs_are_truncated_as_published(first, second, room):
-    segments = [list(range(first)), list(range(100, 100 + second))]
-    assert truncate(segments, room) == one_by_one(segments, room)
+    assert truncated_sizes([first, second], room) == one_by_one((first, second), room)
 
 
-def test_one_text_is_truncated_at_its_end():
-    assert truncate([[1, 2, 3, 4]], 3) == [[1, 2, 3]]
-    assert truncate([[1, 2]], 3) == [[1, 2]]
+@pytest.mark.parametrize(("is_left", "one", "pair"), [(False, [5, 6], [5, 3, 8]), (True, [6, 5], [5, 3, 6])])
+def test_texts_are_truncated_at_the_end_that_the_template_states(is_left, one, pair):
+    template = dataclasses.replace(TOKENIZER.template, truncates_left=is_left)
+    tokenizer = TOKENIZER.with_template(template)
+    assert text_row([[5, 6, 5]], tokenizer, 4)["input_ids"].tolist() == [TOKENIZER.cls_id, *one, TOKENIZER.sep_id]
+    assert [*text_row([[5], [8, 6]], tokenizer, 5)["input_ids"][[1, 2, 3]]] == pair
+    rows, _ = unit_rows([[[5, 6, 5]]], tokenizer, 4)
+    assert rows[0]["input_ids"].tolist() == [TOKENIZER.cls_id, *one, TOKENIZER.sep_id]
+    assert (tokenizer != TOKENIZER, tokenizer.key != TOKENIZER.key) == (is_left, is_left)
 
 
 def test_rows():

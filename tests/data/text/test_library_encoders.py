@@ -212,13 +212,45 @@ def test_a_tokenizer_of_sentencepiece_kind_opens(tmp_path):
 
 def test_special_tokens_are_those_that_the_folder_names(folder):
     tokenizer = load_saved(folder)
-    named = {"mask_token": {"content": "Ġthe"}, "unk_token": "[PAD]", "bos_token": None}
+    named = {"mask_token": {"content": "Ġthe"}, "unk_token": "a", "bos_token": None}
     (folder / "tokenizer_config.json").write_text(json.dumps(named))
-    (folder / "special_tokens_map.json").write_text(json.dumps({"unk_token": "a", "sep_token": "[CLS]"}))
+    (folder / "special_tokens_map.json").write_text(json.dumps({"unk_token": "[PAD]", "sep_token": "[CLS]"}))
     found = load_saved(folder)
     assert found.mask_id == tokenizer.vocab.index("Ġthe")
     assert (found.unk_id, found.sep_id, found.pad_id) == (tokenizer.pad_id, tokenizer.cls_id, tokenizer.pad_id)
     assert found != tokenizer
+
+
+@pytest.mark.parametrize(
+    ("config", "direction", "is_left"),
+    [({"truncation_side": "left"}, None, True), ({}, "left", True), ({"truncation_side": "right"}, "left", False)],
+)
+def test_the_end_that_is_truncated_is_that_of_transformers(folder, config, direction, is_left):
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if direction:
+        library.enable_truncation(5, direction=direction)
+        library.save(str(folder / "tokenizer.json"))
+    values = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**values, **config}))
+    tokenizer = load_saved(folder)
+    assert tokenizer.template.truncates_left is is_left
+    tokenizer.save(folder)
+    assert load_saved(folder) == tokenizer
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"truncation_side": "up"}, "truncation_side: got 'up'; expected 'left' or 'right'"),
+        ({"fix_mistral_regex": True}, "fix_mistral_regex: got True"),
+        ({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False}, "add_prefix_space: got False; expected T"),
+        ({"tokenizer_class": "RobertaTokenizer", "do_lower_case": True}, "do_lower_case: got True; expected False"),
+    ],
+)
+def test_unsupported_settings_are_refused(folder, values, message):
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=rf"tokenizer_config\.json: {message}"):
+        load_saved(folder)
 
 
 def test_merges_are_never_dropped(folder):

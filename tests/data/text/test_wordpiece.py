@@ -311,6 +311,24 @@ def test_tokenizers_with_the_same_results_are_equal():
         ),
         ({**ALL, "tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "got pre_tokenizer Whitespace"),
         (
+            {
+                **ALL,
+                "tokenizer_config.json": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"},
+                "tokenizer.json": {"post_processor": {"type": "BertProcessing", "cls": ["a", 5], "sep": ["b", 6]}},
+            },
+            "of the special tokens, with which BertTokenizer surrounds texts",
+        ),
+        ({**ALL, "special_tokens_map.json": {"sep_token": None}}, "sep_token: got null; expected a token"),
+        *(
+            (
+                {**ALL, "special_tokens_map.json": {"extra_special_tokens": tokens}},
+                f"got {tokens[0]!r}; expected tokens",
+            )
+            for tokens in ([1], [{"content": "x", "special": 1}], [""], ["\ud800"])
+        ),
+        ({**ALL, "special_tokens_map.json": {"extra_special_tokens": "abc"}}, "got 'abc'; expected tokens"),
+        ({**ALL, "tokenizer.json": {"truncation": {"direction": "Up"}}}, "truncation_side: got 'up'; expected 'left'"),
+        (
             {**ALL, "tokenizer_config.json": CASED, "sentence_bert_config.json": {"do_lower_case": True}},
             "got do_lower_case true for sentences",
         ),

@@ -67,7 +67,7 @@ class SpanConfig(Constrained, prefix="data"):
 class Window(NamedTuple):
     """A row of a question and a part of its context."""
 
-    query: list[int]  # the pieces of the question, truncated
+    query: Sequence[int]  # the pieces of the question, truncated
     document: Pieces  # the pieces of the whole context
     part: range  # the indices of those pieces of the document that are in the row
     first: int  # the position in the row of the first piece of the part
@@ -76,7 +76,7 @@ class Window(NamedTuple):
     is_cut: bool  # whether the question is truncated
 
     @property
-    def segments(self) -> tuple[list[int], list[int]]:
+    def segments(self) -> tuple[Sequence[int], Sequence[int]]:
         """The pieces of the question and of the part."""
         return self.query, self.document.ids[self.part.start : self.part.stop].tolist()
 
@@ -93,7 +93,7 @@ class Candidate(NamedTuple):
 def windows(question: Question, tokenizer: EncoderTokenizer, config: SpanConfig) -> list[Window]:
     """Returns the rows that together contain the whole context; at least one, even if the context has no pieces."""
     pieces = tokenizer.encode_with_offsets(question.question).ids.tolist()
-    query = pieces[: config.max_query_length]
+    query = tokenizer.template.truncated(pieces, config.max_query_length)
     is_cut = len(pieces) > len(query)
     document = tokenizer.encode_with_offsets(question.context)
     special = len(query) + tokenizer.template.num_special(2)  # tokens of a row that are not of the context

@@ -64,6 +64,13 @@ class ArticleCodec(TrainingCodec[Article]):
     rows: ArticleRowsConfig
     tokenizer: EncoderTokenizer
 
+    def __post_init__(self) -> None:
+        if self.tokenizer.template.truncates_left:
+            got = "'left', which removes the first sentences"
+            expected = "'right', because articles are truncated at their end"
+            fix = 'set "truncation_side": "right" in tokenizer_config.json of the folder'
+            raise UserError("truncation_side of the tokenizer", got=got, expected=expected, fix=fix)
+
     def key(self) -> Any:
         """Returns the description. Raises UserError for missing sources."""
         configs = [dataclasses.asdict(config) for config in (self.labels, self.rows)]

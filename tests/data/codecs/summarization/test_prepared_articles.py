@@ -127,6 +127,15 @@ def test_evaluation_articles_have_labels_and_none_is_dropped(tmp_path, sources, 
             assert [each._replace(article=each.article._replace(gold=None)) for each in restored] == expected
 
 
+def test_a_tokenizer_that_truncates_at_the_start_is_refused(tmp_path):
+    codec = extractive(articles(tmp_path))
+    template = dataclasses.replace(TOKENIZER.template, truncates_left=True)
+    with pytest.raises(
+        UserError, match="truncation_side of the tokenizer: got 'left', which removes the first sentences"
+    ):
+        dataclasses.replace(codec, tokenizer=TOKENIZER.with_template(template))
+
+
 def test_other_settings_are_prepared_separately(tmp_path, sources):
     other_limits = dataclasses.replace(LABELS, limits=dataclasses.replace(LABELS.limits, max_words=7))
     other_oracle = dataclasses.replace(LABELS, oracle=dataclasses.replace(LABELS.oracle, num_sentences=1))
