@@ -206,8 +206,7 @@ def read_folder(
     """Returns the arguments of `WordPiece` that the files of a Hugging Face folder state.
 
     Reads the tokens from vocab.txt or else tokenizer.json. For added tokens see `read_added`. The normalization and the
-    maximum word length, in characters, are in tokenizer.json or tokenizer_config.json. The default maximum word length
-    is that of transformers.
+    maximum word length are in tokenizer.json or tokenizer_config.json. The default length is that of transformers.
 
     Args:
       folder: the folder.
@@ -218,7 +217,7 @@ def read_folder(
     """
     library = _read_library(folder)
     config = read_json(folder / "tokenizer_config.json")
-    lowercase, strip_accents = _casing(folder, library, config, default_lowercase)
+    lowercase, strip_accents, nfc = _chain(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, lowercase)
     for role, value in _special_values(folder).items():
         if role in ROLES and value is None:
@@ -237,8 +236,7 @@ def read_folder(
     check_added(added, ids, str(folder))
     added = tuple(token._replace(id=ids[token.content]) for token in added)
     template = folder_template(folder, kind, library, ids[special[2]], ids[special[3]], len(ids))
-    longest = _longest_word(folder, library, config)
-    return vocab, lowercase, longest, special, added, strip_accents, _normalizer(library)[1], template
+    return vocab, lowercase, _longest_word(folder, library, config), special, added, strip_accents, nfc, template
 
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
@@ -310,9 +308,9 @@ def _normalizer(library: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return (steps[0], True) if kinds == [_LIBRARY_KINDS["normalizer"], "NFC"] else (normalizer, False)
 
 
-def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> tuple[bool, bool]:
-    """Returns whether a Hugging Face folder's tokenizer lowercases, and whether it strips accents."""
-    normalizer, _ = _normalizer(library)
+def _chain(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> tuple[bool, ...]:
+    """Returns whether a Hugging Face folder's tokenizer lowercases, strips accents and composes characters."""
+    normalizer, nfc = _normalizer(library)
     settings = {
         "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
         "strip_accents": (config.get("strip_accents"), normalizer.get("strip_accents")),
@@ -332,7 +330,7 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], defau
     if not isinstance(strip_accents, bool) or first["chinese"] is False:
         expected = "strip_accents true, false or null, and Chinese characters split, as in BERT"
         raise UserError(str(folder), got=f"{first}", expected=expected, fix=_FOREIGN_FIX)
-    return lowercase, strip_accents
+    return lowercase, strip_accents, nfc
 
 
 def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], lowercase: bool) -> None:
