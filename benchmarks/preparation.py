@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PHASES = {
     "count": (preparation, "count_words"),
     "merge": (word_counts, "most_frequent"),
-    "train": (preparation, "train_vocabulary"),
+    "train": (preparation, "train_tokenizer"),
     "tokenize": (preparation, "tokenize"),
     "duplicates": (preparation.SplitCounter, "finish"),
     "write": (records, "write_tokens"),

@@ -100,10 +100,6 @@ class View(abc.ABC):
 
     exact = False
 
-    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """Warns if rows or batches show a mistake; called with the first ones. Default: does nothing."""
-        del rows
-
     @abc.abstractmethod
     def predict_lengths(self) -> Sequence[int]:
         """The lengths that rows are padded to, ascending. Each is one compiled program."""

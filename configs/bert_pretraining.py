@@ -50,6 +50,7 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
         parts.set_size(config.model, size, is_modern=bool(modern))
     config.data.source = "documentation"
     config.data.valid_seed = 0  # runs with different seeds compare
+    parts.set_vocabulary(config.data)
     if size:
         config.data.lowercase = True
     if experiment == "bert_pretraining":

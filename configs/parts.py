@@ -151,6 +151,12 @@ def set_modernbert(model: ConfigDict, size: str) -> None:
     model.vocab_size = 50_368
 
 
+def set_vocabulary(data: ConfigDict) -> None:
+    """Sets how new runs train a vocabulary; the defaults are those of earlier runs."""
+    data.normalization = "nfc"
+    data.character_coverage = 0.9999
+
+
 def fine_tuning(experiment: str, size: str) -> ConfigDict:
     """Returns the config of fine-tuning: BERT's recipe (Devlin et al. 2019, appendix A.3)."""
     config = config_of(experiment)
@@ -168,6 +174,7 @@ def summarization(experiment: str, size: str) -> ConfigDict:
     """Returns the config of fine-tuning to summarize; with a size, it summarizes the documentation of packages."""
     config = fine_tuning(experiment, size)
     config.data.vocab_size = 8192
+    set_vocabulary(config.data)
     if size:
         config.data.source = "documentation"
         config.data.interval_segments = True

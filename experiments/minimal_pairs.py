@@ -114,7 +114,8 @@ class Data(EvaluationData):
 
     @functools.cached_property
     def vocabulary(self) -> EncoderTokenizer:
-        return load_tokenizer(self._folder, self._config.data.lowercase)
+        data = self._config.data
+        return load_tokenizer(self._folder, data.lowercase, strip_accents=data.strip_accents)
 
     def validation_examples(self) -> Iterator[Example]:
         """Reads and checks all pairs first."""

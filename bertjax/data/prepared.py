@@ -156,14 +156,20 @@ class PreparedRows(Generic[R]):
         return manifest
 
     def _training_blocks(self, folder: Path, census: "_Census", survey: Survey[R]) -> Iterator[list[R]]:
-        """Reads all rows. Yields the training rows, and appends the others to the files of their splits."""
+        """Reads all rows. Yields the training rows, and appends the others to the files of their splits.
+
+        Logs a warning if the vocabulary does not fit the first training rows.
+        """
+        sample = self._codec.sample()
         for split, rows in track(_blocks(self._codec, census), "reading", "block"):
             survey.add(split, rows)
             if split == TRAIN:
+                sample.add(map(self._codec.text, rows))
                 yield rows
             else:
                 with (folder / f"{split}.jsonl").open("a", encoding="utf-8") as file:
                     file.writelines(_dumped(self._codec.scored(row)) for row in rows)
+        sample.check()
 
     def _encoded(self, blocks: Iterator[list[R]], folder: Path, census: "_Census") -> Iterator[TrainingRows]:
         """Encodes blocks in order: by Beam, by workers, or in this process if there is little text."""

@@ -73,6 +73,8 @@ _ADDED_LATER = {
     "model.num_key_value_heads": 0,
     "model.masked_lm_head": "transform",
     "data.tokenizer": "wordpiece",
+    "data.normalization": "bert",
+    "data.character_coverage": 0.0,
     "data.summary_as": "sentences",
     "data.label_separator": ",",
     "rouge.references": "average",
@@ -80,14 +82,15 @@ _ADDED_LATER = {
     "data.row_lengths": (),
 }
 # Those that an experiment always had.
-_NOT_ADDED = {"translation": ("model.positions", "model.tie_output")}
+_NOT_ADDED = {"translation": ("model.positions", "model.tie_output", "data.normalization", "data.character_coverage")}
 # Keys that once had a default. Now they follow from other keys or from the rows unless they are set.
 _NOW_UNSET = (
     *("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions"),
     *("metrics", "checkpoint.best_metric"),
 )
-# Keys of evaluations that a run keeps unless the command line sets them. They are None in runs that are older.
-_KEPT = ("data.valid_seed",)
+# Keys that a run keeps unless the command line sets them: of evaluations, which are None in runs that are older, and of
+# trained vocabularies.
+_KEPT = ("data.valid_seed", "data.normalization", "data.character_coverage")
 _COMPARED_BY_CONTENT = tuple(
     f"data.{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target")
 )
@@ -188,7 +191,8 @@ def with_recorded(
     values, earlier = (traverse_util.flatten_dict(dict(tree), True, sep=".") for tree in (config, before))
     earlier = {**_ADDED_LATER, **earlier}
     recorded = {key: earlier[key] for key in _NOW_UNSET if values.get(key, "") is None and key in earlier}
-    recorded |= {key: earlier.get(key) for key in _KEPT if key in values and key not in overridden}
+    changeable = {*overridden, *_NOT_ADDED.get(str(config.get("experiment")), ())}
+    recorded |= {key: earlier.get(key) for key in _KEPT if key in values and key not in changeable}
     return dict(traverse_util.unflatten_dict({**values, **recorded}, sep=".")) if recorded else dict(config)
 
 

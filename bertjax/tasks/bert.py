@@ -19,7 +19,7 @@ from bertjax.data.codecs.codec import Codec
 from bertjax.data.rows.buckets import bucket_lengths
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabularies import SPECIALS, has_only_specials
-from bertjax.data.text.vocabulary_config import load_tokenizer
+from bertjax.data.text.vocabulary_config import load_tokenizer, with_strip_accents
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.interop import families, huggingface
 from bertjax.interop.published import Published
@@ -29,7 +29,6 @@ from bertjax.tasks import completion, inputs, pretrained, samples
 
 _log = logging.getLogger(__name__)
 _MOST_PADDING = 128  # embeddings without a token: some models round the vocabulary size up to a multiple of this
-_MOST_UNKNOWN = 0.1  # of the tokens of the first rows
 INPUTS = ("input_ids", "token_type_ids", "segment_ids")
 
 
@@ -87,9 +86,10 @@ C = TypeVar("C", bound=HasModel)
 
 def open_vocabulary(config: HasModel, published: Published) -> EncoderTokenizer:
     """Returns the vocabulary of weights, or that of `data.vocab_file` if they have none."""
+    data = config.data
     if published.has_vocabulary:
-        return published.tokenizer(config.data.lowercase)
-    return load_tokenizer(Path(config.data.vocab_file), config.data.lowercase)
+        return with_strip_accents(published.tokenizer(data.lowercase), data.strip_accents)
+    return load_tokenizer(Path(data.vocab_file), data.lowercase, strip_accents=data.strip_accents)
 
 
 def example_config(config: Mapping[str, Any], more: Sequence[str] = ()) -> tuple[dict[str, Any], EncoderTokenizer]:
@@ -133,7 +133,6 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         self._seq_len = seq_len
         self._model_config = bert
         self._model = model
-        self._has_seen_rows = False
         self._codec = config.codec(tokenizer)
 
     @property
@@ -148,22 +147,6 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         ids = jnp.zeros((1, 1), jnp.int32)
         positions = (ids,) if self.predicts_positions else ()
         return self._model.init(rng, BertInputs(ids, ids, ids), *positions, deterministic=True)["params"]
-
-    def watch(self, rows: Iterable[Mapping[str, np.ndarray]]) -> None:
-        """Warns if many tokens of the first rows are unknown."""
-        if self._has_seen_rows:
-            return
-        self._has_seen_rows = True
-        tokenizer = self._tokenizer
-        special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        ids = np.concatenate(
-            [np.zeros(0, np.int32), *(np.asarray(row["input_ids"])[np.asarray(row["segment_ids"]) > 0] for row in rows)]
-        )
-        ids = ids[~np.isin(ids, special)]
-        share = np.mean(ids == tokenizer.unk_id) if ids.size else 0.0
-        if share > _MOST_UNKNOWN:
-            text = "%.0f %% of the first %d tokens are unknown: is it the vocabulary of these texts and of the weights?"
-            _log.warning(text, 100 * share, ids.size)
 
     def warm_start(self, params: Params, published: Published) -> Params:
         reinitialized = self.reinitialized_modules(published)

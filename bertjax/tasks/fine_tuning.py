@@ -184,7 +184,8 @@ class FineTuningData(PreparedData[C, R]):
     def vocabulary(self) -> EncoderTokenizer:
         """The folder's copy of the given vocabulary if it exists; without training rows, the folder's vocabulary."""
         if not self._trains and vocabulary_config.saved_file(self._folder):
-            return vocabulary_config.load_tokenizer(self._folder, self._config.data.lowercase)
+            data = self._config.data
+            return vocabulary_config.load_tokenizer(self._folder, data.lowercase, strip_accents=data.strip_accents)
         return self._kept() or self._given()
 
     def _kept(self) -> EncoderTokenizer | None:
@@ -198,7 +199,9 @@ class FineTuningData(PreparedData[C, R]):
         got = "nothing, and no init_from with a vocabulary"
         expected = "a vocab.txt, or a tokenizer.json, or a folder"
         data.check(data.vocab_file, "vocab_file", f"{expected} with a vocabulary", got=got, fix=fix)
-        return vocabulary_config.load_tokenizer(Path(data.vocab_file), data.lowercase, data.add_tokens)
+        return vocabulary_config.load_tokenizer(
+            Path(data.vocab_file), data.lowercase, data.add_tokens, data.strip_accents
+        )
 
     def _check_source(self) -> None:
         fix = "set --config.data.source=FILE"

@@ -1,7 +1,7 @@
 """Examples of a codec: what is validated or predicted, with the rows of the model."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.contract import BadInput, Example
@@ -23,16 +23,25 @@ class Source(NamedTuple):
 def encoded(codec: Codec[Any], examples: Iterable[Any]) -> Iterator[Example]:
     """Yields the `Example` of each example that a codec has read. Every row has `segment_ids`, 1 at every token.
 
+    Logs a warning if the vocabulary does not fit the first texts.
+
     Raises:
       RowError: if the codec cannot encode an example.
     """
+    sample = codec.sample()
     remaining = iter(examples)
     while block := list(itertools.islice(remaining, _ENCODED_AT_ONCE)):
-        fields, sizes, limits, extras = codec.encode(block)
-        counts = sizes.tolist()
-        rows = iter(stored.split(fields, sum(counts)))
-        for item, count, limit, extra in itertools.zip_longest(block, counts, limits, extras):
-            yield Example(segmented(itertools.islice(rows, count)), Source(item, extra), limit)
+        sample.add(map(codec.text, block))
+        yield from _encoded(codec, block)
+    sample.check()
+
+
+def _encoded(codec: Codec[Any], block: Sequence[Any]) -> Iterator[Example]:
+    fields, sizes, limits, extras = codec.encode(block)
+    counts = sizes.tolist()
+    rows = iter(stored.split(fields, sum(counts)))
+    for item, count, limit, extra in itertools.zip_longest(block, counts, limits, extras):
+        yield Example(segmented(itertools.islice(rows, count)), Source(item, extra), limit)
 
 
 class CodecInputs:
@@ -79,7 +88,7 @@ def of_file(codec: Codec[Any], path: str, on_bad_row: str) -> Iterator[Example] 
 def predicted(codec: Codec[Any], read: Iterator[Input], bad_rows: BadRows) -> Iterator[Example]:
     """Yields the `Example` of each input and, with `data.on_bad_row=skip`, a `BadInput` for each bad one.
 
-    Outputs keep the order and number of the inputs.
+    Outputs keep the order and number of the inputs. Logs a warning if the vocabulary does not fit the first texts.
 
     Args:
       codec: the kind of the inputs.
@@ -88,11 +97,14 @@ def predicted(codec: Codec[Any], read: Iterator[Input], bad_rows: BadRows) -> It
     Raises:
       UserError: for a bad input that is not skipped, or an error that concerns the whole input.
     """
+    sample = codec.sample()
 
     def example_of(one: Input) -> Example:
         with of_row(one.columns):
-            (example,) = encoded(codec, [one.example])
+            (example,) = _encoded(codec, [one.example])
+        sample.add([codec.text(one.example)])
         return example._replace(columns=one.columns)
 
     for result in bad_rows.marked(bad_rows.sift(map(example_of, read))):
         yield Example([], BadInput(result.reason), columns=result.columns) if isinstance(result, RowError) else result
+    sample.check()

@@ -13,7 +13,7 @@ from bertjax.config import Composed, Flat, always, one_of, part
 from bertjax.contract import Example, Params
 from bertjax.data.codecs.summarization import article_text
 from bertjax.data.codecs.summarization.article_rows import ArticleRowsConfig
-from bertjax.data.codecs.summarization.article_text import ArticleText, LabelsConfig, TrainedVocabularyConfig
+from bertjax.data.codecs.summarization.article_text import ArticleText, LabelsConfig
 from bertjax.data.codecs.summarization.articles import Article, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import LimitedArticle
 from bertjax.data.codecs.summarization.prepared_articles import ArticleCodec
@@ -21,7 +21,7 @@ from bertjax.data.prepared import PreparationConfig
 from bertjax.data.rows.buckets import BucketedBatches, BucketsConfig, Padded, Rows, budget_sizes, check_seq_len
 from bertjax.data.rows.stored import Fields
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import load_tokenizer
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig, load_named, load_tokenizer
 from bertjax.decoding.selection import SelectionConfig
 from bertjax.interop import families
 from bertjax.interop.families import presumm
@@ -136,8 +136,9 @@ class SummarizationData(PreparedData[C, Article]):
         """The folder's vocabulary if it is prepared or there are no training articles; otherwise the given one."""
         is_kept = not self._trains or self._text.is_finished()
         if not is_kept or presumm.is_checkpoint(self._folder):
-            return article_text.named_vocabulary(self._config.data.vocabulary)
-        return load_tokenizer(self._folder, self._config.data.lowercase)
+            return load_named(self._config.data.vocabulary)
+        data = self._config.data
+        return load_tokenizer(self._folder, data.lowercase, strip_accents=data.strip_accents)
 
     @functools.cached_property
     def codec(self) -> ArticleCodec:

@@ -73,7 +73,6 @@ class Predictor:
             program: their padding, and the number of rows of the batch, which is filled up.
         """
         self._infer = jax.jit(view.infer)
-        self._watch = view.watch
         self._exact = view.exact if exact is None else exact
         self._lengths = view.predict_lengths()
         self.mesh = mesh
@@ -90,7 +89,6 @@ class Predictor:
         equal for any `done`.
         """
         for window in _windows(examples, self._window):
-            self._watch(row for example in window for row in example.rows)
             if done < len(window):
                 outputs = iter(self._outputs(params, [row for example in window for row in example.rows]))
                 results = [(example, list(itertools.islice(outputs, len(example.rows)))) for example in window]
@@ -230,7 +228,6 @@ class Validation:
         for batch in track(data.batches("valid", 0, rows), "evaluating", "batch"):
             if stop():
                 return None
-            self._task.watch([batch])
             with jax.set_mesh(self._mesh):
                 metrics = self._metrics(params, sharding.put_batch(batch, self._mesh))
             total = metrics if total is None else jax.tree.map(jnp.add, total, metrics)

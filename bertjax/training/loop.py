@@ -380,7 +380,6 @@ class Trainer:
 
     def put(self, batch: Batch) -> dict[str, jax.Array]:
         """Puts this process's rows of a global batch on its devices."""
-        self._task.watch([batch])
         return sharding.put_batch(batch, self._mesh)
 
     def settle(self, state: steps.TrainState) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertjax import progress
 from bertjax.data import prepared
 from bertjax.data.codecs.labeled_text import LabeledTextCodec
 from bertjax.data.prepared import PreparationConfig, PreparedRows, ValidRows
@@ -89,6 +90,14 @@ def test_workers_start_only_for_much_text_and_write_the_same_files(tmp_path, mon
     monkeypatch.setattr(prepared, "_FEW_CHARACTERS", 5000)
     assert files_of(prepare(codec_of(path), tmp_path / "much", workers=3).folder) == files_of(here.folder)
     assert started == [3]
+
+
+def test_a_vocabulary_that_does_not_fit_is_warned_of(tmp_path, caplog):
+    progress._logged.clear()
+    path = tmp_path / "rows.tsv"
+    path.write_text("text\tlabel\n" + "한국어 텍스트\t1\n" * 9)
+    prepare(codec_of(path), tmp_path)
+    assert "100.0% of the tokens are unknown in the first" in caplog.text
 
 
 def test_rows_are_encoded_and_counted(tmp_path, caplog):

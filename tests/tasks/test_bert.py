@@ -7,7 +7,6 @@ import pytest
 
 from bertjax.config import build
 from bertjax.configs import parts
-from bertjax.data.rows.text_rows import text_row
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from bertjax.tasks.bert import BertTask, batch_specs
@@ -45,21 +44,6 @@ def test_a_vocabulary_much_smaller_than_the_weights_is_warned_about(caplog, num_
     Encoder(settings("bert"), tokenizer, encoder(num_tokens, vocab_size=vocab_size), None, 8)
     told = f"data.vocab_file has 1000 tokens for {vocab_size} embeddings: is it the vocabulary of these weights?"
     assert caplog.messages == [told] * warns
-
-
-def test_many_unknown_tokens_in_the_first_rows_are_warned_about_once(caplog):
-    tokenizer = WordPiece([*SPECIALS, "a", "b"], lowercase=True)
-    for texts, share in ((["a b a b a b a b a ?", ""], 0), (["a a", "? b ?"], 40)):
-        task = Encoder(settings(""), tokenizer, encoder(7), None, 8)
-        rows = [text_row(tokenizer.encode_batch([text]), tokenizer)["input_ids"] for text in texts]
-        batch = {"input_ids": np.full((2, 16), tokenizer.unk_id), "segment_ids": np.zeros((2, 16))}  # of padding
-        for place, row in enumerate(rows):
-            batch["input_ids"][place, : len(row)] = row
-            batch["segment_ids"][place, : len(row)] = 1
-        for _ in range(2):
-            task.watch([batch])
-        told = f"{share} % of the first 5 tokens are unknown: is it the vocabulary of these texts and of the weights?"
-        assert caplog.messages == [told] * bool(share)
 
 
 def test_a_vocabulary_larger_than_the_embeddings():

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import experiments
+from bertjax import experiments, progress
 from bertjax.config import build_part
 from bertjax.contract import BadInput
 from bertjax.data.text.vocabularies import SPECIALS
@@ -122,6 +122,14 @@ def test_a_skipped_bad_line_is_an_example_with_the_reason(home, name):
     assert "expected" in found[1].source.error and "Fix" not in found[1].source.error
     assert found[2].source.error == "input line 3: got byte 0xff, not valid UTF-8; expected UTF-8 text"
     assert same([found[0], found[3]], make(home, name).examples(iter([first, last])))
+
+
+@pytest.mark.parametrize("name", sorted(TASKS.keys() - {"translations", "scores"}))
+def test_a_vocabulary_that_does_not_fit_is_warned_of(home, caplog, name):
+    progress._logged.clear()
+    _, _, (first, _), *_ = TASKS[name]
+    list(make(home, name).examples(iter([first.replace("cat", "한국어 낱말") + " 모르는 낱말"])))
+    assert "tokens are unknown in the first" in caplog.text
 
 
 @pytest.mark.parametrize("name", TASKS)

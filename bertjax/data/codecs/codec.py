@@ -22,6 +22,7 @@ from bertjax.data.readers.lines import BadRows, RowError, check_text, of_row
 from bertjax.data.readers.tables import Row, TableConfig, key_of
 from bertjax.data.rows.stored import Fields
 from bertjax.data.rows.text_rows import is_too_long, text_fields
+from bertjax.data.text.fit import Sample
 from bertjax.data.text.tokenizers import EncoderTokenizer, Tokenizer
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -103,6 +104,14 @@ class Columns(NamedTuple):
 
 class Codec(abc.ABC, Generic[R]):
     """A kind of row to predict on."""
+
+    @abc.abstractmethod
+    def text(self, example: R) -> str:
+        """Returns the text of an example without its label. Examples with the same text are duplicates."""
+
+    def sample(self) -> Sample:
+        """Returns an empty sample of texts for the tokenizer, if there is one. Translation has two vocabularies."""
+        return Sample(getattr(self, "tokenizer", None))
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[R]) -> Encoded:
@@ -229,10 +238,6 @@ class TrainingCodec(Codec[R]):
     def survey(self) -> Survey[R]:
         """Returns a new survey of the examples."""
         return Survey()
-
-    @abc.abstractmethod
-    def text(self, example: R) -> str:
-        """Returns the text of an example without its label. Examples with the same text are duplicates."""
 
     @abc.abstractmethod
     def gold(self, example: R) -> Any:

@@ -18,8 +18,8 @@ from bertjax.data.readers.kinds import TABLES, kind_of
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.data.rows.stored import Row, fields_of
 from bertjax.data.rows.text_rows import segmented, text_row
+from bertjax.data.text.normalization import separate_punctuation
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.wordpiece import separate_punctuation
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -73,6 +73,9 @@ class SentenceCodec(ParsedCodec[Sentence]):
         check_texts(texts, where, (1,))
         (text,) = texts
         return Sentence(text, self.words(text, where))
+
+    def text(self, example: Sentence) -> str:
+        return example.text
 
     def encode(self, examples: Sequence[Sentence]) -> Encoded:
         """Returns the `rows` of the sentences, with "masked_labels" and "masked_positions"."""

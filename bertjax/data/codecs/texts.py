@@ -51,6 +51,9 @@ class TextCodec(ParsedCodec[Texts]):
         check_texts(texts, where, (1, 2))
         return Texts(tuple(texts), where)
 
+    def text(self, example: Texts) -> str:
+        return "\t".join(example.texts)
+
     def encode(self, examples: Sequence[Texts]) -> Encoded:
         rows = [[self.tokenizer.encode_batch(example.texts)] for example in examples]
         return encoded_texts(rows, self.tokenizer, self.seq_len)._replace(kept=())

@@ -16,6 +16,7 @@ work, from which an interrupted preparation resumes.
 
 import dataclasses
 import functools
+import itertools
 import json
 import logging
 import shutil
@@ -37,10 +38,10 @@ from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
-from bertjax.data.text import vocabulary_config, word_counts
+from bertjax.data.text import fit, vocabulary_config, word_counts
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import KINDS, WORDPIECE, AddedTokensConfig
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
 from bertjax.errors import UserError
 from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once, read_manifest
 
@@ -57,7 +58,7 @@ _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusConfig(AddedTokensConfig):
+class CorpusConfig(TrainedVocabularyConfig):
     """The text to prepare, and how to prepare it.
 
     Attributes:
@@ -69,16 +70,10 @@ class CorpusConfig(AddedTokensConfig):
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
         it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
-      vocab_file: a published vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a folder with one; ""
-        to train one in pretraining and summarization. Ignored if `init_from` has a vocabulary.
       vocab_size: the maximum number of tokens of a trained vocabulary.
-      lowercase: whether the vocabulary is uncased.
       workers: the number of processes that prepare the data; 0 for one per core. It does not affect the result.
       prepared_dir: the folder of prepared text or rows, which later runs reuse; "" for the run's own folder.
       beam: the Apache Beam runner that does the work, if any. It does not affect the result.
-      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's,
-        which encodes every character of every language, and ignores `words` of summarization. Ignored with `vocab_file`
-        or `init_from`.
     """
 
     source: str = always("documentation")
@@ -87,18 +82,10 @@ class CorpusConfig(AddedTokensConfig):
     text_field: str = always("text")
     on_bad_row: OnBadRow = always("stop")
     lines: Annotated[str, one_of("sentence", "paragraph")] = always("paragraph")
-    vocab_file: str = always("")
     vocab_size: int = always(30_522)
-    lowercase: bool = always(None)
     workers: Count = always(0)
     prepared_dir: str = always("")
     beam: BeamConfig = _NO_BEAM
-    tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.vocab_file:
-            vocabulary_config.check_vocab_size(self.tokenizer, self.vocab_size)
 
     def check_source(self) -> None:
         """Raises UserError unless the config names text to train on, or validation text and a vocabulary."""
@@ -253,10 +240,9 @@ def _locate(home: Path, parts: Mapping[str, Any], has_vocab: bool) -> tuple[Fing
 
 def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """Returns everything that determines the prepared bytes, except the sentence splitter."""
-    vocabulary = f"{config.vocab_size} trained tokens" + f" of {config.tokenizer}" * (config.tokenizer != WORDPIECE)
+    vocabulary = " of ".join([f"{config.vocab_size} trained tokens", *map(str, config.unlike_bert)])
     if config.vocab_file:
-        path = Path(config.vocab_file)
-        vocabulary = vocabulary_config.load_tokenizer(path, config.lowercase, config.add_tokens).key[0]
+        vocabulary = vocabulary_config.load_named(config).key[0]
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint() if config.source else "",
@@ -287,6 +273,7 @@ def _open(config: CorpusConfig, source: str) -> TextSource:
 def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     """Writes everything except the manifest. Returns the counts and the fractions of duplicates."""
     tokenizer = _vocabulary(config, folder)
+    _check_fit(config, tokenizer)
     counts = {}
     fractions = {}
     files = {}
@@ -365,17 +352,27 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
-    vocab_file = Path(config.vocab_file) if config.vocab_file else vocabulary_config.saved_file(folder)
-    if vocab_file:
-        tokenizer = vocabulary_config.load_tokenizer(vocab_file, config.lowercase, config.add_tokens)
+    if config.vocab_file:
+        tokenizer = vocabulary_config.load_named(config)
+    elif vocabulary_config.saved_file(folder):
+        tokenizer = vocabulary_config.load_saved(folder)
     else:
         # Validation documents do not influence the vocabulary.
-        count = functools.partial(preparation.count_words, lowercase=config.lowercase, kind=config.tokenizer)
+        count = functools.partial(preparation.count_words, chain=config.chain, kind=config.tokenizer)
         paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
         counts = word_counts.most_frequent(paths, folder / PARTS)
-        tokenizer = preparation.train_tokenizer(counts, config.vocab_size, config.tokenizer, config.lowercase)
+        tokenizer = preparation.train_tokenizer(counts, config)
     tokenizer.save(folder)
     return tokenizer
+
+
+def _check_fit(config: CorpusConfig, tokenizer: EncoderTokenizer) -> None:
+    """Logs a warning if the vocabulary does not fit the first documents."""
+    split = _splits(config)[0]
+    sample = fit.Sample(tokenizer)
+    documents = _documents(config, split, _open(config, _source_of(config, split)))
+    sample.add(itertools.chain.from_iterable(documents))
+    sample.check()
 
 
 class _Documents:

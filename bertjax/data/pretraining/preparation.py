@@ -18,8 +18,9 @@ from jaxtyping import Int32, Int64, UInt64
 
 from bertjax.data.parts import Parts
 from bertjax.data.text import byte_bpe_trainer, sentences, vocabulary_config, word_counts, wordpiece_trainer
+from bertjax.data.text.normalization import Chain
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import WORDPIECE, load_saved
+from bertjax.data.text.vocabulary_config import WORDPIECE, TrainedVocabularyConfig, load_saved
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.data.workers import gather, map_blocks
 from bertjax.progress import track
@@ -81,41 +82,28 @@ class Tokenized(NamedTuple):
         return np.split(self.tokens, np.cumsum(self.document_lengths())[:-1])
 
 
-def count_words(
-    documents: Iterable[Document], lowercase: bool, workers: int, parts: Parts, kind: str = WORDPIECE
-) -> None:
+def count_words(documents: Iterable[Document], chain: Chain, workers: int, parts: Parts, kind: str = WORDPIECE) -> None:
     """Counts the words of all documents that have no part yet, for `word_counts.most_frequent`.
 
-    `kind` is the kind of tokenizer to train, see `vocabulary_config`.
+    `kind` is the kind of tokenizer to train, see `vocabulary_config`, and `chain` its normalization.
     """
     remaining = itertools.islice(documents, parts.num_documents, None)
-    count = functools.partial(_count_words, lowercase=lowercase, kind=kind)
+    count = functools.partial(_count_words, chain=chain, kind=kind)
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "block"), parts)
 
 
-def train_vocabulary(counts: word_counts.TrainingCounts, vocab_size: int) -> list[str]:
-    """Trains a WordPiece vocabulary. Logs a warning if the text gives fewer than `vocab_size` tokens."""
-    _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
-    vocab = wordpiece_trainer.train(counts.words, vocab_size, counts.characters)
-    _warn_of_few(len(vocab), vocab_size)
-    return vocab
-
-
-def train_tokenizer(
-    counts: word_counts.TrainingCounts, vocab_size: int, kind: str, lowercase: bool
-) -> EncoderTokenizer:
-    """Trains a tokenizer of a kind. Logs a warning if the text gives fewer than `vocab_size` tokens."""
-    if kind == WORDPIECE:
-        return WordPiece(train_vocabulary(counts, vocab_size), lowercase)
-    _log.info("training a vocabulary of %d tokens on %d different words", vocab_size, len(counts.words))
-    tokenizer = byte_bpe_trainer.train(counts.words, vocab_size, lowercase)
-    _warn_of_few(tokenizer.vocab_size, vocab_size)
+def train_tokenizer(counts: word_counts.TrainingCounts, config: TrainedVocabularyConfig) -> EncoderTokenizer:
+    """Trains the tokenizer of a config. Logs a warning if the text gives fewer than `vocab_size` tokens."""
+    size = config.vocab_size
+    _log.info("training a vocabulary of %d tokens on %d different words", size, len(counts.words))
+    if config.tokenizer == WORDPIECE:
+        vocab = wordpiece_trainer.train(counts.words, size, counts.characters, config.character_coverage)
+        tokenizer: EncoderTokenizer = WordPiece.of(vocab, config.chain)
+    else:
+        tokenizer = byte_bpe_trainer.train(counts.words, size, config.lowercase)
+    if tokenizer.vocab_size < size:
+        _log.warning("the text gives only %d of the %d requested tokens", tokenizer.vocab_size, size)
     return tokenizer
-
-
-def _warn_of_few(num_tokens: int, vocab_size: int) -> None:
-    if num_tokens < vocab_size:
-        _log.warning("the text gives only %d of the %d requested tokens", num_tokens, vocab_size)
 
 
 def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, parts: Parts) -> None:
@@ -233,9 +221,9 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _count_words(block: Block, lowercase: bool, kind: str = WORDPIECE) -> tuple[int, collections.Counter[str]]:
+def _count_words(block: Block, chain: Chain, kind: str = WORDPIECE) -> tuple[int, collections.Counter[str]]:
     lines = (line for document in block for line in document)
-    return len(block), vocabulary_config.count_words(kind, lines, lowercase)
+    return len(block), vocabulary_config.count_words(kind, lines, chain)
 
 
 @functools.cache

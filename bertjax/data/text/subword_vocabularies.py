@@ -18,6 +18,7 @@ from bertjax.config import Constrained, above, always, one_of
 from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, sentencepiece_models, subwords, word_counts, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import FILE, LibraryTokenizer, save_library
+from bertjax.data.text.normalization import Chain
 from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.data.text.templates import Template
@@ -48,8 +49,8 @@ class SubwordConfig(Constrained, prefix="data"):
       lowercase: whether text is lowercased; "wordpiece" also strips accents. Not allowed for "characters", nor for a
         vocabulary file other than vocab.txt.
       normalization: the normalization of "bpe": "nfc" or "nfkc".
-      character_coverage: the fraction of the training text's characters that become tokens of "bpe" and
-        "characters"; 1.0 for all. Other characters are unknown.
+      character_coverage: the fraction of the training text's characters that become tokens of "bpe",
+        "characters" and "wordpiece"; 1.0 for all. Other characters are unknown.
     """
 
     subwords: Annotated[str, one_of("bpe", "wordpiece", "characters")] = always("bpe")
@@ -177,9 +178,10 @@ def train(config: SubwordConfig, texts: Iterable[str]) -> Tokenizer:
         frequency = Counter(itertools.chain.from_iterable(texts))
         return subwords.characters(bpe_trainer.alphabet(frequency, config.character_coverage))
     if config.subwords == "wordpiece":
-        counts = _count(texts, functools.partial(wordpiece_trainer.count_words, lowercase=config.lowercase))
-        vocab = wordpiece_trainer.train(counts.words, config.vocab_size, counts.characters)
-        trained: Tokenizer = _for_translation(WordPiece(vocab, config.lowercase))
+        chain = Chain.of(config.lowercase, nfc=True)
+        counts = _count(texts, functools.partial(wordpiece_trainer.count_words, chain=chain))
+        vocab = wordpiece_trainer.train(counts.words, config.vocab_size, counts.characters, config.character_coverage)
+        trained: Tokenizer = _for_translation(WordPiece.of(vocab, chain))
     else:
         splitter = Splitter(config.normalization, config.lowercase)
         counts = _count(texts, splitter.count_words)

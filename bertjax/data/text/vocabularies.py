@@ -202,24 +202,22 @@ def read_vocab(path: Path, special: Sequence[str] = SPECIALS) -> list[str]:
 
 def read_folder(
     folder: Path, default_lowercase: bool | None = None
-) -> tuple[list[str], bool, int, Sequence[str], Sequence[Added], Template]:
+) -> tuple[list[str], bool, int, Sequence[str], Sequence[Added], bool, bool, Template]:
     """Returns the arguments of `WordPiece` that the files of a Hugging Face folder state.
 
-    Reads the tokens from vocab.txt or else tokenizer.json. For added tokens see `read_added`. The casing and the
-    maximum word length, in characters, are in tokenizer.json or tokenizer_config.json. The default maximum word length
-    is that of transformers.
+    Reads the tokens from vocab.txt or else tokenizer.json. For added tokens see `read_added`. The normalization and the
+    maximum word length are in tokenizer.json or tokenizer_config.json. The default length is that of transformers.
 
     Args:
       folder: the folder.
       default_lowercase: whether text is lowercased, if no file states it.
     Raises:
       UserError: if there is no vocabulary or no casing, a file is unreadable, or the tokenizer is not BERT's (another
-        model, normalizer or splitter, accents stripped without lowercasing or the reverse, Chinese not split), or added
-        tokens do not have the next ids.
+        model, normalizer or splitter, Chinese not split), or added tokens do not have the next ids.
     """
     library = _read_library(folder)
     config = read_json(folder / "tokenizer_config.json")
-    lowercase = _casing(folder, library, config, default_lowercase)
+    lowercase, strip_accents, nfc = _chain(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, lowercase)
     for role, value in _special_values(folder).items():
         if role in ROLES and value is None:
@@ -238,7 +236,7 @@ def read_folder(
     check_added(added, ids, str(folder))
     added = tuple(token._replace(id=ids[token.content]) for token in added)
     template = folder_template(folder, kind, library, ids[special[2]], ids[special[3]], len(ids))
-    return vocab, lowercase, _longest_word(folder, library, config), special, added, template
+    return vocab, lowercase, _longest_word(folder, library, config), special, added, strip_accents, nfc, template
 
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
@@ -294,12 +292,25 @@ def states_casing(folder: Path) -> bool:
     """Returns whether a file of a Hugging Face folder states the casing. Raises UserError for unreadable files."""
     library = _read_library(folder)
     config = read_json(folder / "tokenizer_config.json")
-    return (config.get("do_lower_case"), (library.get("normalizer") or {}).get("lowercase")) != (None, None)
+    return (config.get("do_lower_case"), _normalizer(library)[0].get("lowercase")) != (None, None)
 
 
-def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> bool:
-    """Returns whether a Hugging Face folder's tokenizer lowercases."""
-    normalizer = library.get("normalizer") or {}
+def composes(folder: Path) -> bool:
+    """Returns whether a folder's tokenizer.json composes characters, as vocabularies trained here do."""
+    return _normalizer(_read_library(folder))[1]
+
+
+def _normalizer(library: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Returns the normalizer in a tokenizer.json without a final NFC, and whether there is one after BERT's."""
+    normalizer: dict[str, Any] = library.get("normalizer") or {}
+    steps: Any = normalizer.get("normalizers")
+    kinds = [step.get("type") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return (steps[0], True) if kinds == [_LIBRARY_KINDS["normalizer"], "NFC"] else (normalizer, False)
+
+
+def _chain(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> tuple[bool, ...]:
+    """Returns whether a Hugging Face folder's tokenizer lowercases, strips accents and composes characters."""
+    normalizer, nfc = _normalizer(library)
     settings = {
         "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
         "strip_accents": (config.get("strip_accents"), normalizer.get("strip_accents")),
@@ -315,14 +326,16 @@ def _casing(folder: Path, library: dict[str, Any], config: dict[str, Any], defau
             fix='write {"do_lower_case": true} (false for a cased model) to tokenizer_config.json, '
             "or set --config.data.lowercase",
         )
-    if first["strip_accents"] not in (None, lowercase) or first["chinese"] is False:
-        expected = "accents stripped if and only if text is lowercased, and Chinese characters split, as in BERT"
+    strip_accents = lowercase if first["strip_accents"] is None else first["strip_accents"]
+    if not isinstance(strip_accents, bool) or first["chinese"] is False:
+        expected = "strip_accents true, false or null, and Chinese characters split, as in BERT"
         raise UserError(str(folder), got=f"{first}", expected=expected, fix=_FOREIGN_FIX)
-    return lowercase
+    return lowercase, strip_accents, nfc
 
 
 def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], lowercase: bool) -> None:
     """Raises UserError for a tokenizer that splits text differently from BERT's."""
+    library = {**library, "normalizer": _normalizer(library)[0]}
     kinds = {part: (library.get(part) or {}).get("type") for part in _LIBRARY_KINDS}
     sentences = read_json(folder / "sentence_bert_config.json")
     foreign = [

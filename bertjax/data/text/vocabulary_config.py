@@ -4,12 +4,14 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
-from bertjax.config import Constrained, always, choice
+from bertjax.config import Constrained, always, at_least, choice, one_of
 from bertjax.data.text import byte_bpe_trainer, conversion, library_encoders, wordpiece_trainer
 from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
+from bertjax.data.text.normalization import Chain
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabularies import Added, library_model, states_casing
+from bertjax.data.text.vocabularies import Added, composes, library_model, states_casing
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 
@@ -25,10 +27,13 @@ class VocabularyConfig(Constrained, prefix="data"):
       vocab_file: a published vocabulary: a vocab.txt, a tokenizer.json, a SentencePiece model, or a folder with one; ""
         to train one in pretraining and summarization. Ignored if `init_from` has a vocabulary.
       lowercase: whether the vocabulary is uncased.
+      strip_accents: whether WordPiece drops accents, which also decomposes Hangul unless `normalization` is "nfc".
+        Default: as the vocabulary states, or `lowercase`.
     """
 
     vocab_file: str = always("")
     lowercase: bool = always(None)
+    strip_accents: bool | None = dataclasses.field(default=None, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,46 @@ class AddedTokensConfig(Constrained, prefix="data"):
         is_given = getattr(self, "vocab_file", "")
         fix = "set --config.init_from=FOLDER, or omit it"
         self.check(is_given or not self.add_tokens, "add_tokens", "a vocabulary to add tokens to", fix=fix)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
+    """The vocabulary, named or trained.
+
+    Attributes:
+      vocab_size: the maximum number of tokens of a trained vocabulary.
+      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's,
+        which encodes every character of every language, and ignores `words` of summarization. Ignored with `vocab_file`
+        or `init_from`.
+      normalization: the Unicode form of a trained WordPiece vocabulary: "nfc", or "bert", in which Hangul of uncased
+        text is letters (conjoining Jamo) instead of syllables.
+      character_coverage: the fraction of the text whose characters become tokens of a trained WordPiece vocabulary, in
+        up to half of it; the thousand most frequent characters always do.
+    """
+
+    vocab_size: int = always(8192)
+    tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
+    normalization: Annotated[str, one_of("nfc", "bert")] = "bert"
+    character_coverage: Annotated[float, at_least(0, at_most=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.vocab_file:
+            check_vocab_size(self.tokenizer, self.vocab_size)
+            is_free = self.strip_accents is None or self.tokenizer == WORDPIECE
+            self.check(is_free, "strip_accents", "no value with data.tokenizer=byte_bpe", fix="omit it")
+
+    @property
+    def chain(self) -> Chain:
+        """The normalization of a trained WordPiece vocabulary."""
+        return Chain.of(self.lowercase, self.strip_accents, nfc=self.normalization == "nfc")
+
+    @property
+    def unlike_bert(self) -> list[Any]:
+        """What differs from BERT's way to train a vocabulary, for digests."""
+        if self.tokenizer != WORDPIECE:
+            return [self.tokenizer]
+        return [*self.chain.unlike_bert, *([self.character_coverage] if self.character_coverage else [])]
 
 
 def with_tokens(tokenizer: EncoderTokenizer, tokens: Sequence[str]) -> EncoderTokenizer:
@@ -78,7 +123,28 @@ def with_tokens(tokenizer: EncoderTokenizer, tokens: Sequence[str]) -> EncoderTo
     return extended
 
 
-def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) -> EncoderTokenizer:
+def load_named(config: TrainedVocabularyConfig) -> EncoderTokenizer:
+    """Returns the vocabulary in `vocab_file` with `add_tokens`. Raises UserError if `load_tokenizer` does."""
+    return load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens, config.strip_accents)
+
+
+def with_strip_accents(tokenizer: EncoderTokenizer, strip_accents: bool | None) -> EncoderTokenizer:
+    """Returns a WordPiece tokenizer with another `strip_accents`; the tokenizer itself if that is None.
+
+    Raises:
+      UserError: if the vocabulary is another one and `strip_accents` is not None.
+    """
+    if strip_accents is None:
+        return tokenizer
+    if not isinstance(tokenizer, WordPiece):
+        expected = "no value, because the vocabulary is not WordPiece and states its own normalization"
+        raise UserError("config key data.strip_accents", got=strip_accents, expected=expected, fix="omit it")
+    return tokenizer.with_strip_accents(strip_accents)
+
+
+def load_tokenizer(
+    path: Path, lowercase: bool, add_tokens: Sequence[str] = (), strip_accents: bool | None = None
+) -> EncoderTokenizer:
     """Opens a vocabulary: a vocab.txt, a tokenizer.json, a file of `conversion.FILES`, or a folder of one of them.
 
     The first of these files in a folder is opened. Folders may also be those that `load_wordpiece` accepts.
@@ -87,16 +153,18 @@ def load_tokenizer(path: Path, lowercase: bool, add_tokens: Sequence[str] = ()) 
       path: the file or folder.
       lowercase: the casing.
       add_tokens: tokens to add; see `AddedTokensConfig`.
+      strip_accents: see `with_strip_accents`.
     Raises:
-      UserError: if there is no readable vocabulary, it has another casing, or tokens cannot be added.
+      UserError: if there is no readable vocabulary, it has another casing or does not strip accents, or tokens cannot
+        be added.
     """
     path = vocabulary_folder(path)
     library = _library(path)
     if library is None:
-        return with_tokens(load_wordpiece(path, lowercase), add_tokens)
+        return with_tokens(with_strip_accents(load_wordpiece(path, lowercase), strip_accents), add_tokens)
     tokenizer = LibraryEncoderTokenizer.from_file(library)
     _check_casing(tokenizer, lowercase, path)
-    return with_tokens(tokenizer, add_tokens)
+    return with_tokens(with_strip_accents(tokenizer, strip_accents), add_tokens)
 
 
 def load_wordpiece(path: Path, lowercase: bool) -> WordPiece:
@@ -124,8 +192,11 @@ def load_saved(folder: Path) -> EncoderTokenizer:
 def vocabulary_folder(path: Path) -> Path:
     """Returns the folder of a checkpoint of google-research/bert, or the inner one of older sentence-transformers.
 
-    WordPiece is read from several files of a folder, so for its tokenizer.json this is the folder too.
+    WordPiece is read from several files of a folder, so for its tokenizer.json this is the folder too, and for a
+    vocab.txt beside one that composes characters.
     """
+    if path.name == "vocab.txt" and path.is_file() and composes(path.parent):
+        return path.parent
     if path.suffix == ".json" and path.is_file() and library_model(path) == "WordPiece":
         return path.parent
     path = path.parent if Path(f"{path}.index").is_file() else path
@@ -165,10 +236,11 @@ def check_vocab_size(kind: str, vocab_size: int) -> None:
         )
 
 
-def count_words(kind: str, texts: Iterable[str], lowercase: bool) -> Counter[str]:
+def count_words(kind: str, texts: Iterable[str], chain: Chain) -> Counter[str]:
     """Returns the occurrences of each word, as a tokenizer of a kind splits words."""
-    trainer = byte_bpe_trainer if kind == BYTE_BPE else wordpiece_trainer
-    return trainer.count_words(texts, lowercase)
+    if kind == BYTE_BPE:
+        return byte_bpe_trainer.count_words(texts, chain.lowercase)
+    return wordpiece_trainer.count_words(texts, chain)
 
 
 def _library(path: Path) -> Path | None:

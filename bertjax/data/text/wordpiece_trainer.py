@@ -7,32 +7,36 @@ from run to run, because it orders equally frequent pairs by hash. Here every ti
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from bertjax.data.text import bpe_trainer
 from bertjax.data.text.bpe_trainer import Merges
+from bertjax.data.text.normalization import Chain, normalize
 from bertjax.data.text.vocabularies import CONTINUATION, GOOGLE_WORD_CHARS, SPECIALS
-from bertjax.data.text.wordpiece import normalize
 from bertjax.errors import UserError
 
 ALPHABET_LIMIT = 1000  # characters
 MIN_VOCAB_SIZE = 2 * len(SPECIALS)
 
 
-def count_words(texts: Iterable[str], lowercase: bool) -> Counter[str]:
+def count_words(texts: Iterable[str], chain: Chain) -> Counter[str]:
     """Returns the number of occurrences of each word, as the tokenizer splits words."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(normalize(text, lowercase).split())
+        counts.update(normalize(text, chain).split())
     return counts
 
 
-def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, int] | None = None) -> list[str]:
+def train(
+    counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, int] | None = None, coverage: float = 0.0
+) -> list[str]:
     """Trains a vocabulary of at most `vocab_size` tokens. Returns them in the order of their ids.
 
-    The vocabulary has the special tokens first, then the most frequent characters (at most a thousand, or as many as
-    fit), each also with "##" if it occurs inside a word, then the merged pieces. Each merge joins the most frequent
-    pair of neighboring pieces. Ties between characters go by code point; ties between pairs go to the pair whose
-    pieces are first in code-point order. Pairs that occur once are not merged, so a small corpus gives fewer tokens
-    than requested. Words with a character outside the alphabet, or of more than 200 characters, are encoded as [UNK],
-    so they are not used for merges.
+    The vocabulary has the special tokens first, then the most frequent characters, each also with "##" if it occurs
+    inside a word, then the merged pieces. The characters are a thousand, or as many as fit, and further ones up to
+    `coverage` while all fit in half of the vocabulary. Each merge joins the most frequent pair of neighboring pieces.
+    Ties between characters go by code point; ties between pairs go to the pair whose pieces are first in code-point
+    order. Pairs that occur once are not merged, so a small corpus gives fewer tokens than requested. Words with a
+    character outside the alphabet, or of more than 200 characters, are encoded as [UNK], so they are not used for
+    merges.
 
     Args:
       counts: the occurrences of each word, from `count_words`, in any order. Each word takes about a kilobyte of
@@ -40,6 +44,7 @@ def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, i
       vocab_size: the maximum number of tokens.
       characters: the occurrences of each character, including those of words too rare to be in `counts`; None if
         `counts` has all words. A character that occurs only in such rare words gets both forms.
+      coverage: the fraction of the text that the characters cover, if a thousand do not.
     Raises:
       UserError: if there are no words, or `vocab_size` is below 10.
     """
@@ -49,7 +54,7 @@ def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, i
         )
     if not counts:
         raise UserError("training a vocabulary", got="no words", expected="text", fix="check the source files")
-    alphabet = _alphabet(counts, vocab_size - len(SPECIALS), characters or {})
+    alphabet = _alphabet(counts, vocab_size - len(SPECIALS), characters or {}, coverage)
     vocab = dict.fromkeys((*SPECIALS, *alphabet))  # a dict as an ordered set
     merges = Merges(_split_words(counts, alphabet), _join)
     while len(vocab) < vocab_size and (merge := merges.next()):
@@ -57,7 +62,7 @@ def train(counts: Mapping[str, int], vocab_size: int, characters: Mapping[str, i
     return list(vocab)
 
 
-def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int]) -> list[str]:
+def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int], coverage: float) -> list[str]:
     """Returns the most frequent characters that fit, by code point: first the plain forms, then the "##" forms."""
     frequency: Counter[str] = Counter()
     inside: set[str] = set()
@@ -67,10 +72,15 @@ def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int
         inside.update(word[1:])
     inside.update(characters.keys() - frequency.keys())
     frequency.update({char: count - frequency[char] for char, count in characters.items()})
+    covering = len(bpe_trainer.alphabet(frequency, coverage)) if coverage else 0
+    half = room // 2
     chars: list[str] = []
-    for char in sorted(frequency, key=lambda char: (-frequency[char], char))[:ALPHABET_LIMIT]:
+    for char in sorted(frequency, key=lambda char: (-frequency[char], char))[: max(ALPHABET_LIMIT, covering)]:
+        is_further = len(chars) >= ALPHABET_LIMIT
+        if is_further and "\u1100" <= char <= "\u11ff":
+            continue  # conjoining Jamo, which composed text has only where it is archaic or damaged
         room -= 2 if char in inside else 1
-        if room < 0:
+        if room < (half if is_further else 0):
             break
         chars.append(char)
     chars.sort()

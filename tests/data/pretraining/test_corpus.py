@@ -7,12 +7,14 @@ import shutil
 import threading
 import time
 import types
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bertjax import progress
 from bertjax.data.pretraining import corpus, preparation
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.readers import records
@@ -196,8 +198,33 @@ def test_the_fingerprint_depends_on_everything_that_changes_the_result(make_conf
         make_config(on_bad_row="skip"),
         make_config(vocab_file=""),
         make_config(vocab_file="", vocab_size=101),
+        make_config(vocab_file="", normalization="nfc"),
+        make_config(vocab_file="", character_coverage=0.9),
+        make_config(vocab_file="", strip_accents=False),
+        make_config(strip_accents=False),
     ]
     assert len({fingerprint(config) for config in configs}) == len(configs)
+    for tokenizer, description in (("wordpiece", "300 trained tokens"), ("byte_bpe", "300 trained tokens of byte_bpe")):
+        config = make_config(vocab_file="", vocab_size=300, tokenizer=tokenizer)
+        assert corpus._fingerprint_parts(config)["vocabulary"] == description
+
+
+@pytest.mark.parametrize(("normalization", "pieces"), [("nfc", ["한국어", "글"]), ("bert", None)])
+def test_korean_text_becomes_syllables_in_any_form(make_config, tmp_path, caplog, normalization, pieces):
+    progress._logged.clear()
+    rows = []
+    for form in ("NFC", "NFD"):
+        source = tmp_path / f"{form}.txt"
+        source.write_text("\n\n".join(unicodedata.normalize(form, "한국어 글 " + "한" * i) for i in range(1, 9)))
+        texts = {"source": str(source), "valid_source": str(source)}
+        made = make_config(**texts, vocab_file="", vocab_size=25, normalization=normalization)
+        preparing = Preparation(made, tmp_path)
+        preparing.run()
+        prepared = Corpus(preparing.folder)
+        rows.append(texts_of(prepared, "train"))
+    assert rows[0] == rows[1]
+    assert ("tokens are conjoining Jamo" in caplog.text) == (pieces is None)
+    assert not pieces or prepared.tokenizer.names(prepared.tokenizer.encode("한국어 글")) == pieces
 
 
 def test_copies_of_a_document_are_in_the_same_split(make_config, prepare, tiny_documents, tmp_path):

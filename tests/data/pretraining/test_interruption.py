@@ -32,7 +32,7 @@ def never_interrupted(tiny_values, tmp_path_factory) -> dict[str, str]:
 INTERRUPTIONS = [
     (word_counts, "_write", 3, RuntimeError),
     (word_counts, "most_frequent", 0, KeyboardInterrupt),
-    (preparation, "train_vocabulary", 0, RuntimeError),
+    (preparation, "train_tokenizer", 0, RuntimeError),
     (corpus.Tokenized, "save", 0, RuntimeError),
     (corpus.Tokenized, "save", 2, KeyboardInterrupt),
     (preparation.SplitCounter, "add", 2, KeyboardInterrupt),

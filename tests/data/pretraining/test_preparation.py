@@ -14,10 +14,13 @@ from bertjax.data.parts import Parts
 from bertjax.data.pretraining import preparation
 from bertjax.data.pretraining.preparation import SplitCounter, Tokenized, count_duplicates
 from bertjax.data.text import word_counts
+from bertjax.data.text.normalization import Chain
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.data.workers import map_blocks
 from bertjax.errors import UserError
 
+SMALL = TrainedVocabularyConfig(lowercase=True, vocab_size=100)
 WORDS = ("walk", "the", "##ing", "##s", ".")
 
 
@@ -59,7 +62,7 @@ def test_word_counts_do_not_depend_on_workers_and_blocks(
 ):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
     parts = Parts(tmp_path / "words", ".txt")
-    preparation.count_words(iter(tiny_documents), True, workers, parts)
+    preparation.count_words(iter(tiny_documents), Chain.of(True), workers, parts)
     expected = collections.Counter(word for document in tiny_documents for line in document for word in line.split())
     assert word_counts.most_frequent(parts.paths, tmp_path).words == expected
     assert parts.num_documents == len(tiny_documents)
@@ -69,7 +72,7 @@ def test_a_text_too_small_for_its_vocabulary_causes_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         words = {"Aa": 1, "aa": 1, "ab": 1}
         counts = word_counts.TrainingCounts(words, collections.Counter("".join(words)))
-        vocab = preparation.train_vocabulary(counts, 100)
+        vocab = preparation.train_tokenizer(counts, SMALL).vocab
     assert {"A", "##a", "a", "##b"} < set(vocab)
     assert f"only {len(vocab)} of the 100 requested tokens" in caplog.text
 
@@ -77,11 +80,11 @@ def test_a_text_too_small_for_its_vocabulary_causes_a_warning(caplog):
 def test_characters_of_rare_words_are_in_the_vocabulary(monkeypatch, tmp_path):
     monkeypatch.setattr(word_counts, "MAX_WORDS", 1)
     parts = Parts(tmp_path / "words", ".txt")
-    preparation.count_words(iter([["the the the жук жаба", "the"]]), True, 1, parts)
-    vocab = preparation.train_vocabulary(word_counts.most_frequent(parts.paths, tmp_path), 100)
+    preparation.count_words(iter([["the the the жук жаба", "the"]]), Chain.of(True), 1, parts)
+    tokenizer = preparation.train_tokenizer(word_counts.most_frequent(parts.paths, tmp_path), SMALL)
+    vocab = tokenizer.vocab
     assert {"ж", "##ж", "the"} < set(vocab) and "ж##у" not in vocab
-    ids = WordPiece(vocab, lowercase=True).encode_batch(["жаба"])[0]
-    assert [vocab[i] for i in ids] == ["ж", "##а", "##б", "##а"]
+    assert [vocab[i] for i in tokenizer.encode("жаба")] == ["ж", "##а", "##б", "##а"]
 
 
 def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: str = "sentence") -> tuple[list, dict]:

@@ -13,6 +13,7 @@ from bertjax.data.pretraining import preparation
 from bertjax.data.text import byte_bpe_trainer, library_encoders, word_counts
 from bertjax.data.text.library_encoders import BYTE_CHARS
 from bertjax.data.text.vocabularies import SPECIALS
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
 from bertjax.errors import UserError
 from tests.data.text import byte_bpe
 
@@ -49,12 +50,13 @@ def test_the_vocabulary_has_special_tokens_bytes_and_the_most_frequent_pieces():
 def test_the_number_of_processes_does_not_matter(workers, block_characters, tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "_BLOCK_CHARACTERS", block_characters)
     parts = Parts(tmp_path / "words", ".txt")
+    config = TrainedVocabularyConfig(lowercase=False, vocab_size=300, tokenizer="byte_bpe")
     documents = [[text, text] for text in byte_bpe.TEXTS]
-    preparation.count_words(iter(documents), False, workers, parts, kind="byte_bpe")
+    preparation.count_words(iter(documents), config.chain, workers, parts, kind="byte_bpe")
     counts = word_counts.most_frequent(parts.paths, tmp_path)
     expected = byte_bpe_trainer.count_words(itertools.chain(*documents), False)
     assert counts.words == expected
-    assert preparation.train_tokenizer(counts, 300, "byte_bpe", False) == byte_bpe_trainer.train(expected, 300, False)
+    assert preparation.train_tokenizer(counts, config) == byte_bpe_trainer.train(expected, 300, False)
 
 
 def test_a_trained_vocabulary_does_not_change(tmp_path):

@@ -11,10 +11,12 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data.text.normalization import Chain, normalize, separate_punctuation
 from bertjax.data.text.vocabularies import SPECIALS
-from bertjax.data.text.vocabulary_config import load_wordpiece
-from bertjax.data.text.wordpiece import WordPiece, normalize, separate_punctuation
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig, load_tokenizer, load_wordpiece
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
+from tests.data.text import byte_bpe
 
 WORDS = ["un", "##want", "##aff", "##able", "want", "##ed", ",", "running", "a", "##a", "é", "e"]
 VOCAB = [*SPECIALS, *WORDS, "[", "]", "mask"]
@@ -117,24 +119,25 @@ def test_offsets_of_a_character_in_two_pieces():
     assert ranges("각각", tokenizer=tokenizer) == ["각", "각", "각"]
 
 
-TRICKY = "aİßﬁΣσς\u0301\u0323\u302e\u302f\U0001d165é中한 .,\x00\u200b\u200d\ufe0f\u0344👩\ufffd\u3000\tun"
+TRICKY = "aİßﬁΣσς\u0301\u0323\u302e\u302f\U0001d165é中한한하ậ .,\x00\u200b\u200d\ufe0f\u0344👩\ufffd\u3000\tun"
 
 
-@given(st.text(st.characters()) | st.text(TRICKY), st.booleans())
-def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase):
-    letters = {"##" + char for char in "aunt"} | set("aunt")
-    tokenizer = WordPiece([*SPECIALS, *sorted(letters), "i", "##i", "中", ".", "한"], lowercase)
+@given(st.text(st.characters()) | st.text(TRICKY), st.booleans(), st.booleans(), st.booleans())
+def test_offsets_agree_with_encode_batch_and_with_the_text(text, lowercase, strip_accents, nfc):
+    letters = {"##" + char for char in "aunté하한"} | set("aunté하한")
+    vocab = [*SPECIALS, *sorted(letters), "i", "##i", "中", "."]
+    tokenizer = WordPiece(vocab, lowercase, strip_accents=strip_accents, nfc=nfc)
     ids, starts, ends = tokenizer.encode_with_offsets(text)
     assert [ids.tolist()] == tokenizer.encode_batch([text])
     assert (np.diff(starts) >= 0).all()
     assert (np.diff(ends) >= 0).all()
     assert ((starts >= 0) & (starts < ends) & (ends <= len(text))).all()
     for token, start, end in zip(ids.tolist(), starts, ends, strict=True):
-        own = normalize(text[start:end], lowercase).strip()
+        own = normalize(text[start:end], tokenizer.chain).strip()
         assert token == tokenizer.unk_id or tokenizer.vocab[token].removeprefix("##") in own
     covered = {index for start, end in zip(starts, ends, strict=True) for index in range(start, end)}
     for index, char in enumerate(text):
-        assert index in covered or not normalize(char, lowercase).strip()
+        assert index in covered or not normalize(char, tokenizer.chain).strip()
 
 
 def test_encode_words_does_not_normalize():
@@ -296,7 +299,7 @@ def test_tokenizers_with_the_same_results_are_equal():
         ({"tokenizer_config.json": {"do_lower_case": True}}, "no vocab.txt and no tokenizer.json"),
         ({"tokenizer_config.json": "[" * 10**5}, "tokenizer_config.json: got maximum recursion depth"),
         ({**ALL, "tokenizer.json": {"model": {"max_input_chars_per_word": 2**31}}}, "expected a number from 1 to 2147"),
-        ({"tokenizer_config.json": {"do_lower_case": True, "strip_accents": False}}, "'strip_accents': False"),
+        ({"tokenizer_config.json": {"do_lower_case": True, "strip_accents": 1}}, "'strip_accents': 1"),
         (
             {"tokenizer_config.json": {"do_lower_case": True}, "tokenizer.json": {"model": {"type": "BPE"}}},
             "a tokenizer.json of type BPE",
@@ -337,3 +340,88 @@ def test_a_bad_folder_is_an_error(tmp_path, files, message):
     with pytest.raises(UserError) as error:
         WordPiece.load(tmp_path)
     assert message in str(error.value)
+
+
+HANGUL = "한국어 Été ㅋㅋ ΟΔΟΣ 각"
+SYLLABLES = ["한", "##국", "##어", "ㅋ", "##ㅋ", "각", *"éeoδσ", "##t", "##e", "##é", "##δ", "##ο", "##σ", "ο"]
+CHAINS = [(True, None), (True, False), (False, None), (False, True)]
+
+
+def of_chain(lowercase, strip_accents, *, nfc=True):
+    return WordPiece([*SPECIALS, *SYLLABLES], lowercase, strip_accents=strip_accents, nfc=nfc)
+
+
+@pytest.mark.parametrize(("lowercase", "strip_accents"), CHAINS)
+def test_new_vocabularies_compose_text_whatever_its_form(lowercase, strip_accents):
+    tokenizer = of_chain(lowercase, strip_accents)
+    words = ["한국어", "été", "ㅋㅋ", "οδοσ", "각"] if lowercase else ["한국어", "Été", "ㅋㅋ", "ΟΔΟΣ", "각"]
+    if tokenizer.chain.strip_accents:
+        words[1] = {"été": "ete", "Été": "Ete"}[words[1]]
+    for form in ("NFC", "NFD"):
+        assert tokenizer.words(unicodedata.normalize(form, HANGUL)) == words
+
+
+@pytest.mark.parametrize("nfc", [True, False])
+@pytest.mark.parametrize(("lowercase", "strip_accents"), CHAINS)
+def test_a_saved_chain_is_that_of_transformers(tmp_path, lowercase, strip_accents, nfc):
+    transformers = pytest.importorskip("transformers")
+    ours = of_chain(lowercase, strip_accents, nfc=nfc)
+    ours.save(tmp_path)
+    assert WordPiece.load(tmp_path) == load_wordpiece(tmp_path / "vocab.txt", lowercase) == ours or not nfc
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["한국어 Été ㅋㅋ", unicodedata.normalize("NFD", "한국어 Été")]
+    assert theirs(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts)
+    assert (ours.unk_id in ours.encode("한국어")) == (not nfc and ours.chain.strip_accents)
+
+
+@given(st.text("aİßﬁΣσς\u0301\u0323é中한\u1112\u1161\u11ab .,\u200b\u3000"), st.sampled_from(CHAINS))
+def test_new_chains_are_those_of_the_library(text, settings):
+    chain = Chain.of(*settings, nfc=True)
+    split = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str(chain.of_library.normalize_str(text))
+    assert normalize(text, chain).split() == [word for word, _ in split]
+
+
+def test_the_config_sets_the_accents_of_a_published_vocabulary(tmp_path):
+    of_chain(True, None, nfc=False).save(tmp_path)
+    opened = load_tokenizer(tmp_path, True, strip_accents=False)
+    assert opened == of_chain(True, False, nfc=False) and opened.unk_id not in opened.encode("한국어 été")
+    byte_bpe.trained().save(tmp_path / "bytes")
+    with pytest.raises(UserError, match="strip_accents: got False; expected no value, because the vocabulary is not"):
+        load_tokenizer(tmp_path / "bytes", False, strip_accents=False)
+    with pytest.raises(UserError, match=r"got False; expected no value with data\.tokenizer=byte_bpe"):
+        TrainedVocabularyConfig(strip_accents=False, tokenizer="byte_bpe")
+
+
+def test_the_chain_is_in_digests_only_where_it_is_not_that_of_bert():
+    bert, composing, accented = (
+        of_chain(True, strip, nfc=nfc) for strip, nfc in ((True, False), (None, True), (False, False))
+    )
+    assert bert == of_chain(True, None, nfc=False)
+    assert bert.content == [bert.vocab, True] and len(bert.key) == 3
+    for digest in ("content", "key", "fingerprint"):
+        assert len({json.dumps(getattr(one, digest)) for one in (bert, composing, accented)}) == 3
+    assert len({one.key[0] for one in (bert, composing, accented)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("한국어, 각", ["한", "국", "어", ",", "각"]),
+        (
+            unicodedata.normalize("NFD", "한국어") + " e\u0301",
+            [*(unicodedata.normalize("NFD", char) for char in "한국어"), "e\u0301"],
+        ),
+        ("ᄒ\u200bᅡᆫ", ["ᄒ\u200bᅡᆫ"]),
+    ],
+)
+@pytest.mark.parametrize(("lowercase", "strip_accents"), CHAINS)
+def test_offsets_of_composed_characters(text, expected, lowercase, strip_accents):
+    assert ranges(text, tokenizer=of_chain(lowercase, strip_accents)) == expected
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_outputs_are_composed(form):
+    pieces = [unicodedata.normalize("NFD", piece) for piece in ("각", "##가", "##é")]
+    tokenizer = WordPiece([*SPECIALS, *pieces], lowercase=False)
+    assert tokenizer.names([5, 6, 7]) == ["각", "##가", "##é"]
+    assert tokenizer.decode([5, 6, 7]) == tokenizer.normalized(unicodedata.normalize(form, "각가é")) == "각가é"

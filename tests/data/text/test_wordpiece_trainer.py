@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data.text.normalization import Chain
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.wordpiece_trainer import ALPHABET_LIMIT, count_words, train
 from bertjax.errors import UserError
@@ -37,11 +38,19 @@ def test_characters_beyond_the_limit_are_omitted():
     assert chars[-1] + chars[0] in vocab
 
 
+@pytest.mark.parametrize(("vocab_size", "coverage", "count"), [(5000, 0.0, 0), (5000, 1.0, 4), (2005, 1.0, 0)])
+def test_further_characters_cover_the_text_in_half_of_the_vocabulary(vocab_size, coverage, count):
+    common = [chr(0x4E00 + i) for i in range(ALPHABET_LIMIT)]
+    further = [*"abcd", "\u1100"]
+    vocab = train(dict.fromkeys(common, 9) | dict.fromkeys(further, 2), vocab_size, coverage=coverage)
+    assert vocab == [*SPECIALS, *further[:count], *common]
+
+
 def test_count_words():
-    assert count_words(["The cat, the CAT", "", "été\u0301 the"], lowercase=True) == {
+    assert count_words(["The cat, the CAT", "", "été\u0301 the"], Chain.of(True)) == {
         "the": 3, "cat": 2, ",": 1, "ete": 1
     }  # fmt: skip
-    assert count_words(["The the"], lowercase=False) == {"The": 1, "the": 1}
+    assert count_words(["The the"], Chain.of(False)) == {"The": 1, "the": 1}
 
 
 @given(COUNTS, st.integers(10, 60))

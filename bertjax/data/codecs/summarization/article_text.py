@@ -6,16 +6,17 @@ import itertools
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from bertjax.config import Constrained, always, one_of
+from bertjax.config import Constrained
 from bertjax.data.codecs.summarization.articles import Articles, ArticlesConfig
 from bertjax.data.codecs.summarization.limits import ArticleLimits
 from bertjax.data.codecs.summarization.oracle import OracleConfig
-from bertjax.data.text import byte_bpe_trainer, vocabulary_config, wordpiece_trainer
+from bertjax.data.text import byte_bpe_trainer, wordpiece_trainer
+from bertjax.data.text.normalization import between_spaces
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import BYTE_BPE, KINDS, WORDPIECE, AddedTokensConfig, VocabularyConfig
-from bertjax.data.text.wordpiece import WordPiece, between_spaces
+from bertjax.data.text.vocabulary_config import BYTE_BPE, TrainedVocabularyConfig, load_named
+from bertjax.data.text.wordpiece import WordPiece
 from bertjax.files import Fingerprint, completed
 
 _log = logging.getLogger(__name__)
@@ -23,26 +24,6 @@ _log = logging.getLogger(__name__)
 # The validation split depends only on the texts, so that runs with different seeds are comparable.
 _SPLIT_SEED = 0
 _DONE = "vocabulary_of"  # a file with the fingerprint of the vocabulary's sources
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
-    """The vocabulary, named or trained.
-
-    Attributes:
-      vocab_size: the maximum number of tokens of a trained vocabulary.
-      tokenizer: the kind of vocabulary to train: "wordpiece" as BERT's, or "byte_bpe", byte-level BPE as RoBERTa's,
-        which encodes every character of every language, and ignores `words` of summarization. Ignored with `vocab_file`
-        or `init_from`.
-    """
-
-    vocab_size: int = always(8192)
-    tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.vocab_file:
-            vocabulary_config.check_vocab_size(self.tokenizer, self.vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +76,8 @@ class ArticleText:
     def fingerprint(self) -> Fingerprint:
         """A digest of everything that rows and their encoding depend on. Raises UserError for missing sources."""
         config = self.vocabulary
-        kind = [config.tokenizer] * (config.tokenizer != WORDPIECE)
-        trained = [[config.vocab_size, self.words, *kind], config.lowercase]
-        vocabulary = named_vocabulary(config).content if config.vocab_file else trained
+        trained = [[config.vocab_size, self.words, *config.unlike_bert], config.lowercase]
+        vocabulary = load_named(config).content if config.vocab_file else trained
         return Fingerprint.of([fingerprints(self.articles), *vocabulary])
 
     def is_finished(self) -> bool:
@@ -110,7 +90,7 @@ class ArticleText:
         fingerprint = self.fingerprint
         if self.is_finished():
             return
-        vocabulary = named_vocabulary(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
+        vocabulary = load_named(self.vocabulary) if self.vocabulary.vocab_file else self._trained()
         vocabulary.save(self.folder)
         with completed(self.folder / _DONE) as path:
             path.write_text(fingerprint)
@@ -120,17 +100,14 @@ class ArticleText:
         # A task that needs summaries finds the articles without them when it makes its rows.
         texts = of_split(self.articles, "train", gold_suffices=True).articles()
         sentences = itertools.chain.from_iterable((*text.sentences, *(text.summary or ())) for text in texts)
-        if self.vocabulary.tokenizer == BYTE_BPE:
-            counts = byte_bpe_trainer.count_words(sentences, self.vocabulary.lowercase)
-            return byte_bpe_trainer.train(counts, self.vocabulary.vocab_size, self.vocabulary.lowercase, self.more)
+        config = self.vocabulary
+        if config.tokenizer == BYTE_BPE:
+            counts = byte_bpe_trainer.count_words(sentences, config.lowercase)
+            return byte_bpe_trainer.train(counts, config.vocab_size, config.lowercase, self.more)
         if self.words == "bert":
-            counts = wordpiece_trainer.count_words(sentences, self.vocabulary.lowercase)
+            counts = wordpiece_trainer.count_words(sentences, config.chain)
         else:
-            counts = Counter(word for text in sentences for word in between_spaces(text, self.vocabulary.lowercase))
-        vocab = wordpiece_trainer.train(counts, self.vocabulary.vocab_size - len(self.more))
-        return WordPiece((*vocab, *self.more), self.vocabulary.lowercase)
-
-
-def named_vocabulary(config: TrainedVocabularyConfig) -> EncoderTokenizer:
-    """Returns the vocabulary in `vocab_file` with `add_tokens`. Raises UserError if `load_tokenizer` does."""
-    return vocabulary_config.load_tokenizer(Path(config.vocab_file), config.lowercase, config.add_tokens)
+            counts = Counter(word for text in sentences for word in between_spaces(text, config.chain))
+        size = config.vocab_size - len(self.more)
+        vocab = wordpiece_trainer.train(counts, size, coverage=config.character_coverage)
+        return WordPiece.of((*vocab, *self.more), config.chain)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bertjax.data.text.wordpiece import separate_punctuation
+from bertjax.data.text.normalization import separate_punctuation
 from bertjax.errors import UserError
 
 MAX_WORDS = 1 << 16  # per sentence; a longer one means that the file does not show where sentences end

@@ -1,12 +1,15 @@
 """Tests of the articles of a run and the vocabulary that encodes them."""
 
+import dataclasses
 import json
 import logging
 
 import pytest
 
 from bertjax.data.codecs.summarization import article_rows
-from bertjax.data.codecs.summarization.article_text import ArticleText, TrainedVocabularyConfig
+from bertjax.data.codecs.summarization.article_text import ArticleText
+from bertjax.data.text.normalization import Chain
+from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece
 from bertjax.errors import UserError
 from tests.data.codecs.summarization.test_articles import config
@@ -66,6 +69,15 @@ def test_a_vocabulary_is_trained_on_the_words_that_are_encoded(tmp_path, words):
     prepared.run()
     tokenizer = WordPiece.load(prepared.folder)
     assert all(tokenizer.unk_id not in ids for ids in article_rows.encode(sentences, tokenizer, words))
+
+
+def test_a_vocabulary_is_trained_with_the_normalization_of_the_config(tmp_path):
+    before = text(tmp_path)
+    changes = {"normalization": "nfc", "strip_accents": False}
+    prepared = dataclasses.replace(before, vocabulary=dataclasses.replace(before.vocabulary, **changes))
+    prepared.run()
+    assert WordPiece.load(prepared.folder).chain == prepared.vocabulary.chain == Chain.of(True, False, nfc=True)
+    assert prepared.fingerprint != before.fingerprint
 
 
 def test_the_fingerprint_depends_on_articles_and_vocabulary(tmp_path):

@@ -177,7 +177,7 @@ def test_articles_without_the_gold_field_use_the_oracle(tmp_path, caplog):
     rows = prepare(extractive(config, seq_len=40), tmp_path / "kept")
     labels, starts = rows.fields["labels"].values, rows.fields["sentence_starts"].values
     assert labels[starts == 1].tolist() == [0, 1, 0, 0, 0, 1, 0, 1, 0]
-    assert caplog.messages == [
+    assert [message for message in caplog.messages if "oracle" in message] == [
         "valid: 21 articles have no field 'ids'; the oracle labels them",
         "train: 2 articles have no field 'ids'; the oracle labels them",
     ]
