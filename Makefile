@@ -90,6 +90,7 @@ demo-summarization: setup  ## train a tiny BertSum and summarize a text
 	@echo "The run is in $(SUMMARIES): metrics.jsonl has ROUGE, also of the lead baseline; summary.html shades the text"
 	@echo "Its page: $(SUMMARIES)/report.html"
 
+docs site: export JAX_PLATFORMS := cpu  # libtpu would look for TPUs
 docs: setup-dev  ## renew the walkthrough, the pages of config keys and weights, and the outputs of the notebooks
 	$(BIN)/python -m docs.build_walkthrough
 	$(BIN)/python -m docs.build_keys
