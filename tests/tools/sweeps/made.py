@@ -63,7 +63,8 @@ def write_run(
 ) -> Path:
     """Writes the folder of a finished run."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"num_steps": num_steps, "checkpoint": {"best_metric": "", "best_mode": "max", "final": "latest"}}
+    checkpoint = {"best_metric": "", "best_mode": "max", "final": "latest"}
+    config = {"experiment": "any", "num_steps": num_steps, "checkpoint": checkpoint}
     (folder / "config.json").write_text(json.dumps(config))
     train = {"step": num_steps, "train/step_seconds": step_seconds, "train/tokens_per_second": 10.0}
     lines = [train, {"step": num_steps, **metrics}]
