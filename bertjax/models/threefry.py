@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Key, UInt32
 
+from bertjax import meshes
+
 Word = UInt32[Array, "..."]
 _EVEN = (13, 15, 26, 6)  # rotations of groups 0, 2 and 4
 _ODD = (17, 29, 16, 24)  # rotations of groups 1 and 3
@@ -20,7 +22,7 @@ _PARITY = 0x1BD11BDA
 
 def fold_in(key: Key[Array, ""], numbers: UInt32[Array, "*shape"]) -> Key[Array, "*shape"]:
     """Returns the key of each number, that of `jax.random.fold_in`."""
-    if jax.random.key_impl(key) != "threefry2x32":
+    if meshes.platform() != "cpu" or jax.random.key_impl(key) != "threefry2x32":
         return jnp.vectorize(functools.partial(jax.random.fold_in, key))(numbers)
     first, second = jax.random.key_data(key)
     return jax.random.wrap_key_data(jnp.stack(threefry(first, second, jnp.zeros_like(numbers), numbers), axis=-1))

@@ -87,6 +87,6 @@ def _problem(tokenizer: EncoderTokenizer, ids: Sequence[int], num_words: int) ->
     unknown = ids.count(tokenizer.unk_id)
     if unknown > max(1, _MOST_UNKNOWN * len(ids)):
         return f"{unknown / len(ids):.1%} of the tokens are unknown"
-    if len(ids) > _MOST_TOKENS * num_words + _FEW:
+    if num_words and len(ids) > _MOST_TOKENS * num_words + _FEW:  # spaces have tokens in byte-level vocabularies
         return f"{len(ids) / num_words:.1f} tokens per word"
     return ""

@@ -1,9 +1,11 @@
 import unicodedata
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bertjax import progress
 from bertjax.data.text import fit
+from bertjax.data.text.library_encoders import LibraryEncoderTokenizer, byte_splitter
 from bertjax.data.text.vocabularies import SPECIALS
 from bertjax.data.text.wordpiece import WordPiece
 
@@ -14,6 +16,13 @@ SYLLABLES = sorted(set(TEXT) - {" "})
 
 def vocabulary(chars, lowercase=True, **changes):
     return WordPiece([*SPECIALS, *chars, *(f"##{char}" for char in chars)], lowercase, **changes)
+
+
+def byte_vocabulary():
+    ids = [*("<pad>", "<unk>", "<s>", "</s>", "<mask>"), *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    library = Tokenizer(models.BPE({token: number for number, token in enumerate(ids)}, []))
+    library.pre_tokenizer = byte_splitter()
+    return LibraryEncoderTokenizer(library.to_str(), ids[:5])
 
 
 @pytest.mark.parametrize(
@@ -35,6 +44,7 @@ def vocabulary(chars, lowercase=True, **changes):
         (vocabulary("一二三四五"), "一二三四五", ""),
         (vocabulary("a"), "a [MASK] [MASK] [MASK]", ""),
         (WordPiece(SPECIALS, lowercase=True), TEXT, ""),
+        (byte_vocabulary(), " " * 12, ""),
     ],
 )
 def test_misfits_are_warned_of_with_their_cause(caplog, monkeypatch, tokenizer, text, expected):

@@ -47,7 +47,7 @@ if importlib.util.find_spec("libtpu"):  # without a compiler its tests are not c
         flash = {"model__attention_backend": "auto", "data__seq_len": 128, "model__max_positions": 128}
         return planned(tmp_path_factory.mktemp("plan") / "tpus.json", [("v5e:2x2", PLAIN), ("v5e:2x2", flash)])
 
-    # Of the only layer, the kernel of splash attention computes 7 products of 128 queries, of which 6 are predicted.
+    # The kernel of splash attention computes 7 products of 128 queries, although the only layer needs 6 queries.
     @pytest.mark.parametrize(("number", "kernels"), [(0, 0), (1, 7 * 2 * 128**2 * HIDDEN * ROWS // 4)])
     def test_a_slice_of_tpus(on_tpus, number, kernels):
         record = on_tpus[number]
