@@ -35,8 +35,8 @@ hypothesis.settings.load_profile("tests")
 
 # Packages that the tests compare with, or that their pages are built by. `make setup-test` leaves them out.
 _PEERS = {
-    *("accelerate", "apache_beam", "matplotlib", "nbformat", "pytrec_eval", "sentence_transformers", "sentencepiece"),
-    *("sklearn", "torch", "transformers"),
+    *("accelerate", "apache_beam", "kiwipiepy", "matplotlib", "nbformat", "pytrec_eval", "sentence_transformers"),
+    *("sentencepiece", "sklearn", "torch", "transformers"),
 }
 _SETUP = "make setup-dev"
 _MAX_MEMORY = 2 * 2**30  # of a worker

@@ -69,6 +69,7 @@ LAYERS = {
     "bertjax/file_keys.py": "errors",
     "bertjax/files.py": "errors",
     "bertjax/interruption.py": "",
+    "bertjax/korean.py": "errors",
     "bertjax/progress.py": "",
     "bertjax/settings.py": "",
     "bertjax/words.py": "",
@@ -76,7 +77,7 @@ LAYERS = {
     "bertjax/__init__.py": "errors fitting loading",
 }
 GROUPS = {
-    "BASE": "config errors file_keys files progress settings words",
+    "BASE": "config errors file_keys files korean progress settings words",
     "DATA": "data.random data.splits data.parts data.workers data.beam",
     "SHARED": "data.readers data.text data.rows",
 }
