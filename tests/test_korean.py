@@ -22,6 +22,6 @@ def test_words_are_split_at_morphemes(text: str, parts: str) -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     korean.analyzer.cache_clear()
-    monkeypatch.setitem(sys.modules, "kiwipiepy", None)
+    monkeypatch.setattr(sys, "path", [])
     with pytest.raises(UserError, match=r"no package kiwipiepy.*korean"):
         korean.split_morphemes("학교에서")

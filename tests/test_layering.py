@@ -69,7 +69,7 @@ LAYERS = {
     "bertjax/file_keys.py": "errors",
     "bertjax/files.py": "errors",
     "bertjax/interruption.py": "",
-    "bertjax/korean.py": "errors",
+    "bertjax/korean.py": "errors progress",
     "bertjax/progress.py": "",
     "bertjax/settings.py": "",
     "bertjax/words.py": "",
