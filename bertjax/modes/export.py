@@ -36,7 +36,9 @@ def card_fields(assignments: Iterable[str]) -> dict[str, list[str]]:
     return fields
 
 
-def export(model: Model, folder: Path, run: Path | None, fields: Mapping[str, Sequence[str]], *, is_final: bool) -> None:
+def export(
+    model: Model, folder: Path, run: Path | None, fields: Mapping[str, Sequence[str]], *, is_final: bool
+) -> None:
     """Exports a model with a model card, and logs where it is and what opens it.
 
     Args:
@@ -60,5 +62,8 @@ def export(model: Model, folder: Path, run: Path | None, fields: Mapping[str, Se
         name = f'{"AutoModel" if names[0].startswith("BertSum") else names[0]}.from_pretrained("{folder}")'
         opened += f", and {name} of transformers" + " the encoder" * names[0].startswith("BertSum")
     _log.info("exported to %s: %s", folder, opened)
-    if not tool("model card")(folder, run, model.config, model.checkpoint, is_final=is_final, fields=fields):
-        _log.warning("%s is kept: delete it, and export again for a new model card", folder / "README.md")
+    card = folder / "README.md"
+    if card.exists():
+        _log.warning("%s is kept: delete it and export again for a new model card", card)
+    else:
+        tool("model card")(card, run, model.config, model.checkpoint, is_final=is_final, fields=fields)

@@ -1,12 +1,12 @@
-"""Writes the model card of an exported folder, README.md in the form of the Hugging Face Hub.
+"""Writes README.md of an exported folder, a model card in the form of the Hugging Face Hub.
 
-A field without a source is omitted: facts come from the run's folder, the exported folder and the command line.
+Facts come from the run, the exported folder and the command line. A field without a source is omitted.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,21 +17,18 @@ from bertjax.runs import run_folder
 from bertjax.tools.reporting import titles
 from bertjax.tools.reporting.runs import Run, read_object, read_run
 
-FILE = "README.md"
 _SOURCES = {"train": ("source", "target"), "valid": ("valid_source",), "test": ("test_source",)}  # keys of `data`
-# Config keys that hold paths. Absolute paths are also recognized by their form, for experiments of other packages.
-_PATH_KEY = re.compile(r"init_from$|source$|^data\.(valid_|test_)?target$|_(file|dir)$")
-_PATH = re.compile(r"""(^|[\s,:='"\[(])(~|\.{0,2})([/\\]|[A-Za-z]:[/\\])""")
-_HUB_CACHE = re.compile(r"models--(.+?)--(.+)")  # a folder in the cache of huggingface_hub
+# Settings that hold paths: by key, or by the form of an absolute path, because other packages have keys of their own.
+_PATH_KEYS = re.compile(r"(^|\.)init_from$|^data\.((valid_|test_)?(source|target)|\w+_(file|dir))$")
+_PATHS = re.compile(r"""(^|[\s,:='"\[(])(~|\.{0,2})/""")
+_HUB_CACHE = re.compile(r"/models--([^/]+)/")  # in the path of a folder that huggingface_hub downloaded
+_LENGTHS = {"sentence_bert_config.json": "max_seq_length", "tokenizer_config.json": "model_max_length"}
 
 
 class _Use(NamedTuple):
-    """How a library uses the exports of an experiment.
+    """How a library uses an export: the hub's names of task and library, and code with the placeholders NAME and TEXT.
 
-    Attributes:
-      tag: the task in the terms of the hub; "" if it has none.
-      library: the library that the hub names; "" for exports of which transformers opens only the encoder.
-      code: Python code that sets `outputs`. NAME stands for the folder, TEXT for an input.
+    The library is "" if transformers opens only the encoder.
     """
 
     tag: str
@@ -39,183 +36,162 @@ class _Use(NamedTuple):
     code: str
 
 
-def _pipeline(tag: str, arguments: str, call: str) -> _Use:
-    code = f'from transformers import pipeline\n\nmodel = pipeline("{tag}", model=NAME{arguments})\noutputs = {call}'
+def _pipeline(tag: str, options: str, call: str) -> _Use:
+    code = f'from transformers import pipeline\n\nmodel = pipeline("{tag}", model=NAME{options})\noutputs = {call}'
     return _Use(tag, "transformers", code)
 
 
-def _auto(tag: str, kind: str, inputs: str, outputs: str) -> _Use:
+def _auto(tag: str, name: str, inputs: str, outputs: str) -> _Use:
     code = f"""import torch
-from transformers import {kind}, AutoTokenizer
+from transformers import {name}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(NAME)
-model = {kind}.from_pretrained(NAME)
+model = {name}.from_pretrained(NAME)
 inputs = tokenizer({inputs}, return_tensors="pt")
 with torch.no_grad():
-{outputs}"""
+    {outputs}"""
     return _Use(tag, "transformers", code)
 
 
-_SENTENCES = """from sentence_transformers import SentenceTransformer
+_VECTORS = """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer(NAME)
-queries = model.encode_query(["A question?"])
 outputs = model.encode_document(["A text.", "Another text."])
-print(model.similarity(queries, outputs))"""
+print(model.similarity(model.encode_query("A question?"), outputs))"""
 _RANKING = """from sentence_transformers import CrossEncoder
 
 model = CrossEncoder(NAME)
 outputs = model.predict([("A question?", "A text."), ("A question?", "Another text.")])"""
-_ANSWER = """    scores = model(**inputs)
+_ANSWER = """scores = model(**inputs)
 start = scores.start_logits.argmax()
 end = scores.end_logits.argmax()
 outputs = tokenizer.decode(inputs.input_ids[0, start : end + 1])"""
-_CHOICES = "    outputs = model(**{name: array[None] for name, array in inputs.items()}).logits"
-_GENERATE = "    tokens = model.generate(**inputs)\noutputs = tokenizer.batch_decode(tokens, skip_special_tokens=True)"
-_TOKENS = "    outputs = model(**inputs)"
-_SUMMARY = "import bertjax\n\nmodel = bertjax.load(NAME)\noutputs = model.predict([TEXT])"
+_LOGITS = "outputs = model(**{name: ids[None] for name, ids in inputs.items()}).logits"
+_GENERATED = "outputs = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)"
+_SENTENCES = _Use("sentence-similarity", "sentence-transformers", _VECTORS)
+_SUMMARIES = _Use("summarization", "", "import bertjax\n\nmodel = bertjax.load(NAME)\noutputs = model.predict([TEXT])")
+_QUESTION = '"A question?", "A text with the answer."'
 _USES = {
     "bert_pretraining": _pipeline("fill-mask", "", 'model(f"A {model.tokenizer.mask_token} text.")'),
     "classification": _pipeline("text-classification", "", "model(TEXT, top_k=None, truncation=True)"),
     "tagging": _pipeline("token-classification", ', aggregation_strategy="first"', "model(TEXT)"),
-    "question_answering": _auto(
-        "question-answering", "AutoModelForQuestionAnswering", '"A question?", "A text with the answer."', _ANSWER
-    ),
+    "question_answering": _auto("question-answering", "AutoModelForQuestionAnswering", _QUESTION, _ANSWER),
     "multiple_choice": _auto(
-        "multiple-choice", "AutoModelForMultipleChoice", '["A text."] * 2, ["One.", "Two."], padding=True', _CHOICES
+        "multiple-choice", "AutoModelForMultipleChoice", '["A text."] * 2, ["One.", "Two."], padding=True', _LOGITS
     ),
-    "translation": _auto("translation", "AutoModelForSeq2SeqLM", "TEXT", _GENERATE),
-    "replaced_tokens": _auto("", "AutoModelForPreTraining", "TEXT", _TOKENS),
-    "encoder": _auto("feature-extraction", "AutoModel", "TEXT", _TOKENS),
-    "embeddings": _Use("sentence-similarity", "sentence-transformers", _SENTENCES),
-    "features": _Use("sentence-similarity", "sentence-transformers", _SENTENCES),
+    "translation": _auto("translation", "AutoModelForSeq2SeqLM", "TEXT", _GENERATED),
+    "replaced_tokens": _auto("", "AutoModelForPreTraining", "TEXT", "outputs = model(**inputs).logits"),
+    "encoder": _auto("feature-extraction", "AutoModel", "TEXT", "outputs = model(**inputs).last_hidden_state"),
+    "embeddings": _SENTENCES,
+    "features": _SENTENCES,
     "reranker": _Use("text-ranking", "sentence-transformers", _RANKING),
-    "bertsum_ext": _Use("summarization", "", _SUMMARY),
-    "bertsum_abs": _Use("summarization", "", _SUMMARY),
+    "bertsum_ext": _SUMMARIES,
+    "bertsum_abs": _SUMMARIES,
 }
 
 
-class _Score(NamedTuple):
-    """A metric of a split, with its 95 % interval; None without one."""
-
-    split: str
-    metric: str
-    value: float
-    interval: tuple[float, float] | None
-
-
 def write(
-    folder: Path,
+    path: Path,
     run: Path | None,
     config: Mapping[str, Any],
     checkpoint: str,
     *,
     is_final: bool,
     fields: Mapping[str, Sequence[str]],
-) -> bool:
-    """Writes README.md, unless the folder has one. Returns whether it was written.
+) -> None:
+    """Writes a model card.
 
     Args:
-      folder: the exported folder.
+      path: the file in the exported folder.
       run: the folder of the run; None for weights in `init_from`.
       config: the complete config.
       checkpoint: the step of the exported checkpoint; several steps joined by "+" for a mean.
       is_final: whether this is the checkpoint that the test split was scored with.
-      fields: what the user states, by the name of the field of the hub: language, license, base_model or datasets.
+      fields: the values of the hub's fields that the user sets: language, license, base_model and datasets.
     Raises:
-      UserError: for a file of the run that cannot be read.
+      UserError: for a damaged file of the run.
     """
-    path = folder / FILE
-    if path.exists():
-        return False
+    folder = path.parent
     name = folder.resolve().name
-    sources = {split: _file_names(config["data"], keys) for split, keys in _SOURCES.items()}
-    scores = _scores(read_run(run), checkpoint, is_final) if run and (run / "metrics.jsonl").exists() else []
+    data = config["data"]
     use = _use(folder, str(config["experiment"]))
-    sections = {
-        "Use": _code(use.code, name, config["data"]) if use else "",
-        "Limits": _limits(folder, config["data"]),
-        "Metrics": _table(scores),
-        "Training": _training(run, config, checkpoint),
-        "Training data": _data(run, sources),
+    files = {split: [_file_name(data[key]) for key in keys if data.get(key)] for split, keys in _SOURCES.items()}
+    results = _results(read_run(run), checkpoint, is_final) if run and (run / "metrics.jsonl").exists() else {}
+    front = {
+        **_front_matter(use, config, fields),
+        "metrics": list(dict.fromkeys(result["type"] for metrics in results.values() for result in metrics)),
     }
-    front = _front_matter(name, use, config, scores, sources, fields)
+    if use and use.tag and results:
+        datasets = front["datasets"]
+        kind = datasets[0] if len(datasets) == 1 else "unknown"  # the hub requires a value
+        entries = [
+            {
+                "task": {"type": use.tag},
+                "dataset": {"type": kind, "name": ", ".join(files[split] or files["train"]) or kind, "split": title},
+                "metrics": results[split],
+            }
+            for split, title in titles.SPLITS.items()
+            if split in results
+        ]
+        front["model-index"] = [{"name": name, "results": entries}]
+    sections = {
+        "Use": _code(use.code, name, data) if use else "",
+        "Limits": _limits(folder, data),
+        "Metrics": _table(results),
+        "Training": _block(_training(run, config, checkpoint)),
+        "Training data": _block(_data(run, files)) if run else "",
+    }
     text = "".join(f"\n## {title}\n\n{content}\n" for title, content in sections.items() if content)
     with completed(path) as partial:
         partial.write_text(f"---\n{_yaml(front)}---\n\n# {name}\n{text}", encoding="utf-8")
-    return True
 
 
 def _use(folder: Path, experiment: str) -> _Use | None:
-    """How the folder is used; None for experiments of other packages."""
-    file = folder / "config.json"
-    architectures = read_object(file).get("architectures", ()) if file.exists() else ()
-    has_head = experiment != "replaced_tokens" or "ElectraForPreTraining" in architectures
-    return _USES.get(experiment if has_head else "encoder")
+    """How the folder is used; None for an experiment of another package."""
+    is_encoder = experiment == "replaced_tokens" and "ElectraForPreTraining" not in _json(folder / "config.json").get(
+        "architectures", ()
+    )
+    return _USES.get("encoder" if is_encoder else experiment)
 
 
-def _front_matter(
-    name: str,
-    use: _Use | None,
-    config: Mapping[str, Any],
-    scores: Sequence[_Score],
-    sources: Mapping[str, Sequence[str]],
-    fields: Mapping[str, Sequence[str]],
-) -> dict[str, Any]:
-    """Returns the fields of the hub that have a source."""
-    stated = {field: values[0] if len(values) == 1 else list(values) for field, values in fields.items()}
-    identifier = _HUB_CACHE.search(config.get("init_from") or "")
-    front = {
+def _front_matter(use: _Use | None, config: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Returns the fields of the front matter, except those of metrics."""
+    downloaded = _HUB_CACHE.search(config.get("init_from") or "")
+    return {
         "library_name": use and use.library,
         "pipeline_tag": use and use.tag,
-        "base_model": identifier and f"{identifier[1]}/{identifier[2].split('/')[0]}",
-        "metrics": list(dict.fromkeys(score.metric for score in scores)),
-        **stated,
-        "datasets": list(fields.get("datasets", ())),
+        "base_model": downloaded and downloaded[1].replace("--", "/", 1),
+        **{field: values[0] if len(values) == 1 else [*values] for field, values in fields.items()},
+        "datasets": [*fields.get("datasets", ())],
     }
-    if use and use.tag and scores:
-        results = []
-        for split in dict.fromkeys(score.split for score in scores):
-            dataset = ", ".join(sources[split] or sources["train"])
-            kind = front["datasets"][0] if len(front["datasets"]) == 1 else "unknown"  # the hub requires a value
-            metrics = [_result(score) for score in scores if score.split == split]
-            described = {"type": kind, "name": dataset or kind, "split": titles.SPLITS[split]}
-            results.append({"task": {"type": use.tag}, "dataset": described, "metrics": metrics})
-        front["model-index"] = [{"name": name, "results": results}]
-    return {field: value for field, value in front.items() if value}
 
 
-def _result(score: _Score) -> dict[str, Any]:
-    result = {"type": score.metric, "value": score.value, "name": titles.title(score.metric)}
-    if score.interval is None:
-        return result
-    low, high = score.interval
-    return {**result, "args": {"confidence_level": 0.95, "low": low, "high": high}}
+def _results(run: Run, checkpoint: str, is_final: bool) -> dict[str, list[dict[str, Any]]]:
+    """Returns the metrics of the checkpoint by split, in the hub's form, without baselines and metrics of groups.
 
-
-def _scores(run: Run, checkpoint: str, is_final: bool) -> list[_Score]:
-    """Returns the metrics of the checkpoint. A mean of checkpoints has no validation metrics in the log."""
+    Validation metrics are those of its step; the log has none of a mean of checkpoints.
+    """
     records = [record for record in run.records if str(record["step"]) == checkpoint]
     logged = {name: value for record in records for name, value in record.items() if name.startswith("valid/")}
     if is_final:
         logged |= {name: value for name, (_, value) in run.last_metrics().items() if name.startswith("test/")}
-    baselines = {f"{split}/{name}" for split in titles.SPLITS for name in run.levels()}
-    scores = []
+    results: dict[str, list[dict[str, Any]]] = {}
     for name, value in logged.items():
         split, _, metric = name.partition("/")
-        is_of_group = metric.count("/") > 1 or metric.startswith("f1_")
-        is_interval = metric.endswith(("_low", "_high"))
-        if name in baselines or is_of_group or is_interval or not titles.direction(metric) or not math.isfinite(value):
+        is_detail = metric.startswith("f1_") or metric.count("/") > 1 or metric.endswith(("_low", "_high"))
+        if is_detail or metric in run.levels() or not titles.direction(metric) or not math.isfinite(value):
             continue
-        interval = logged.get(f"{name}_low"), logged.get(f"{name}_high")
-        scores.append(_Score(split, metric, value, None if None in interval else interval))  # type: ignore[arg-type]
-    return scores
+        result = {"type": metric, "value": value, "name": titles.title(metric)}
+        if f"{name}_low" in logged and f"{name}_high" in logged:
+            interval = {end: logged[f"{name}_{end}"] for end in ("low", "high")}
+            result["args"] = {"confidence_level": 0.95, **interval}
+        results.setdefault(split, []).append(result)
+    return results
 
 
 def _code(code: str, name: str, data: Mapping[str, Any]) -> str:
-    """Returns the code block of a folder, for which the working directory contains the folder."""
-    prefix = next(iter(data.get("source_prefix") or ()), "")
-    text: Any = f"{prefix}A text."
+    """Returns the code block for a working directory that contains the folder."""
+    text: Any = next(iter(data.get("source_prefix") or ()), "") + "A text."
     if len(data.get("text_columns") or ()) == 2:
         text = {"text": text, "text_pair": "Another text."}
     values = {"NAME": name, "TEXT": text}
@@ -224,71 +200,74 @@ def _code(code: str, name: str, data: Mapping[str, Any]) -> str:
 
 
 def _limits(folder: Path, data: Mapping[str, Any]) -> str:
-    """Returns the maximum length of inputs, that of training rows, and the casing."""
-    keys = {"sentence_bert_config.json": "max_seq_length", "tokenizer_config.json": "model_max_length"}
-    lengths = [read_object(folder / file).get(key) for file, key in keys.items() if (folder / file).exists()]
+    lengths = [_json(folder / file).get(key) for file, key in _LENGTHS.items()]
     length = next(filter(None, lengths), None)
-    rows = data.get("seq_len")
-    lines = [f"- Inputs have at most {length:,} tokens, special tokens included."] if length else []
-    lines += [f"- Training rows had at most {rows:,} tokens."] if rows and (data.get("source") or "") else []
-    lines += ["- The tokenizer lowercases texts."] if data.get("lowercase") else []
-    return "\n".join(lines)
-
-
-def _table(scores: Iterable[_Score]) -> str:
-    rows = [
-        f"| {titles.SPLITS[score.split]} | {titles.title(score.metric)} | {score.value:.4g} | "
-        + (f"{score.interval[0]:.4g} to {score.interval[1]:.4g} |" if score.interval else "|")
-        for score in scores
-    ]
-    return "\n".join(["| split | metric | value | 95 % interval |", "| --- | --- | --- | --- |", *rows]) if rows else ""
-
-
-def _training(run: Path | None, config: Mapping[str, Any], checkpoint: str) -> str:
-    """Returns the settings of the command that started the run, without paths, and the commit of bertjax."""
-    environment = read_object(run / "environment.json") if run and (run / "environment.json").exists() else {}
-    commit = environment.get("commit", "") if run else run_folder.source_commit(Path(__file__))
-    words = [re.fullmatch(r"--?config(\.[^=]+)?(=.*)?", word, re.DOTALL) for word in environment.get("command", ())]
-    lasting = run_folder.lasting(config)
-    keys = [word[1].removeprefix(".") for word in words if word and word[1]]
-    settings = {key: lasting[key] for key in dict.fromkeys(keys) if key in lasting and not _has_path(key, lasting[key])}
-    files = [Path(word[2].removeprefix("=")).name for word in words if word and word[2] and not word[1]]
-    weights = config.get("init_from") or ""
-    facts = {
-        "initial weights": Path(weights).name if not _HUB_CACHE.search(weights) else "",
-        "config": "".join(files),
-        "updates": checkpoint,
-        "settings": settings,
-        "bertjax": commit and f"commit {commit}",
+    limits = {
+        f"- Inputs have at most {length:,} tokens, special tokens included.": length,
+        f"- Rows of training had at most {data.get('seq_len')} tokens.": data.get("source") and data.get("seq_len"),
+        "- The tokenizer lowercases texts.": data.get("lowercase"),
     }
-    facts = {name: value for name, value in facts.items() if value}
-    return f"```yaml\n{_yaml(facts)}```" if facts else ""
+    return "\n".join(line for line, applies in limits.items() if applies)
 
 
-def _data(run: Path | None, sources: Mapping[str, Sequence[str]]) -> str:
-    """Returns the names of the files, the counts of rows, and the fingerprint of the prepared text."""
-    if run is None:
-        return ""
-    counts = read_object(run / "rows.json") if (run / "rows.json").exists() else {}
+def _table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    lines = ["| split | metric | value | 95 % interval |", "| --- | --- | --- | --- |"]
+    for split, metrics in results.items():
+        for result in metrics:
+            interval = "{low:.4g} to {high:.4g}".format(**result["args"]) if "args" in result else ""
+            lines.append(f"| {titles.SPLITS[split]} | {result['name']} | {result['value']:.4g} | {interval} |")
+    return "\n".join(lines) if results else ""
+
+
+def _training(run: Path | None, config: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
+    """Returns the settings of the command that started the run, without paths, and what it trained."""
+    environment = _json(run / "environment.json") if run else {}
+    flags = [re.fullmatch(r"--?config(\.[^=]+)?(=.*)?", word, re.DOTALL) for word in environment.get("command", ())]
+    keys = [flag[1].removeprefix(".") for flag in flags if flag and flag[1]]
+    settings = {key: value for key, value in run_folder.lasting(config).items() if key in keys}
+    weights = config.get("init_from") or ""
+    commit = environment.get("commit") if run else run_folder.source_commit(Path(__file__))
+    return {
+        "initial weights": "" if _HUB_CACHE.search(weights) else Path(weights).name,
+        "config": "".join(Path(flag[2][1:]).name for flag in flags if flag and flag[2] and not flag[1]),
+        "settings": {
+            key: value
+            for key, value in settings.items()
+            if not (_PATH_KEYS.search(key) or _PATHS.search(json.dumps(value)))
+        },
+        "updates": int(checkpoint) if checkpoint.isdecimal() else checkpoint,
+        "parameters": environment.get("parameters"),
+        "commit of bertjax": commit,
+    }
+
+
+def _data(run: Path, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Returns the names of the files, the counts of preparation, and the fingerprint of the prepared text."""
     fingerprint = run / "text_fingerprint"
-    facts = {
-        "files": {titles.SPLITS[split]: list(names) for split, names in sources.items() if names},
-        **{name: value for name, value in counts.items() if name != "lengths"},
+    return {
+        "files": {titles.SPLITS[split]: [*names] for split, names in files.items() if names},
+        "counts": {
+            name: value for name, value in _json(run / "rows.json").items() if value != {} and name != "lengths"
+        },
         "fingerprint": fingerprint.read_text().strip() if fingerprint.exists() else "",
     }
-    facts = {name: value for name, value in facts.items() if value not in ("", {}, [])}
-    return f"```yaml\n{_yaml(facts)}```" if facts else ""
 
 
-def _file_names(data: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    """Returns the names of the files or data sets in some keys of `data`, without their folders."""
-    names = [name for key in keys for name in str(data.get(key) or "").split(",") if name]
-    return [name if name.startswith("tfds:") else Path(name).name for name in names]
+def _file_name(source: str) -> str:
+    """Returns the names of files, which commas separate, without folders; or of a data set of TFDS."""
+    return source if source.startswith("tfds:") else ", ".join(Path(path).name for path in source.split(","))
 
 
-def _has_path(key: str, value: Any) -> bool:
-    return bool(_PATH_KEY.search(key) or _PATH.search(str(value)))
+def _json(path: Path) -> dict[str, Any]:
+    return read_object(path) if path.exists() else {}
+
+
+def _block(facts: Mapping[str, Any]) -> str:
+    content = _yaml(facts)
+    return f"```yaml\n{content}```" if content else ""
 
 
 def _yaml(values: Mapping[str, Any]) -> str:
-    return str(yaml.safe_dump(dict(values), allow_unicode=True, sort_keys=False, width=100))
+    """Returns the values that are not empty."""
+    lines = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    return str(yaml.safe_dump(lines, allow_unicode=True, sort_keys=False, width=100)) if lines else ""
