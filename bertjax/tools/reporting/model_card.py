@@ -22,7 +22,12 @@ _SOURCES = {"train": ("source", "target"), "valid": ("valid_source",), "test": (
 _PATH_KEYS = re.compile(r"(^|\.)init_from$|^data\.((valid_|test_)?(source|target)|\w+_(file|dir))$")
 _PATHS = re.compile(r"""(^|[\s,:='"\[(])(~|\.{0,2})/""")
 _HUB_CACHE = re.compile(r"/models--([^/]+)/")  # in the path of a folder that huggingface_hub downloaded
-_LENGTHS = {"sentence_bert_config.json": "max_seq_length", "tokenizer_config.json": "model_max_length"}
+# Files of exports and their keys of the maximum length, the first of which applies.
+_LENGTHS = {
+    "sentence_bert_config.json": "max_seq_length",
+    "tokenizer_config.json": "model_max_length",
+    "config.json": "max_position_embeddings",
+}
 
 
 class _Use(NamedTuple):
@@ -56,6 +61,11 @@ with torch.no_grad():
 _VECTORS = """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer(NAME)
+outputs = model.encode(["A text.", "Another text."])
+print(model.similarity(outputs, outputs))"""
+_SEARCH = """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(NAME)
 outputs = model.encode_document(["A text.", "Another text."])
 print(model.similarity(model.encode_query("A question?"), outputs))"""
 _RANKING = """from sentence_transformers import CrossEncoder
@@ -64,7 +74,7 @@ model = CrossEncoder(NAME)
 outputs = model.predict([("A question?", "A text."), ("A question?", "Another text.")])"""
 _ANSWER = """scores = model(**inputs)
 start = scores.start_logits.argmax()
-end = scores.end_logits.argmax()
+end = start + scores.end_logits[0, start:].argmax()
 outputs = tokenizer.decode(inputs.input_ids[0, start : end + 1])"""
 _LOGITS = "outputs = model(**{name: ids[None] for name, ids in inputs.items()}).logits"
 _GENERATED = "outputs = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)"
@@ -73,6 +83,7 @@ _SUMMARIES = _Use("summarization", "", "import bertjax\n\nmodel = bertjax.load(N
 _QUESTION = '"A question?", "A text with the answer."'
 _USES = {
     "bert_pretraining": _pipeline("fill-mask", "", 'model(f"A {model.tokenizer.mask_token} text.")'),
+    "causal_lm": _pipeline("text-generation", "", "model(TEXT)"),
     "classification": _pipeline("text-classification", "", "model(TEXT, top_k=None, truncation=True)"),
     "tagging": _pipeline("token-classification", ', aggregation_strategy="first"', "model(TEXT)"),
     "question_answering": _auto("question-answering", "AutoModelForQuestionAnswering", _QUESTION, _ANSWER),
@@ -84,6 +95,7 @@ _USES = {
     "encoder": _auto("feature-extraction", "AutoModel", "TEXT", "outputs = model(**inputs).last_hidden_state"),
     "embeddings": _SENTENCES,
     "features": _SENTENCES,
+    "search": _Use("sentence-similarity", "sentence-transformers", _SEARCH),
     "reranker": _Use("text-ranking", "sentence-transformers", _RANKING),
     "bertsum_ext": _SUMMARIES,
     "bertsum_abs": _SUMMARIES,
@@ -117,22 +129,16 @@ def write(
     use = _use(folder, str(config["experiment"]))
     files = {split: [_file_name(data[key]) for key in keys if data.get(key)] for split, keys in _SOURCES.items()}
     results = _results(read_run(run), checkpoint, is_final) if run and (run / "metrics.jsonl").exists() else {}
-    front = {
-        **_front_matter(use, config, fields),
-        "metrics": list(dict.fromkeys(result["type"] for metrics in results.values() for result in metrics)),
-    }
+    front = _front_matter(use, config, fields)
+    front["metrics"] = list(dict.fromkeys(result["type"] for metrics in results.values() for result in metrics))
     if use and use.tag and results:
         datasets = front["datasets"]
         kind = datasets[0] if len(datasets) == 1 else "unknown"  # the hub requires a value
-        entries = [
-            {
-                "task": {"type": use.tag},
-                "dataset": {"type": kind, "name": ", ".join(files[split] or files["train"]) or kind, "split": title},
-                "metrics": results[split],
-            }
-            for split, title in titles.SPLITS.items()
-            if split in results
-        ]
+        entries = []
+        for split, metrics in results.items():
+            names = ", ".join(files[split] or files["train"]) or kind
+            dataset = {"type": kind, "name": names, "split": titles.SPLITS[split]}
+            entries.append({"task": {"type": use.tag}, "dataset": dataset, "metrics": metrics})
         front["model-index"] = [{"name": name, "results": entries}]
     sections = {
         "Use": _code(use.code, name, data) if use else "",
@@ -148,10 +154,15 @@ def write(
 
 def _use(folder: Path, experiment: str) -> _Use | None:
     """How the folder is used; None for an experiment of another package."""
-    is_encoder = experiment == "replaced_tokens" and "ElectraForPreTraining" not in _json(folder / "config.json").get(
-        "architectures", ()
-    )
-    return _USES.get("encoder" if is_encoder else experiment)
+    architecture = next(iter(_json(folder / "config.json").get("architectures", ())), "")
+    prompts = _json(folder / "config_sentence_transformers.json").get("prompts", {})
+    if architecture.endswith("ForCausalLM"):
+        experiment = "causal_lm"
+    elif experiment == "replaced_tokens" and architecture != "ElectraForPreTraining":
+        experiment = "encoder"
+    elif prompts.get("query") or prompts.get("document"):
+        experiment = "search"
+    return _USES.get(experiment)
 
 
 def _front_matter(use: _Use | None, config: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -201,13 +212,12 @@ def _code(code: str, name: str, data: Mapping[str, Any]) -> str:
 
 def _limits(folder: Path, data: Mapping[str, Any]) -> str:
     lengths = [_json(folder / file).get(key) for file, key in _LENGTHS.items()]
-    length = next(filter(None, lengths), None)
     limits = {
-        f"- Inputs have at most {length:,} tokens, special tokens included.": length,
-        f"- Rows of training had at most {data.get('seq_len')} tokens.": data.get("source") and data.get("seq_len"),
-        "- The tokenizer lowercases texts.": data.get("lowercase"),
+        "Maximum length of inputs, special tokens included": next(filter(None, lengths), None),
+        "Maximum length of training rows": data.get("source") and data.get("seq_len"),
+        "The tokenizer lowercases texts": data.get("lowercase") and "yes",
     }
-    return "\n".join(line for line, applies in limits.items() if applies)
+    return "\n".join(f"- {what}: {value}" for what, value in limits.items() if value)
 
 
 def _table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -224,31 +234,30 @@ def _training(run: Path | None, config: Mapping[str, Any], checkpoint: str) -> d
     environment = _json(run / "environment.json") if run else {}
     flags = [re.fullmatch(r"--?config(\.[^=]+)?(=.*)?", word, re.DOTALL) for word in environment.get("command", ())]
     keys = [flag[1].removeprefix(".") for flag in flags if flag and flag[1]]
-    settings = {key: value for key, value in run_folder.lasting(config).items() if key in keys}
+    settings = {
+        key: value
+        for key, value in run_folder.lasting(config).items()
+        if key in keys and not (_PATH_KEYS.search(key) or _PATHS.search(json.dumps(value)))
+    }
     weights = config.get("init_from") or ""
     commit = environment.get("commit") if run else run_folder.source_commit(Path(__file__))
     return {
         "initial weights": "" if _HUB_CACHE.search(weights) else Path(weights).name,
         "config": "".join(Path(flag[2][1:]).name for flag in flags if flag and flag[2] and not flag[1]),
-        "settings": {
-            key: value
-            for key, value in settings.items()
-            if not (_PATH_KEYS.search(key) or _PATHS.search(json.dumps(value)))
-        },
+        "settings": settings,
         "updates": int(checkpoint) if checkpoint.isdecimal() else checkpoint,
         "parameters": environment.get("parameters"),
         "commit of bertjax": commit,
     }
 
 
-def _data(run: Path, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _data(run: Path, files: Mapping[str, list[str]]) -> dict[str, Any]:
     """Returns the names of the files, the counts of preparation, and the fingerprint of the prepared text."""
     fingerprint = run / "text_fingerprint"
+    counts = _json(run / "rows.json").items()
     return {
-        "files": {titles.SPLITS[split]: [*names] for split, names in files.items() if names},
-        "counts": {
-            name: value for name, value in _json(run / "rows.json").items() if value != {} and name != "lengths"
-        },
+        "files": {titles.SPLITS[split]: names for split, names in files.items() if names},
+        "counts": {name: value for name, value in counts if value != {} and name != "lengths"},
         "fingerprint": fingerprint.read_text().strip() if fingerprint.exists() else "",
     }
 
