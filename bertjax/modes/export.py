@@ -9,6 +9,7 @@ from bertjax import distributed
 from bertjax.errors import UserError, did_you_mean
 from bertjax.model import Model
 from bertjax.modes.tools import tool
+from bertjax.runs import run_folder
 
 _log = logging.getLogger(__name__)
 
@@ -66,4 +67,5 @@ def export(
     if card.exists():
         _log.warning("%s is kept: delete it and export again for a new model card", card)
     else:
-        tool("model card")(card, run, model.config, model.checkpoint, is_final=is_final, fields=fields)
+        config = run_folder.load_config(run) if run else model.config  # that of the model is adapted to the devices
+        tool("model card")(card, run, config, model.checkpoint, is_final=is_final, fields=fields)

@@ -116,7 +116,7 @@ def write(
     Args:
       path: the file in the exported folder.
       run: the folder of the run; None for weights in `init_from`.
-      config: the complete config.
+      config: the config of the run, or the complete config for weights in `init_from`.
       checkpoint: the step of the exported checkpoint; several steps joined by "+" for a mean.
       is_final: whether this is the checkpoint that the test split was scored with.
       fields: the values of the hub's fields that the user sets: language, license, base_model and datasets.
@@ -215,7 +215,7 @@ def _limits(folder: Path, data: Mapping[str, Any]) -> str:
     limits = {
         "Maximum length of inputs, special tokens included": next(filter(None, lengths), None),
         "Maximum length of training rows": data.get("source") and data.get("seq_len"),
-        "The tokenizer lowercases texts": data.get("lowercase") and "yes",
+        "Lowercase": _json(folder / "tokenizer_config.json").get("do_lower_case") and "the tokenizer lowercases texts",
     }
     return "\n".join(f"- {what}: {value}" for what, value in limits.items() if value)
 
@@ -263,8 +263,9 @@ def _data(run: Path, files: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def _file_name(source: str) -> str:
-    """Returns the names of files, which commas separate, without folders; or of a data set of TFDS."""
-    return source if source.startswith("tfds:") else ", ".join(Path(path).name for path in source.split(","))
+    """Returns the names of files, which commas separate, without folders. Data sets of TFDS have no folder."""
+    parts = map(str.strip, source.split(","))
+    return ", ".join(part if part.startswith("tfds:") else Path(part).name for part in parts)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def card_of(tmp_path):
         (run / "text_fingerprint").write_text("feed\n")
         path = tmp_path / "내 모델: \U0001f600" / "README.md"
         path.parent.mkdir()
-        (path.parent / "tokenizer_config.json").write_text('{"model_max_length": 512}')
+        (path.parent / "tokenizer_config.json").write_text('{"model_max_length": 512, "do_lower_case": true}')
         options = {"is_final": is_final, "fields": fields or {}}
         model_card.write(path, run if has_run else None, config, checkpoint if has_run else "", **options)
         card = ModelCard.load(path)
@@ -103,17 +103,23 @@ def test_intervals_are_in_the_metric_and_in_the_table(card_of):
 
 def test_facts_are_those_of_the_run(card_of):
     settings = {"optimizer.learning_rate": 1e-3, "data.labels": ["가", "나"]}
-    training, data = blocks(card_of(**settings, **{"data.separator": HOME, "mesh.data": 1, "data.seq_len": 64}))
+    source = {"data.source": f"{HOME}/뉴스.tsv, {HOME}/*.tsv,tfds:glue/mrpc"}
+    training, data = blocks(card_of(**settings, **source, **{"data.separator": HOME, "mesh.data": 1}))
     assert training == {
         **{"config": "분류.py:tiny,a", "settings": settings, "updates": 4},
         **{"parameters": 7, "commit of bertjax": "abc123"},
     }
-    assert data == {"files": {"training": ["뉴스.tsv"]}, "counts": {"rows": {"train": 51}}, "fingerprint": "feed"}
+    assert data == {
+        "files": {"training": ["뉴스.tsv, *.tsv, tfds:glue/mrpc"]},
+        "counts": {"rows": {"train": 51}},
+        "fingerprint": "feed",
+    }
 
 
 def test_limits(card_of):
     card = card_of(**{"data.seq_len": 64})
-    assert "special tokens included: 512\n- Maximum length of training rows: 64\n" in card.text
+    lines = re.findall("^- .*: (.*)$", card.text, re.MULTILINE)
+    assert lines == ["512", "64", "the tokenizer lowercases texts"]
 
 
 @pytest.mark.parametrize(
