@@ -38,7 +38,9 @@ TASKS = {
 def card_of(tmp_path):
     """A function that writes a run and the card of its export, and returns the card as the hub reads it."""
 
-    def make(experiment="classification", checkpoint="4", is_final=True, has_run=True, fields=None, **values):
+    def make(
+        experiment="classification", checkpoint="4", is_final=True, has_run=True, fields=None, architecture="", **values
+    ):
         from huggingface_hub import ModelCard
 
         sources = {"data.source": f"{HOME}/뉴스.tsv"} if has_run else {}
@@ -53,6 +55,7 @@ def card_of(tmp_path):
         path = tmp_path / "내 모델: \U0001f600" / "README.md"
         path.parent.mkdir()
         (path.parent / "tokenizer_config.json").write_text('{"model_max_length": 512, "do_lower_case": true}')
+        (path.parent / "config.json").write_text(json.dumps({"architectures": [architecture]}))
         options = {"is_final": is_final, "fields": fields or {}}
         model_card.write(path, run if has_run else None, config, checkpoint if has_run else "", **options)
         card = ModelCard.load(path)
@@ -79,6 +82,30 @@ def test_the_hub_reads_the_task_and_the_metrics(card_of, experiment):
     (code,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
     compile(code, "README.md", "exec")
     assert '"내 모델: \U0001f600"' in code
+
+
+@pytest.mark.parametrize(
+    ("experiment", "architecture", "tag"),
+    [
+        ("replaced_tokens", "ElectraForPreTraining", None),
+        ("replaced_tokens", "BertModel", "feature-extraction"),
+        ("bert_pretraining", "ModernBertDecoderForCausalLM", "text-generation"),
+        ("bert_pretraining", "ModernBertForMaskedLM", "fill-mask"),
+    ],
+)
+def test_the_task_is_that_of_the_exported_head(card_of, experiment, architecture, tag):
+    assert card_of(experiment, architecture=architecture).data.pipeline_tag == tag
+
+
+@pytest.mark.parametrize(
+    ("experiment", "values", "inputs"),
+    [
+        ("classification", {"data.text_columns": ("a", "b")}, '{"text": "A text.", "text_pair": "Another text."}'),
+        ("translation", {"data.source_prefix": (">>de<< ",)}, 'tokenizer(">>de<< A text."'),
+    ],
+)
+def test_inputs_have_the_form_of_training(card_of, experiment, values, inputs):
+    assert inputs in card_of(experiment, **values).text
 
 
 @pytest.mark.parametrize(
