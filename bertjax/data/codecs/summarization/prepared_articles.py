@@ -74,6 +74,8 @@ class ArticleCodec(TrainingCodec[Article]):
     def key(self) -> Any:
         """Returns the description. Raises UserError for missing sources."""
         configs = [dataclasses.asdict(config) for config in (self.labels, self.rows)]
+        if self.labels.oracle.units == words.WORDS:
+            del configs[0]["oracle"]["units"]  # rows that are older than the key stay valid
         splitter = metadata.version("nltk")  # NLTK splits sentences and stems words
         return [article_text.fingerprints(self.articles), configs, self.tokenizer.key, self.inputs, splitter]
 
