@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from bertjax.data.codecs.tagging import tagged_words
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
+from bertjax.data.codecs.tagging.tagged_rows import sentence_rows
 from bertjax.data.codecs.tagging.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
@@ -245,7 +246,7 @@ def test_prepared_rows_contain_all_sentences(tmp_path, labels):
         before = ["O", *of_words]
         bio = [f"B{tag[1:]}" if tag not in ("O", before[i]) else tag for i, tag in enumerate(of_words)]
         left = iter(bio)
-        for row in tagged_words.sentence_rows(words, data.vocabulary, 16)[0]:
+        for row in sentence_rows(words, data.vocabulary, 16)[0]:
             ids.append(row["input_ids"].tolist())
             owned = set(row["unit_starts"].tolist())
             tags.append([order.index(next(left)) if place in owned else 0 for place in range(len(ids[-1]))])
