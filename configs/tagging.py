@@ -21,7 +21,7 @@ The variant, after the colon, is any of a size, `conllu` or `klue_ner`, and `fea
   `data.text_field`, `data.tags_field` and `data.sentence_field` name columns without a usual name.
 - `klue_ner` reads the published files of KLUE-NER (klue-ner-v1.1_train.tsv, ..._dev.tsv; Park et al. 2021), with a
   character per line, and selects the checkpoint by KLUE's macro F1 of entities. KLUE also reports
-  `character_macro_f1`. A vocabulary with pieces across the ends of entities limits both: the log counts tags that change
+  `character_macro_f1`. Pieces of the vocabulary across the ends of entities limit both: the log counts tags that change
   inside a token.
 - `features` trains a tagger of two BiLSTMs on the last four layers of a frozen BERT (section 5.3).
 - `data.scheme` is detected from the tags: BIO (IOB2), IOB1, IO, BIOES, BILOU, or plain (parts of speech). If the
