@@ -81,6 +81,8 @@ _ADDED_LATER = {
     "data.label_separator": ",",
     "rouge.references": "average",
     "rouge.units": "words",
+    "data.units": "words",
+    "metric": "squad",
     "threshold": 0.5,
     "data.row_lengths": (),
 }
