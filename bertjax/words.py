@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WORDS = "words"
-UNITS = (WORDS, "morphemes", "characters")
+MORPHEMES = "morphemes"
+CHARACTERS = "characters"
+UNITS = (WORDS, MORPHEMES, CHARACTERS)
 _STEMMED_FROM = 4  # letters
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, and Han with its extensions.
 _UNSPACED = (
@@ -67,9 +69,9 @@ def units_of(text: str, units: str, *, joins: bool) -> list[str]:
     >>> units_of("수도는 서울.", "characters", joins=False)
     ['수', '도', '는', '서', '울']
     """
-    parts = " ".join(split_morphemes(composed(text))) if units == "morphemes" else text
+    parts = " ".join(split_morphemes(composed(text))) if units == MORPHEMES else text
     words = without_punctuation(parts, joins=joins)
-    return list("".join(words)) if units == "characters" else words
+    return list("".join(words)) if units == CHARACTERS else words
 
 
 def composed(text: str) -> str:

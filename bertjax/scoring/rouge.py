@@ -26,10 +26,11 @@ from jaxtyping import Float64
 
 from bertjax.config import Constrained, one_of
 from bertjax.errors import UserError
+from bertjax.korean import analyzer_version
 from bertjax.scoring import bootstrap
 from bertjax.scoring.rouge_overlap import lcs_length, shared_ngrams, union_lcs_length
 from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, encode, flavor_of, truncate, vocabulary
-from bertjax.words import UNITS, WORDS
+from bertjax.words import MORPHEMES, UNITS, WORDS
 
 # The sentences of each document's summary.
 Summaries = Sequence[Sequence[str]]
@@ -92,6 +93,7 @@ def signature(config: RougeConfig, num_references: int = 1) -> str:
     """
     words = "all" if config.words is None else config.words
     units = "" if config.units == WORDS else f"|units:{config.units}"
+    units += f",{analyzer_version()}" if config.units == MORPHEMES else ""
     several = f"|references:{num_references},{config.references}" if num_references > 1 else ""
     return f"{config.flavor}|stem:{'yes' if config.stem else 'no'}|words:{words}{units}{several}"
 

@@ -86,7 +86,7 @@ def test_unicode_splits_words_of_all_scripts():
     [
         ("words", 0, 0, "unicode|stem:no|words:all"),
         # 수도 이 다, 수도 는: one common morpheme of 3 and 2.
-        ("morphemes", 100 * 2 / 5, 0, "unicode|stem:no|words:all|units:morphemes"),
+        ("morphemes", 100 * 2 / 5, 0, "unicode|stem:no|words:all|units:morphemes,kiwipiepy "),
         # Two common letters of 4 and 3; one common pair of 3 and 2.
         ("characters", 100 * 4 / 7, 100 * 2 / 5, "unicode|stem:no|words:all|units:characters"),
     ],
@@ -97,7 +97,7 @@ def test_units_of_korean(units, rouge1, rouge2, signed):
     config = RougeConfig("unicode", False, None, units=units)
     values = f1(["수도이다."], [unicodedata.normalize("NFD", "수도는")], config)
     assert (values["rouge1"], values["rouge2"]) == (pytest.approx(rouge1), pytest.approx(rouge2))
-    assert signature(config) == signed
+    assert signature(config).rstrip("0123456789.") == signed
     if units != "words":
         with pytest.raises(UserError, match=r"rouge\.units: .*expected words with rouge\.flavor=rouge-1\.5\.5"):
             RougeConfig(units=units)
