@@ -57,8 +57,8 @@ class RougeConfig(Constrained, prefix="rouge"):
         recall (`rouge1_recall` etc.) to F1.
       references: how several references of a document are combined: "average", "best" or "jackknife" (Lin 2004, section
         2.1); see docs/reference/metrics.md.
-      units: what "unicode" compares: "words"; "morphemes" of Korean words, by kiwipiepy (extra `korean`), so that a
-        noun matches with another particle; or "characters", all letters and digits without spaces.
+      units: what "unicode" compares: "words"; "morphemes" of Korean words (extra `korean`); or "characters", letters
+        and digits without spaces.
 
     Raises:
       UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.

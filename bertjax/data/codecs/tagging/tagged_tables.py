@@ -40,8 +40,8 @@ class TableFields(Constrained, prefix="data"):
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged
         spans. Otherwise words are separated by spaces only.
-      units: what has tags: "words", or "characters" as in KLUE-NER. Characters are encoded as running text; a token has
-        the tag of its first character and predicts those of all its characters. Spaces have no tags.
+      units: what has tags: "words", or "characters" as in KLUE-NER. A token of the running text learns the tag of its
+        first character and predicts those of all. Spaces have no tags.
       header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
       separator: the separator of the fields of a line; "" to infer it from the file name.
     """
