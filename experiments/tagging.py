@@ -328,7 +328,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         record = self.record(example, outputs)
         reference = list(self._tags(example))
-        losses = self._losses(_word_logits(example, outputs), reference)
+        losses = self._losses(self._word_logits(example, outputs), reference)
         sample = {**record, "kind": "tags", "reference": reference, "loss": float(np.mean(losses)) if losses else 0.0}
         if "entities" not in record:
             return sample
