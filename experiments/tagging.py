@@ -291,7 +291,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """The outputs of B and I of each type of entity that has both."""
         number = {label: i for i, label in enumerate(self.labels)}
         pairs = [(label, tag_schemes.continued(label)) for label in self.labels]
-        return [(number[begin], number[inside]) for begin, inside in pairs if begin != inside in number]
+        return [(number[begin], number[inside]) for begin, inside in pairs if inside != begin and inside in number]
 
     def _best(self, logits: Float[np.ndarray, "words C"]) -> list[str]:
         return [self.labels[i] for i in logits.argmax(axis=-1)]

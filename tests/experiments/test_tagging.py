@@ -230,7 +230,7 @@ def test_characters_are_scored_and_predicted(tmp_path):
     right = score(task, data, lambda tag: tag.replace("I-", "B-"))
     assert set(task.score_names()) | {"f1_LOC"} == set(right)
     assert all(right[name] == 1 for name in right if name != "loss") and right["loss"] < 1e-6
-    example = next(task.examples(["the old  tree"]))
+    example = next(task.examples(iter(["the old  tree"])))
     (positions,) = example.source.kept
     logits = np.zeros((16, 3), np.float32)
     logits[positions[-1], task.labels.index("B-LOC")] = 20

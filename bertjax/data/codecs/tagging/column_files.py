@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertjax.config import Constrained, always
-from bertjax.data.codecs.tagging.sentences import CHARACTERS, Sentence, check_length
+from bertjax.data.codecs.tagging.sentences import Sentence, check_length
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.errors import UserError
-from bertjax.words import composed
+from bertjax.words import CHARACTERS, WORDS, composed
 
 _EXPECTED = "a blank line after each sentence"
 _DOCUMENT_START = b"-DOCSTART-"
@@ -41,10 +41,10 @@ class ColumnsConfig(Constrained, prefix="data"):
 class _Format(NamedTuple):
     tabs: bool  # whether single tabs separate columns; otherwise runs of blanks
     conllu: bool
-    characters: bool
+    characters: bool = False
 
 
-def read(path: Path, columns: ColumnsConfig, bad_rows: BadRows, units: str = "words") -> Iterator[Sentence]:
+def read(path: Path, columns: ColumnsConfig, bad_rows: BadRows, units: str = WORDS) -> Iterator[Sentence]:
     """Yields the sentences of a file with one word and its tag per line, and a blank line after each sentence.
 
     Single tabs separate columns if the file has any tab; otherwise runs of blanks do. Lines with -DOCSTART- are
@@ -94,8 +94,8 @@ def _format(path: Path) -> _Format:
     is_named = path.name.endswith(_CONLLU_NAMES)
     for line in read_lines(path, MAX_LINE_BYTES):
         if (tabs := line.content.count(b"\t")) and not line.content.startswith(_COMMENT):
-            return _Format(tabs=True, conllu=is_named or tabs + 1 == _CONLLU_COLUMNS, characters=False)
-    return _Format(tabs=False, conllu=is_named, characters=False)
+            return _Format(tabs=True, conllu=is_named or tabs + 1 == _CONLLU_COLUMNS)
+    return _Format(tabs=False, conllu=is_named)
 
 
 def _word_and_tag(line: Line, columns: ColumnsConfig, layout: _Format) -> tuple[str, str]:

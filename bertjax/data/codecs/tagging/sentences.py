@@ -7,9 +7,9 @@ from typing import NamedTuple
 from bertjax.data.readers.lines import RowError
 from bertjax.data.text.normalization import separate_punctuation
 from bertjax.errors import UserError
+from bertjax.words import CHARACTERS, WORDS
 
-CHARACTERS = "characters"
-UNITS = ("words", CHARACTERS)  # that are tagged
+UNITS = (WORDS, CHARACTERS)  # that are tagged
 MAX_WORDS = 1 << 16  # per sentence; a longer one means that the file does not show where sentences end
 
 

@@ -14,7 +14,7 @@ from bertjax.data.readers import columnar, tables
 from bertjax.data.readers.kinds import TABLES, find_files, suffix_of
 from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row, value_of
-from bertjax.words import composed
+from bertjax.words import WORDS, composed
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class TableFields(Constrained, prefix="data"):
     tags_field: str = ""
     sentence_field: str = ""
     split_punctuation: bool = True
-    units: Annotated[str, one_of(*UNITS)] = "words"
+    units: Annotated[str, one_of(*UNITS)] = WORDS
     header: bool = True
     separator: str = ""
 

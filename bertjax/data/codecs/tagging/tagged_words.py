@@ -30,7 +30,7 @@ from bertjax.data.codecs.codec import (
 )
 from bertjax.data.codecs.tagging import column_files, tag_schemes, tagged_tables
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
-from bertjax.data.codecs.tagging.sentences import CHARACTERS, Sentence, TextSentence, of_characters, words_of
+from bertjax.data.codecs.tagging.sentences import Sentence, TextSentence, of_characters, words_of
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
 from bertjax.data.codecs.tagging.tagged_rows import character_rows, sentence_rows
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
@@ -41,6 +41,7 @@ from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of, ragge
 from bertjax.data.splits import TRAIN, VALID, SplitConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
+from bertjax.words import CHARACTERS
 
 _log = logging.getLogger(__name__)
 
