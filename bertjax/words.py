@@ -8,10 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from bertjax.korean import split_morphemes
+
 if TYPE_CHECKING:
     from nltk.stem.porter import PorterStemmer
 
 T = TypeVar("T")
+WORDS = "words"
+MORPHEMES = "morphemes"
+CHARACTERS = "characters"
+UNITS = (WORDS, MORPHEMES, CHARACTERS)
 _STEMMED_FROM = 4  # letters
 # Thai, Lao, Tibetan, Burmese, Khmer, kana, and Han with its extensions.
 _UNSPACED = (
@@ -47,6 +53,25 @@ def without_punctuation(text: str, *, joins: bool) -> list[str]:
     (['a', 'wellknown', 'café'], ['a', 'well', 'known', 'café'])
     """
     return split(composed(text).translate(_table("" if joins else " ")))
+
+
+def units_of(text: str, units: str, *, joins: bool) -> list[str]:
+    """The units of a text that are compared: words, Korean morphemes, or the characters of words, as in `UNITS`.
+
+    Args:
+      text: the text. Its case is kept.
+      units: an element of `UNITS`.
+      joins: as in `without_punctuation`.
+
+    Raises:
+      UserError: if morphemes of Hangul need kiwipiepy, which is not installed.
+
+    >>> units_of("수도는 서울.", "characters", joins=False)
+    ['수', '도', '는', '서', '울']
+    """
+    parts = " ".join(split_morphemes(composed(text))) if units == MORPHEMES else text
+    words = without_punctuation(parts, joins=joins)
+    return list("".join(words)) if units == CHARACTERS else words
 
 
 def composed(text: str) -> str:

@@ -18,6 +18,10 @@ The variant, after the colon, is any of a size, a task and `tsv`, separated by c
   regression task. Rows are read from TFDS, which must first be prepared once with
   `tfds.builder('glue/mrpc', file_format='array_record').download_and_prepare()`. With `tsv` they are read from the
   published files.
+- Korean tasks, read from their published files: nsmc (`data.source`=ratings_train.txt, `data.valid_source`=
+  ratings_test.txt; empty reviews are skipped), klue_nli (klue-nli-v1.1_train.json, ..._dev.json), klue_sts
+  (klue-sts-v1.1_train.json, ..._dev.json; KLUE reports Pearson's r and the F1 of similarities from 3 on) and korsts
+  (sts-train.tsv, sts-dev.tsv; Spearman's r). klue_sts and korsts are regression tasks.
 - Multi-label tasks, read from their published files: goemotions (`data.source`=train.tsv, `data.valid_source`=dev.tsv),
   a column with the numbers of the classes, and jigsaw (train.csv), a column of 0 and 1 for each class.
 
@@ -40,6 +44,16 @@ _METRICS = {
     "cola": ("matthews_correlation",),
     "mrpc": ("accuracy", "f1"),
     "qqp": ("accuracy", "f1"),
+    "klue_sts": ("f1_from_3", "pearson"),
+}
+_REGRESSION = ("stsb", "klue_sts", "korsts")
+# Keys of `data` that read the published files of Korean tasks.
+_KOREAN = {
+    # Quotes are plain characters. 8 of 200,000 reviews are empty.
+    "nsmc": {"separator": "\t", "text_columns": ("document",), "on_bad_row": "skip"},
+    "klue_nli": {"text_columns": ("premise", "hypothesis"), "label_column": "gold_label"},  # Park et al. 2021
+    "klue_sts": {"text_columns": ("sentence1", "sentence2"), "label_column": "labels.real-label"},
+    "korsts": {"text_columns": ("sentence1", "sentence2"), "label_column": "score"},  # Ham et al. 2020
 }
 # Keys of `data` that read the published files of multi-label tasks.
 _MULTI_LABEL = {
@@ -51,7 +65,8 @@ _MULTI_LABEL = {
         "label_column": "toxic,severe_toxic,obscene,threat,insult,identity_hate",
     },
 }
-VARIANTS = (tuple(SIZES), (*TASKS, *_MULTI_LABEL), ("tsv",))
+_READ = {**_MULTI_LABEL, **_KOREAN}
+VARIANTS = (tuple(SIZES), (*TASKS, *_READ), ("tsv",))
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -62,12 +77,13 @@ def get_config(variant: str = "") -> ConfigDict:
         fix = "omit tsv" if task else f"append a task, such as :{variant},mrpc"
         raise UserError("variant", got=repr(variant), expected=expected, fix=fix)
     config = parts.fine_tuning("classification", size)
-    config.objective = "multi_label" if task in _MULTI_LABEL else "regression" if task == "stsb" else "classification"
+    if task in (*_MULTI_LABEL, *_REGRESSION):
+        config.objective = "multi_label" if task in _MULTI_LABEL else "regression"
     if task in _METRICS:
         config.metrics = _METRICS[task]
     parts.unset(config.checkpoint, ["best_metric"])  # default: the last metric
-    if task in _MULTI_LABEL:
-        config.data.update(_MULTI_LABEL[task])
+    if task in _READ:
+        config.data.update(_READ[task])
     elif task:
         name = task.removesuffix("_mismatched")
         config.data.update(glue.tsv(name) if tsv else glue.tfds(name))

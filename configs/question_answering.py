@@ -8,10 +8,12 @@
     python launch.py --mode=predict --config=configs/question_answering.py:squad2 --config.init_from=runs/squad2 \\
         --config.data.null_threshold=-1.5 --input=dev-v2.0.json --output=predictions.json
 
-The variant, after the colon, is a size and `squad` or `squad2`, separated by a comma:
+The variant, after the colon, is a size and `squad`, `squad2` or `korquad`, separated by a comma:
 
 - Sizes: tiny, mini, small, medium, base, large start from random weights, with the vocabulary in `data.vocab_file`.
   Without a size, `init_from` determines it: a Hugging Face folder, a google-research checkpoint, or a bertjax run.
+- `korquad` is KorQuAD 1.0 (KorQuAD_v1.0_train.json, KorQuAD_v1.0_dev.json), with the metrics of its script
+  (`metric=korquad`), whose F1 counts characters.
 - `squad` (the default) is SQuAD 1.1, in which each question has an answer. `squad2` is SQuAD 2.0, in which some
   questions have none. Other files in the same format also work, including .gz files, and so do tables of questions and
   MRQA's lines; see docs/reference/inputs.md. Without `data.valid_source`, a tenth of the contexts is used for
@@ -33,7 +35,7 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
-VARIANTS = (tuple(SIZES), ("squad", "squad2"))
+VARIANTS = (tuple(SIZES), ("squad", "squad2", "korquad"))
 
 
 def get_config(variant: str = "") -> ConfigDict:
@@ -41,6 +43,8 @@ def get_config(variant: str = "") -> ConfigDict:
     size, task = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("question_answering", size)
     config.checkpoint.best_metric = "valid/f1"
+    if task == "korquad":
+        config.metric = "korquad"
     if task == "squad2":
         config.batch_size = 48
         config.num_epochs = 2.0

@@ -10,7 +10,7 @@
         --config.data.source=doccano.jsonl
     python launch.py --mode=predict --workdir=runs/ner --input=sentences.txt --output=tags.jsonl
 
-The variant, after the colon, is any of a size, `conllu` and `features`, separated by commas:
+The variant, after the colon, is any of a size, `conllu` or `klue_ner`, and `features`, separated by commas:
 
 - Sizes: tiny, mini, small, medium, base, large start from random weights, with the vocabulary in `data.vocab_file`,
   which is cased unless `data.lowercase` is set. Without a size, `init_from` determines it: a Hugging Face folder, a
@@ -19,6 +19,10 @@ The variant, after the colon, is any of a size, `conllu` and `features`, separat
   the last, as in CoNLL-2003. `conllu` reads the columns of words and universal parts of speech in CoNLL-U files.
   Tables have lists of words and tags, texts with spans of characters, or a word in each row (docs/reference/inputs.md);
   `data.text_field`, `data.tags_field` and `data.sentence_field` name columns without a usual name.
+- `klue_ner` reads the published files of KLUE-NER (klue-ner-v1.1_train.tsv, ..._dev.tsv; Park et al. 2021), with a
+  character per line, and selects the checkpoint by KLUE's macro F1 of entities. KLUE also reports
+  `character_macro_f1`. Pieces of the vocabulary across the ends of entities limit both: the log counts tags that change
+  inside a token.
 - `features` trains a tagger of two BiLSTMs on the last four layers of a frozen BERT (section 5.3).
 - `data.scheme` is detected from the tags: BIO (IOB2), IOB1, IO, BIOES, BILOU, or plain (parts of speech). If the
   detection is wrong, set the scheme. Entities are learned and predicted in BIO, and scored with F1 as in seqeval and
@@ -37,12 +41,12 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 from bertjax.configs.sizes import SIZES
 
-VARIANTS = (tuple(SIZES), ("conllu",), ("features",))
+VARIANTS = (tuple(SIZES), ("conllu", "klue_ner"), ("features",))
 
 
 def get_config(variant: str = "") -> ConfigDict:
     """Returns the config of a variant such as `base`, `conllu` or `base,conllu`."""
-    size, conllu, features = parts.chosen(variant, VARIANTS)
+    size, files, features = parts.chosen(variant, VARIANTS)
     config = parts.fine_tuning("tagging", size)
     if features:
         config.model.feature_layers = (-4, -3, -2, -1)
@@ -53,6 +57,9 @@ def get_config(variant: str = "") -> ConfigDict:
     parts.unset(config.checkpoint, ["best_metric"])  # default: valid/f1, or valid/accuracy for plain tags
     if size:
         config.data.lowercase = False
-    if conllu:
+    if files == "klue_ner":
+        config.data.update({"units": "characters", "scheme": "BIO"})
+        config.checkpoint.best_metric = "valid/entity_macro_f1"
+    if files == "conllu":
         config.data.update({"word_column": 1, "tag_column": 3, "scheme": "plain"})
     return config

@@ -59,9 +59,9 @@ class Config(fine_tuning.ClassWeightsConfig):
       class_weights: weights of the classes in the loss, in the order of `data.labels`; empty for 1 each. In multi_label
         they are `pos_weight` of torch's BCEWithLogitsLoss.
       metrics: validation metrics: "accuracy", "f1" (of class 1), "macro_f1", "matthews_correlation"; in regression
-        "pearson", "spearman"; in multi_label always "accuracy" (of whole label sets), "micro_f1", "macro_f1". Default:
-        "accuracy"; in regression both correlations, in multi_label both F1. The last one is the default of
-        `checkpoint.best_metric`.
+        "pearson", "spearman", "f1_from_3" (of numbers from 3 on, as KLUE-STS); in multi_label always "accuracy" (of
+        whole label sets), "micro_f1", "macro_f1". Default: "accuracy"; in regression both correlations, in multi_label
+        both F1. The last one is the default of `checkpoint.best_metric`.
       threshold: in multi_label, the lowest probability of a class that is predicted.
     """
 

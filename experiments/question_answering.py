@@ -6,13 +6,13 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import Count, Flat, always
+from bertjax.config import Count, Flat, always, one_of
 from bertjax.contract import BadInput, Batch, Example, Metrics, Output, Params, Sums
 from bertjax.data.codecs.questions import spans
 from bertjax.data.codecs.questions.question_rows import QuestionCodec
@@ -20,6 +20,7 @@ from bertjax.data.codecs.questions.questions import Question, QuestionsConfig
 from bertjax.data.codecs.questions.spans import Candidate, SpanConfig
 from bertjax.data.splits import VALID
 from bertjax.data.text.tokenizers import EncoderTokenizer
+from bertjax.korean import HANGUL
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForQuestionAnswering, SpanLogits
 from bertjax.models.losses import is_best, mask_logits, span_cross_entropy
@@ -28,9 +29,13 @@ from bertjax.tasks import bert, completion, fine_tuning
 
 _log = logging.getLogger(__name__)
 
+_WORDS_OF_KOREAN = (
+    "F1 counts words, but most answers are Korean, where an answer with another particle is another word: "
+    "set --config.metric=korquad for the metrics of KorQuAD, whose F1 counts characters"
+)
 FREE_AFTER_TRAINING = (
     *("data.null_threshold", "data.max_answer_length", "data.n_best", "data.doc_stride", "data.max_query_length"),
-    "data.seq_len",
+    *("data.seq_len", "metric"),
 )
 
 
@@ -55,10 +60,16 @@ class DataConfig(fine_tuning.DataConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(fine_tuning.FineTuningConfig):
-    """The config keys that this experiment reads."""
+    """The config keys that this experiment reads.
+
+    Attributes:
+      metric: the script of exact match and F1: "squad", whose F1 counts words, or "korquad", whose F1 counts
+        characters.
+    """
 
     model: ModelConfig
     data: DataConfig
+    metric: Annotated[str, one_of(*squad.METRICS)] = "squad"
 
     def codec(self, tokenizer: EncoderTokenizer) -> QuestionCodec:
         return QuestionCodec(self.data.rows, self.data.spans, tokenizer)
@@ -80,7 +91,11 @@ class Data(fine_tuning.FineTuningData[Config, Question]):
             return {"valid/no_answer_f1": 100.0 * sum(unanswerable) / len(unanswerable)}
         contexts = {question.id: question.context for question in questions}
         references = {question.id: self.codec.gold(question) for question in questions}
-        return {"valid/whole_text_f1": squad.score_v1(contexts, references)["f1"]}
+        metric = self._config.metric
+        is_korean = 2 * sum(bool(HANGUL.search(str(texts))) for texts in references.values()) > len(references)
+        if is_korean and metric == "squad":
+            _log.warning(_WORDS_OF_KOREAN)
+        return {"valid/whole_text_f1": squad.score_v1(contexts, references, metric)["f1"]}
 
 
 class Task(fine_tuning.FineTuningTask[Config]):
@@ -125,8 +140,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         questions = [example.source.item for example, _ in results]
         references = {question.id: self._codec.gold(question) for question in questions}
         if not self._config.data.null_answers:
-            return squad.score_v1(texts, references)
-        return squad.score_v2(texts, references, nulls, null_threshold=self._config.data.null_threshold)
+            return squad.score_v1(texts, references, self._config.metric)
+        threshold = self._config.data.null_threshold
+        return squad.score_v2(texts, references, nulls, null_threshold=threshold, metric=self._config.metric)
 
     def _answers(self, example: Example, outputs: Sequence[Output]) -> tuple[Candidate | None, float, Candidate | None]:
         """Returns the best answer, the score of no answer minus that of the best answer, and the selected answer."""
@@ -175,7 +191,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """Returns the record with question, context and reference answers; the loss is 1 - F1."""
         question = example.source.item
         record = self.record(example, outputs)
-        f1 = squad.f1(record["answer"], self._codec.gold(question))
+        f1 = squad.f1(record["answer"], self._codec.gold(question), self._config.metric)
         return {
             "kind": "answer",
             "question": question.question,

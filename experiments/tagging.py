@@ -35,6 +35,7 @@ from bertjax.tasks import bert, completion, fine_tuning
 
 _FROZEN = ("^bert/", {"frozen": True})
 _ENTITY_SCORES = ("precision", "recall", "f1")
+_CHARACTER_SCORES = ("entity_macro_f1", "character_macro_f1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,8 +230,12 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return self._config.weighted(batch["label_weights"], batch["labels"])
 
     def score_names(self) -> Sequence[str]:
-        """Returns the accuracy and mean loss of words; for entity tags also precision, recall and F1 of all types."""
-        return (*(() if self._is_plain else _ENTITY_SCORES), "accuracy", "loss")
+        """Returns the accuracy and mean loss of words; for entity tags also precision, recall and F1 of all types.
+
+        Entity tags of characters also have KLUE's metrics; see `tags.score_characters`.
+        """
+        of_characters = _CHARACTER_SCORES if self._codec.has_characters else ()
+        return (*(() if self._is_plain else (*_ENTITY_SCORES, *of_characters)), "accuracy", "loss")
 
     @property
     def _is_plain(self) -> bool:
@@ -245,11 +250,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
         references: list[Sequence[str]] = []
         losses: list[float] = []
         for example, outputs in results:
-            logits = _word_logits(example, outputs)
+            logits = self._word_logits(example, outputs)
             predictions.append(self._best(logits))
             references.append(self._tags(example))
             losses += self._losses(logits, references[-1])
         entities = {} if self._is_plain else tags.score(predictions, references)
+        if entities and self._codec.has_characters:
+            entities |= tags.score_characters(predictions, references, self.labels)
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
 
@@ -264,20 +271,45 @@ class Task(fine_tuning.FineTuningTask[Config]):
         tags_as_written = self._codec.gold(example.source.item)
         return tagged_words.in_scheme(tags_as_written, PLAIN if self._is_plain else BIO)
 
+    def _word_logits(self, example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:
+        """Returns the logits of each word, each from the row that owns it, in the order of the sentence.
+
+        Characters of one token have its logits. In those after the first, the larger logit of B and I of a type is
+        that of I, because an entity that begins in the token continues.
+        """
+        rows = []
+        for output, positions in zip(outputs, example.source.kept, strict=True):
+            logits = output["logits"][positions].astype(np.float64)
+            (continued,) = np.nonzero(np.diff(positions, prepend=-1) == 0)
+            for columns in self._begin_and_inside if len(continued) else ():
+                logits[continued[:, None], columns] = np.sort(logits[continued[:, None], columns])
+            rows.append(logits)
+        return np.concatenate(rows)
+
+    @property
+    def _begin_and_inside(self) -> list[tuple[int, int]]:
+        """The outputs of B and I of each type of entity that has both."""
+        number = {label: i for i, label in enumerate(self.labels)}
+        pairs = [(label, tag_schemes.continued(label)) for label in self.labels]
+        return [(number[begin], number[inside]) for begin, inside in pairs if inside != begin and inside in number]
+
     def _best(self, logits: Float[np.ndarray, "words C"]) -> list[str]:
         return [self.labels[i] for i in logits.argmax(axis=-1)]
 
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the words, the most probable tag of each, and the characters of the text where each starts and ends.
 
+        With `data.units` "characters", the words are characters.
+
         For entity tags also the entities; the probability of one is the mean of the probabilities of its words' tags.
         """
         sentence = example.source.item
         text = self._codec.text(sentence)
-        starts, ends = map(list, zip(*sentences.offsets_of(sentence.words, text), strict=True))
-        logits = _word_logits(example, outputs)
+        words = [word.rstrip() if self._codec.has_characters else word for word in sentence.words]
+        starts, ends = map(list, zip(*sentences.offsets_of(words, text), strict=True))
+        logits = self._word_logits(example, outputs)
         predicted = self._best(logits)
-        record = {"words": list(sentence.words), "tags": predicted, "start": starts, "end": ends}
+        record = {"words": words, "tags": predicted, "start": starts, "end": ends}
         if self._is_plain or not tag_schemes.are_chunk_tags(self.labels):
             return record
         probabilities = softmax(logits).max(axis=-1)
@@ -296,7 +328,7 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         record = self.record(example, outputs)
         reference = list(self._tags(example))
-        losses = self._losses(_word_logits(example, outputs), reference)
+        losses = self._losses(self._word_logits(example, outputs), reference)
         sample = {**record, "kind": "tags", "reference": reference, "loss": float(np.mean(losses)) if losses else 0.0}
         if "entities" not in record:
             return sample
@@ -315,9 +347,3 @@ class Task(fine_tuning.FineTuningTask[Config]):
             fix = "predict with the run instead, --mode=predict --workdir=RUN"
             raise UserError("--mode=export", got=got, expected=expected, fix=fix)
         super().export(params, folder)
-
-
-def _word_logits(example: Example, outputs: Sequence[Output]) -> Float[np.ndarray, "words C"]:
-    """Returns the logits of each word, each from the row that owns it, in the order of the sentence."""
-    owned = zip(outputs, example.source.kept, strict=True)
-    return np.concatenate([output["logits"][positions] for output, positions in owned]).astype(np.float64)

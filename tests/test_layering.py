@@ -73,7 +73,7 @@ LAYERS = {
     "bertjax/korean.py": "errors progress",
     "bertjax/progress.py": "",
     "bertjax/settings.py": "",
-    "bertjax/words.py": "",
+    "bertjax/words.py": "korean",
     "bertjax/usage.py": "",
     "bertjax/__init__.py": "errors fitting loading",
 }

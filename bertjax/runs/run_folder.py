@@ -77,8 +77,12 @@ _ADDED_LATER = {
     "data.character_coverage": 0.0,
     "data.morphemes": "",
     "data.summary_as": "sentences",
+    "data.oracle.units": "words",
     "data.label_separator": ",",
     "rouge.references": "average",
+    "rouge.units": "words",
+    "data.units": "words",
+    "metric": "squad",
     "threshold": 0.5,
     "data.row_lengths": (),
 }

@@ -52,6 +52,11 @@ def spearman(predictions: Numbers, references: Numbers) -> float:
     return pearson(ranks(predictions), ranks(references))
 
 
+def f1_from_3(predictions: Numbers, references: Numbers) -> float:
+    """Returns the F1 of values of at least 3, paraphrases in KLUE-STS (Park et al. 2021); 0.0 if there are none."""
+    return _f1(predictions >= 3, references >= 3)
+
+
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = MappingProxyType(
     {
         "accuracy": accuracy,
@@ -60,6 +65,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = MappingProxyT
         "matthews_correlation": matthews_correlation,
         "pearson": pearson,
         "spearman": spearman,
+        "f1_from_3": f1_from_3,
     }
 )
 
@@ -76,7 +82,7 @@ def score(metrics: Sequence[str], predictions: Numbers, references: Numbers) -> 
 
     Args:
       metrics: names in `METRICS`.
-      predictions: classes, or numbers for `pearson` and `spearman`.
+      predictions: classes, or numbers for `pearson`, `spearman` and `f1_from_3`.
       references: the correct classes or numbers, in the same order.
     Raises:
       UserError: if a metric is unknown, if there are no rows, or if a value is not finite (of a diverged model).

@@ -26,9 +26,11 @@ from jaxtyping import Float64
 
 from bertjax.config import Constrained, one_of
 from bertjax.errors import UserError
+from bertjax.korean import analyzer_version
 from bertjax.scoring import bootstrap
 from bertjax.scoring.rouge_overlap import lcs_length, shared_ngrams, union_lcs_length
-from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, encode, truncate, vocabulary
+from bertjax.scoring.rouge_words import FLAVORS, Flavor, count_written, encode, flavor_of, truncate, vocabulary
+from bertjax.words import MORPHEMES, UNITS, WORDS
 
 # The sentences of each document's summary.
 Summaries = Sequence[Sequence[str]]
@@ -55,6 +57,8 @@ class RougeConfig(Constrained, prefix="rouge"):
         recall (`rouge1_recall` etc.) to F1.
       references: how several references of a document are combined: "average", "best" or "jackknife" (Lin 2004, section
         2.1); see docs/reference/metrics.md.
+      units: what "unicode" compares: "words"; "morphemes" of Korean words (extra `korean`); or "characters", letters
+        and digits without spaces.
 
     Raises:
       UserError: if the flavor is unknown, has no stemmer, or if the limit is invalid.
@@ -64,12 +68,16 @@ class RougeConfig(Constrained, prefix="rouge"):
     stem: bool = True
     words: int | str | None = None
     references: Annotated[str, one_of("average", "best", "jackknife")] = "average"
+    units: Annotated[str, one_of(*UNITS)] = WORDS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ok = not self.stem or FLAVORS[self.flavor].stem is not None
         fix = "set --config.rouge.stem=False"
         self.check(ok, "stem", f"False with rouge.flavor={self.flavor}", fix=fix)
+        ok = self.units == WORDS or self.flavor == "unicode"
+        fix = "set --config.rouge.flavor=unicode --config.rouge.stem=False"
+        self.check(ok, "units", f"{WORDS} with rouge.flavor={self.flavor}", fix=fix)
         ok = self.words in (None, _TO_REFERENCE) or _is_count(self.words)
         self.check(ok, "words", "at least 1, 'reference', or None", fix="use None to score all words")
 
@@ -84,8 +92,10 @@ def signature(config: RougeConfig, num_references: int = 1) -> str:
     'rouge-1.5.5|stem:yes|words:all'
     """
     words = "all" if config.words is None else config.words
+    units = "" if config.units == WORDS else f"|units:{config.units}"
+    units += f",{analyzer_version()}" if config.units == MORPHEMES else ""
     several = f"|references:{num_references},{config.references}" if num_references > 1 else ""
-    return f"{config.flavor}|stem:{'yes' if config.stem else 'no'}|words:{words}{several}"
+    return f"{config.flavor}|stem:{'yes' if config.stem else 'no'}|words:{words}{units}{several}"
 
 
 def rouge(
@@ -115,7 +125,7 @@ def score(candidates: Summaries, references: References, config: RougeConfig) ->
       UserError: if there are no documents, if the numbers of documents differ, or if a summary is not a list.
     """
     _check(candidates, references)
-    flavor = FLAVORS[config.flavor]
+    flavor = flavor_of(config.flavor, config.units)
     vocab = vocabulary(flavor, stemmed=config.stem)
     rows = []
     for candidate, document_references in zip(candidates, references, strict=True):

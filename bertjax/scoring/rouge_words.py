@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bertjax.scoring import rouge_stemmer
-from bertjax.words import porter_stem, without_punctuation
+from bertjax.words import WORDS, porter_stem, units_of
 
 _WORD = re.compile("[A-Za-z0-9]+")
 _WRITTEN = re.compile("[^ \t\n\r\f\v]+")  # a word with its punctuation, as counted by a limit of words
@@ -39,8 +39,14 @@ class Flavor(NamedTuple):
 FLAVORS = {
     "rouge-1.5.5": Flavor(_WORD.findall, rouge_stemmer.stem, lowercases_first=False, decimals=5, best_by_recall=True),
     "rouge-score": Flavor(_WORD.findall, porter_stem, lowercases_first=True, decimals=None),
-    "unicode": Flavor(partial(without_punctuation, joins=False), None, lowercases_first=True, decimals=None),
+    "unicode": Flavor(partial(units_of, units=WORDS, joins=False), None, lowercases_first=True, decimals=None),
 }
+
+
+def flavor_of(name: str, units: str) -> Flavor:
+    """Returns a flavor; that of "unicode" compares the `units` of `words.UNITS`."""
+    flavor = FLAVORS[name]
+    return flavor if units == WORDS else flavor._replace(words=partial(units_of, units=units, joins=False))
 
 
 def vocabulary(flavor: Flavor, *, stemmed: bool) -> Vocabulary:

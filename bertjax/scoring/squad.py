@@ -1,5 +1,7 @@
 """The official evaluation of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016; 2018), in percent as in its scripts.
 
+That of KorQuAD 1.0 (Lim et al., 2019) has another normalization, and its F1 counts characters instead of words.
+
 The two scripts differ if both prediction and reference are empty after normalization: F1 is 0 in `evaluate-v1.1.py`
 (although the exact match is 1), and 1 in `evaluate-v2.0.py`.
 """
@@ -8,8 +10,9 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from bertjax.errors import UserError
 
@@ -17,6 +20,7 @@ References = Mapping[str, Sequence[str]]
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize(answer: str) -> str:
@@ -24,7 +28,29 @@ def normalize(answer: str) -> str:
     return " ".join(_ARTICLE.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def score_v1(predictions: Mapping[str, str], references: References) -> dict[str, float]:
+def normalize_korquad(answer: str) -> str:
+    """Returns the answer in lowercase, with spaces for brackets and quotes, without other ASCII punctuation."""
+    return " ".join(answer.lower().translate(_KORQUAD_SPACES).translate(_NO_PUNCTUATION).split())
+
+
+def _characters(answer: str) -> str:
+    return answer.replace(" ", "")
+
+
+class Metric(NamedTuple):
+    """The differences between evaluation scripts."""
+
+    normalize: Callable[[str], str]
+    units: Callable[[str], Sequence[str]]  # of a normalized answer, whose overlap F1 counts
+
+
+METRICS: Mapping[str, Metric] = {
+    "squad": Metric(normalize, str.split),
+    "korquad": Metric(normalize_korquad, _characters),
+}
+
+
+def score_v1(predictions: Mapping[str, str], references: References, metric: str = "squad") -> dict[str, float]:
     """Returns `exact_match` and `f1` in percent, as in `evaluate-v1.1.py`.
 
     The score of a question is the maximum over its reference answers. A question without prediction counts as wrong.
@@ -33,6 +59,7 @@ def score_v1(predictions: Mapping[str, str], references: References) -> dict[str
     Args:
       predictions: the answer to each question, by question id.
       references: the reference answers of each question, at least one, by question id.
+      metric: a name in `METRICS`.
     Raises:
       UserError: if there are no questions, or if a question has no reference answer.
     """
@@ -45,8 +72,8 @@ def score_v1(predictions: Mapping[str, str], references: References) -> dict[str
             fix = "score the file as SQuAD 2.0, or remove the question"
             raise UserError(f"question {question}", got="no reference answer", expected=expected, fix=fix)
         is_answered = question in predictions
-        exact.append(_best_exact(predictions[question], answers) if is_answered else 0.0)
-        f1.append(_best_f1(predictions[question], answers, both_empty=0.0) if is_answered else 0.0)
+        exact.append(_best_exact(predictions[question], answers, metric) if is_answered else 0.0)
+        f1.append(_best_f1(predictions[question], answers, metric, both_empty=0.0) if is_answered else 0.0)
     return {"exact_match": _percent(exact), "f1": _percent(f1)}
 
 
@@ -56,6 +83,7 @@ def score_v2(
     null_scores: Mapping[str, float] | None,
     *,
     null_threshold: float = 1.0,
+    metric: str = "squad",
 ) -> dict[str, float]:
     """Returns the metrics of `evaluate-v2.0.py` under its names, in percent except for `*total` and `*_thresh`.
 
@@ -72,6 +100,7 @@ def score_v2(
       null_threshold: in `exact`, `f1` and their parts, questions with a null score above this count as predicted to
         have no answer. The default is the script's. It has no effect if null scores are probabilities, or if such
         predictions are already "". `math.inf` leaves the predictions unchanged.
+      metric: a name in `METRICS`.
     Raises:
       UserError: if there are no questions; if a question has no prediction or no null score, at which the script fails;
         or if a null score is NaN.
@@ -85,9 +114,9 @@ def score_v2(
     raw: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
     for question, answers in references.items():
         # As in the script, an answer such as "the" counts as no answer, while its question counts as answerable.
-        answers = [answer for answer in answers if normalize(answer)] or [""]
-        raw["exact"][question] = _best_exact(predictions[question], answers)
-        raw["f1"][question] = _best_f1(predictions[question], answers, both_empty=1.0)
+        answers = [answer for answer in answers if METRICS[metric].normalize(answer)] or [""]
+        raw["exact"][question] = _best_exact(predictions[question], answers, metric)
+        raw["f1"][question] = _best_f1(predictions[question], answers, metric, both_empty=1.0)
     final = raw
     if null_scores is not None:
         final = {name: _with_nulls(scores, null_scores, null_threshold, has_answer) for name, scores in raw.items()}
@@ -101,22 +130,24 @@ def score_v2(
     return metrics
 
 
-def f1(prediction: str, answers: Sequence[str]) -> float:
+def f1(prediction: str, answers: Sequence[str], metric: str = "squad") -> float:
     """Returns the F1 of an answer, from 0 to 1; without reference answers, 1 if it is empty."""
-    return _best_f1(prediction, answers or [""], both_empty=1.0)
+    return _best_f1(prediction, answers or [""], metric, both_empty=1.0)
 
 
-def _best_exact(prediction: str, answers: Sequence[str]) -> float:
+def _best_exact(prediction: str, answers: Sequence[str], metric: str) -> float:
+    normalize, _ = METRICS[metric]
     return float(normalize(prediction) in map(normalize, answers))
 
 
-def _best_f1(prediction: str, answers: Sequence[str], *, both_empty: float) -> float:
-    words = normalize(prediction).split()
-    return max(_f1(words, normalize(answer).split(), both_empty) for answer in answers)
+def _best_f1(prediction: str, answers: Sequence[str], metric: str, *, both_empty: float) -> float:
+    normalize, units = METRICS[metric]
+    predicted = units(normalize(prediction))
+    return max(_f1(predicted, units(normalize(answer)), both_empty) for answer in answers)
 
 
-def _f1(predicted: list[str], reference: list[str], both_empty: float) -> float:
-    """Returns the F1 of two bags of words."""
+def _f1(predicted: Sequence[str], reference: Sequence[str], both_empty: float) -> float:
+    """Returns the F1 of two bags of words or characters."""
     if not predicted and not reference:
         return both_empty
     same = (Counter(predicted) & Counter(reference)).total()

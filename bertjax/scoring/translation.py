@@ -115,10 +115,11 @@ def tokenizer_warning(names: Sequence[str], references: Iterable[str]) -> str:
     japanese = _LANGUAGES["HIRAGANA"]  # also has Chinese characters
     pairs = [pair for pair, _ in languages.most_common() if pair]
     language, metric = japanese if japanese in pairs else pairs[0]
+    package = f" (pip install '{_OPTIONAL[metric]}')" if metric in _OPTIONAL else ""
     return (
         f"{' and '.join(metrics)}: the tokenizer 13a separates words at spaces, but {count / len(letters):.0%} of the "
-        f"letters of the references are {language}, so scores are near 0 or too low; for {language}, set {metric} or "
-        "bleu_char in --config.metrics and --config.checkpoint.best_metric"
+        f"letters of the references are {language}, so scores are near 0 or too low; for {language}, set {metric}"
+        f"{package} or bleu_char in --config.metrics and --config.checkpoint.best_metric"
     )
 
 

@@ -24,6 +24,7 @@ from bertjax.scoring import glue
 from bertjax.scoring.probabilities import sigmoid, softmax
 
 _CORRELATIONS = ("pearson", "spearman")
+_OF_NUMBERS = (*_CORRELATIONS, "f1_from_3")
 Logits = Float[np.ndarray, "n C"]
 
 
@@ -40,7 +41,7 @@ class Objective(abc.ABC):
 
     problem: str = "classification"
     min_classes: int = 2
-    metrics: tuple[str, ...] = tuple(name for name in glue.METRICS if name not in _CORRELATIONS)
+    metrics: tuple[str, ...] = tuple(name for name in glue.METRICS if name not in _OF_NUMBERS)
     default_metrics: tuple[str, ...] = ("accuracy",)
     dtype: Any = np.int32
 
@@ -174,7 +175,7 @@ class Regression(Objective):
 
     problem = "regression"
     min_classes = 0
-    metrics = _CORRELATIONS
+    metrics = _OF_NUMBERS
     default_metrics = _CORRELATIONS
     dtype = np.float32
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from flax import linen as nn
 
+from bertjax import korean, words
 from bertjax.config import Composed, Flat, always, one_of, part
 from bertjax.contract import Example, Params
 from bertjax.data.codecs.summarization import article_text
@@ -116,6 +117,8 @@ class SummarizationData(PreparedData[C, Article]):
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         super().__init__(config, folder, published)
+        if config.rouge.units == words.MORPHEMES:
+            korean.analyzer_version()  # raises before long work
         data = config.data
         self._text = ArticleText(folder, data.articles, data.vocabulary, data.words, self.more)
 

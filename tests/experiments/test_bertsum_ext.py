@@ -446,6 +446,7 @@ def test_articles_in_another_language(tmp_path, caplog):
     ):
         ready(tmp_path / "ascii", **values).data.train  # noqa: B018
     values |= {"data.oracle.letters": "unicode", "rouge.flavor": "unicode", "rouge.stem": False}
+    values |= {"data.oracle.units": "characters", "rouge.units": "characters"}
     data = ready(tmp_path / "unicode", **values).data
     assert data.train.steps_per_epoch
     article = next(data.validation_examples()).source.kept.article

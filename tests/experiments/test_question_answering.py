@@ -195,6 +195,17 @@ def test_answers_outside_all_windows_and_windows_without_overlap_are_counted(tmp
     assert f"{split} of {len(counts)} contexts have windows that do not overlap" in caplog.text
 
 
+def test_the_metric_of_korean_answers(tmp_path, caplog):
+    qas = [{"id": "x", "question": "?", "answers": [{"text": "세종대왕", "answer_start": 0}]}]
+    (tmp_path / "ko.json").write_text(json.dumps(squad({"context": "세종대왕은 왕", "qas": qas})))
+    values = {"data.valid_source": str(tmp_path / "ko.json")}
+    f1 = [
+        ready(tmp_path, variant, **values).data.baselines()["valid/whole_text_f1"] for variant in ("squad", "korquad")
+    ]
+    assert f1 == pytest.approx([0, 100 * 2 * 4 / 10])  # 4 common characters of 6 and 4
+    assert caplog.text.count("F1 counts words, but most answers are Korean") == 1
+
+
 def test_questions_without_answers_are_reported_after_a_run_that_accepts_them(tmp_path):
     ready(tmp_path, "squad2", 0.6)
     with pytest.raises(UserError, match="a question without an answer"):

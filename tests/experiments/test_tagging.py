@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from bertjax.data.codecs.tagging import tagged_words
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
+from bertjax.data.codecs.tagging.tagged_rows import sentence_rows
 from bertjax.data.codecs.tagging.tagged_words import read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.errors import UserError
@@ -219,6 +220,26 @@ def test_every_word_is_scored_once(tmp_path):
     assert none["f1"] == 0
 
 
+def test_characters_are_scored_and_predicted(tmp_path):
+    """One token for "tree" gives tags to its four characters, of which the first begins the entity."""
+    lines = [[*zip("old tree", ["O"] * 4 + ["B-LOC"] + ["I-LOC"] * 3, strict=True)], [("a", "O"), ("s", "O")]]
+    text = "\n".join("".join(f"{character}\t{tag}\n" for character, tag in rows) for rows in lines * 4)
+    (tmp_path / "a.tsv").write_text(text)
+    values = {"data.source": str(tmp_path / "a.tsv"), "data.valid_source": str(tmp_path / "a.tsv")}
+    task, data, *_ = ready(tmp_path, **values, **{"data.units": "characters"})
+    right = score(task, data, lambda tag: tag.replace("I-", "B-"))
+    assert set(task.score_names()) | {"f1_LOC"} == set(right)
+    assert all(right[name] == 1 for name in right if name != "loss") and right["loss"] < 1e-6
+    example = next(task.examples(iter(["the old  tree"])))
+    (positions,) = example.source.kept
+    logits = np.zeros((16, 3), np.float32)
+    logits[positions[-1], task.labels.index("B-LOC")] = 20
+    record = task.record(example, [{"logits": logits}])
+    assert (record["words"], record["start"][6:]) == (list("theoldtree"), [9, 10, 11, 12])
+    assert record["tags"][6:] == ["B-LOC", *["I-LOC"] * 3]
+    assert [(entity["text"], entity["start"], entity["end"]) for entity in record["entities"]] == [("tree", 9, 13)]
+
+
 def field(data, name):
     """Returns the values of each training row."""
     values, lengths = data.fields()[name]
@@ -245,7 +266,7 @@ def test_prepared_rows_contain_all_sentences(tmp_path, labels):
         before = ["O", *of_words]
         bio = [f"B{tag[1:]}" if tag not in ("O", before[i]) else tag for i, tag in enumerate(of_words)]
         left = iter(bio)
-        for row in tagged_words.sentence_rows(words, data.vocabulary, 16)[0]:
+        for row in sentence_rows(words, data.vocabulary, 16)[0]:
             ids.append(row["input_ids"].tolist())
             owned = set(row["unit_starts"].tolist())
             tags.append([order.index(next(left)) if place in owned else 0 for place in range(len(ids[-1]))])

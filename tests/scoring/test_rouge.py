@@ -1,4 +1,5 @@
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,28 @@ def test_unicode_splits_words_of_all_scripts():
     assert f1(["Ёлка и ЁЖ"], ["ёлка, ёж"], unicode)["rouge1"] == pytest.approx(80)
     with pytest.raises(UserError, match=r"rouge\.stem: got True; expected False with rouge\.flavor=unicode"):
         RougeConfig("unicode", True, None)
+
+
+@pytest.mark.parametrize(
+    ("units", "rouge1", "rouge2", "signed"),
+    [
+        ("words", 0, 0, "unicode|stem:no|words:all"),
+        # 수도 이 다, 수도 는: one common morpheme of 3 and 2.
+        ("morphemes", 100 * 2 / 5, 0, "unicode|stem:no|words:all|units:morphemes,kiwipiepy "),
+        # Two common letters of 4 and 3; one common pair of 3 and 2.
+        ("characters", 100 * 4 / 7, 100 * 2 / 5, "unicode|stem:no|words:all|units:characters"),
+    ],
+)
+def test_units_of_korean(units, rouge1, rouge2, signed):
+    if units == "morphemes":
+        pytest.importorskip("kiwipiepy")
+    config = RougeConfig("unicode", False, None, units=units)
+    values = f1(["수도이다."], [unicodedata.normalize("NFD", "수도는")], config)
+    assert (values["rouge1"], values["rouge2"]) == (pytest.approx(rouge1), pytest.approx(rouge2))
+    assert signature(config).rstrip("0123456789.") == signed
+    if units != "words":
+        with pytest.raises(UserError, match=r"rouge\.units: .*expected words with rouge\.flavor=rouge-1\.5\.5"):
+            RougeConfig(units=units)
 
 
 def test_golden_of_googles_package(golden):

@@ -49,6 +49,25 @@ def test_golden_of_version_1(golden):
         assert score_v1(some, references) == same(case["v1_without_first"])
 
 
+@pytest.mark.parametrize(
+    ("prediction", "reference", "exact", "f1"),
+    [
+        ("세종대왕은", "세종대왕", 0, 100 * 2 * 4 / 9),  # 4 common characters of 5 and 4
+        ("《훈민 정음》", "훈민 정음", 100, 100),
+        ("훈민정음", "훈민 정음", 0, 100),  # spaces count in the exact match alone
+        ("the A-b", "The Ab.", 100, 100),  # no articles are removed
+        ("한글", "1446년", 0, 0),
+        ("()", "〈〉", 100, 0),
+    ],
+)
+def test_korquad(prediction, reference, exact, f1):
+    """Values of evaluate-v1.0.py."""
+    scores = score_v1({"q": prediction}, {"q": [reference]}, "korquad")
+    assert scores == pytest.approx({"exact_match": exact, "f1": f1})
+    scores = score_v2({"q": prediction}, {"q": [reference]}, None, metric="korquad")
+    assert (scores["exact"], scores["f1"]) == pytest.approx((exact, f1 or exact))
+
+
 def test_golden_of_version_2(golden):
     assert len(golden["cases"]) == 24
     for case in golden["cases"]:

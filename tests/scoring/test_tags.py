@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,16 @@ def test_types_that_are_missing_on_one_side_score_0():
     assert tags.score([["O"]], [["B-X"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "f1_X": 0.0}
 
 
-@pytest.mark.parametrize("score", [tags.score, tags.token_accuracy])
+def test_characters_as_in_klue():
+    """Values of seqeval 1.2.2 (average="macro", mode="strict", scheme=IOB2) and scikit-learn (zero_division=True)."""
+    labels = ["B-PS", "I-PS", "B-LC", "I-LC", "B-TI", "I-TI", "O"]
+    references = ["B-PS I-PS O B-LC O O B-PS", "B-LC I-LC I-LC O O"]
+    predictions = ["B-PS I-PS O I-LC O B-TI B-PS", "B-LC I-LC O O I-PS"]
+    scores = tags.score_characters(*([row.split() for row in rows] for rows in (predictions, references)), labels)
+    assert scores == pytest.approx({"entity_macro_f1": 1 / 3, "character_macro_f1": 0.6428571428571429}, abs=1e-12)
+
+
+@pytest.mark.parametrize("score", [tags.score, tags.token_accuracy, partial(tags.score_characters, labels=["O"])])
 @pytest.mark.parametrize(
     ("predictions", "references", "message"),
     [

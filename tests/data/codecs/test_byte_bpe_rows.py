@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.codecs.questions.spans import best_answers, windows
-from bertjax.data.codecs.tagging.tagged_words import sentence_rows
+from bertjax.data.codecs.tagging.tagged_rows import sentence_rows
 from tests.data.codecs import test_spans as spans
 from tests.data.text import byte_bpe
 

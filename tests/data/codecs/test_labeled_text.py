@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bertjax.configs import glue
+from bertjax.configs import classification, glue
 from bertjax.data import splits
 from bertjax.data.codecs.labeled_text import (
     LabeledText,
@@ -269,6 +269,50 @@ def test_glue_in_the_published_files(task):
     row = read(**glue.tsv(task))[-1]
     assert (row.second is None) == (task in ("cola", "sst2"))
     assert row.label == {"cola": "1", "mrpc": "0"}.get(task, str(number - 1))
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "expected"),
+    [
+        # An empty review, and quotes that are not closed.
+        (
+            "nsmc",
+            "ratings_train.txt",
+            'id\tdocument\tlabel\n1\t"재밌네\t1\n2\t\t0\n3\t지루하다.."\t0\n',
+            [('"재밌네', None, "1"), ('지루하다.."', None, "0")],
+        ),
+        (
+            "klue_nli",
+            "klue-nli-v1.1_dev.json",
+            '[\n {\n  "guid": "klue-nli-v1_dev_00000",\n  "premise": "하나",\n  "hypothesis": "둘",\n'
+            '  "gold_label": "neutral",\n  "author": "neutral",\n  "label2": "entailment"\n }\n]\n',
+            [("하나", "둘", "neutral")],
+        ),
+        (
+            "klue_sts",
+            "klue-sts-v1.1_dev.json",
+            '[\n {\n  "sentence1": "하나",\n  "sentence2": "둘",\n  "labels": {\n'
+            '   "label": 4.9,\n   "real-label": 4.857142857142857,\n   "binary-label": 1\n  }\n }\n]\n',
+            [("하나", "둘", 4.857142857142857)],
+        ),
+        (
+            "korsts",
+            "sts-train.tsv",
+            "genre\tfilename\tyear\tid\tscore\tsentence1\tsentence2\n"
+            'main-forum\tdeft-forum\t2014\t0000\t3\t"하나\t둘 "셋"\n',
+            [('"하나', '둘 "셋"', 3.0)],
+        ),
+    ],
+)
+def test_korean_tasks_in_the_published_files(task, name, content, expected):
+    write(name, content)
+    settings = classification.get_config(task)
+    is_numeric = settings.objective == "regression"
+    data = settings.data.to_dict()
+    keys = ("header", "separator", "text_columns", "label_column", "on_bad_row")
+    rows = read(is_numeric, source=name, **{key: data[key] for key in keys})
+    assert [row[:3] for row in rows] == expected
+    assert is_numeric == task.endswith("sts")
 
 
 def test_a_codec_that_extends_another_needs_a_kind_of_its_own():

@@ -84,7 +84,25 @@ def test_counts_of_training_rows_are_those_of_questions():
     codec = QuestionCodec(QuestionsConfig(), config(seq_len=10, doc_stride=3, max_query_length=2), TOKENIZER)
     long = "a b c d e f g h i"
     _, counts, *_ = codec.training([ask(long, long, "who ? ?"), ask(long, "e f"), ask("a b", "b", "?")])
-    assert counts == {"windows": 7, "answers_in_no_window": 1, "contexts_without_overlap": 0, "truncated": 1}
+    others = {"answers_inside_tokens": 0, "contexts_without_overlap": 0, "truncated": 1}
+    assert counts == {"windows": 7, "answers_in_no_window": 1, **others}
+
+
+@pytest.mark.parametrize(
+    ("answer", "span", "count"),
+    [
+        ("세종", "세종", 0),
+        ("종대왕", "세종대왕은", 1),
+        ("대왕", "대왕은", 1),
+        ("대왕은 ", "대왕은", 0),
+    ],
+)
+def test_an_answer_inside_a_token_has_the_shortest_span_around_it(answer, span, count):
+    tokenizer = WordPiece([*SPECIALS, "세종", "##대왕은", "왕"], lowercase=False)
+    codec = QuestionCodec(QuestionsConfig(), config(), tokenizer)
+    question = ask("세종대왕은 왕", answer, "왕")
+    assert recovered(question, tokenizer) == span
+    assert codec.training([question]).counts["answers_inside_tokens"] == count
 
 
 def test_a_stride_longer_than_a_window_leaves_no_gap():

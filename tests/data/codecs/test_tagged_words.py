@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from bertjax.data.codecs.tagging import sentences
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
-from bertjax.data.codecs.tagging.tagged_words import SentencesConfig, TaggedCodec, Tags, read_sentences, sentence_rows
+from bertjax.data.codecs.tagging.tagged_rows import sentence_rows
+from bertjax.data.codecs.tagging.tagged_words import SentencesConfig, TaggedCodec, Tags, read_sentences
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.rows.stored import Ragged
 from bertjax.data.text.wordpiece import SPECIALS, WordPiece

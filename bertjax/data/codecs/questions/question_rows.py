@@ -12,7 +12,15 @@ import numpy as np
 from bertjax.data.codecs.codec import Encoded, Input, Limits, Survey, TrainingCodec, TrainingRows, of_seq_len
 from bertjax.data.codecs.questions import questions
 from bertjax.data.codecs.questions.questions import Answer, Question, QuestionsConfig
-from bertjax.data.codecs.questions.spans import WITHOUT_OVERLAP, SpanConfig, Window, leaves_no_overlap, target, windows
+from bertjax.data.codecs.questions.spans import (
+    WITHOUT_OVERLAP,
+    SpanConfig,
+    Window,
+    is_exact,
+    leaves_no_overlap,
+    target,
+    windows,
+)
 from bertjax.data.readers.lines import BadRows
 from bertjax.data.readers.tables import key_of
 from bertjax.data.rows.text_rows import text_fields
@@ -95,8 +103,9 @@ class QuestionCodec(TrainingCodec[Question]):
 
         The label is the first answer, or [CLS] in a window without it, as in `run_squad.py`. The counts are
         "windows"; "answers_in_no_window", the number of questions with an answer whose windows are all labeled [CLS];
-        "contexts_without_overlap", that of questions whose windows share no pieces; and "truncated", that of truncated
-        questions.
+        "answers_inside_tokens", that of questions whose answer begins or ends inside a token, so that no prediction is
+        exactly the answer; "contexts_without_overlap", that of questions whose windows share no pieces; and
+        "truncated", that of truncated questions.
         """
         encoded = self.encode(examples)
         answers = [example.answers[0] if example.answers else None for example in examples]
@@ -109,15 +118,25 @@ class QuestionCodec(TrainingCodec[Question]):
         counts = {
             "windows": len(starts),
             "answers_in_no_window": sum(answer is not None and not positions.any() for answer, positions in pairs),
+            "answers_inside_tokens": sum(
+                answer is not None and not is_exact(answer, example, parts[0].document)
+                for answer, example, parts in zip(answers, examples, encoded.kept, strict=True)
+            ),
             "contexts_without_overlap": sum(map(leaves_no_overlap, encoded.kept)),
             "truncated": sum(parts[0].is_cut for parts in encoded.kept),
         }
         return TrainingRows({**encoded.fields, "start_positions": starts, "end_positions": ends}, counts)
 
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-        """Warns of windows without overlap."""
+        """Warns of windows without overlap. Logs the share of answers that cannot be predicted exactly."""
         if count := report["contexts_without_overlap"]:
             _log.warning(WITHOUT_OVERLAP, count, report["rows"][TRAIN])
+        if count := report.get("answers_inside_tokens"):  # which reports of earlier versions lack
+            _log.info(
+                "%.1f %% of the training questions have an answer that begins or ends inside a token: predictions have "
+                "whole tokens, so that they cannot match it exactly",
+                100 * count / report["rows"][TRAIN],
+            )
 
     def restored(self, values: Any) -> Question:
         question = Question(*values)

@@ -156,14 +156,31 @@ def target(window: Window, answer: Answer | None) -> tuple[int, int]:
     if answer is None:
         return 0, 0
     assert answer.start is not None, "an answer for training has a position"
-    document = window.document
     part = window.part
-    # The first piece that ends after the start of the answer, and the last that starts before its end.
-    first = int(np.searchsorted(document.ends, answer.start, side="right"))
-    last = int(np.searchsorted(document.starts, answer.start + len(answer.text), side="left")) - 1
+    first, last = _pieces_of(answer.text, answer.start, window.document)
     if not part.start <= first <= last < part.stop:
         return 0, 0
     return first - part.start + window.first, last - part.start + window.first
+
+
+def is_exact(answer: Answer, question: Question, document: Pieces) -> bool:
+    """Returns whether a span of pieces is exactly an answer: whether no piece crosses its start or its end.
+
+    Args:
+      answer: an answer with a position.
+      question: the question.
+      document: the pieces of its context.
+    """
+    assert answer.start is not None, "an answer for training has a position"
+    first, last = _pieces_of(answer.text, answer.start, document)
+    span = slice(document.starts[first], document.ends[last]) if first <= last else slice(0)
+    return question.context[span] == answer.text.strip()
+
+
+def _pieces_of(text: str, start: int, document: Pieces) -> tuple[int, int]:
+    """Returns the first piece that ends after the start of a text, and the last that starts before its end."""
+    first = int(np.searchsorted(document.ends, start, side="right"))
+    return first, int(np.searchsorted(document.starts, start + len(text), side="left")) - 1
 
 
 def null_score(start_logits: Sequence[_Logits], end_logits: Sequence[_Logits]) -> float:

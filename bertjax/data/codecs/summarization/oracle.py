@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 from bertjax.config import Constrained, Count, Size, at_least, each, one_of
-from bertjax.words import composed, ngram_counts, porter_stem, without_punctuation
+from bertjax.words import UNITS, WORDS, composed, ngram_counts, porter_stem, units_of
 
 _Words = Sequence[bytes]
 _Score = Callable[[tuple[int, ...]], float]
@@ -46,6 +46,7 @@ class OracleConfig(Constrained, prefix="data.oracle"):
       first_sentences: the number of sentences considered, from the first; 0 for all (100; BertSum: 0).
       letters: the characters of words: "ascii" letters and digits (PreSumm, ROUGE), which removes all text of many
         languages, or "unicode" for all scripts.
+      units: what "unicode" compares, as `rouge.units`.
 
     Raises:
       UserError: if a value is out of range.
@@ -59,6 +60,7 @@ class OracleConfig(Constrained, prefix="data.oracle"):
     num_sentences: Size = 3
     first_sentences: Count = 0
     letters: Annotated[str, one_of("ascii", "unicode")] = "ascii"
+    units: Annotated[str, one_of(*UNITS)] = WORDS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,6 +70,7 @@ class OracleConfig(Constrained, prefix="data.oracle"):
             ("ngrams", self.counts == "counts" or self.ngrams == (1, 2), "(1, 2) with data.oracle.counts=sets"),
             ("stem", self.counts == "counts" or not self.stem, "False with data.oracle.counts=sets"),
             ("stem", self.letters == "ascii" or not self.stem, "False with data.oracle.letters=unicode"),
+            ("units", self.letters == "unicode" or self.units == WORDS, f"{WORDS} with data.oracle.letters=ascii"),
             ("counts", compares or self.counts == "sets", "sets with data.oracle.method=verbatim"),
             ("lowercase", compares or not self.lowercase, "False with data.oracle.method=verbatim"),
         )
@@ -247,7 +250,7 @@ def _clean_words(
     if config.lowercase:
         texts = [text.lower() for text in texts]
     if config.letters == "unicode":
-        *words, reference = [[word.encode() for word in without_punctuation(text, joins=True)] for text in texts]
+        *words, reference = [[unit.encode() for unit in units_of(text, config.units, joins=True)] for text in texts]
         return words, reference
     # Non-ASCII white space also separates words, but encoding would drop it. Line ends mark sentence ends below.
     texts = [text if text.isascii() and "\n" not in text else " ".join(text.split()) for text in texts]
@@ -258,7 +261,7 @@ def _clean_words(
 
 def _rouge_words(text: str, config: OracleConfig) -> list[str]:
     if config.letters == "unicode":
-        return without_punctuation(text.lower(), joins=False)
+        return units_of(text.lower(), config.units, joins=False)
     words: list[str] = _ROUGE_WORD.findall(text.lower())
     return [porter_stem(word) for word in words] if config.stem else words
 

@@ -25,6 +25,7 @@ from bertjax.data.rows.windows import Part
 from bertjax.data.splits import TRAIN
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
+from bertjax.korean import analyzer_version
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +75,12 @@ class ArticleCodec(TrainingCodec[Article]):
     def key(self) -> Any:
         """Returns the description. Raises UserError for missing sources."""
         configs = [dataclasses.asdict(config) for config in (self.labels, self.rows)]
+        if self.labels.oracle.units == words.WORDS:
+            del configs[0]["oracle"]["units"]  # rows that are older than the key stay valid
         splitter = metadata.version("nltk")  # NLTK splits sentences and stems words
-        return [article_text.fingerprints(self.articles), configs, self.tokenizer.key, self.inputs, splitter]
+        analyzer = [analyzer_version()] if self.labels.oracle.units == words.MORPHEMES else []
+        fingerprints = article_text.fingerprints(self.articles)
+        return [fingerprints, configs, self.tokenizer.key, self.inputs, splitter, *analyzer]
 
     def splits(self) -> Iterator[tuple[str, Article]]:
         """Yields the articles. Training articles are last, so that errors in the few others are found early."""

@@ -11,7 +11,7 @@ from bertjax.config import Constrained, always
 from bertjax.data.codecs.tagging.sentences import Sentence, check_length
 from bertjax.data.readers.lines import MAX_LINE_BYTES, BadRows, Line, RowError, decode, read_lines
 from bertjax.errors import UserError
-from bertjax.words import composed
+from bertjax.words import CHARACTERS, WORDS, composed
 
 _EXPECTED = "a blank line after each sentence"
 _DOCUMENT_START = b"-DOCSTART-"
@@ -20,6 +20,8 @@ _COMMENT = b"# "  # comments may contain tabs
 _CONLLU_NAMES = (".conllu", ".conllu.gz")
 # Rows of CoNLL-U that are not words: a comment, a token of several words (8-9), an omitted word (8.1).
 _NO_WORD = re.compile(rb"#|\d+[-.]\d+\s")
+# Comments of KLUE-NER, such as "##klue-ner-v1_dev_00000-wikitree" and the sentence. A character has no such row.
+_KLUE_COMMENT = re.compile(rb"##")
 _CONLLU_ROW = re.compile(rf"\d+([-.]\d+)?(\t[^\t]*){{{_CONLLU_COLUMNS - 1}}}")
 
 
@@ -39,24 +41,27 @@ class ColumnsConfig(Constrained, prefix="data"):
 class _Format(NamedTuple):
     tabs: bool  # whether single tabs separate columns; otherwise runs of blanks
     conllu: bool
+    characters: bool = False
 
 
-def read(path: Path, columns: ColumnsConfig, bad_rows: BadRows) -> Iterator[Sentence]:
+def read(path: Path, columns: ColumnsConfig, bad_rows: BadRows, units: str = WORDS) -> Iterator[Sentence]:
     """Yields the sentences of a file with one word and its tag per line, and a blank line after each sentence.
 
     Single tabs separate columns if the file has any tab; otherwise runs of blanks do. Lines with -DOCSTART- are
     skipped. A file named .conllu(.gz), or with rows of ten columns, is CoNLL-U: lines that begin with "#" are comments,
-    and rows with an id such as 8-9 or 8.1 are skipped.
+    and rows with an id such as 8-9 or 8.1 are skipped. With a character per line, lines that begin with "##" are
+    comments, and the word of a row may be a space.
 
     Args:
       path: the file.
       columns: the columns of words and tags.
+      units: whether lines have "words" or "characters".
       bad_rows: how to treat sentences with a bad row: too few columns, an empty word or tag, or a line that is too
         long or not UTF-8.
     Raises:
       UserError: if a row is bad, a sentence is too long, or the word column has ids.
     """
-    layout = _format(path)
+    layout = _format(path)._replace(characters=units == CHARACTERS)
     parse = partial(_sentence, columns=columns, layout=layout)
     for number, sentence in enumerate(bad_rows.sift(map(parse, _groups(path, layout)))):
         if not number:  # the first sentence shows whether the word column has words
@@ -67,12 +72,13 @@ def read(path: Path, columns: ColumnsConfig, bad_rows: BadRows) -> Iterator[Sent
 def _groups(path: Path, layout: _Format) -> Iterator[list[Line]]:
     """Yields the rows of each sentence."""
     group: list[Line] = []
+    no_word = _NO_WORD if layout.conllu else _KLUE_COMMENT if layout.characters else None
     for line in read_lines(path, MAX_LINE_BYTES):
         if line.is_blank or line.content.startswith(_DOCUMENT_START):
             if group:
                 yield group
             group = []
-        elif not (layout.conllu and _NO_WORD.match(line.content)):
+        elif not (no_word and no_word.match(line.content)):
             group.append(line)
             check_length(len(group), group[0].where, _EXPECTED, "separate the sentences by blank lines")
     if group:
@@ -93,9 +99,13 @@ def _format(path: Path) -> _Format:
 
 
 def _word_and_tag(line: Line, columns: ColumnsConfig, layout: _Format) -> tuple[str, str]:
-    """Returns the word and the tag of a row. Strips blanks around them, but no other spaces (U+00A0, U+3000)."""
+    """Returns the word and the tag of a row. Strips blanks around words, but no other spaces (U+00A0, U+3000)."""
     text = decode(line)
-    cells = [cell.strip(" ") for cell in text.split("\t")] if layout.tabs else re.split(" +", text.strip(" "))
+    cells = (
+        [cell.strip("" if layout.characters else " ") for cell in text.split("\t")]
+        if layout.tabs
+        else re.split(" +", text.strip(" "))
+    )
     count = len(cells)
     indices = (columns.word_column, columns.tag_column)
     settings = "word_column {} and tag_column {}".format(*indices)

@@ -93,6 +93,11 @@ def to_bio(tags: Sequence[str]) -> list[str]:
     return converted
 
 
+def continued(tag: str) -> str:
+    """Returns the tag in BIO of the next character of the same token: I of the same type after B, else the same tag."""
+    return f"I{tag[1:]}" if tag.startswith("B-") else tag
+
+
 def spans(tags: Sequence[str]) -> list[Span]:
     """Returns the entities of a sentence in order: type, first token, last token.
 

@@ -6,15 +6,15 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from bertjax.config import Constrained
-from bertjax.data.codecs.tagging.sentences import Sentence, check_length, offsets_of, words_of
+from bertjax.config import Constrained, one_of
+from bertjax.data.codecs.tagging.sentences import UNITS, Sentence, check_length, offsets_of, words_of
 from bertjax.data.readers import columnar, tables
 from bertjax.data.readers.kinds import TABLES, find_files, suffix_of
 from bertjax.data.readers.lines import BadRows, RowError, check_text
 from bertjax.data.readers.tables import Row, value_of
-from bertjax.words import composed
+from bertjax.words import WORDS, composed
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ class TableFields(Constrained, prefix="data"):
         sentence_id or sentence_idx.
       split_punctuation: whether punctuation marks are separate words in texts to predict on, and in texts with tagged
         spans. Otherwise words are separated by spaces only.
+      units: what has tags: "words", or "characters" as in KLUE-NER. A token of the running text learns the tag of its
+        first character and predicts those of all. Spaces have no tags.
       header: whether the first row of a TSV or CSV table has the names of the columns; if not, they are "0", "1", ...
       separator: the separator of the fields of a line; "" to infer it from the file name.
     """
@@ -48,6 +50,7 @@ class TableFields(Constrained, prefix="data"):
     tags_field: str = ""
     sentence_field: str = ""
     split_punctuation: bool = True
+    units: Annotated[str, one_of(*UNITS)] = WORDS
     header: bool = True
     separator: str = ""
 
@@ -175,10 +178,10 @@ class _Table:
         text, tags, *_, where = rows[0]
         of_text, of_tags = (f", column {name!r}" for name in rows[0].names)
         if rows[0].has_word:
-            words = tuple(_text(row.text, row.where + of_text, "word") for row in rows)
+            words = tuple(_text(row.text, row.where + of_text, self._fields.units) for row in rows)
             return Sentence(words, tuple(_text(row.tags, row.where + of_tags, "tag") for row in rows), where)
         if isinstance(text, list) and isinstance(tags, list):
-            words = words_in(text, where + of_text)
+            words = words_in(text, where + of_text, self._fields.units)
             if len(words) != len(tags):
                 raise RowError(where, f"{len(words)} words and {len(tags)} tags", "a tag for each word")
             return Sentence(words, tuple(_text(tag, where + of_tags, "tag") for tag in tags), where)
@@ -194,7 +197,7 @@ class _Table:
 
     def _words_and_tags(self, text: str, spans: Sequence[_Span], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the words of a text, divided at the borders of spans, and their tags in BIO."""
-        words = words_of(text, split_punctuation=self._fields.split_punctuation)
+        words = words_of(text, self._fields.units, split_punctuation=self._fields.split_punctuation)
         if not words:
             raise RowError(where, "an empty text", "a text", "add the text or delete the row")
         borders = sorted({border for start, end, _ in spans for border in (start, end)})
@@ -238,24 +241,29 @@ def _good(cells: _Cells | RowError) -> _Cells:
     return cells
 
 
-def words_in(values: Sequence[object], where: str) -> tuple[str, ...]:
-    """Returns the words of a list. Raises RowError if there is none, or one of them is empty or not valid text."""
+def words_in(values: Sequence[object], where: str, units: str) -> tuple[str, ...]:
+    """Returns the words or characters of a list.
+
+    Raises:
+      RowError: if there is none, or one of them is empty, not valid text, or a word of spaces.
+    """
     if not values:
-        raise RowError(where, "an empty list", "a list of words")
-    return tuple(_text(value, where, "word") for value in values)
+        raise RowError(where, "an empty list", f"a list of {units}")
+    return tuple(_text(value, where, units) for value in values)
 
 
 def _text(value: object, where: str, what: str) -> str:
-    """Returns a word or a tag."""
+    """Returns a tag, or one of the units in `what`, which is also how messages name it."""
+    what = what.removesuffix("s")
     if what == "tag" and isinstance(value, int):
         fix = "write the names of the tags, or read a file of datasets that has its metadata (hf:FOLDER, .parquet)"
         raise RowError(where, f"the number {value} as a tag", "names, or metadata with the names (ClassLabel)", fix)
     if not isinstance(value, str):
         raise RowError(where, f"{type(value).__name__} as a {what}", "text")
-    if not value.strip(" "):
+    if not value.strip("" if what == "character" else " "):
         raise RowError(where, f"an empty {what}", "text")
     check_text(value, where)
-    return value if what == "word" else composed(value)
+    return composed(value) if what in ("tag", "type") else value
 
 
 def _spans(values: Sequence[object], length: int, where: str) -> list[_Span]:

@@ -1,12 +1,14 @@
 """Reads sentences of tagged words (named entities, parts of speech), and encodes them for BERT.
 
-A word's tag is predicted at its first word piece (BERT section 5.3). A sentence longer than a row is covered by
-overlapping windows. Each word is tagged in the window where it has the most context on both sides.
+A word's tag is predicted at its first word piece (BERT section 5.3), that of a character at the piece that covers it.
+A sentence longer than a row is covered by overlapping windows. Each word is tagged in the window where it has the most
+context on both sides.
 """
 
 import dataclasses
 import itertools
 import logging
+import operator
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,17 +30,18 @@ from bertjax.data.codecs.codec import (
 )
 from bertjax.data.codecs.tagging import column_files, tag_schemes, tagged_tables
 from bertjax.data.codecs.tagging.column_files import ColumnsConfig
-from bertjax.data.codecs.tagging.sentences import Sentence, TextSentence, words_of
+from bertjax.data.codecs.tagging.sentences import Sentence, TextSentence, of_characters, words_of
 from bertjax.data.codecs.tagging.tag_schemes import PLAIN, SCHEMES
+from bertjax.data.codecs.tagging.tagged_rows import character_rows, sentence_rows
 from bertjax.data.codecs.tagging.tagged_tables import TableFields
 from bertjax.data.readers import tables
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text
 from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields, Numbering, Ragged, fields_of, ragged
-from bertjax.data.rows.text_rows import unit_rows
 from bertjax.data.splits import TRAIN, VALID, SplitConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
+from bertjax.words import CHARACTERS
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +108,8 @@ class TagSurvey(Survey[Sentence]):
 class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
     """Sentences of tagged words: one row for each, or several for a long one. They do not depend on the tags' scheme.
 
-    Inputs to predict on are texts, which are divided into words, or lists of words.
+    Inputs to predict on are texts, which are divided into words, or lists of words. With `tables.units`, words are
+    characters.
 
     Attributes:
       config: the sentences to read.
@@ -131,8 +135,16 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
         digests = {key: tables.fingerprint(sources[key], key) for key in files}
         settings = dataclasses.asdict(dataclasses.replace(self.config, source="", valid_source=""))
         has_tables = any(map(tagged_tables.is_table, itertools.chain(*files.values())))
-        fields = [dataclasses.asdict(self.tables)] if has_tables else []
-        return [digests, settings, dataclasses.asdict(self.files), self.tokenizer.key, self.seq_len, *fields]
+        fields = dataclasses.asdict(self.tables)
+        if not self.has_characters:
+            del fields["units"]  # rows that are older than the key stay valid
+        more = [fields] if has_tables or self.has_characters else []
+        return [digests, settings, dataclasses.asdict(self.files), self.tokenizer.key, self.seq_len, *more]
+
+    @property
+    def has_characters(self) -> bool:
+        """Whether the units that are tagged are characters."""
+        return self.tables.units == CHARACTERS
 
     def splits(self) -> Iterator[tuple[str, Sentence]]:
         return splits.read_splits(self.config, self._read, _SPLIT_SEED)
@@ -154,8 +166,8 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
         check_texts(texts, where, (1,))
         (text,) = texts
         column_files.check_is_text(text, where)
-        words = words_of(text, split_punctuation=self.tables.split_punctuation)
-        sentence = TextSentence(tuple(words), (), where)
+        words = words_of(text, self.tables.units, split_punctuation=self.tables.split_punctuation)
+        sentence = TextSentence(*self._in_units(Sentence(tuple(words), (), where)))
         sentence.text = text
         return sentence
 
@@ -164,11 +176,14 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
         if isinstance(value, Mapping):
             return self.parse_row(tables.Row(value, where))
         if isinstance(value, list):
-            return Sentence(tagged_tables.words_in(value, where), (), where)
+            return self._in_units(Sentence(tagged_tables.words_in(value, where, self.tables.units), (), where))
         if not isinstance(value, str):
             raise RowError(where, f"an object of type {type(value).__name__}", "a text (str), or a list of words")
         check_text(value, where)
         return self.parse([value], where)
+
+    def _in_units(self, sentence: Sentence) -> Sentence:
+        return of_characters(sentence) if self.has_characters else sentence
 
     def parse_row(self, row: Row) -> Sentence:
         name = self.tables.text_field
@@ -184,7 +199,8 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
         return TagSurvey((TRAIN,) if self.config.source and self.config.valid_source else (TRAIN, VALID))
 
     def text(self, example: Sentence) -> str:
-        return example.text if isinstance(example, TextSentence) else " ".join(example.words)
+        separator = "" if self.has_characters else " "
+        return example.text if isinstance(example, TextSentence) else separator.join(example.words)
 
     def gold(self, example: Sentence) -> tuple[str, ...]:
         """Returns the tags as written."""
@@ -193,9 +209,11 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
     def encode(self, examples: Sequence[Sentence]) -> Encoded:
         """Returns rows that together own each word once.
 
-        `kept` is, for each row of a sentence, the position of the first piece of each word that it owns.
+        `kept` is, for each row of a sentence, the position of the first piece of each word that it owns. Characters of
+        one piece have the same position.
         """
-        windows = [sentence_rows(example.words, self.tokenizer, self.seq_len) for example in examples]
+        to_rows = character_rows if self.has_characters else sentence_rows
+        windows = [to_rows(example.words, self.tokenizer, self.seq_len) for example in examples]
         fields = fields_of({name: row[name] for name in _INPUTS} for rows, _ in windows for row in rows)
         sizes = np.array([len(rows) for rows, _ in windows], np.int32)
         truncated = [is_truncated for _, is_truncated in windows]
@@ -207,27 +225,37 @@ class TaggedCodec(ParsedCodec[Sentence], TrainingCodec[Sentence]):
 
         "labels" and "as_written" [S] int32 stand for the tags in BIO and as written, at the first piece of each word
         that the row owns; other pieces have no name. "label_weights" [S] float32 are 1 at these pieces, else 0.
+
+        The counts are "long_sentences", "truncated", and "tags_that_change_inside_a_token": the number of characters
+        with another tag than their token gives them, which no prediction can have.
         """
         fields, _, limits, first_pieces = self.encode(examples)
         lengths = cast(Ragged, fields["input_ids"]).lengths
         starts = ragged(list(itertools.chain.from_iterable(first_pieces)))
-        positions = starts.values + np.repeat(np.cumsum(lengths) - lengths, starts.lengths)
+        of_words = starts.values + np.repeat(np.cumsum(lengths) - lengths, starts.lengths)
+        positions, first = np.unique(of_words, return_index=True)  # a token has the tag of its first character
 
         def at_words(values: Any, dtype: type) -> Ragged:
             tokens = np.zeros(lengths.sum(), dtype)
-            tokens[positions] = values
+            tokens[positions] = np.broadcast_to(values, of_words.shape)[first]
             return Ragged(tokens, lengths)
 
         names = {field: Numbering() for field in _SCHEMES}
         columns: dict[str, Ragged] = {}
+        tags: dict[str, list[str]] = {}
         for field, scheme in _SCHEMES.items():
-            tags = [tag for example in examples for tag in in_scheme(example.tags, scheme)]
-            columns[field] = at_words([names[field][tag] for tag in tags], np.int32)
+            tags[scheme] = [tag for example in examples for tag in in_scheme(example.tags, scheme)]
+            columns[field] = at_words([names[field][tag] for tag in tags[scheme]], np.int32)
         columns["label_weights"] = at_words(1, np.float32)
         counts = {
             "long_sentences": sum(len(rows) > 1 for rows in first_pieces),
             "truncated": sum("truncated" in limit for limit in limits),
         }
+        if self.has_characters:
+            bio = tags[BIO]
+            beginnings = first[np.searchsorted(positions, of_words)]  # of the token of each character
+            predicted = [bio[n] if n == i else tag_schemes.continued(bio[n]) for i, n in enumerate(beginnings)]
+            counts["tags_that_change_inside_a_token"] = sum(map(operator.ne, predicted, bio))
         return TrainingRows(
             {**fields, **columns}, counts, {field: list(numbering) for field, numbering in names.items()}
         )
@@ -256,32 +284,16 @@ def read_sentences(
             sentences = tagged_tables.read(file, key, fields, bad_rows)
             expected = "at least one sentence"
         else:
-            sentences = column_files.read(Path(file), columns, bad_rows)
+            sentences = column_files.read(Path(file), columns, bad_rows, fields.units)
             expected = "a word and its tag on each line, and a blank line after each sentence"
+        if fields.units == CHARACTERS:
+            sentences = bad_rows.sift(map(of_characters, sentences))
         first = next(sentences, None)
         if first is None:
             got = f"no sentences{bad_rows.skipped('sentences with bad rows')}"
             raise UserError(str(file), got=got, expected=expected, fix=f"remove the file from {key}, or restore it")
         yield first
         yield from sentences
-
-
-def sentence_rows(
-    words: Sequence[str], tokenizer: EncoderTokenizer, seq_len: int
-) -> tuple[list[dict[str, np.ndarray]], bool]:
-    """Returns the rows that together own each word of a sentence once, and whether a word was truncated.
-
-    It is one row if the sentence fits. See `unit_rows`.
-
-    A word that normalizes to nothing is [UNK].
-
-    Args:
-      words: the words of a sentence, at least one.
-      tokenizer: the tokenizer.
-      seq_len: the maximum number of tokens of a row.
-    """
-    pieces = [ids or [tokenizer.unk_id] for ids in tokenizer.encode_parts(words)]
-    return unit_rows([pieces], tokenizer, seq_len)
 
 
 def in_scheme(tags: Sequence[str], target: str) -> Sequence[str]:

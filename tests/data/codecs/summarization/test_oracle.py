@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bertjax.data.codecs.summarization import oracle as oracles
 from bertjax.data.codecs.summarization.oracle import OracleConfig, oracle
 from bertjax.errors import UserError
+from bertjax.words import UNITS
 from tests.data.golden.make_oracle_golden import SETS, digest, read_set
 from tests.experiments.commands import settings_of
 
@@ -91,6 +92,15 @@ def test_letters_of_all_scripts(counts, sentences, summary):
     unicode = config(counts=counts, letters="unicode")
     assert oracle(sentences, summary, unicode) == (1,)
     assert oracle(sentences, [sentences[0]], dataclasses.replace(unicode, method="combination")) == (0,)
+
+
+@pytest.mark.parametrize("counts", ["sets", "counts"])
+def test_units_of_korean(counts):
+    pytest.importorskip("kiwipiepy")
+    sentences = ["강이 흐른다.", "수도이다."]
+    unicode = config(counts=counts, letters="unicode")
+    chosen = [oracle(sentences, ["수도는"], dataclasses.replace(unicode, units=units)) for units in UNITS]
+    assert chosen == [(), (1,), (1,)]
 
 
 def test_sets_and_counts_differ_for_repeated_words():

@@ -144,7 +144,11 @@ def test_other_settings_are_prepared_separately(tmp_path, sources):
         *(extractive(sources, seq_len=13), extractive(dataclasses.replace(sources, splitter="punkt"))),
         *(abstractive(sources), abstractive(sources, target_len=7)),
     ]
-    assert len({PreparedRows(codec, tmp_path, PreparationConfig()).folder for codec in codecs}) == 7
+    other_units = dataclasses.replace(LABELS.oracle, letters="unicode", units="characters")
+    codecs += [extractive(sources, dataclasses.replace(LABELS, oracle=other_units))]
+    assert len({PreparedRows(codec, tmp_path, PreparationConfig()).folder for codec in codecs}) == 8
+    has_units = ["'units'" in str(codec.key()) for codec in codecs]
+    assert has_units == [*[False] * 7, True], "rows that are older than the key stay valid"
 
 
 def test_limits_that_drop_all_articles_are_an_error(tmp_path):
