@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from bertjax.errors import UserError
@@ -40,10 +41,22 @@ def analyzer() -> "Kiwi":
     try:
         from kiwipiepy import Kiwi
     except ImportError:
-        raise UserError(
-            "Korean text",
-            got="no package kiwipiepy",
-            expected="the package, which splits Korean text into morphemes and sentences",
-            fix="pip install -e '.[korean]'",
-        ) from None
+        raise _missing() from None
     return Kiwi(num_workers=1)
+
+
+def version() -> str:
+    """Returns the version of kiwipiepy, without loading it. Raises UserError if it is not installed."""
+    try:
+        return metadata.version("kiwipiepy")
+    except metadata.PackageNotFoundError:
+        raise _missing() from None
+
+
+def _missing() -> UserError:
+    return UserError(
+        "Korean text",
+        got="no package kiwipiepy",
+        expected="the package, which splits Korean text into morphemes and sentences",
+        fix="pip install -e '.[korean]'",
+    )
