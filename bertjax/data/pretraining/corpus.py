@@ -54,7 +54,7 @@ T = TypeVar("T")
 SPLITS = ("train", "valid")
 # Part of every fingerprint. Raise it when the same text would be prepared to different bytes.
 _FORMAT = 3
-_NUM_SAMPLED = 1000  # lines that decide whether a source is Korean
+_NUM_SAMPLED = 1000  # documents that decide whether a source is Korean
 _NO_BEAM = BeamConfig()
 # Fractions above which duplicates cause a warning. Short sentences such as "Yes." recur in any text.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
@@ -73,8 +73,7 @@ class CorpusConfig(TrainedVocabularyConfig):
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
         it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
-      splitter: how paragraphs are split into sentences: "punkt", or "kiwi", with kiwipiepy (extra `korean`) instead of
-        our rules for Korean.
+      splitter: what splits paragraphs: "punkt", or "kiwi", which is kiwipiepy (extra `korean`) for Korean.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       workers: the number of processes that prepare the data; 0 for one per core. It does not affect the result.
       prepared_dir: the folder of prepared text or rows, which later runs reuse; "" for the run's own folder.
@@ -274,12 +273,10 @@ def _splitters(config: CorpusConfig) -> list[str]:
 
 
 def _is_korean(config: CorpusConfig) -> bool:
-    """Returns whether the first lines of a source have Korean paragraphs."""
-    for source in filter(None, (config.source, config.valid_source)):
-        lines = itertools.chain.from_iterable(document.lines for document in _open(config, source).documents())
-        if any(map(is_korean, itertools.islice(lines, _NUM_SAMPLED))):
-            return True
-    return False
+    """Returns whether the first documents of a source have Korean paragraphs."""
+    sources = [_open(config, source).documents() for source in (config.source, config.valid_source) if source]
+    documents = itertools.chain.from_iterable(itertools.islice(source, _NUM_SAMPLED) for source in sources)
+    return any(is_korean(line) for document in documents for line in document.lines)
 
 
 def _digest(parts: Mapping[str, Any]) -> Fingerprint:

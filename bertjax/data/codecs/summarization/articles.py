@@ -27,9 +27,9 @@ _DOCUMENTATION = "documentation"
 _KEYS = {"train": "source", "valid": "valid_source", "test": "test_source"}
 
 
-# The splitter of `sentences`, "punkt", finds 99.5 % of the 14,185 sentences in the summaries of BBC News Summary (99.9 %
-# in its test split); most of the others cross a line end. None of the libraries that were measured finds more, so there
-# is no other splitter for English. `benchmarks.sentences` compares those for Korean.
+# "punkt" finds 99.5 % of the 14,185 sentences in the summaries of BBC News Summary (99.9 % in its test split); most of
+# the others cross a line end. None of the libraries that were measured finds more, so English has no other splitter.
+# `benchmarks.sentences` compares those for Korean.
 _LINES = "lines"
 
 
@@ -47,8 +47,8 @@ class ArticlesConfig(ArticleFormat):
       test_source: the test data; "" for none.
       valid_fraction: the fraction that is split off if `valid_source` is empty. Equal texts, docstrings of one module,
         and both directions of a translation are in the same split.
-      splitter: how lines of an article are split into sentences: "punkt"; "kiwi", with kiwipiepy (extra `korean`)
-        instead of our rules for Korean; or "lines" if each line is a sentence. With the first two, a line end ends a
+      splitter: how lines of an article are split into sentences: "punkt"; "kiwi", which is kiwipiepy (extra
+        `korean`) for Korean; or "lines" if each line is a sentence. With the first two, a line end ends a
         sentence, unless the text is wrapped: at least two lines, and a third of all, continue in lower case on the next
         line. Summaries have one sentence per line; lists of sentences are not split.
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
