@@ -28,7 +28,7 @@ _FINAL = re.compile(
     rf"""(?:
     {_closed("ㅂ")}(?:니[다당까]|시다)
     |(?<!중)[가게고구군까나내네니데돼되든래러려봐서세셔써아어에여예와워져줘지쳐춰켜해]요|[죠쥬]|[네해세예에죠]용
-    |(?:{_closed("ㅆㅄ")}|[같많않좋싫])[다음]|(?!있){_closed("ㅆ")}(?:어|네|냐|군|구나)
+    |{_closed("ㅆㅄ")}[다음]|[같많않좋싫]음|(?!있){_closed("ㅆ")}(?:어|네|냐|군|구나)
     # Adjectives, and verbs in the present tense; no names such as Honda and Uganda, no connectives such as "놓이다".
     |{_closed("ㄱㄶㅀㅂㅈㅌㅍㅎㄺㄻㄼ")}다|(?<![우베])(?![판완혼콘젠센]){_closed("ㄴ")}다
     |(?<=.)(?<![쓰보놓쌓모줄직속높먹붙섞들죽끊끓레])이다|아니다|(?:[중필]요|유명|가능|다양|동일|비슷|충분|부족)하다
@@ -86,7 +86,7 @@ def split(paragraph: str, *, by_kiwi: bool = False) -> list[str]:
 
 
 def _kiwi_ends(paragraph: str, text: str) -> list[int]:
-    """Returns the ends that kiwipiepy finds between words, after emoticons; without a space, those of the rules."""
+    """Returns the ends that kiwipiepy finds, after emoticons; without a space, only those that the rules find too."""
     rule_ends = set(_rule_ends(text))
     ends = []
     for sentence in korean.analyzer().split_into_sents(paragraph):
@@ -98,7 +98,7 @@ def _kiwi_ends(paragraph: str, text: str) -> list[int]:
 
 
 def _rule_ends(text: str) -> list[int]:
-    """Returns the ends of sentences."""
+    """Returns the ends of sentences, except that of the last one."""
     ends = [0]
     for gap in _GAP.finditer(text):
         end, stop = gap.span()
