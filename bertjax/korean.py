@@ -1,12 +1,14 @@
 """Morphemes of Korean text, by the library kiwipiepy, which the extra `korean` installs."""
 
 import functools
+import importlib.metadata
 import itertools
+import logging
 import re
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from bertjax.errors import UserError
+from bertjax.progress import log_once
 
 if TYPE_CHECKING:
     from kiwipiepy import Kiwi
@@ -35,28 +37,33 @@ def split_morphemes(text: str) -> list[str]:
     return list(itertools.chain.from_iterable(parts))
 
 
+def analyzer_version() -> str:
+    """Returns the name and version of the analyzer, such as "kiwipiepy 0.24.1". Raises UserError if missing."""
+    try:
+        return f"kiwipiepy {importlib.metadata.version('kiwipiepy')}"
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            "Korean text",
+            got="no package kiwipiepy",
+            expected="the package, which splits Korean text into morphemes and sentences",
+            fix="pip install -e '.[korean]'",
+        ) from None
+
+
+def check_version(version: str) -> None:
+    """Warns if the installed analyzer is not the `version` with which a vocabulary was trained."""
+    if version != analyzer_version():
+        log_once(
+            f"the vocabulary was trained with {version}, and {analyzer_version()} may split words differently: "
+            f"pip install {version.replace(' ', '==')}",
+            logging.WARNING,
+        )
+
+
 @functools.cache
 def analyzer() -> "Kiwi":
     """Returns the morphological analyzer: 450 MB of memory, three seconds to load. Raises UserError if missing."""
-    try:
-        from kiwipiepy import Kiwi
-    except ImportError:
-        raise _missing() from None
+    analyzer_version()
+    from kiwipiepy import Kiwi
+
     return Kiwi(num_workers=1)
-
-
-def version() -> str:
-    """Returns the version of kiwipiepy, without loading it. Raises UserError if it is not installed."""
-    try:
-        return metadata.version("kiwipiepy")
-    except metadata.PackageNotFoundError:
-        raise _missing() from None
-
-
-def _missing() -> UserError:
-    return UserError(
-        "Korean text",
-        got="no package kiwipiepy",
-        expected="the package, which splits Korean text into morphemes and sentences",
-        fix="pip install -e '.[korean]'",
-    )

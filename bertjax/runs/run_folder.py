@@ -76,6 +76,7 @@ _ADDED_LATER = {
     "data.tokenizer": "wordpiece",
     "data.normalization": "bert",
     "data.character_coverage": 0.0,
+    "data.morphemes": "",
     "data.summary_as": "sentences",
     "data.label_separator": ",",
     "rouge.references": "average",

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer as Library
 from bertjax.data.text import conversion, vocabularies
 from bertjax.data.text.bpe_trainer import Bpe
 from bertjax.data.text.library_tokenizers import FILE, SPACE, LibraryTokenizer, open_library, state, with_ordinary
-from bertjax.data.text.normalization import Chain, normalize
+from bertjax.data.text.normalization import CONTINUATION, Chain, normalize
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer, Pieces, encodable, settings_json
-from bertjax.data.text.vocabularies import CONTINUATION, MASK, OF_ROBERTA, ROLES, SPECIALS, Added
+from bertjax.data.text.vocabularies import MASK, OF_ROBERTA, ROLES, SPECIALS, Added
 from bertjax.errors import UserError
 from bertjax.file_keys import check_supported
 from bertjax.files import write_files

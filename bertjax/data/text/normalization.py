@@ -6,6 +6,7 @@ BERT's chain a Greek final sigma). It also drops characters of private use, as t
 them, so that their words are [UNK]. On English this is also faster than the library's own normalizer.
 """
 
+import functools
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -15,7 +16,10 @@ import numpy as np
 from jaxtyping import Int64
 from tokenizers import normalizers
 
+from bertjax import korean
 from bertjax.words import composed
+
+CONTINUATION = "##"  # the start of a piece that continues a word
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,21 +42,26 @@ class Chain(NamedTuple):
       lowercase: whether text is lowercased.
       strip_accents: whether text is decomposed and its combining marks are dropped.
       nfc: whether the result is composed, so that Hangul has syllables again. BERT's chain leaves it decomposed.
+      morphemes: the analyzer and its version that split Korean words, such as "kiwipiepy 0.24.1"; "" for none.
     """
 
     lowercase: bool
     strip_accents: bool
     nfc: bool = False
+    morphemes: str = ""
 
     @classmethod
-    def of(cls, lowercase: bool, strip_accents: bool | None = None, *, nfc: bool = False) -> "Chain":
+    def of(
+        cls, lowercase: bool, strip_accents: bool | None = None, *, nfc: bool = False, morphemes: str = ""
+    ) -> "Chain":
         """Returns the chain of these settings. As in transformers, accents by default follow the casing."""
-        return cls(lowercase, lowercase if strip_accents is None else strip_accents, nfc)
+        return cls(lowercase, lowercase if strip_accents is None else strip_accents, nfc, morphemes)
 
     @property
     def unlike_bert(self) -> list[Any]:
         """What differs from BERT's chain of this casing, for digests, which are otherwise those of earlier versions."""
-        return [] if self == Chain.of(self.lowercase) else [list(self)]
+        steps = self if self.morphemes else self[:-1]
+        return [] if self == Chain.of(self.lowercase) else [list(steps)]
 
     @property
     def of_library(self) -> normalizers.Normalizer:
@@ -81,6 +90,16 @@ def normalize(text: str, chain: Chain) -> str:
     if chain.strip_accents and not text.isascii():
         text = unicodedata.normalize("NFD", text).translate(_STRIP)
     return separate_punctuation(composed(text) if chain.nfc else text)
+
+
+@functools.lru_cache(1 << 16)
+def morphemes(word: str) -> tuple[str, ...]:
+    """Returns the morphemes of a word. Those that continue it begin with "##", which no normalized word does.
+
+    They depend on the word alone, so that it has the same pieces in every text.
+    """
+    first, *others = korean.split_morphemes(word)
+    return first, *(CONTINUATION + other for other in others)
 
 
 def separate_punctuation(text: str) -> str:

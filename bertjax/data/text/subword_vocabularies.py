@@ -18,12 +18,12 @@ from bertjax.config import Constrained, above, always, one_of
 from bertjax.data.parts import Parts
 from bertjax.data.text import bpe_trainer, sentencepiece_models, subwords, word_counts, wordpiece_trainer
 from bertjax.data.text.library_tokenizers import FILE, LibraryTokenizer, save_library
-from bertjax.data.text.normalization import Chain
+from bertjax.data.text.normalization import CONTINUATION, Chain
 from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabularies import CONTINUATION, read_bytes
+from bertjax.data.text.vocabularies import read_bytes
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.data.text.word_counts import TrainingCounts
 from bertjax.data.text.wordpiece import WordPiece

@@ -35,6 +35,7 @@ TOKENIZER_CONFIG = FileKeys(
         *("added_tokens_decoder", "tokenizer_class", "model_max_length", "max_len", "truncation_side"),
         *("do_lower_case", "strip_accents", "tokenize_chinese_chars", "max_input_chars_per_word"),
         *("do_basic_tokenize", "word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs"),
+        "morphemes",  # of tokenizers trained here
         *("add_prefix_space", "keep_accents", "remove_space", "split_by_punct", "legacy", "separate_vocabs"),
     ),
     supported={

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken
 
+from bertjax.data.text.normalization import CONTINUATION, Chain
 from bertjax.data.text.templates import Template, read_template
 from bertjax.data.text.tokenizer_keys import SPECIAL, TOKENIZER_CONFIG
 from bertjax.errors import UserError
@@ -16,7 +17,6 @@ from bertjax.files import parse_json
 PAD, UNK, CLS, SEP, MASK = SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OF_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 ROLES = ("pad", "unk", "cls", "sep", "mask")  # in the order of `SPECIALS`
-CONTINUATION = "##"
 GOOGLE_WORD_CHARS, TRANSFORMERS_WORD_CHARS = 200, 100  # a longer word is [UNK] in google-research/bert, transformers
 _LONGEST = "max_input_chars_per_word"
 _LIBRARY_KINDS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # parts of a tokenizer.json
@@ -202,7 +202,7 @@ def read_vocab(path: Path, special: Sequence[str] = SPECIALS) -> list[str]:
 
 def read_folder(
     folder: Path, default_lowercase: bool | None = None
-) -> tuple[list[str], bool, int, Sequence[str], Sequence[Added], bool, bool, Template]:
+) -> tuple[list[str], bool, int, Sequence[str], Sequence[Added], bool, bool, str, Template]:
     """Returns the arguments of `WordPiece` that the files of a Hugging Face folder state.
 
     Reads the tokens from vocab.txt or else tokenizer.json. For added tokens see `read_added`. The normalization and the
@@ -217,8 +217,8 @@ def read_folder(
     """
     library = _read_library(folder)
     config = read_json(folder / "tokenizer_config.json")
-    lowercase, strip_accents, nfc = _chain(folder, library, config, default_lowercase)
-    _check_kind(folder, library, config, lowercase)
+    chain = _chain(folder, library, config, default_lowercase)
+    _check_kind(folder, library, config, chain.lowercase)
     for role, value in _special_values(folder).items():
         if role in ROLES and value is None:
             expected = "a token, because rows of WordPiece need it"
@@ -236,7 +236,7 @@ def read_folder(
     check_added(added, ids, str(folder))
     added = tuple(token._replace(id=ids[token.content]) for token in added)
     template = folder_template(folder, kind, library, ids[special[2]], ids[special[3]], len(ids))
-    return vocab, lowercase, _longest_word(folder, library, config), special, added, strip_accents, nfc, template
+    return vocab, chain.lowercase, _longest_word(folder, library, config), special, added, *chain[1:], template
 
 
 def _longest_word(folder: Path, library: dict[str, Any], config: dict[str, Any]) -> int:
@@ -308,8 +308,8 @@ def _normalizer(library: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return (steps[0], True) if kinds == [_LIBRARY_KINDS["normalizer"], "NFC"] else (normalizer, False)
 
 
-def _chain(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> tuple[bool, ...]:
-    """Returns whether a Hugging Face folder's tokenizer lowercases, strips accents and composes characters."""
+def _chain(folder: Path, library: dict[str, Any], config: dict[str, Any], default: bool | None) -> Chain:
+    """Returns the normalization of a Hugging Face folder's tokenizer."""
     normalizer, nfc = _normalizer(library)
     settings = {
         "lowercase": (config.get("do_lower_case"), normalizer.get("lowercase")),
@@ -330,7 +330,7 @@ def _chain(folder: Path, library: dict[str, Any], config: dict[str, Any], defaul
     if not isinstance(strip_accents, bool) or first["chinese"] is False:
         expected = "strip_accents true, false or null, and Chinese characters split, as in BERT"
         raise UserError(str(folder), got=f"{first}", expected=expected, fix=_FOREIGN_FIX)
-    return lowercase, strip_accents, nfc
+    return Chain(lowercase, strip_accents, nfc, str(config.get("morphemes", "")))
 
 
 def _check_kind(folder: Path, library: dict[str, Any], config: dict[str, Any], lowercase: bool) -> None:

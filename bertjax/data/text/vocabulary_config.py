@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from bertjax import korean
 from bertjax.config import Constrained, always, at_least, choice, one_of
 from bertjax.data.text import byte_bpe_trainer, conversion, library_encoders, wordpiece_trainer
 from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
@@ -71,12 +72,15 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
         text is letters (conjoining Jamo) instead of syllables.
       character_coverage: the fraction of the text whose characters become tokens of a trained WordPiece vocabulary, in
         up to half of it; the thousand most frequent characters always do.
+      morphemes: "korean" to split Korean words into morphemes before word pieces of a trained WordPiece vocabulary,
+        with kiwipiepy, which prediction needs too (the extra `korean`); "" for no split.
     """
 
     vocab_size: int = always(8192)
     tokenizer: Annotated[str, one_of(*KINDS)] = WORDPIECE
     normalization: Annotated[str, one_of("nfc", "bert")] = "bert"
     character_coverage: Annotated[float, at_least(0, at_most=1)] = 0.0
+    morphemes: Annotated[str, one_of("", "korean")] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,11 +88,15 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
             check_vocab_size(self.tokenizer, self.vocab_size)
             is_free = self.strip_accents is None or self.tokenizer == WORDPIECE
             self.check(is_free, "strip_accents", "no value with data.tokenizer=byte_bpe", fix="omit it")
+            is_composed = self.tokenizer == WORDPIECE and self.normalization == "nfc"
+            expected = "'' unless data.tokenizer=wordpiece and data.normalization=nfc"
+            self.check(is_composed or not self.morphemes, "morphemes", expected, fix="set these, or omit it")
 
     @property
     def chain(self) -> Chain:
         """The normalization of a trained WordPiece vocabulary."""
-        return Chain.of(self.lowercase, self.strip_accents, nfc=self.normalization == "nfc")
+        morphemes = korean.analyzer_version() if self.morphemes else ""
+        return Chain.of(self.lowercase, self.strip_accents, nfc=self.normalization == "nfc", morphemes=morphemes)
 
     @property
     def unlike_bert(self) -> list[Any]:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ import numpy as np
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from bertjax import korean
 from bertjax.data.text import vocabularies
-from bertjax.data.text.normalization import Chain, Memo, between_spaces, normalize, sources
+from bertjax.data.text.normalization import CONTINUATION, Chain, Memo, between_spaces, morphemes, normalize, sources
 from bertjax.data.text.templates import Template, joined_by
 from bertjax.data.text.tokenizers import EncoderTokenizer, Pieces, encodable, settings_json
-from bertjax.data.text.vocabularies import CONTINUATION, GOOGLE_WORD_CHARS, MASK, ROLES, SPECIALS, Added
+from bertjax.data.text.vocabularies import GOOGLE_WORD_CHARS, MASK, ROLES, SPECIALS, Added
 from bertjax.files import write_files
+from bertjax.progress import log_once
 from bertjax.words import composed
 
 # The number of words whose pieces are cached; English has this many in 20 MB of text.
@@ -46,6 +49,7 @@ class WordPiece(EncoderTokenizer):
         added: Sequence[Added] = (),
         strip_accents: bool | None = None,
         nfc: bool = False,
+        morphemes: str = "",
         template: Template | None = None,
     ) -> None:
         """Builds the tokenizer.
@@ -58,6 +62,7 @@ class WordPiece(EncoderTokenizer):
           added: the added tokens, in the order of the ids of those that are not pieces.
           strip_accents: see `Chain`. Default: `lowercase`.
           nfc: see `Chain`.
+          morphemes: see `Chain`.
           template: the special tokens around texts. Default: those of BERT.
         Raises:
           UserError: if a special token is missing or a token occurs twice.
@@ -71,7 +76,7 @@ class WordPiece(EncoderTokenizer):
         self._added_ids = [0, *(numbers[token.content] for token in self.added)]
         self.vocab = tuple(numbers)
         self.lowercase = lowercase
-        self.chain = Chain.of(lowercase, strip_accents, nfc=nfc)
+        self.chain = Chain.of(lowercase, strip_accents, nfc=nfc, morphemes=morphemes)
         self.max_word_chars = max_word_chars
         self.vocab_size = len(self.vocab)
         self.special = tuple(special)
@@ -125,7 +130,7 @@ class WordPiece(EncoderTokenizer):
     @classmethod
     def of(cls, vocab: Sequence[str], chain: Chain) -> "WordPiece":
         """Returns a tokenizer with BERT's special tokens."""
-        return cls(vocab, chain.lowercase, strip_accents=chain.strip_accents, nfc=chain.nfc)
+        return cls(vocab, chain.lowercase, strip_accents=chain.strip_accents, nfc=chain.nfc, morphemes=chain.morphemes)
 
     @classmethod
     def from_file(cls, path: str | Path, lowercase: bool) -> "WordPiece":
@@ -135,7 +140,10 @@ class WordPiece(EncoderTokenizer):
     @classmethod
     def load(cls, folder: str | Path, default_lowercase: bool | None = None) -> "WordPiece":
         """Reads the tokenizer of a Hugging Face folder; see `vocabularies.read_folder`."""
-        return cls(*vocabularies.read_folder(Path(folder), default_lowercase))
+        tokenizer = cls(*vocabularies.read_folder(Path(folder), default_lowercase))
+        if tokenizer.chain.morphemes:
+            korean.check_version(tokenizer.chain.morphemes)
+        return tokenizer
 
     def save(self, folder: str | Path, max_length: int | None = None, *, token_types: bool = True) -> None:
         """Writes vocab.txt, tokenizer.json and tokenizer_config.json; see `EncoderTokenizer.save`.
@@ -150,6 +158,7 @@ class WordPiece(EncoderTokenizer):
             "strip_accents": None if self.chain.strip_accents == self.lowercase else self.chain.strip_accents,
             "tokenize_chinese_chars": True,
             **{f"{role}_token": name for role, name in zip(ROLES, self.special, strict=True)},
+            **({"morphemes": self.chain.morphemes} if self.chain.morphemes else {}),
         }
         names = ["input_ids", *["token_type_ids"] * token_types, "attention_mask"]
         inputs = {"model_input_names": names} if self._unlike_bert or not token_types else {}
@@ -160,6 +169,11 @@ class WordPiece(EncoderTokenizer):
             "vocab.txt": "".join(f"{token}\n" for token in self.vocab[: self._num_pieces]),
         }
         write_files(Path(folder), files)
+        if self.chain.morphemes:
+            log_once(
+                "transformers does not split words into morphemes: split them before its tokenizer, by kiwipiepy",
+                logging.WARNING,
+            )
 
     def words(self, text: str) -> list[str]:
         """Returns the normalized words of a text, before they are split into pieces."""
@@ -208,7 +222,10 @@ class WordPiece(EncoderTokenizer):
         return [piece for chunk in text.split(" ") for piece in chunks[chunk]]
 
     def _word_ids(self, word: str) -> list[int]:
-        return [token.id for token in self._model.tokenize(word)]
+        if not self.chain.morphemes or len(word) > self.max_word_chars:
+            return [token.id for token in self._model.tokenize(word)]
+        ids = [token.id for part in morphemes(word) for token in self._model.tokenize(part)]
+        return [self.unk_id] if self.unk_id in ids else ids
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         return [piece for word in self.words(chunk) for piece in self._pieces[word]]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from bertjax.data.text import bpe_trainer
 from bertjax.data.text.bpe_trainer import Merges
-from bertjax.data.text.normalization import Chain, normalize
-from bertjax.data.text.vocabularies import CONTINUATION, GOOGLE_WORD_CHARS, SPECIALS
+from bertjax.data.text.normalization import CONTINUATION, Chain, morphemes, normalize
+from bertjax.data.text.vocabularies import GOOGLE_WORD_CHARS, SPECIALS
 from bertjax.errors import UserError
 
 ALPHABET_LIMIT = 1000  # characters
@@ -22,6 +22,15 @@ def count_words(texts: Iterable[str], chain: Chain) -> Counter[str]:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalize(text, chain).split())
+    return morpheme_counts(counts) if chain.morphemes else counts
+
+
+def morpheme_counts(words: Mapping[str, int]) -> Counter[str]:
+    """Returns the occurrences of each morpheme of words, those that continue a word with "##" before them."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for morpheme in morphemes(word):
+            counts[morpheme] += count
     return counts
 
 
@@ -39,7 +48,8 @@ def train(
     merges.
 
     Args:
-      counts: the occurrences of each word, from `count_words`, in any order. Each word takes about a kilobyte of
+      counts: the occurrences of each word, from `count_words`, in any order; "##" before a word continues the last
+        one. Each word takes about a kilobyte of
         memory (see `word_counts.MAX_WORDS`).
       vocab_size: the maximum number of tokens.
       characters: the occurrences of each character, including those of words too rare to be in `counts`; None if
@@ -67,9 +77,10 @@ def _alphabet(counts: Mapping[str, int], room: int, characters: Mapping[str, int
     frequency: Counter[str] = Counter()
     inside: set[str] = set()
     for word, count in counts.items():
-        for char in word:
+        text = word.removeprefix(CONTINUATION)
+        for char in text:
             frequency[char] += count
-        inside.update(word[1:])
+        inside.update(text if text != word else text[1:])
     inside.update(characters.keys() - frequency.keys())
     frequency.update({char: count - frequency[char] for char, count in characters.items()})
     covering = len(bpe_trainer.alphabet(frequency, coverage)) if coverage else 0
@@ -91,7 +102,9 @@ def _split_words(counts: Mapping[str, int], alphabet: Iterable[str]) -> Iterator
     """Yields the pieces and the count of each word without unknown characters."""
     pieces = {piece: piece for piece in alphabet}  # all words share one string object per character
     for word, count in counts.items():
-        split = [pieces.get(word[0]), *(pieces.get(CONTINUATION + char) for char in word[1:])]
+        text = word.removeprefix(CONTINUATION)
+        first = CONTINUATION + text[0] if text != word else text[0]
+        split = [pieces.get(first), *(pieces.get(CONTINUATION + char) for char in text[1:])]
         characters = [piece for piece in split if piece is not None]
         if len(characters) == len(split) <= GOOGLE_WORD_CHARS:
             yield characters, count

@@ -7,7 +7,7 @@ python -m bertjax.tools.reporting.page --output=both.html small=runs/small large
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,9 @@ from bertjax.files import completed
 from bertjax.tools.reporting import (
     comparison,
     configs,
+    differences,
     drawing,
+    errors,
     goodput,
     libraries,
     pairs,
@@ -28,10 +30,11 @@ from bertjax.tools.reporting import (
     titles,
     verdict,
 )
-from bertjax.tools.reporting.runs import Run, continued, named, read_object, read_run
+from bertjax.tools.reporting.runs import ROWS, Run, continued, named, read_object, read_run
+from bertjax.tools.reporting.tables import row, table
 
 NAME = "report.html"
-_ENVIRONMENT, _ROWS = "environment.json", "rows.json"
+_ENVIRONMENT = "environment.json"
 _COLORS = 8  # in the style sheet; the colors of further runs are computed, as in the script
 _MOST_COMPARED = 60  # runs in one page
 _SECTIONS = {
@@ -39,6 +42,8 @@ _SECTIONS = {
     "comparison": "Final metrics",
     "curves": "Curves",
     "pairs": "Minimal pairs",
+    "differences": "Different predictions",
+    "errors": "Errors",
     "samples": "Samples",
     "attention": "Attention",
     "matrices": "Pictures",
@@ -91,6 +96,7 @@ def of_run(folder: Path) -> str:
         title=f"{run.config.get('experiment', 'run')}: {folder.resolve().name}",
         verdict=verdict.of_run(run, environment),
         runs=runs,
+        errors=errors.read(folder),
         samples=samples.read(folder),
         pairs=pairs.bars(run.final_metrics()),
         metrics=_metrics(run),
@@ -117,9 +123,37 @@ def of_sweep(folder: Path) -> str:
     )
 
 
+def of_evaluation(
+    model: Path, record: Mapping[str, Any], predictions: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> str:
+    """Returns the page of an evaluation: its metrics, and the error analysis of its last split.
+
+    Args:
+      model: the folder of the run or of the published weights.
+      record: the metrics, as "SPLIT/NAME".
+      predictions: the predictions of each split, by descending loss; empty for a task without training.
+    """
+    metrics = {name: value for name, value in record.items() if isinstance(value, float | int)}
+    rows = []
+    for name, value in metrics.items():
+        split, _, metric = name.partition("/")
+        rows.append(row((titles.title(metric), split, f"{value:.6g}", name), (None, None, value, None)))
+    split, examples = list(predictions.items())[-1] if predictions else ("", ())
+    return _rendered(
+        title=f"Evaluation of {model.resolve().name}",
+        verdict={"status": f"{len(metrics)} metrics", "is_finished": True},
+        runs={},
+        metrics=table(("metric", "split", "value", "key"), rows),
+        errors=errors.analysis(examples, split) if examples else None,
+        environment={},
+    )
+
+
 def of_runs(runs: Mapping[str, Path]) -> str:
-    """Returns the page that compares several runs."""
-    return _compared({name: read_run(folder) for name, folder in runs.items()}, title=" and ".join(runs))
+    """Returns the page that compares several runs; of two, also the examples on which their predictions differ."""
+    unlike = differences.of_runs(runs) if len(runs) == 2 else None
+    read = {name: read_run(folder) for name, folder in runs.items()}
+    return _compared(read, title=" and ".join(runs), unlike=unlike)
 
 
 def _compared(
@@ -131,6 +165,7 @@ def _compared(
     places: Mapping[str, results.Place] = MappingProxyType({}),
     links: Mapping[str, str] = MappingProxyType({}),
     missing: Sequence[str] = (),
+    unlike: Mapping[str, Any] | None = None,
 ) -> str:
     """Returns the page of several runs: final metrics, curves by row and stage, and differing config keys."""
     chosen = dict(list(runs.items())[:_MOST_COMPARED])
@@ -143,6 +178,7 @@ def _compared(
         verdict=verdict.of_runs(runs, environments, summary, places, len(missing)),
         notices=notices,
         results=table,
+        differences=unlike,
         comparison=[_of_seeds(runs, summary, links)] if summary else list(_of_stages(runs, places, links)),
         runs={name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
         config=_config({name: run.config for name, run in chosen.items()}, "Keys that differ between the runs"),
@@ -186,7 +222,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         data |= {"matrices": [matrix["values"] for matrix in content.matrices]} if content.matrices else {}
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
-        context["goodput"] = {**parts["goodput"], **_table(("what", "seconds", "percent"), map(_row, rows))}
+        context["goodput"] = {**parts["goodput"], **table(("what", "seconds", "percent"), map(row, rows))}
     environment = parts["environment"]
     context["command"] = shlex.join(environment.get("command", ()))
     context["environment"] = _environment_facts(environment)
@@ -242,18 +278,18 @@ def _metrics(run: Run) -> dict[str, Any]:
         level = titles.baseline(metric, metrics) if metric in levels else None
         title = f"{titles.title(level[0])}, {level[1]}" if level else titles.title(metric)
         texts = [title, titles.SPLITS.get(split, split), f"{value:.6g}", f"{step:,}", f"{first:.6g}", name]
-        rows.append(_row(texts, (None, None, value, step, first, None)))
-    return _table(("metric", "split", "last", "at step", "first", "key"), rows)
+        rows.append(row(texts, (None, None, value, step, first, None)))
+    return table(("metric", "split", "last", "at step", "first", "key"), rows)
 
 
 def _rows(folder: Path) -> dict[str, Any] | None:
     """Returns the counts of the prepared rows; None if the run has none."""
-    path = folder / _ROWS
+    path = folder / ROWS
     if not path.exists():
         return None
     leaves = list(_leaves(read_object(path)))
-    rows = [_row([name, f"{value:,}"], (None, value)) for name, value in leaves if isinstance(value, int)]
-    return _table(("what", "number"), rows)
+    rows = [row([name, f"{value:,}"], (None, value)) for name, value in leaves if isinstance(value, int)]
+    return table(("what", "number"), rows)
 
 
 def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -265,22 +301,13 @@ def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tu
             yield ": ".join((*names, name)), value
 
 
-def _table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"header": [{"title": name} for name in header], "rows": list(rows)}
-
-
-def _row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
-    """Returns a row of a table. `values` are the sort keys of its cells."""
-    return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
-
-
 def _config(sides: Mapping[str, Mapping[str, Any]], note: str) -> dict[str, Any]:
     """Returns the keys that differ between configs, and all keys."""
-    rows = configs.compared(sides)
-    table = _table(("key", *sides), [_row((row.key, *row.values)) for row in rows])
-    differing = [_row((row.key, *row.values)) for row in rows if row.differs]
-    note = f"{note}: {len(differing)} of {len(rows)}." if len(sides) > 1 else ""
-    return {**table, "differing": differing, "note": note}
+    keys = configs.compared(sides)
+    differing = [row((key.key, *key.values)) for key in keys if key.differs]
+    note = f"{note}: {len(differing)} of {len(keys)}." if len(sides) > 1 else ""
+    rows = [row((key.key, *key.values)) for key in keys]
+    return table(("key", *sides), rows, differing=differing, note=note)
 
 
 def _environment(folder: Path) -> dict[str, Any]:

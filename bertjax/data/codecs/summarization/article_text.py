@@ -108,6 +108,7 @@ class ArticleText:
             counts = wordpiece_trainer.count_words(sentences, config.chain)
         else:
             counts = Counter(word for text in sentences for word in between_spaces(text, config.chain))
+            counts = wordpiece_trainer.morpheme_counts(counts) if config.chain.morphemes else counts
         size = config.vocab_size - len(self.more)
         vocab = wordpiece_trainer.train(counts, size, coverage=config.character_coverage)
         return WordPiece.of((*vocab, *self.more), config.chain)

@@ -144,7 +144,7 @@ class Articles:
             "split": [self._split, self._config.valid_fraction, self._seed] if self._is_divided else [self._split],
             "text": text,
             **{key: getattr(self._config, key) for key in (*names, "splitter", "on_bad_row")},
-            **({"kiwipiepy": korean.version()} if self._config.splitter == sentences.KIWI else {}),
+            **({"kiwipiepy": korean.analyzer_version()} if self._config.splitter == sentences.KIWI else {}),
             **({"korean": _KOREAN_VERSION} if self._is_korean() else {}),
         }
 
