@@ -25,9 +25,3 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(UserError, match=r"no package kiwipiepy.*korean"):
         korean.split_morphemes("학교에서")
-
-
-def test_the_version_of_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [])  # where metadata is found
-    with pytest.raises(UserError, match=r"no package kiwipiepy.*korean"):
-        korean.analyzer_version()
