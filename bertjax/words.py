@@ -24,6 +24,7 @@ _UNSPACED = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 # Punctuation belongs to the letter before it, as it does in words with spaces. So do vowels that are written as marks.
+_HANGUL = re.compile("[가-힣]")
 _WORD = re.compile(rf"[{_UNSPACED}][^\w\s]*|[^\s{_UNSPACED}]+")
 
 
@@ -34,6 +35,20 @@ def split(text: str) -> list[str]:
     (['Well,', 'well.'], ['BERT', '是', '一', '个', '语', '言', '模', '型。'])
     """
     return text.split() if text.isascii() else _WORD.findall(text)
+
+
+def length(text: str) -> int:
+    """The number of words for limits on lengths. In Korean words, every two syllables count as one word.
+
+    A Korean word has particles and endings, so a sentence has about half as many words as in English.
+
+    >>> length("Well, well."), length("비가 왔습니다.")
+    (2, 3)
+    """
+    word_list = split(text)
+    return (
+        len(word_list) if text.isascii() else sum(max(1, (len(_HANGUL.findall(word)) + 1) // 2) for word in word_list)
+    )
 
 
 def truncate(text: str, count: int) -> str:

@@ -19,6 +19,14 @@ def test_split_keeps_all_characters_except_white_space(text):
     assert "".join(words.split(text)) == "".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("Well, well.", 2), ("3 % 를 Ж", 4), ("한국은행이 금리를 올렸다.", 7), ("猫か BERT는", 3), ("", 0)],
+)
+def test_two_syllables_of_hangul_have_the_length_of_a_word(text, length):
+    assert words.length(text) == length
+
+
 @given(TEXTS, st.integers(1, 4))
 def test_truncate_keeps_the_first_words(text, count):
     found = words.split(text)

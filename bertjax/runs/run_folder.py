@@ -72,6 +72,7 @@ _ADDED_LATER = {
     "model.pooling": "cls",
     "model.num_key_value_heads": 0,
     "model.masked_lm_head": "transform",
+    "data.splitter": "punkt",
     "data.tokenizer": "wordpiece",
     "data.normalization": "bert",
     "data.character_coverage": 0.0,
@@ -87,7 +88,11 @@ _ADDED_LATER = {
     "data.row_lengths": (),
 }
 # Those that an experiment always had.
-_NOT_ADDED = {"translation": ("model.positions", "model.tie_output", "data.normalization", "data.character_coverage")}
+_NOT_ADDED = {
+    "translation": ("model.positions", "model.tie_output", "data.normalization", "data.character_coverage"),
+    "bertsum_ext": ("data.splitter",),
+    "bertsum_abs": ("data.splitter",),
+}
 # Keys that once had a default. Now they follow from other keys or from the rows unless they are set.
 _NOW_UNSET = (
     *("data.seq_len", "data.window_overlap", "data.row_lengths", "masking.max_predictions"),
@@ -311,11 +316,12 @@ def check_text(workdir: Path, fingerprint: str) -> None:
     path = workdir / _FINGERPRINT
     before = path.read_text().strip() if path.exists() and _has_begun(workdir) else fingerprint
     if before not in (fingerprint, getattr(fingerprint, "earlier", "")):
+        versions = "the versions of Python, nltk and, for Korean, bertjax"
         raise UserError(
             f"the text of --workdir={workdir}",
             got=f"prepared text {fingerprint}",
             expected=f"{before}, which the run started with",
-            fix="restore the files of data.source (or the versions of Python and nltk), or choose another --workdir",
+            fix=f"restore the files of data.source (or {versions}), or choose another --workdir",
         )
     if not path.exists() or path.read_text().strip() != fingerprint:
         with completed(path) as partial:

@@ -29,6 +29,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 
+from bertjax import korean
 from bertjax.config import Count, above, always, one_of
 from bertjax.data import beam
 from bertjax.data.beam import BeamConfig
@@ -38,7 +39,8 @@ from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
-from bertjax.data.text import fit, vocabulary_config, word_counts
+from bertjax.data.text import fit, sentences, vocabulary_config, word_counts
+from bertjax.data.text.korean_sentences import is_korean
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
@@ -52,6 +54,7 @@ T = TypeVar("T")
 SPLITS = ("train", "valid")
 # Part of every fingerprint. Raise it when the same text would be prepared to different bytes.
 _FORMAT = 3
+_NUM_SAMPLED = 1000  # documents that decide whether a source is Korean
 _NO_BEAM = BeamConfig()
 # Fractions above which duplicates cause a warning. Short sentences such as "Yes." recur in any text.
 _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
@@ -70,6 +73,7 @@ class CorpusConfig(TrainedVocabularyConfig):
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
         it.
       lines: whether a line is a "sentence", or a "paragraph" that is split into sentences.
+      splitter: what splits paragraphs: "punkt", or "kiwi", which is kiwipiepy (extra `korean`) for Korean.
       vocab_size: the maximum number of tokens of a trained vocabulary.
       workers: the number of processes that prepare the data; 0 for one per core. It does not affect the result.
       prepared_dir: the folder of prepared text or rows, which later runs reuse; "" for the run's own folder.
@@ -82,6 +86,7 @@ class CorpusConfig(TrainedVocabularyConfig):
     text_field: str = always("text")
     on_bad_row: OnBadRow = always("stop")
     lines: Annotated[str, one_of("sentence", "paragraph")] = always("paragraph")
+    splitter: Annotated[str, one_of(*sentences.SPLITTERS)] = sentences.PUNKT
     vocab_size: int = always(30_522)
     workers: Count = always(0)
     prepared_dir: str = always("")
@@ -178,7 +183,7 @@ class Preparation:
         self._default_dir = default_dir
         parts = _fingerprint_parts(config)
         home = Path(config.prepared_dir or default_dir).absolute()
-        candidates = [{**parts, "splitter": splitter} for splitter in _splitters(config.lines)]
+        candidates = [{**parts, "splitter": splitter} for splitter in _splitters(config)]
         options = [(candidate, *_locate(home, candidate, bool(config.vocab_file))) for candidate in candidates]
         finished = (option for option in options if _is_finished(option[2]))
         self._parts, self.fingerprint, self.folder = next(finished, options[0])  # finished text is reused
@@ -256,11 +261,23 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     }
 
 
-def _splitters(lines: str) -> list[str]:
+def _splitters(config: CorpusConfig) -> list[str]:
     """Returns the names of the current sentence splitter and of earlier ones whose results are still valid."""
+    if config.lines != "paragraph":
+        return ["none"]
     nltk = f"nltk {metadata.version('nltk')}"
     quotations = f"{nltk}, quotations within sentences"
-    return [f"{quotations}, British titles", quotations, nltk] if lines == "paragraph" else ["none"]
+    titles = f"{quotations}, British titles"
+    if config.splitter == sentences.KIWI:
+        return [f"{titles}, {korean.analyzer_version()}"]
+    return [f"{titles}, Korean endings"] if _is_korean(config) else [titles, quotations, nltk]
+
+
+def _is_korean(config: CorpusConfig) -> bool:
+    """Returns whether the first documents of a source have Korean paragraphs."""
+    sources = [_open(config, source).documents() for source in (config.source, config.valid_source) if source]
+    documents = itertools.chain.from_iterable(itertools.islice(source, _NUM_SAMPLED) for source in sources)
+    return any(is_korean(line) for document in documents for line in document.lines)
 
 
 def _digest(parts: Mapping[str, Any]) -> Fingerprint:
@@ -279,7 +296,8 @@ def _write(config: CorpusConfig, folder: Path) -> tuple[dict[str, dict[str, int]
     fractions = {}
     files = {}
     unigrams = {}
-    tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, lines=config.lines)
+    splitter = config.splitter if config.lines == "paragraph" else ""
+    tokenize = functools.partial(preparation.tokenize, vocab_dir=folder, splitter=splitter)
     for name in _splits(config):
         paths, source_counts = _parts(config, name, tokenize, folder / PARTS / name, ".npz")
         counter = preparation.SplitCounter(folder, name, tokenizer.vocab_size)

@@ -106,18 +106,18 @@ def train_tokenizer(counts: word_counts.TrainingCounts, config: TrainedVocabular
     return tokenizer
 
 
-def tokenize(documents: Iterable[Document], vocab_dir: Path, lines: str, workers: int, parts: Parts) -> None:
+def tokenize(documents: Iterable[Document], vocab_dir: Path, splitter: str, workers: int, parts: Parts) -> None:
     """Tokenizes all documents that have no part yet, and writes parts for `Tokenized.load`.
 
     Args:
       documents: the lines of each document, from the first document on.
       vocab_dir: a folder with the vocabulary; each worker opens it once.
-      lines: whether a line is a "sentence" or a "paragraph".
+      splitter: one of `sentences.SPLITTERS`, or "" if each line is a sentence.
       workers: the number of processes; 0 for one per core.
       parts: the parts; existing ones are of the first documents.
     """
     remaining = itertools.islice(documents, parts.num_documents, None)
-    work = functools.partial(_tokenize, vocab_dir=vocab_dir, lines=lines)
+    work = functools.partial(_tokenize, vocab_dir=vocab_dir, splitter=splitter)
     tokenized = track(map_blocks(work, blocks(remaining), workers), "tokenizing", "block")
     for part in map(Tokenized.joined, gather(tokenized, lambda block: len(block.tokens), _PART_TOKENS)):
         with parts.add(part.num_documents) as path:
@@ -231,9 +231,8 @@ def _tokenizer(vocab_dir: Path) -> EncoderTokenizer:
     return load_saved(vocab_dir)
 
 
-def _tokenize(block: Block, vocab_dir: Path, lines: str) -> Tokenized:
+def _tokenize(block: Block, vocab_dir: Path, splitter: str) -> Tokenized:
     """Splits and tokenizes a block. Runs in a worker."""
-    split = sentences.split if lines == "paragraph" else lambda line: [line]
     encode = _tokenizer(vocab_dir).encode_parts
     pieces: list[list[int]] = []  # of all sentences
     sizes: list[int] = []
@@ -241,7 +240,9 @@ def _tokenize(block: Block, vocab_dir: Path, lines: str) -> Tokenized:
     document_hashes: list[int] = []
     empty = np.zeros(2, np.int64)
     for document in block:
-        texts = [sentence for line in document for sentence in split(line)]
+        texts = [
+            sentence for line in document for sentence in (sentences.split(line, splitter) if splitter else [line])
+        ]
         encoded = [ids for ids in encode(texts) if ids]
         empty += (not encoded, len(texts) - len(encoded))
         if encoded:

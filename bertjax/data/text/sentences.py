@@ -10,8 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bertjax.data.text import korean_sentences
+
 if TYPE_CHECKING:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+SPLITTERS = PUNKT, KIWI = ("punkt", "kiwi")
 
 # Lower case, without the last period. Single letters need no entry, because Punkt treats them as initials.
 _ABBREVIATIONS = """
@@ -57,18 +61,27 @@ _FULL = 3 / 4  # a line of at least this fraction of the longest lines is full
 _WINDOW = 50_000
 
 
-def split(paragraph: str) -> list[str]:
+def split(paragraph: str, splitter: str = PUNKT) -> list[str]:
     """Splits text into sentences. All visible characters are kept; sentences are stripped and not empty.
 
     Closing quotes and brackets stay with the sentence before them. They do not end it if a lower-case letter follows.
     A line break counts as a space. The word lists are English, so in other languages an abbreviation may end a
-    sentence. The sentence ends of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic are recognized.
+    sentence. The sentence ends of Chinese, Japanese, Hindi, Arabic, Urdu and Amharic are recognized. Korean has its own
+    rules, which also find ends without punctuation.
+
+    Args:
+      paragraph: the text.
+      splitter: "punkt", or "kiwi" to split Korean paragraphs by kiwipiepy.
+    Raises:
+      UserError: if kiwipiepy is required but not installed.
 
     >>> split('He saw Dr. No at 5 p.m. "Why?" he asked. Nobody knew.')
     ['He saw Dr. No at 5 p.m.', '"Why?" he asked.', 'Nobody knew.']
     >>> split("他说：“你好。”我也说。")
     ['他说：“你好。”', '我也说。']
     """
+    if korean_sentences.is_korean(paragraph):
+        return korean_sentences.split(paragraph, by_kiwi=splitter == KIWI)
     if paragraph.isascii():
         return _split(paragraph)
     return [sentence for part in _AFTER_END.split(paragraph) for sentence in _split(part)]

@@ -148,13 +148,24 @@ def test_a_second_process_waits_for_the_first(make_config, monkeypatch):
 
 
 def test_text_of_an_earlier_splitter_is_reused(make_config, prepare, monkeypatch):
-    config, (now, before, _) = make_config(lines="paragraph"), corpus._splitters("paragraph")
+    config = make_config(lines="paragraph")
+    now, before, _ = corpus._splitters(config)
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "_splitters", lambda lines: [before])
+        patch.setattr(corpus, "_splitters", lambda config: [before])
         earlier = prepare(config).folder
     assert Preparation(config, Path("unused")).folder == earlier
-    monkeypatch.setattr(corpus, "_splitters", lambda lines: [now])
+    monkeypatch.setattr(corpus, "_splitters", lambda config: [now])
     assert Preparation(config, Path("unused")).folder != earlier
+
+
+def test_only_the_fingerprint_of_korean_text_has_its_splitter(make_config, tmp_path):
+    source = tmp_path / "a.txt"
+    names = []
+    for text, splitter in (("It rained.", "punkt"), ("It rained.\n비가 왔다", "punkt"), ("비가 왔다", "kiwi")):
+        source.write_text(text)
+        config = make_config(lines="paragraph", source=str(source), splitter=splitter)
+        names.append(corpus._splitters(config)[0].rpartition(", ")[2].split()[0])
+    assert names == ["British", "Korean", "kiwipiepy"]
 
 
 def test_the_fingerprint_does_not_depend_on_folders_times_and_workers(make_config, tiny_text, vocab_file, tmp_path):

@@ -51,7 +51,7 @@ def test_blocks_are_consecutive_documents_up_to_a_size(documents, limit):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_user_error_in_a_worker_keeps_its_message(workers, tmp_path):
-    tokenize = functools.partial(preparation._tokenize, vocab_dir=tmp_path / "missing", lines="sentence")
+    tokenize = functools.partial(preparation._tokenize, vocab_dir=tmp_path / "missing", splitter="")
     with pytest.raises(UserError, match=r"missing: got .*tokenizer_config\.json.*\. Fix: .*\.$"):
         list(map_blocks(tokenize, [[["line"]]] * 3, workers))
 
@@ -87,9 +87,9 @@ def test_characters_of_rare_words_are_in_the_vocabulary(monkeypatch, tmp_path):
     assert [vocab[i] for i in tokenizer.encode("жаба")] == ["ж", "##а", "##б", "##а"]
 
 
-def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, lines: str = "sentence") -> tuple[list, dict]:
+def counted(documents: list[list[str]], vocab_dir: Path, folder: Path, splitter: str = "") -> tuple[list, dict]:
     parts = Parts(Path(tempfile.mkdtemp(dir=folder)), ".npz")
-    preparation.tokenize(iter(documents), vocab_dir, lines, 1, parts)
+    preparation.tokenize(iter(documents), vocab_dir, splitter, 1, parts)
     assert parts.num_documents == len(documents)
     counter = SplitCounter(folder, "train", len(SPECIALS) + len(WORDS))
     tokens = []
@@ -144,10 +144,17 @@ def test_paragraphs_are_split_and_sentences_are_not(vocab_dir, tmp_path):
     paragraph = [["The walk. The walks. Walking the walk."]]
     whole, counts = counted(paragraph, vocab_dir, tmp_path)
     assert counts["sentences"] == 1
-    split, counts = counted(paragraph, vocab_dir, tmp_path, "paragraph")
+    split, counts = counted(paragraph, vocab_dir, tmp_path, "punkt")
     assert counts["sentences"] == 3
     assert np.fromfile(tmp_path / "train.sentence_lengths.int32", np.int32).tolist() == [3, 4, 5]
     assert split == whole
+
+
+def test_kiwi_splits_paragraphs(vocab_dir, tmp_path):
+    pytest.importorskip("kiwipiepy")
+    paragraph = [["밥 먹고 왔지 이제 잘래 내일 보자"]]
+    counts = [counted(paragraph, vocab_dir, tmp_path, splitter)[1]["sentences"] for splitter in ("punkt", "kiwi")]
+    assert counts == [1, 3]
 
 
 HASH = st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]) | st.integers(0, 2**64 - 1)

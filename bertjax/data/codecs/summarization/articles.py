@@ -3,10 +3,11 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
+from bertjax import korean
 from bertjax.config import always, one_of
 from bertjax.data.codecs.summarization import article_formats, docstring_summaries
 from bertjax.data.codecs.summarization.article_formats import ArticleFormat, Stored
@@ -14,26 +15,22 @@ from bertjax.data.readers import documentation
 from bertjax.data.readers.lines import BadRows, OnBadRow, RowError, check_text, named, of_row
 from bertjax.data.splits import check_split, is_held_out
 from bertjax.data.text import sentences
+from bertjax.data.text.korean_sentences import is_korean
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+# Part of the fingerprint of Korean articles. Raise it when their sentences or lengths change.
+_KOREAN_VERSION = 1
+_NUM_SAMPLED = 100  # articles that decide whether a source is Korean
 _DOCUMENTATION = "documentation"
 _KEYS = {"train": "source", "valid": "valid_source", "test": "test_source"}
 
 
-def _by_punkt(lines: Sequence[str]) -> Iterator[list[str]]:
-    return map(sentences.split, sentences.unwrap(lines))
-
-
-def _by_lines(lines: Sequence[str]) -> Iterator[list[str]]:
-    return ([line] for line in lines if line)
-
-
-# The functions that split lines into sentences. Punkt with our word lists (`sentences`) finds 99.5 % of the 14,185
-# sentences in the summaries of BBC News Summary (99.9 % in its test split); most of the others cross a line end. None
-# of the libraries that were measured finds more, so there is no other splitter.
-_SPLITTERS: dict[str, Callable[[Sequence[str]], Iterator[list[str]]]] = {"punkt": _by_punkt, "lines": _by_lines}
+# "punkt" finds 99.5 % of the 14,185 sentences in the summaries of BBC News Summary (99.9 % in its test split); most of
+# the others cross a line end. None of the libraries that were measured finds more, so English has no other splitter.
+# `benchmarks.sentences` compares those for Korean.
+_LINES = "lines"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +47,10 @@ class ArticlesConfig(ArticleFormat):
       test_source: the test data; "" for none.
       valid_fraction: the fraction that is split off if `valid_source` is empty. Equal texts, docstrings of one module,
         and both directions of a translation are in the same split.
-      splitter: how lines of an article are split into sentences: "punkt", or "lines" if each line is a sentence. With
-        "punkt" a line end ends a sentence, unless the text is wrapped: at least two lines, and a third of all, continue
-        in lower case on the next line. Summaries have one sentence per line; lists of sentences are not split.
+      splitter: how lines of an article are split into sentences: "punkt"; "kiwi", which is kiwipiepy (extra
+        `korean`) for Korean; or "lines" if each line is a sentence. With the first two, a line end ends a
+        sentence, unless the text is wrapped: at least two lines, and a third of all, continue in lower case on the next
+        line. Summaries have one sentence per line; lists of sentences are not split.
       on_bad_row: "stop" to raise an error at a bad row, article, sentence, pair or question; "skip" to skip and count
         it.
     """
@@ -61,7 +59,7 @@ class ArticlesConfig(ArticleFormat):
     valid_source: str = always("")
     test_source: str = always("")
     valid_fraction: float = always(0.1)
-    splitter: Annotated[str, one_of(*_SPLITTERS)] = always("punkt")
+    splitter: Annotated[str, one_of(*sentences.SPLITTERS, _LINES)] = always("punkt")
     on_bad_row: OnBadRow = always("stop")
 
 
@@ -146,7 +144,16 @@ class Articles:
             "split": [self._split, self._config.valid_fraction, self._seed] if self._is_divided else [self._split],
             "text": text,
             **{key: getattr(self._config, key) for key in (*names, "splitter", "on_bad_row")},
+            **({"kiwipiepy": korean.analyzer_version()} if self._config.splitter == sentences.KIWI else {}),
+            **({"korean": _KOREAN_VERSION} if self._is_korean() else {}),
         }
+
+    def _is_korean(self) -> bool:
+        """Returns whether the first articles have Korean paragraphs."""
+        if self._source == _DOCUMENTATION:
+            return False
+        stored = article_formats.read(self._source, self._key, self._config, False, BadRows("skip"))
+        return any(is_korean(line) for article in itertools.islice(stored, _NUM_SAMPLED) for line in article.body)
 
     def _check_source(self) -> None:
         if not self._source:
@@ -263,7 +270,9 @@ def _split(stored: Stored, splitter: str) -> Article:
 
 
 def _sentences(body: Sequence[str], splitter: str) -> tuple[str, ...]:
-    return tuple(itertools.chain.from_iterable(_SPLITTERS[splitter](body)))
+    if splitter == _LINES:
+        return tuple(filter(None, body))
+    return tuple(s for paragraph in sentences.unwrap(body) for s in sentences.split(paragraph, splitter))
 
 
 def _fault(sentences: Sequence[str]) -> str:

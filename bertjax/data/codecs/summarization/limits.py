@@ -12,15 +12,16 @@ from bertjax.data.codecs.summarization.articles import Article
 
 @dataclasses.dataclass(frozen=True)
 class ArticleLimits(Constrained, prefix="data.limits"):
-    """Limits on articles for training and evaluation. Lengths are in words of `words.split`; brackets have PreSumm's.
+    """Limits on articles for training and evaluation. Lengths are in words; brackets have PreSumm's.
 
     Attributes:
       min_sentences: an article with fewer sentences of sufficient length is dropped (3).
       max_sentences: only the first sentences of sufficient length are used, at most this many (100).
       min_words: a sentence has sufficient length if it has more words than this; exactly this many are too few (5).
+        Two syllables of Hangul count as a word.
       max_words: only the first words of a sentence are used, at most this many (200).
-      min_summary_words: an article whose summary has fewer words is dropped. PreSumm's 5 counts word pieces with three
-        special tokens; BertSum has no such limit (0).
+      min_summary_words: an article whose summary has fewer words is dropped; Hangul counts as in `min_words`. PreSumm's
+        5 counts word pieces with three special tokens; BertSum has no such limit (0).
       max_summary_words: only the first words of a summary are used for training, at most this many (500 word pieces).
     """
 
@@ -72,8 +73,8 @@ def limit(article: Article, oracle: Sequence[int], limits: ArticleLimits, *, dro
     """
     summary = None if article.summary is None else _cut_summary(article.summary, limits.max_summary_words)
     sizes = [len(words.split(sentence)) for sentence in article.sentences]
-    numbers = [number for number, size in enumerate(sizes) if size > limits.min_words]
-    is_short = summary is not None and sum(len(words.split(s)) for s in summary) < limits.min_summary_words
+    numbers = [number for number, s in enumerate(article.sentences) if words.length(s) > limits.min_words]
+    is_short = summary is not None and sum(map(words.length, summary)) < limits.min_summary_words
     if drops and (is_short or len(numbers) < limits.min_sentences):
         return f"data.limits.{'min_summary_words' if is_short else 'min_sentences'}"
     numbers = numbers or list(range(len(sizes)))

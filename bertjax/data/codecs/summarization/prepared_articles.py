@@ -166,8 +166,12 @@ class ArticleCodec(TrainingCodec[Article]):
     def check(self, facts: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Raises UserError if the limits drop all training articles."""
         if not report["rows"][TRAIN]:
-            got = f"limits that drop all articles of the split {TRAIN}"
-            fix = "lower data.limits.min_sentences, min_words or min_summary_words"
+            dropped = ", ".join(f"{count} by {key}" for key, count in report["left_out"].items())
+            limits = self.labels.limits
+            fix = f"lower {' and '.join(report['left_out'])}"
+            if "data.limits.min_sentences" in report["left_out"]:
+                fix += f" (now {limits.min_sentences}), or data.limits.min_words: shorter sentences do not count"
+            got = f"limits that drop all articles of the split {TRAIN}: {dropped}"
             raise UserError("config keys data.limits", got=got, expected="limits that some articles satisfy", fix=fix)
 
     def restored(self, values: Any) -> Article:

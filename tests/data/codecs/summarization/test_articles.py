@@ -402,6 +402,20 @@ def test_different_texts_have_different_fingerprints(monkeypatch):
     assert len(set(map(json.dumps, prints))) == len(prints)
 
 
+def test_only_the_fingerprint_of_korean_articles_has_the_version_of_their_rules():
+    write("a.jsonl", rows(ROW))
+    write("korean.jsonl", rows(ROW, {**ROW, "article": "비가 왔다"}))
+    english, mixed = (open_(test_source=source).fingerprint() for source in ("a.jsonl", "korean.jsonl"))
+    assert mixed.keys() - english.keys() == {"korean"}
+
+
+def test_kiwi_splits_articles():
+    pytest.importorskip("kiwipiepy")
+    write("a.jsonl", rows({**ROW, "article": "밥 먹고 왔지 이제 잘래 내일 보자"}))
+    assert [len(read(splitter=splitter)[0].sentences) for splitter in ("punkt", "kiwi")] == [1, 3]
+    assert open_(splitter="kiwi").fingerprint()["kiwipiepy"]
+
+
 def test_input_lines_are_articles():
     (whole,) = parse(PLAIN.splitlines(keepends=True), config())
     assert whole == Article("1", PLAIN_SENTENCES, None, None, "input line 1")

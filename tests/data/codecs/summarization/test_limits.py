@@ -66,6 +66,14 @@ def test_an_article_of_short_sentences_keeps_them_if_it_is_not_dropped():
     assert limit(short, (3, 1), limits(), drops=False)[1:4] == ((0, 1, 2), ("a", "b", "c"), (0, 1, 0))
 
 
+def test_two_syllables_of_hangul_are_a_word_for_the_minima():
+    defaults = ArticleLimits(3, 1000, 5, 200, 5, 500)
+    news = article(*["정부가 예산을 늘린다."] * 3, summary=("정부가 예산 증액 발표",))
+    assert limit(news, (), defaults, drops=True).summary == news.summary
+    short = article(*["그가 갔다."] * 3, summary=news.summary)
+    assert limit(short, (), defaults, drops=True) == "data.limits.min_sentences"
+
+
 texts = st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=7).map(" ".join), min_size=1, max_size=7)
 
 

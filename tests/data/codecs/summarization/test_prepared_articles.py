@@ -151,12 +151,20 @@ def test_other_settings_are_prepared_separately(tmp_path, sources):
     assert has_units == [*[False] * 7, True], "rows that are older than the key stay valid"
 
 
-def test_limits_that_drop_all_articles_are_an_error(tmp_path):
-    labels = LabelsConfig(ArticleLimits(9, 100, 1, 200, 2, 500), LABELS.oracle)
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            (9, 100, 1, 200, 2, 500),
+            r"min_sentences; .*Fix: lower data\.limits\.min_sentences \(now 9\), or .*min_words",
+        ),
+        ((1, 100, 1, 200, 99, 500), r"min_summary_words; .*Fix: lower data\.limits\.min_summary_words\.$"),
+    ],
+)
+def test_limits_that_drop_all_articles_are_an_error(tmp_path, limits, message):
+    labels = LabelsConfig(ArticleLimits(*limits), LABELS.oracle)
     rows = PreparedRows(abstractive(articles(tmp_path), labels), tmp_path / "kept", PreparationConfig())
-    with pytest.raises(
-        UserError, match=r"data\.limits: got limits that drop all articles of the split train; .*lower data"
-    ):
+    with pytest.raises(UserError, match=rf"data\.limits: .* drop all .* split train: \d+ by data\.limits\.{message}"):
         rows.run()
     assert not rows.is_finished and not any(path.is_dir() for path in (tmp_path / "kept").iterdir())
 
