@@ -73,6 +73,8 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         yield f"code/{path}", {"title": f"{path}.py", "body": f"<h1>{path}.py</h1>{code}"}, "page.html"
 
 
-def _set_language(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+def _set_language(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
     if page.startswith("ko/"):
         context["language"] = "ko"
