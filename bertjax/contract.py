@@ -360,13 +360,17 @@ class TrainingTask(PredictionTask):
     def samples(self, params: Params, data: Data, infer: Infer) -> Iterator[Record]:
         """Yields records for the run's page. Values may be arrays and `Attended`.
 
-        Each "kind" is one that `bertjax.tools.reporting.samples` lists.
+        Each "kind" is one that `bertjax.tools.reporting.samples` lists; "loss" orders them by how wrong they are.
 
         Args:
           params: the parameters.
           data: the run's data.
           infer: takes any number of examples; yields only the first few, with the outputs of their rows.
         """
+        return iter(())
+
+    def errors(self, data: Data, infer: Infer) -> Iterator[Record]:
+        """Yields a record as `samples` does for each validation example that `infer` takes, with its "tokens"."""
         return iter(())
 
     @abc.abstractmethod

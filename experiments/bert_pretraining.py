@@ -16,6 +16,7 @@ from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
+from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
@@ -107,7 +108,10 @@ class Task(PretrainingTask[Config]):
         return sums, {"tokens": num_tokens(batch), **metrics}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B]."""
+        """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].
+
+        With "masked_labels", also their losses [B, P].
+        """
         output = self.apply(params, batch, None, batch["masked_positions"])
         # A published table may have more rows than its vocabulary has tokens, and a vocabulary ids without tokens.
         has_token = np.array([token != "" for token in self._tokenizer.vocab])
@@ -115,6 +119,8 @@ class Task(PretrainingTask[Config]):
         top = min(_TOP, int(has_token.sum()))
         probabilities, tokens = jax.lax.top_k(jnp.where(has_token, distribution, -1.0), top)
         result = {"probabilities": probabilities, "tokens": tokens}
+        if "masked_labels" in batch:
+            result["losses"] = cross_entropy(output.masked_lm_logits, batch["masked_labels"])
         if output.next_sentence_logits is not None:
             result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0, 0]
         return result
@@ -156,10 +162,14 @@ class Task(PretrainingTask[Config]):
         source, labels, is_next = example.source
         record = self.record(Example([row], source), outputs)
         names = self._tokenizer.names(labels)
-        masks = [{**m, "label": name} for m, name in zip(record["masks"], names, strict=True)]
+        losses = [round(loss, 4) for loss in outputs[0]["losses"][: len(names)].tolist()]
+        masks = [
+            {**mask, "label": name, "loss": loss}
+            for mask, name, loss in zip(record["masks"], names, losses, strict=True)
+        ]
         words = self._tokenizer.names(row["input_ids"].tolist())
         follows = {"is_next": is_next, "is_next_probability": record["is_next_probability"]}
-        return {"kind": "masks", "masks": masks, "words": words, **follows}
+        return {"kind": "masks", "masks": masks, "words": words, **follows, "loss": float(np.mean(losses))}
 
     def shown(self, data: contract.Data) -> Iterator[Example]:
         """The first instance of each row of a validation batch, the shortest first; skips those without masks."""
@@ -178,4 +188,5 @@ class Task(PretrainingTask[Config]):
                 texts = Texts(("",) * (1 + is_pair))  # the record has the words
                 labels = batch["masked_labels"][i, chosen].tolist()
                 source = inputs.Source(texts, positions), labels, is_next
-                yield Example([{**row, "masked_positions": asked[chosen]}], source)
+                masked = {"masked_positions": asked[chosen], "masked_labels": batch["masked_labels"][i, chosen]}
+                yield Example([{**row, **masked}], source)

@@ -166,4 +166,5 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record with the article."""
         sentences = list(example.source.item.sentences)
-        return {**self.record(example, outputs), "kind": "summary", "article": sentences}
+        record = self.record(example, outputs)
+        return {**record, "kind": "summary", "article": sentences, "loss": summaries.loss(record, self._config.rouge)}

@@ -195,7 +195,8 @@ class Task(SummarizationTask[Config]):
         """Returns the record with the oracle's choice."""
         limited = example.source.kept.article
         oracle = [limited.numbers[i] for i in np.flatnonzero(limited.labels)]
-        return {**self.record(example, outputs), "kind": "extract", "oracle": oracle}
+        record = self.record(example, outputs)
+        return {**record, "kind": "extract", "oracle": oracle, "loss": summaries.loss(record, self._config.rouge)}
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:

@@ -25,7 +25,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import HeadConfig
 from bertjax.models.heads import BertForSequenceClassification
 from bertjax.scoring import glue
-from bertjax.tasks import bert, completion, fine_tuning, pretrained, samples
+from bertjax.tasks import bert, completion, fine_tuning, pretrained
 from bertjax.tasks.objectives import OBJECTIVES, Objective
 
 
@@ -334,10 +334,13 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return self._objective.record_fields(self.labels)
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        first, *second = samples.texts(example.rows[0], self._tokenizer)
-        texts = {"kind": "label", "text": first, "second": " ".join(second)}
-        reference = self._objective.reference(self._target(example), self.labels)
-        return {**texts, **self.record(example, outputs), "reference": reference}
+        row = example.source.item
+        target = self._target(example)
+        logits = outputs[0]["logits"].astype(np.float64)
+        loss = self._objective.mean_loss(logits[None], np.array([target]), self._config)
+        reference = self._objective.reference(target, self.labels)
+        texts = {"kind": "label", "text": row.first, "second": row.second or ""}
+        return {**texts, **self.record(example, outputs), "reference": reference, "loss": loss}
 
     def export(self, params: Params, folder: Path) -> None:
         more = {"problem_type": huggingface.PROBLEM_TYPES["multi_label"]} if self._config.is_multi_label else {}

@@ -332,10 +332,24 @@ class Task(fine_tuning.FineTuningTask[Config]):
         yield from itertools.islice(records, _SHOWN)
         yield from samples.bert_positions(params)
 
+    def errors(self, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        """Yields pairs, whose loss is how far the cosine and the score are apart in rank, or queries, with 1 - 1/rank.
+
+        The share of all pairs between two ranks makes losses of 0 to 1.
+        """
+        results = list(infer(data.validation_examples()))
+        if self._config.definition.metrics != CORRELATIONS:
+            yield from map(_sample, _rankings(results)) if results else ()
+            return
+        pairs = list(itertools.starmap(self.sample, results))
+        ranks = [glue.ranks(np.array([pair[name] for pair in pairs])) for name in ("score", "reference")]
+        for pair, loss in zip(pairs, abs(ranks[0] - ranks[1]) / max(1, len(pairs)), strict=True):
+            yield {**pair, "loss": float(loss)}
+
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """Returns the record of a pair."""
         ((row, (first, second)),) = _unit([(example, outputs)])
-        values = {"score": round(float(first @ second), 3), "reference": row.scores[0]}
+        values = {"score": round(float(first @ second), 6), "reference": row.scores[0]}
         return {"kind": "label", "text": row.texts[0], "second": row.texts[1], **values}
 
     def export(self, params: Params, folder: Path) -> None:
@@ -408,4 +422,7 @@ def _sample(ranking: _Ranking) -> Mapping[str, Any]:
         for text, score in itertools.islice(ranking.cosines.items(), _SHOWN_DOCUMENTS)
     ]
     reference = next(iter(ranking.relevant), "")
-    return {"kind": "retrieval", "text": ranking.query, "found": documents, "reference": reference}
+    places = (place for place, text in enumerate(ranking.cosines, start=1) if text in ranking.relevant)
+    rank = next(places, 0)
+    record = {"kind": "retrieval", "text": ranking.query, "found": documents, "reference": reference, "rank": rank}
+    return {**record, "loss": 1 - 1 / rank if rank else 1.0}

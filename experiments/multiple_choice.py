@@ -118,8 +118,10 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         context, choices, right = example.source.item
-        texts = {choices[label]: probability for label, probability in _probabilities(example, outputs).items()}
+        probabilities = _probabilities(example, outputs)
+        texts = {choices[label]: probability for label, probability in probabilities.items()}
         record = {"kind": "label", "text": context, "second": "", "reference": choices[right]}
+        record["loss"] = -float(np.log(probabilities[right]))
         return {**record, "label": max(texts, key=texts.__getitem__), "probabilities": texts}
 
 

@@ -172,15 +172,18 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return ("id", "answer", "start", "end", "score", "null_score")
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Returns the record with question, context and reference answers."""
+        """Returns the record with question, context and reference answers; the loss is 1 - F1."""
         question = example.source.item
+        record = self.record(example, outputs)
+        f1 = squad.f1(record["answer"], self._codec.gold(question))
         return {
             "kind": "answer",
             "question": question.question,
             "context": question.context,
             "reference": self._codec.gold(question),
             "reference_starts": [answer.start for answer in question.answers],
-            **self.record(example, outputs),
+            **record,
+            "loss": 1 - f1,
         }
 
     def official(self, records: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:

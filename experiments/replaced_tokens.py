@@ -309,7 +309,9 @@ class Task(PretrainingTask[Config]):
         true = output["is_replaced"][:count]
         kinds = ([_KINDS[int(flag)] for flag in row] for row in (predicted, true))
         words = self._tokenizer.names(output["input_ids"][:count].tolist())
-        return {"kind": "tags", "words": words, **dict(zip(("tags", "reference"), kinds, strict=True))}
+        right = np.where(true, output["probabilities"][:count], 1 - output["probabilities"][:count])
+        loss = -float(np.log(np.maximum(right, np.finfo(np.float32).tiny)).mean())
+        return {"kind": "tags", "words": words, **dict(zip(("tags", "reference"), kinds, strict=True)), "loss": loss}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes the discriminator, and the generator into the subfolder `generator`.

@@ -235,11 +235,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         (query, *texts), scores, _ = example.source.item
         if not self._config.ranks:
-            record = {"kind": "label", "text": query, "second": texts[0], "reference": scores[0]}
-            return {**record, **self.record(example, outputs)}
+            prediction = self.record(example, outputs)
+            loss = (prediction["score"] - scores[0]) ** 2
+            texts_of_pair = {"kind": "label", "text": query, "second": texts[0]}
+            return {**texts_of_pair, **prediction, "reference": scores[0], "loss": loss}
         logits = np.array([output["logits"] for output in outputs], np.float64)
-        probabilities = dict(zip(texts, np.exp(logits - np.logaddexp.reduce(logits)).tolist(), strict=True))
-        record = {"kind": "label", "text": query, "second": "", "reference": texts[0]}
+        losses = np.logaddexp.reduce(logits) - logits
+        probabilities = dict(zip(texts, np.exp(-losses).tolist(), strict=True))
+        record = {"kind": "label", "text": query, "second": "", "reference": texts[0], "loss": float(losses[0])}
         return {**record, "label": max(probabilities, key=probabilities.__getitem__), "probabilities": probabilities}
 
     def export(self, params: Params, folder: Path) -> None:

@@ -241,7 +241,6 @@ class Task(fine_tuning.FineTuningTask[Config]):
 
         The loss excludes words with tags not in `labels`.
         """
-        number = {label: i for i, label in enumerate(self.labels)}
         predictions: list[list[str]] = []
         references: list[Sequence[str]] = []
         losses: list[float] = []
@@ -249,11 +248,16 @@ class Task(fine_tuning.FineTuningTask[Config]):
             logits = _word_logits(example, outputs)
             predictions.append(self._best(logits))
             references.append(self._tags(example))
-            targets = [(word, number[tag]) for word, tag in enumerate(references[-1]) if tag in number]
-            losses += [np.logaddexp.reduce(logits[word]) - logits[word, label] for word, label in targets]
+            losses += self._losses(logits, references[-1])
         entities = {} if self._is_plain else tags.score(predictions, references)
         accuracy = tags.token_accuracy(predictions, references)
         return {**entities, "accuracy": accuracy, "loss": float(sum(losses) / max(len(losses), 1))}
+
+    def _losses(self, logits: Float[np.ndarray, "words C"], tags: Sequence[str]) -> list[float]:
+        """Returns the cross-entropies of the words whose tag is one of `labels`."""
+        number = {label: i for i, label in enumerate(self.labels)}
+        targets = [(word, number[tag]) for word, tag in enumerate(tags) if tag in number]
+        return [float(np.logaddexp.reduce(logits[word]) - logits[word, label]) for word, label in targets]
 
     def _tags(self, example: Example) -> Sequence[str]:
         """Returns the correct tags of the words, in the scheme that is learned."""
@@ -290,7 +294,14 @@ class Task(fine_tuning.FineTuningTask[Config]):
         return ("words", "tags", "start", "end", "entities")
 
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        return {**self.record(example, outputs), "kind": "tags", "reference": list(self._tags(example))}
+        record = self.record(example, outputs)
+        reference = list(self._tags(example))
+        losses = self._losses(_word_logits(example, outputs), reference)
+        sample = {**record, "kind": "tags", "reference": reference, "loss": float(np.mean(losses)) if losses else 0.0}
+        if "entities" not in record:
+            return sample
+        spans = tag_schemes.spans(reference)
+        return {**sample, "spans": tag_schemes.spans(record["tags"]), "reference_spans": spans}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `transformers.BertForTokenClassification.from_pretrained` opens.

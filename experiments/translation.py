@@ -399,11 +399,21 @@ class Task(Seq2SeqTask):
         """Validation texts with translations and references, an attention mask, and positions."""
         for number, (example, outputs) in enumerate(infer(data.validation_examples())):
             seen = {"attention": self.attention(params, example, outputs)} if samples.is_shown(number, example) else {}
-            record = self.record(example, outputs)
-            yield {**record, "kind": "translation", "reference": self._codec.gold(example.source.item)[0], **seen}
+            yield {**self._sample(example, outputs), **seen}
         if isinstance(self._model, EncoderDecoder):
             yield samples.mask(np.ones(20, np.int32), "left_to_right")
             yield from samples.positions(self._model.bind({"params": params}).source_position_table)
+
+    def errors(self, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        for example, outputs in infer(data.validation_examples()):
+            yield {**self._sample(example, outputs), "tokens": sum(len(row["input_ids"]) for row in example.rows)}
+
+    def _sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
+        """The record with the first reference; the loss is 100 minus chrF."""
+        record = self.record(example, outputs)
+        references = list(map(self._vocabularies.target.normalized, self._codec.gold(example.source.item)))
+        loss = 100 - scoring.score(["chrf"], [record["translation"]], [references])["chrf"]
+        return {**record, "kind": "translation", "reference": references[0], "loss": loss}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""

@@ -1,8 +1,14 @@
-"""Samples for a run's page: validation examples with outputs of the model, in `samples.jsonl`."""
+"""Validation examples with outputs of the model, for a run's page.
+
+`samples.jsonl` has a few with attention, `predictions.jsonl` up to 20,000, those of the highest loss first.
+"""
 
 import base64
 import contextlib
+import functools
+import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,30 +18,49 @@ import numpy as np
 from bertjax import distributed
 from bertjax.contract import Attended, Data, Record, TrainingTask
 from bertjax.files import completed, read_records
+from bertjax.progress import track
 from bertjax.training import inference
 from bertjax.training.config import InferenceConfig
 
-FILE = "samples.jsonl"
-_EXAMPLES = 8
+FILE, PREDICTIONS = "samples.jsonl", "predictions.jsonl"
+_EXAMPLES, _PREDICTIONS = 8, 20_000
+# The keys of texts and golds, by which the records of two runs for one example are found.
+_IDENTITY = ("id", "text", "second", "question", "context", "source", "words", "reference")
 _WEIGHTS = 600_000  # attention weights in all, a byte each, so that a page is smaller than 3 MB
 
 
 def write(task: TrainingTask, data: Data, settings: InferenceConfig, workdir: Path) -> None:
-    """Writes the samples of a trained task by the run's final checkpoint."""
+    """Writes the samples and the predictions of a trained task by the run's final checkpoint."""
     runner = inference.Inference(task, settings, workdir, "final")
     made_by = {"checkpoint": runner.checkpoint}
-    lines = [
-        json.dumps(_plain({**record, **made_by}), ensure_ascii=False)
-        for record in _fitting(runner.samples(data, _EXAMPLES))
-    ]
-    distributed.on_first_process(lambda: _write(workdir, lines))
+    for name, records in (
+        (PREDICTIONS, predictions(runner, data)),
+        (FILE, map(_plain, _fitting(runner.samples(data, _EXAMPLES)))),
+    ):
+        lines = [json.dumps({**record, **made_by}, ensure_ascii=False) + "\n" for record in records]
+        distributed.on_first_process(functools.partial(_write, workdir / name, lines))
+
+
+def predictions(runner: inference.Inference, data: Data) -> list[Record]:
+    """Returns the records of the validation examples, each with a "digest" of text and gold, by descending loss."""
+    records = track(runner.errors(data, _PREDICTIONS), "predicting for the page", "example")
+    return sorted(({**record, "digest": _digest(record)} for record in records), key=_loss, reverse=True)
+
+
+def _digest(record: Record) -> str:
+    identity = [record.get(key) for key in _IDENTITY]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+
+
+def _loss(record: Record) -> float:
+    return -math.inf if record["loss"] is None else record["loss"]
 
 
 def are_current(workdir: Path) -> bool:
     """Returns whether a run's folder has samples of its final checkpoint, or of a checkpoint that is gone."""
     path = workdir / FILE
     made_by = None
-    if not path.exists():
+    if not path.exists() or not (workdir / PREDICTIONS).exists():
         return False
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # of a damaged folder
         made_by = inference.checkpoint_name(workdir, "final")
@@ -43,9 +68,9 @@ def are_current(workdir: Path) -> bool:
     return made_by is None or first.get("checkpoint", made_by) == made_by
 
 
-def _write(workdir: Path, lines: list[str]) -> None:
-    with completed(workdir / FILE) as partial:
-        partial.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+def _write(path: Path, lines: list[str]) -> None:
+    with completed(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.writelines(lines)
 
 
 def _fitting(records: Iterable[Record]) -> Iterator[Record]:

@@ -49,7 +49,7 @@ def pearson(predictions: Numbers, references: Numbers) -> float:
 
 def spearman(predictions: Numbers, references: Numbers) -> float:
     """Returns Spearman's rank correlation. Equal values get their mean rank; 0.0 if one side is constant."""
-    return pearson(_ranks(predictions), _ranks(references))
+    return pearson(ranks(predictions), ranks(references))
 
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = MappingProxyType(
@@ -158,7 +158,7 @@ def _unit(x: Columns) -> Float64[np.ndarray, "n k"]:
     return centered / np.linalg.norm(centered)
 
 
-def _ranks(values: Numbers) -> Float64[np.ndarray, " n"]:
+def ranks(values: Numbers) -> Float64[np.ndarray, " n"]:
     """Returns the rank of each value, from 1; equal values get their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[place]

@@ -101,6 +101,11 @@ def score_v2(
     return metrics
 
 
+def f1(prediction: str, answers: Sequence[str]) -> float:
+    """Returns the F1 of an answer, from 0 to 1; without reference answers, 1 if it is empty."""
+    return _best_f1(prediction, answers or [""], both_empty=1.0)
+
+
 def _best_exact(prediction: str, answers: Sequence[str]) -> float:
     return float(normalize(prediction) in map(normalize, answers))
 

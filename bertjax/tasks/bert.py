@@ -242,13 +242,18 @@ class SampledTask(TrainingTask):
             yield {**self.sample(example, outputs), **seen}
         yield from samples.bert_positions(params)
 
+    def errors(self, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
+        for example, outputs in infer(self.shown(data)):
+            tokens = sum(len(row["input_ids"]) for row in example.rows)
+            yield {**self.sample(example, outputs), "tokens": tokens}
+
     def shown(self, data: Data) -> Iterator[Example]:
         """Yields candidates for the examples on the run's page."""
         return data.validation_examples()
 
     @abc.abstractmethod
     def sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """Returns the record of a validation example for the run's page, with its "kind" and the reference."""
+        """Returns the record of a validation example for the run's page, with "kind", "reference" and "loss"."""
 
 
 def batch_specs(

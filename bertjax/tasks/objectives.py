@@ -154,7 +154,10 @@ class MultiLabel(Objective):
     def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
         """Returns also the F1 of each class."""
         metrics = glue.score_label_sets(sigmoid(logits), targets, config.threshold, config.data.labels)
-        return {**metrics, "loss": float(np.mean(np.logaddexp(0, logits) - logits * targets))}
+        return {**metrics, "loss": self.mean_loss(logits, targets, config)}
+
+    def mean_loss(self, logits: Logits, targets: np.ndarray, config: Any) -> float:
+        return float(np.mean(np.logaddexp(0, logits) - logits * targets))
 
     def record(self, logits: Float[np.ndarray, " C"], labels: Sequence[str], config: Any) -> dict[str, Any]:
         """Returns all classes whose probability is at least the threshold."""
@@ -194,8 +197,11 @@ class Regression(Objective):
         return None
 
     def score(self, logits: Logits, targets: np.ndarray, config: Any) -> dict[str, float]:
-        losses = (logits[:, 0] - targets) ** 2
-        return {**glue.score(config.metrics, logits[:, 0], targets), "loss": float(losses.mean())}
+        loss = self.mean_loss(logits, targets, config)
+        return {**glue.score(config.metrics, logits[:, 0], targets), "loss": loss}
+
+    def mean_loss(self, logits: Logits, targets: np.ndarray, config: Any) -> float:
+        return float(np.mean((logits[:, 0] - targets) ** 2))
 
     def baseline(self, targets: np.ndarray) -> dict[str, float]:
         """Returns the loss of always predicting the mean."""

@@ -5,7 +5,7 @@ Shapes: L layers, N heads, S tokens of a row, P positions, H hidden size.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -92,10 +92,3 @@ def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
 def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:
     """Returns the record of a matrix that the page draws as an image."""
     return {"kind": "matrix", "title": title, "caption": caption, "values": values}
-
-
-def texts(row: Mapping[str, np.ndarray], tokenizer: EncoderTokenizer) -> list[str]:
-    """Returns the one or two texts of a row, decoded from its tokens."""
-    ids = row["input_ids"]
-    types = row["token_type_ids"]
-    return [tokenizer.decode(ids[types == segment].tolist()) for segment in range(int(types.max(initial=0)) + 1)]

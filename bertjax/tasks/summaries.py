@@ -35,6 +35,12 @@ def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:
     return {**record, "reference": list(article.summary), **several}
 
 
+def loss(record: Mapping[str, Any], config: RougeConfig) -> float | None:
+    """Returns 100 minus the ROUGE-L of the summary in a record; None without a reference."""
+    reference = record.get("references") or record.get("reference")
+    return 100 - rouge.rouge([record["summary"]], [reference], config)["rougeLsum"] if reference else None
+
+
 def texts(article: LimitedArticle) -> list[str]:
     """The sentences within the limits, not truncated."""
     return [article.article.sentences[number] for number in article.numbers]

@@ -22,6 +22,7 @@ from bertjax.contract import (
     Data,
     Evaluation,
     Example,
+    Infer,
     Metrics,
     Output,
     Params,
@@ -367,11 +368,16 @@ class Inference:
     def samples(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
         """Returns the task's samples for the run's page, from `count` validation examples."""
         assert isinstance(self.task, TrainingTask), "the task only predicts"
+        return self.task.samples(self.params, data, self._first(count))
 
-        def infer(examples: Iterable[Example]) -> Iterator[tuple[Example, Sequence[Output]]]:
-            return self._predictor(self.params, itertools.islice(examples, count))
+    def errors(self, data: Data, count: int) -> Iterator[Mapping[str, Any]]:
+        """Returns the records of up to `count` validation examples for the error analysis."""
+        assert isinstance(self.task, TrainingTask), "the task only predicts"
+        return self.task.errors(data, self._first(count))
 
-        return self.task.samples(self.params, data, infer)
+    def _first(self, count: int) -> Infer:
+        """Returns a function that yields the first `count` of examples with the outputs of their rows."""
+        return lambda examples: self._predictor(self.params, itertools.islice(examples, count))
 
     def export(self, folder: Path) -> None:
         """Exports the model to a folder. Parameters that are split over processes are gathered first.

@@ -7,7 +7,7 @@ python -m bertjax.tools.reporting.page --output=both.html small=runs/small large
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from bertjax.tools.reporting import (
     comparison,
     configs,
     drawing,
+    errors,
     goodput,
     libraries,
     pairs,
@@ -28,10 +29,11 @@ from bertjax.tools.reporting import (
     titles,
     verdict,
 )
-from bertjax.tools.reporting.runs import Run, continued, named, read_object, read_run
+from bertjax.tools.reporting.runs import ROWS, Run, continued, named, read_object, read_run
+from bertjax.tools.reporting.tables import row, table
 
 NAME = "report.html"
-_ENVIRONMENT, _ROWS = "environment.json", "rows.json"
+_ENVIRONMENT = "environment.json"
 _COLORS = 8  # in the style sheet; the colors of further runs are computed, as in the script
 _MOST_COMPARED = 60  # runs in one page
 _SECTIONS = {
@@ -39,6 +41,7 @@ _SECTIONS = {
     "comparison": "Final metrics",
     "curves": "Curves",
     "pairs": "Minimal pairs",
+    "errors": "Errors",
     "samples": "Samples",
     "attention": "Attention",
     "matrices": "Pictures",
@@ -91,6 +94,7 @@ def of_run(folder: Path) -> str:
         title=f"{run.config.get('experiment', 'run')}: {folder.resolve().name}",
         verdict=verdict.of_run(run, environment),
         runs=runs,
+        errors=errors.read(folder),
         samples=samples.read(folder),
         pairs=pairs.bars(run.final_metrics()),
         metrics=_metrics(run),
@@ -186,7 +190,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         data |= {"matrices": [matrix["values"] for matrix in content.matrices]} if content.matrices else {}
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
-        context["goodput"] = {**parts["goodput"], **_table(("what", "seconds", "percent"), map(_row, rows))}
+        context["goodput"] = {**parts["goodput"], **table(("what", "seconds", "percent"), map(row, rows))}
     environment = parts["environment"]
     context["command"] = shlex.join(environment.get("command", ()))
     context["environment"] = _environment_facts(environment)
@@ -242,18 +246,18 @@ def _metrics(run: Run) -> dict[str, Any]:
         level = titles.baseline(metric, metrics) if metric in levels else None
         title = f"{titles.title(level[0])}, {level[1]}" if level else titles.title(metric)
         texts = [title, titles.SPLITS.get(split, split), f"{value:.6g}", f"{step:,}", f"{first:.6g}", name]
-        rows.append(_row(texts, (None, None, value, step, first, None)))
-    return _table(("metric", "split", "last", "at step", "first", "key"), rows)
+        rows.append(row(texts, (None, None, value, step, first, None)))
+    return table(("metric", "split", "last", "at step", "first", "key"), rows)
 
 
 def _rows(folder: Path) -> dict[str, Any] | None:
     """Returns the counts of the prepared rows; None if the run has none."""
-    path = folder / _ROWS
+    path = folder / ROWS
     if not path.exists():
         return None
     leaves = list(_leaves(read_object(path)))
-    rows = [_row([name, f"{value:,}"], (None, value)) for name, value in leaves if isinstance(value, int)]
-    return _table(("what", "number"), rows)
+    rows = [row([name, f"{value:,}"], (None, value)) for name, value in leaves if isinstance(value, int)]
+    return table(("what", "number"), rows)
 
 
 def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -265,22 +269,13 @@ def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tu
             yield ": ".join((*names, name)), value
 
 
-def _table(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"header": [{"title": name} for name in header], "rows": list(rows)}
-
-
-def _row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
-    """Returns a row of a table. `values` are the sort keys of its cells."""
-    return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
-
-
 def _config(sides: Mapping[str, Mapping[str, Any]], note: str) -> dict[str, Any]:
     """Returns the keys that differ between configs, and all keys."""
-    rows = configs.compared(sides)
-    table = _table(("key", *sides), [_row((row.key, *row.values)) for row in rows])
-    differing = [_row((row.key, *row.values)) for row in rows if row.differs]
-    note = f"{note}: {len(differing)} of {len(rows)}." if len(sides) > 1 else ""
-    return {**table, "differing": differing, "note": note}
+    keys = configs.compared(sides)
+    differing = [row((key.key, *key.values)) for key in keys if key.differs]
+    note = f"{note}: {len(differing)} of {len(keys)}." if len(sides) > 1 else ""
+    rows = [row((key.key, *key.values)) for key in keys]
+    return table(("key", *sides), rows, differing=differing, note=note)
 
 
 def _environment(folder: Path) -> dict[str, Any]:

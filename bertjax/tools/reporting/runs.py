@@ -10,6 +10,8 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.runs.early_stopping import find_stop
 
+ROWS = "rows.json"  # the counts of the prepared rows
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:

@@ -56,12 +56,17 @@ def read(folder: Path) -> Shown:
     """
     path = folder / FILE
     records = list(read_lines(path, names=("kind", "checkpoint"))) if path.exists() else []
-    for number, record in enumerate(records, start=1):
-        _check(record, f"{path}, line {number}")
-    examples = [_VIEWS[record["kind"]](record) for record in records if record["kind"] != "matrix"]
+    views = [view(record, f"{path}, line {number}") for number, record in enumerate(records, start=1)]
+    examples = [record for record in views if record["kind"] != "matrix"]
     attention = [{"title": _title(record), "kinds": record["attention"]} for record in records if "attention" in record]
     checkpoint = records[0]["checkpoint"] if records else ""
     return Shown(checkpoint, examples, attention, [record for record in records if record["kind"] == "matrix"])
+
+
+def view(record: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Returns a record in the form that the template of its kind reads. Raises UserError if it is malformed."""
+    _check(record, where)
+    return _VIEWS[record["kind"]](record)
 
 
 def _check(record: Mapping[str, Any], where: str) -> None:
@@ -140,7 +145,20 @@ def _label(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tags(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {**record, "tagged": list(zip(record["words"], record["tags"], record["reference"], strict=True))}
+    """Adds the words with their tags or, for entities, the text in parts with predicted and correct types."""
+    if "spans" not in record:
+        return {**record, "tagged": list(zip(record["words"], record["tags"], record["reference"], strict=True))}
+    spans = {"predicted": record["spans"], "right": record["reference_spans"]}
+    bounds = {edge for of_kind in spans.values() for _, first, last in of_kind for edge in (first, last + 1)}
+    edges = sorted({0, len(record["words"]), *bounds})
+    parts = []
+    for start, end in itertools.pairwise(edges):
+        kinds = {
+            name: next((kind for kind, first, last in of_kind if first <= start and end <= last + 1), "")
+            for name, of_kind in spans.items()
+        }
+        parts.append({"text": " ".join(record["words"][start:end]), **kinds})
+    return {**record, "parts": parts}
 
 
 def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,6 +189,7 @@ _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "translation": dict,
     "extract": summaries.view,
     "summary": dict,
+    "matrix": dict,
 }
 
 

@@ -1,0 +1,166 @@
+"""The error analysis of a page."""
+
+import itertools
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bertjax.tools.reporting import error_counts, errors, page
+from tests.tools.reporting.conftest import lines
+from tests.tools.reporting.pages import Page
+
+NAMES = ["a", "b", "다"]
+
+
+def label(text, probabilities, reference, **more):
+    best = max(probabilities, key=probabilities.get)
+    loss = -float(np.log(max(probabilities[reference], 1e-9)))
+    record = {"kind": "label", "text": text, "second": "", "label": best, "probabilities": probabilities}
+    return {**record, "reference": reference, "loss": loss, "tokens": len(text.split()), **more}
+
+
+def labels(count, seed=0):
+    rng = np.random.default_rng(seed)
+    drawn = rng.dirichlet(np.ones(len(NAMES)), count)
+    texts = [" ".join(["word"] * n) + f" {place}" for place, n in enumerate(rng.integers(1, 40, count))]
+    records = [
+        label(text, dict(zip(NAMES, row.tolist(), strict=True)), NAMES[gold])
+        for text, row, gold in zip(texts, drawn, rng.integers(0, len(NAMES), count), strict=True)
+    ]
+    return sorted(records, key=lambda record: -record["loss"])
+
+
+def tables_of(records, training=None):
+    analysis = errors.analysis(records, "predictions.jsonl", training or {})
+    return {
+        one["title"]: [[cell["text"] for cell in row["cells"]] for row in one["rows"]] for one in analysis["tables"]
+    }
+
+
+def test_confusions_and_scores_are_those_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(1)
+    gold, predicted = rng.integers(0, 5, 300), rng.integers(0, 4, 300)  # a class is never predicted
+    counts = error_counts.confusion(gold, predicted, 5)
+    np.testing.assert_array_equal(counts, metrics.confusion_matrix(gold, predicted))
+    theirs = metrics.precision_recall_fscore_support(gold, predicted, zero_division=0)[:3]
+    np.testing.assert_allclose(error_counts.class_scores(counts), theirs, atol=1e-12)
+    sets = rng.random((2, 300, 3)) < 0.3
+    theirs = metrics.precision_recall_fscore_support(*sets, zero_division=0)[:3]
+    np.testing.assert_allclose(error_counts.set_scores(*sets), theirs, atol=1e-12)
+
+
+def test_calibration_is_the_weighted_gap_of_15_bins():
+    rng = np.random.default_rng(2)
+    probabilities = np.concatenate([rng.random(500), [0.0, 1.0, 1 / 15, 2 / 15]])
+    right = rng.random(len(probabilities)) < probabilities
+    edges = np.linspace(0, 1, 16)
+    gap = 0.0
+    for low, high in itertools.pairwise(edges):
+        inside = (probabilities > low) & (probabilities <= high) | ((low == 0) & (probabilities == 0))
+        if inside.any():
+            gap += inside.mean() * abs(probabilities[inside].mean() - right[inside].mean())
+    result = error_counts.calibration(probabilities, right)
+    assert result.error == pytest.approx(gap) and result.counts.sum() == len(probabilities)
+
+
+def test_classes_have_their_scores_confusions_and_training_rows():
+    records = labels(400)
+    training = {"classes": {"train": {"a": 30, "b": 10}, "valid": {"다": 4}}, "lengths": {"8": 3, "64": 1}}
+    tables = tables_of(records, training)
+    pairs = Counter((record["reference"], record["label"]) for record in records)
+    assert tables["Confusion matrix"] == [[gold, *(str(pairs[gold, other]) for other in NAMES)] for gold in NAMES]
+    assert [row[0] for row in tables["Classes"]] == NAMES
+    assert sum(int(row[1]) for row in tables["Calibration"]) == sum(int(row[1]) for row in tables["Length"]) == 400
+    assert tables["Classes of the rows"] == [
+        ["a", "30", "75.0 %", "0", "0.0 %"], ["b", "10", "25.0 %", "0", "0.0 %"], ["다", "0", "0.0 %", "4", "100.0 %"]
+    ]  # fmt: skip
+    short = sum(record["tokens"] <= 8 for record in records)
+    assert [row[:4:2] for row in tables["Lengths of the rows"]] == [["1 to 8", "75.0 %"], ["9 to 64", "25.0 %"]]
+    assert int(tables["Lengths of the rows"][0][3]) == short
+
+
+def test_many_classes_have_their_most_frequent_confusions():
+    names = [f"c{n}" for n in range(40)]
+    records = [label("x", {name: float(name == "c1") for name in names}, "c2")] * 3
+    tables = tables_of(records)
+    assert tables["Most frequent confusions"] == [["c2", "c1", "3"]] and "Confusion matrix" not in tables
+
+
+def test_choices_that_differ_have_only_a_calibration():
+    records = [label("x", {"yes": 0.7, "no": 0.3}, "yes"), label("y", {"red": 0.6, "blue": 0.4}, "blue")]
+    assert tables_of(records).keys() == {"Calibration"}
+
+
+def test_label_sets_have_scores_by_threshold():
+    record = {"kind": "label", "text": "x", "labels": ["a"], "probabilities": {"a": 0.55, "b": 0.25}, "loss": 1.0}
+    tables = tables_of([{**record, "reference": ["a", "b"]}, {**record, "reference": ["a"]}])
+    assert tables["Classes"] == [
+        ["a", "1.000", "1.000", "1.000", "2", "2"],
+        ["b", "0.000", "0.000", "0.000", "1", "0"],
+    ]
+    assert tables["F1 by threshold"][1] == ["b", "0.667", "0.667", *["0.000"] * 7]
+
+
+def test_numbers_are_compared_in_parts_of_the_data():
+    record = {"kind": "label", "text": "x", "score": 2.0, "loss": 1.0}
+    assert tables_of([{**record, "reference": 1.0}, {**record, "reference": 4.0}])["Numbers"] == [
+        ["1 to 1", "1", "1.000", "2.000", "1.000"],
+        ["4 to 4", "1", "4.000", "2.000", "2.000"],
+    ]
+
+
+def test_entities_have_kinds_of_errors():
+    gold = [["PER", 0, 1], ["LOC", 3, 3], ["ORG", 5, 6], ["LOC", 8, 8]]
+    predicted = [["PER", 0, 1], ["PER", 3, 3], ["ORG", 5, 5], ["ORG", 10, 11]]
+    assert Counter(error_counts.span_errors(gold, predicted)) == {
+        ("PER", "right"): 1, ("LOC", "type"): 1, ("ORG", "boundary"): 1, ("LOC", "missed"): 1, ("ORG", "false"): 1,
+        ("PER", "predicted"): 2, ("ORG", "predicted"): 2,
+    }  # fmt: skip
+    record = {"kind": "tags", "words": ["x"], "tags": ["O"], "reference": ["O"], "loss": 0.5}
+    (loc, org, per) = tables_of([{**record, "spans": predicted, "reference_spans": gold}])["Entities"]
+    assert per == ["PER", "0.500", "1.000", "0.667", "1", "2", "0", "0", "0", "0"]
+    assert loc == ["LOC", "0.000", "0.000", "0.000", "2", "0", "1", "0", "1", "0"]
+    assert org == ["ORG", "0.000", "0.000", "0.000", "1", "2", "0", "1", "0", "1"]
+
+
+def test_answers_are_grouped_by_their_agreement():
+    record = {"kind": "answer", "question": "?", "context": "a b", "start": None, "end": None, "null_score": 1.0}
+    cases = [("", [], 0.0), ("", ["a"], 1.0), ("a", [], 1.0), ("a", ["a"], 0.0), ("a b", ["a"], 0.4), ("b", ["a"], 1.0)]
+    records = [{**record, "answer": answer, "reference": gold, "loss": loss} for answer, gold, loss in cases]
+    assert sorted(row[0] for row in tables_of(records)["Answers"]) == [
+        "none, and there is one", "none, as in the data", "one, and there is none", "overlaps the right one", "right",
+        "wrong",
+    ]  # fmt: skip
+
+
+def test_rankings_texts_and_masks():
+    ranks = [
+        {"kind": "retrieval", "text": "q", "found": [], "reference": "", "rank": n, "loss": 0.0} for n in (0, 1, 12)
+    ]
+    assert [row[:2] for row in tables_of(ranks)["Ranks"]] == [
+        ["1", "1"], ["2 to 3", "0"], ["4 to 10", "0"], ["11 or more", "1"], ["not ranked", "1"]
+    ]  # fmt: skip
+    text = {"kind": "translation", "source": "x", "translation": "y", "reference": "z", "score": -1.0}
+    scores = tables_of([{**text, "loss": 35.0}, {**text, "loss": 100.0}])["chrF by text"]
+    assert [row[1] for row in scores] == ["1", *"00000", "1", *"000"]
+    mask = {"tokens": ["a"], "probabilities": [1.0], "position": 0, "loss": 1.0}
+    masks = [{**mask, "label": "a"}, {**mask, "label": "b", "position": 7}, {**mask, "label": "b", "position": 1}]
+    tables = tables_of([{"kind": "masks", "words": ["a"] * 8, "masks": masks, "loss": 1.0}])
+    assert tables["Masked tokens by frequency"] == [
+        ["1", "1", "1.000", "100.0 %"], ["2 to 4", "2", "1.000", "0.0 %"]
+    ]  # fmt: skip
+    assert [row[0] for row in tables["Masked tokens by position"]] == ["0 to 0", "1 to 1", "7 to 7"]
+
+
+def test_the_page_of_20_000_predictions_is_small_and_shows_the_worst(make_run):
+    folder = make_run("run", lines([100]))
+    records = labels(20_000)
+    text = "".join(json.dumps({**record, "checkpoint": "100"}) + "\n" for record in records)
+    (folder / errors.FILE).write_text(text)
+    content = page.of_run(folder)
+    assert len(content.encode()) < 3e6
+    worst = Page(content).tables["worst"]
+    assert len(worst) == 21 and all(record["text"] in row[1] for record, row in zip(records, worst[1:], strict=False))
