@@ -56,13 +56,14 @@ _OUTPUT = flags.DEFINE_string(
     "output", "-", "Output file, or FOLDER/ for exports and features. Default: standard output."
 )
 _FORMAT = flags.DEFINE_string(
-    "format", "", "Prediction format: text, jsonl, csv, tsv or html. Default: by the suffix of --output."
+    "format", "", "Format of predictions: text, jsonl, csv, tsv or html. Default: that of --output."
 )
 flags.DEFINE_string("columns", "", "Columns of the input table to copy into each prediction, such as id,date.")
 _CHECKPOINTS = (
     "Checkpoint: latest, best, a step, or a mean such as last:5 or best:3. each:best:3 evaluates each of them."
 )
 flags.DEFINE_string("checkpoint", "final", f"{_CHECKPOINTS} Default: final, which is the config key checkpoint.final.")
+flags.DEFINE_multi_string("card", [], "NAME=VALUE: language, license, base_model or datasets of a model card.")
 flags.DEFINE_string("plot", "", "Draw the attention of predictions, or a plan, to a file: .svg or .png.")
 flags.DEFINE_multi_integer("plot_layers", None, "Layer to draw, from 0; negative from the last. Repeatable.")
 flags.DEFINE_multi_integer("plot_heads", None, "Head to draw, from 0. Repeatable.")
@@ -88,7 +89,7 @@ _KEY = "config.KEY=VALUE"
 GROUPS = {
     "Run": ("config", _KEY, "workdir", "mode", "seeds", "report", "profile"),
     "Predict, evaluate and export": (
-        *("input", "output", "format", "columns", "checkpoint"),
+        *("input", "output", "format", "columns", "checkpoint", "card"),
         *("plot", "plot_layers", "plot_heads"),
     ),
     "Sweeps": ("sweep", "set", "backend", "workers", "slurm", "dry_run", "print_commands"),
@@ -97,7 +98,7 @@ GROUPS = {
     "Help": ("help", "helpfull", "keys", "version"),
 }
 _OF_REQUEST = (
-    *("workdir", "input", "output", "format", "columns", "checkpoint"),
+    *("workdir", "input", "output", "format", "columns", "checkpoint", "card"),
     *("plot", "plot_layers", "plot_heads", "topology", "plan_search", "report", "profile"),
 )
 # Of config and sweep files: their folder, the function that they define, and the entry points of installed packages.

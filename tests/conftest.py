@@ -35,7 +35,16 @@ hypothesis.settings.load_profile("tests")
 
 # Packages that the tests compare with, or that their pages are built by. `make setup-test` leaves them out.
 _PEERS = {
-    *("accelerate", "apache_beam", "kiwipiepy", "matplotlib", "nbformat", "pytrec_eval", "sentence_transformers"),
+    *(
+        "accelerate",
+        "apache_beam",
+        "huggingface_hub",
+        "kiwipiepy",
+        "matplotlib",
+        "nbformat",
+        "pytrec_eval",
+        "sentence_transformers",
+    ),
     *("sentencepiece", "sklearn", "torch", "transformers"),
 }
 _SETUP = "make setup-dev"

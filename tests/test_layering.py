@@ -40,6 +40,7 @@ LAYERS = {
     "bertjax/training/": "BASE training contract distributed meshes runs",
     "bertjax/runs/": "BASE runs distributed",
     "bertjax/tools/reporting/": "BASE tools.reporting scoring.paired runs.early_stopping runs.goodput",
+    "bertjax/tools/reporting/model_card.py": "BASE tools.reporting runs.run_folder",
     "bertjax/tasks/": "BASE tasks contract models data decoding scoring interop",
     "bertjax/decoding/": "BASE decoding models.decoder",
     "bertjax/scoring/": "BASE scoring data.codecs.tagging.tag_schemes",

@@ -58,18 +58,18 @@ def _use(request: Request, resolved: Resolved) -> None:
     """Predicts or exports, without importing the modules of training, which takes time."""
     from bertjax.model import Model
     from bertjax.modes import predictions, record_tables
+    from bertjax.modes.export import card_fields, export
     from bertjax.modes.predict import predict
     from bertjax.runs.checkpoints import digest, find_steps
 
     if request.run and not resolved.run:
         find_steps(request.run, request.checkpoint)  # raises UserError, because there is none
     columns = record_tables.parse_columns(request.columns, request.input)
+    fields = card_fields(request.card)
     config, settings, task, _ = resolved.to_predict()
     model = Model(task, settings, config, request.run, request.checkpoint, resolved.published)
     if request.mode == "export":
-        from bertjax.modes.export import export
-
-        export(model, Path(request.output))
+        export(model, Path(request.output), request.run, fields, is_final=request.checkpoint == "final")
         return
 
     def fingerprint(form: str) -> str:

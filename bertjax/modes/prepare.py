@@ -26,7 +26,8 @@ def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     rows = np.arange(resolved.config["batch_size"])
     for first in (*(data.batches(split, 0, rows) for split in ("train", "valid")), data.test_examples()):
         next(iter(first), None)
-    if not run_folder.has_begun(workdir):  # the run in the folder may have other rows
+    # The run in the folder may have other rows. There is no folder if `data.prepared_dir` has them all.
+    if workdir.exists() and not run_folder.has_begun(workdir):
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
     return data, complete
 

@@ -38,6 +38,7 @@ class Request:
         text per line; "html", a page. "" selects it by the suffix of `output`; without a suffix it is text if the task
         makes texts, otherwise jsonl.
       columns: columns of the input that each prediction repeats, separated by commas.
+      card: fields of the model card of an export, as NAME=VALUE; see `export.card_fields`.
       checkpoint: see `checkpoints.restore_params`. For evaluation of several checkpoints, it begins with "each:".
       plot: a file for the figure of a plan, or of the attention of predictions; "" for no figure.
       plot_layers: the layers in figures of attention, from 0, or from the end if negative; None for all.
@@ -57,6 +58,7 @@ class Request:
     output: str = "-"
     format: str = ""
     columns: str = ""
+    card: Sequence[str] = ()
     checkpoint: str = "final"
     plot: str = ""
     plot_layers: Sequence[int] | None = None
@@ -114,6 +116,8 @@ def config_of(request: Request, new_config: ConfigTree | None) -> ConfigTree:
         raise UserError("--checkpoint", got=request.checkpoint, expected=expected, fix=fix)
     if request.columns and request.mode != "predict":
         raise UserError("--columns", got=f"--mode={request.mode}", expected="--mode=predict", fix="omit it")
+    if request.card and request.mode != "export":
+        raise UserError("--card", got=f"--mode={request.mode}", expected="--mode=export", fix="omit it")
     config = run_folder.load_config(Path(request.workdir)) if new_config is None else new_config
     if not request.workdir and request.mode != "plan" and not config.get("init_from"):
         fix = "add --workdir=RUN or --config.init_from=FOLDER"

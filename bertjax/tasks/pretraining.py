@@ -138,6 +138,9 @@ class PretrainingData(Data, Generic[C]):
     def _corpus(self) -> Corpus:
         return self._preparation.corpus()
 
+    def report(self) -> Mapping[str, Any]:
+        return self._corpus.counts
+
     @property
     def vocabulary(self) -> EncoderTokenizer:
         return self._corpus.tokenizer

@@ -54,6 +54,7 @@ def test_the_baseline_of_next_sentence_prediction_is_the_majority_class(tmp_path
     text.write_text("\n\n".join(f"the dog sees {count} cats" for count in range(40)))
     _, data, *_ = tiny.pretraining(tiny.config(text, data__vocab_size=30))
     assert data.baselines()["valid/next_sentence_majority_accuracy"] == 1.0
+    assert sum(counts["documents"] for counts in data.report().values()) == 40
 
 
 ALL = np.arange(BATCH)

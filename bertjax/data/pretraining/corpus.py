@@ -133,6 +133,7 @@ class Corpus:
       folder: the folder.
       tokenizer: the vocabulary.
       splits: the splits "train" and "valid", or only "valid".
+      counts: the numbers of documents, sentences, tokens and others of each split.
       unigrams: the number of occurrences of each token in the training documents; None if there are none.
     """
 
@@ -143,7 +144,7 @@ class Corpus:
           folder: the folder.
           template: the special tokens of instances. Default: those that the folder's vocabulary states.
         """
-        read_manifest(folder)
+        self.counts: Mapping[str, Mapping[str, int]] = read_manifest(folder)["counts"]
         self.folder = folder
         self.tokenizer = vocabulary_config.load_saved(folder)
         if template and template != self.tokenizer.template:  # runs of several templates share the folder

@@ -126,6 +126,15 @@ def test_entities_have_kinds_of_errors():
     assert org == ["ORG", "0.000", "0.000", "0.000", "1", "2", "0", "1", "0", "1"]
 
 
+def test_entities_are_marked_in_their_text(make_run):
+    folder = make_run("run", lines([100]))
+    tags = {"words": ["Ann", "Lee", "saw", "Seoul"], "tags": [], "reference": []}
+    spans = {"spans": [["PER", 0, 1], ["ORG", 3, 3]], "reference_spans": [["PER", 0, 0], ["LOC", 3, 3]]}
+    (folder / errors.FILE).write_text(json.dumps({"kind": "tags", **tags, **spans, "loss": 1.5}))
+    text = Page(page.of_run(folder)).tables["worst"][1][1]
+    assert text.split() == "Ann PER Lee PER · saw Seoul ORG LOC".split()
+
+
 def test_answers_are_grouped_by_their_agreement():
     record = {"kind": "answer", "question": "?", "context": "a b", "start": None, "end": None, "null_score": 1.0}
     cases = [("", [], 0.0), ("", ["a"], 1.0), ("a", [], 1.0), ("a", ["a"], 0.0), ("a b", ["a"], 0.4), ("b", ["a"], 1.0)]
