@@ -12,6 +12,7 @@ from bertjax.errors import UserError
 from bertjax.modes import streams
 from bertjax.modes.request import Outcome, Request, command, config_of
 from bertjax.modes.stages import Resolved, check_folder, rehearse, resolve
+from bertjax.modes.tools import tool
 
 __all__ = ["Experiment", "Outcome", "Request", "check_folder", "command", "config_of", "rehearse", "run"]
 
@@ -95,8 +96,17 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     if request.mode == "evaluate":
         from bertjax.modes.evaluate import evaluate, table
 
-        record = evaluate(resolved, request.run, request.checkpoint, request.sources, request.overrides)
-        _write(request.output, record, table)
+        is_page = request.output.endswith(".html")
+        predictions_of: dict[str, list[Record]] | None = {} if is_page else None
+        of_request = request.checkpoint, request.sources, request.overrides
+        record = evaluate(resolved, request.run, *of_request, predictions_of)
+        if is_page:
+            model = Path(request.workdir or resolved.config["init_from"])
+            content = tool("evaluation page")(model, record, predictions_of)
+            with streams.open_output(request.output, distributed.is_first_process()) as file:
+                file.write(content)
+        else:
+            _write(request.output, record, table)
         return Outcome.DONE
     if request.mode == "check":
         from bertjax.modes.check import check

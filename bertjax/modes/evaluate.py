@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from bertjax.contract import Data, MiningTask, Record, TrainingTask
-from bertjax.modes import config_values, predictions
+from bertjax.modes import config_values, predictions, samples
 from bertjax.modes.prepare import prepare_data
 from bertjax.modes.request import SOURCES
 from bertjax.modes.stages import Resolved
@@ -25,6 +25,7 @@ def evaluate(
     checkpoint: str,
     sources: Mapping[str, str],
     overridden: Collection[str],
+    predictions_of: dict[str, list[Record]] | None = None,
 ) -> Record:
     """Returns the metrics of a run, or of the weights in `init_from`; and "protocol", if the task has one.
 
@@ -37,13 +38,14 @@ def evaluate(
       checkpoint: a checkpoint, or "each:" and several.
       sources: files to score a run on, by key; see `request.SOURCES`.
       overridden: the config keys that the command line sets.
+      predictions_of: filled with the predictions of the examples of each split, for a page; None to make none.
     Raises:
       UserError: for an invalid config, bad rows, or a missing checkpoint.
     """
     if run and not sources:
         data = resolved.data(run / "data")
         prepare_data(data, run, is_of_run=True)
-        return dict(_evaluated(resolved, data, run, checkpoint))
+        return dict(_evaluated(resolved, data, run, checkpoint, "valid", predictions_of))
     if run is None:
         sources = {key: path for key in SOURCES if (path := resolved.config["data"].get(key))}
     config = config_values.without_limits(resolved.config, overridden)
@@ -53,7 +55,7 @@ def evaluate(
         for split, split_config in config_values.splits_to_score(config, sources, reads_training=run is None):
             split_experiment = resolved._replace(config=split_config)
             data = _scored(split_experiment, run, Path(temporary))
-            metrics = _evaluated(split_experiment, data, run, checkpoint)
+            metrics = _evaluated(split_experiment, data, run, checkpoint, split, predictions_of)
             record |= {name.replace("valid/", f"{split}/", 1): value for name, value in metrics.items()}
             task = split_experiment.to_score(data).task
             if isinstance(task, MiningTask):
@@ -103,7 +105,14 @@ def _scored(resolved: Resolved, run: Path | None, temporary: Path) -> Data:
     return data
 
 
-def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str) -> dict[str, float]:
+def _evaluated(
+    resolved: Resolved,
+    data: Data,
+    run: Path | None,
+    checkpoint: str,
+    split: str,
+    predictions_of: dict[str, list[Record]] | None,
+) -> dict[str, float]:
     """The metrics of a checkpoint, or means over several checkpoints, without intervals and p-values.
 
     PreSumm reports such means over its three best checkpoints.
@@ -112,8 +121,12 @@ def _evaluated(resolved: Resolved, data: Data, run: Path | None, checkpoint: str
     kind, _, several = checkpoint.partition(":")
     names = list(map(str, find_steps(run, several))) if run and kind == "each" else [checkpoint]
     evaluations = resolved.evaluations(task) if isinstance(task, TrainingTask) else []
-    models = (inference.Inference(task, settings, run, name, resolved.published) for name in names)
-    records = [model.evaluate(data, evaluations) for model in models]
+    records = []
+    for name in names:
+        model = inference.Inference(task, settings, run, name, resolved.published)
+        records.append(model.evaluate(data, evaluations))
+        if predictions_of is not None and isinstance(task, TrainingTask):
+            predictions_of[split] = samples.predictions(model, data)  # of several checkpoints, the last
     if len(records) == 1:
         return records[0]
     averaged = [name for name in records[0] if not name.endswith(_OF_ONE)]

@@ -44,7 +44,8 @@ def write(task: TrainingTask, data: Data, settings: InferenceConfig, workdir: Pa
 def predictions(runner: inference.Inference, data: Data) -> list[Record]:
     """Returns the records of the validation examples, each with a "digest" of text and gold, by descending loss."""
     records = track(runner.errors(data, _PREDICTIONS), "predicting for the page", "example")
-    return sorted(({**record, "digest": _digest(record)} for record in records), key=_loss, reverse=True)
+    with_loss = ({"loss": None, **record, "digest": _digest(record)} for record in records)
+    return sorted(with_loss, key=_loss, reverse=True)
 
 
 def _digest(record: Record) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 TOOLS = {
     "attention figure": "bertjax.tools.reporting.attention:drawer",
     "model card": "bertjax.tools.reporting.model_card:write",
+    "evaluation page": "bertjax.tools.reporting.page:of_evaluation",
     "planner": "bertjax.tools.planning.planner:run",
     "plan figure": "bertjax.tools.reporting.plan_chart:drawer",
     "run page": "bertjax.tools.reporting.page:write",

@@ -1,5 +1,6 @@
 """The counts of an error analysis: confusions, scores of classes, calibration, and errors of entities."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -80,3 +81,15 @@ def span_errors(gold: Sequence[Sequence[Any]], predicted: Sequence[Sequence[Any]
         yield kind, "predicted"
         if not any(span[1] <= last and span[2] >= first for span in gold):
             yield kind, "false"
+
+
+def mcnemar(ours: int, theirs: int) -> float:
+    """Returns the two-sided p-value of McNemar's exact test, a binomial test with probability 1/2.
+
+    Args:
+      ours: the examples that only the first predicts right.
+      theirs: those that only the second predicts right.
+    """
+    total = ours + theirs
+    tail = sum(math.comb(total, count) for count in range(min(ours, theirs) + 1))
+    return min(1.0, 2 * tail / 2**total)

@@ -27,7 +27,7 @@ from bertjax.tools.reporting.runs import ROWS, read_lines, read_object
 from bertjax.tools.reporting.tables import number, row, share, table
 
 FILE = "predictions.jsonl"
-_WORST = 20  # examples on a page
+WORST = 20  # examples on a page
 _CLASSES = 30  # of a confusion matrix
 _PARTS = 5  # of the examples, by length
 _THRESHOLDS = tuple(n / 10 for n in range(1, 10))
@@ -48,7 +48,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     records = list(read_lines(path, names=("kind", "loss"))) if path.exists() else []
     rows = folder / ROWS
     training = read_object(rows) if rows.exists() else {}
-    return analysis(records, str(path), training) if records else None
+    return {**analysis(records, str(path), training), "file": FILE} if records else None
 
 
 def analysis(records: Records, where: str, training: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def analysis(records: Records, where: str, training: Mapping[str, Any] = Mapping
     kind = records[0]["kind"]
     worst = [
         {"cells": [number(record["loss"]), {"sample": samples.view(record, f"{where}, line {place}"), "value": None}]}
-        for place, record in enumerate(records[:_WORST], start=1)
+        for place, record in enumerate(records[:WORST], start=1)
         if record["loss"] is not None
     ]
     analyses = (*_TABLES[kind](records), *_by_length(records), *_compared(records, training))

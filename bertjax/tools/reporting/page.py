@@ -18,6 +18,7 @@ from bertjax.files import completed
 from bertjax.tools.reporting import (
     comparison,
     configs,
+    differences,
     drawing,
     errors,
     goodput,
@@ -41,6 +42,7 @@ _SECTIONS = {
     "comparison": "Final metrics",
     "curves": "Curves",
     "pairs": "Minimal pairs",
+    "differences": "Different predictions",
     "errors": "Errors",
     "samples": "Samples",
     "attention": "Attention",
@@ -121,9 +123,37 @@ def of_sweep(folder: Path) -> str:
     )
 
 
+def of_evaluation(
+    model: Path, record: Mapping[str, Any], predictions: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> str:
+    """Returns the page of an evaluation: its metrics, and the error analysis of its last split.
+
+    Args:
+      model: the folder of the run or of the published weights.
+      record: the metrics, as "SPLIT/NAME".
+      predictions: the predictions of each split, by descending loss; empty for a task without training.
+    """
+    metrics = {name: value for name, value in record.items() if isinstance(value, float | int)}
+    rows = []
+    for name, value in metrics.items():
+        split, _, metric = name.partition("/")
+        rows.append(row((titles.title(metric), split, f"{value:.6g}", name), (None, None, value, None)))
+    split, examples = list(predictions.items())[-1] if predictions else ("", ())
+    return _rendered(
+        title=f"Evaluation of {model.resolve().name}",
+        verdict={"status": f"{len(metrics)} metrics", "is_finished": True},
+        runs={},
+        metrics=table(("metric", "split", "value", "key"), rows),
+        errors=errors.analysis(examples, split) if examples else None,
+        environment={},
+    )
+
+
 def of_runs(runs: Mapping[str, Path]) -> str:
-    """Returns the page that compares several runs."""
-    return _compared({name: read_run(folder) for name, folder in runs.items()}, title=" and ".join(runs))
+    """Returns the page that compares several runs; of two, also the examples on which their predictions differ."""
+    unlike = differences.of_runs(runs) if len(runs) == 2 else None
+    read = {name: read_run(folder) for name, folder in runs.items()}
+    return _compared(read, title=" and ".join(runs), unlike=unlike)
 
 
 def _compared(
@@ -135,6 +165,7 @@ def _compared(
     places: Mapping[str, results.Place] = MappingProxyType({}),
     links: Mapping[str, str] = MappingProxyType({}),
     missing: Sequence[str] = (),
+    unlike: Mapping[str, Any] | None = None,
 ) -> str:
     """Returns the page of several runs: final metrics, curves by row and stage, and differing config keys."""
     chosen = dict(list(runs.items())[:_MOST_COMPARED])
@@ -147,6 +178,7 @@ def _compared(
         verdict=verdict.of_runs(runs, environments, summary, places, len(missing)),
         notices=notices,
         results=table,
+        differences=unlike,
         comparison=[_of_seeds(runs, summary, links)] if summary else list(_of_stages(runs, places, links)),
         runs={name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
         config=_config({name: run.config for name, run in chosen.items()}, "Keys that differ between the runs"),

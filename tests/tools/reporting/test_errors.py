@@ -132,7 +132,7 @@ def test_entities_are_marked_in_their_text(make_run):
     spans = {"spans": [["PER", 0, 1], ["ORG", 3, 3]], "reference_spans": [["PER", 0, 0], ["LOC", 3, 3]]}
     (folder / errors.FILE).write_text(json.dumps({"kind": "tags", **tags, **spans, "loss": 1.5}))
     text = Page(page.of_run(folder)).tables["worst"][1][1]
-    assert text.split() == "Ann PER Lee PER · saw Seoul ORG LOC".split()
+    assert text.split() == ["Ann", "PER", "Lee", "PER", "·", "saw", "Seoul", "ORG", "LOC"]
 
 
 def test_answers_are_grouped_by_their_agreement():
@@ -173,3 +173,41 @@ def test_the_page_of_20_000_predictions_is_small_and_shows_the_worst(make_run):
     assert len(content.encode()) < 3e6
     worst = Page(content).tables["worst"]
     assert len(worst) == 21 and all(record["text"] in row[1] for record, row in zip(records, worst[1:], strict=False))
+
+
+def with_predictions(folder, records):
+    text = "".join(json.dumps({"digest": record["text"], **record}) + "\n" for record in records)
+    (folder / errors.FILE).write_text(text)
+
+
+def test_two_runs_show_the_examples_that_they_predict_differently(make_run):
+    right, wrong = {"a": 0.9, "b": 0.1}, {"a": 0.2, "b": 0.8}
+    folders = {name: make_run(name, lines([100])) for name in ("ours", "theirs")}
+    ours = [label(text, right, "a") for text in "stuvwxyz"]
+    with_predictions(folders["ours"], ours)
+    with_predictions(folders["theirs"], [label("s", right, "a"), *(label(text, wrong, "a") for text in "tuvwxy")])
+    content = Page(page.of_runs(folders))
+    text = " ".join(content.sections["differences"].split())
+    assert "Right: both 1, only ours 6, only theirs 0, neither 0. McNemar's exact test: p = 0.031." in text
+    assert "Both runs predict 7 examples, and one of them 1 more." in text and len(content.tables["different"]) == 7
+    numbers = [{"kind": "label", "text": text, "score": 1.0, "reference": 2.0, "loss": 1.0} for text in "st"]
+    with_predictions(folders["ours"], numbers)
+    with_predictions(folders["theirs"], [{**record, "loss": 3.0 + n} for n, record in enumerate(numbers)])
+    text = " ".join(Page(page.of_runs(folders)).sections["differences"].split())
+    assert "Mean difference of losses: -2.5 (95 % interval -8.85 to 3.85)." in text
+    (folders["ours"] / errors.FILE).unlink()
+    assert "differences" not in Page(page.of_runs(folders)).ids
+
+
+def test_mcnemar_is_the_binomial_test():
+    stats = pytest.importorskip("scipy.stats")
+    for ours, theirs in ((6, 0), (3, 3), (10, 25), (0, 0), (700, 640)):
+        expected = stats.binomtest(ours, ours + theirs).pvalue if ours + theirs else 1.0
+        assert error_counts.mcnemar(ours, theirs) == pytest.approx(expected)
+
+
+def test_the_page_of_an_evaluation_has_metrics_and_errors(tmp_path):
+    content = Page(page.of_evaluation(tmp_path / "run", {"valid/f1": 0.5, "protocol": {}}, {"valid": labels(30)}))
+    assert content.tables["last-metrics"][1] == ["F1", "valid", "0.5", "valid/f1"]
+    assert "30 examples." in content.sections["errors"] and len(content.tables["worst"]) == 21
+    assert "errors" not in Page(page.of_evaluation(tmp_path, {"valid/f1": 0.5}, {})).ids
