@@ -2,7 +2,7 @@
 
     python -m docs.build_walkthrough
 
-The same code gives the same bytes.
+The pages in English and Korean share pictures and links. The same code gives the same bytes.
 """
 
 import ast
@@ -32,36 +32,37 @@ from bertjax.models.losses import smoothed_cross_entropy
 from bertjax.training.optimizers import OptimizerConfig, make_schedule
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/explanation/walkthrough.md"
+PAGES = (ROOT / "docs/explanation/walkthrough.md", ROOT / "docs/ko/walkthrough.md")
 PICTURES = ROOT / "docs/pictures/walkthrough"
 # A link to where a name is defined: [`Class.method`](../../bertjax/file.py#L12).
-_LINK = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>(?:\.\./)+[\w./]+\.py)#L(?P<line>\d+)\)")
+_LINK = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>\.\./\.\./[\w./]+\.py)#L(?P<line>\d+)\)")
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "bertjax", "font.size": 9.0, "axes.grid": False}
 _BLUES: dict[str, Any] = {"cmap": "Blues", "interpolation": "none", "aspect": "auto"}
 
 
 def main() -> None:
-    """Writes the pictures and the page."""
+    """Writes the pictures and the pages."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     for name, draw in DRAWN.items():
         with completed(PICTURES / f"{name}.svg") as partial:
             partial.write_text(picture(draw))
-    text = linked(PAGE.read_text())
-    with completed(PAGE) as partial:
-        partial.write_text(text)
+    for page in PAGES:
+        text = linked(page.read_text())
+        with completed(page) as partial:
+            partial.write_text(text)
 
 
 def linked(text: str) -> str:
-    """The page with the lines at which its names are defined now. Raises UserError for a name that is not there."""
+    """Returns the text of a page with links to the current lines of its names. Raises UserError for a missing name."""
 
-    def found(link: re.Match[str]) -> str:
-        lines = definitions(PAGE.parent / link["path"])
+    def current(link: re.Match[str]) -> str:
+        lines = definitions(PAGES[0].parent / link["path"])
         if link["name"] not in lines:
-            got, fix = f"no {link['name']} in {link['path']}", "correct the link"
-            raise UserError("docs/explanation/walkthrough.md", got=got, expected="names that the code has", fix=fix)
+            got = f"no {link['name']} in {link['path']}"
+            raise UserError("the walkthrough", got=got, expected="names that the code has", fix="correct the link")
         return f"[`{link['name']}`]({link['path']}#L{lines[link['name']]})"
 
-    return _LINK.sub(found, text)
+    return _LINK.sub(current, text)
 
 
 @functools.cache

@@ -36,11 +36,12 @@ _CODE = re.compile(r"\]\((?:\.\./)+([\w./]+)\.py#L(\d+)\)")
 
 
 def setup(app: Sphinx) -> None:
-    """Adds the README, and a page for each file of code that a page links."""
+    """Adds the README, the language of Korean pages, and a page for each file of code that a page links."""
     app.connect("source-read", _add_readme)
     app.connect("source-read", _mark_code)
     app.connect("doctree-resolved", _link_code)
     app.connect("html-collect-pages", _code_pages)
+    app.connect("html-page-context", _set_language)
 
 
 def _add_readme(app: Sphinx, page: str, source: list[str]) -> None:
@@ -70,3 +71,10 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     for path in sorted({path for text in pages for path, _ in _CODE.findall(text)}):
         code = highlight((ROOT / f"{path}.py").read_text(), PythonLexer(), formatter)
         yield f"code/{path}", {"title": f"{path}.py", "body": f"<h1>{path}.py</h1>{code}"}, "page.html"
+
+
+def _set_language(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    if page.startswith("ko/"):
+        context["language"] = "ko"

@@ -18,8 +18,14 @@ def write(folder: Path) -> Path:
     _write_rows(folder / "SST-2", ["train.tsv", "dev.tsv"], rng, "sentence\tlabel", "{}\t{label}")
     _write_rows(folder, ["train.tsv"], rng, "text\tlabel", "{}\t{label}")
     _write_rows(folder, ["topics.jsonl"], rng, "", '{{"text": "{}", "topics": [{label}]}}')
-    languages = ["train.en", "train.de", "valid.en", "valid.de", "text.en", "texts.txt"]
-    _write_rows(folder, languages, rng, "", "{}")
+    _write_rows(folder, ["ratings_train.txt", "ratings_test.txt"], rng, "document\tlabel", "{}\t{label}")
+    _write_rows(folder, ["sts-train.tsv", "sts-dev.tsv"], rng, "score\tsentence1\tsentence2", "{label}.5\t{}\t{}")
+    nli = ["klue-nli-v1.1_train.json", "klue-nli-v1.1_dev.json"]
+    _write_rows(folder, nli, rng, "", '{{"premise": "{}", "hypothesis": "{}", "gold_label": "{label}"}}')
+    characters = ["klue-ner-v1.1_train.tsv", "klue-ner-v1.1_dev.tsv"]
+    _write_rows(folder, characters, rng, "", "이\tB-PS\n순\tI-PS\n신\tI-PS\n은\tO\n")
+    sides = ["train.en", "train.de", "train.ko", "valid.en", "valid.de", "valid.ko", "text.en", "texts.txt"]
+    _write_rows(folder, sides, rng, "", "{}")
     _write_rows(folder, ["pairs.tsv"], rng, "", "{}\t{}")
     _write_rows(folder / "articles", ["one.txt", "two.txt"], rng, "", "{} {}", count=4)
     made = folder / "made"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
-GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md")))
+GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md")), ROOT / "docs/ko/index.md")
 # Code is no Markdown, and has no links.
 _CODE = re.compile(r"^(`{3,})\w.*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)(?:#([^)\s]+))?\)")

@@ -43,6 +43,7 @@ def test_the_site_builds_without_warnings_and_makes_no_request(tmp_path: Path):
     assert built.returncode == 0, built.stderr
     assert 'href="contributing.html"' in (tmp_path / "site/index.html").read_text()
     assert 'href="explanation/testing.html"' in (tmp_path / "site/contributing.html").read_text()
+    assert '<html class="no-js" lang="ko"' in (tmp_path / "site/ko/index.html").read_text()
     for page in tmp_path.rglob("*.html"):
         assert not re.search(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"(?:https?:)?//", page.read_text()), page
     for style in tmp_path.rglob("*.css"):

@@ -1,4 +1,4 @@
-"""The walkthrough: its links lead to what they name, and its pictures are those that the code draws."""
+"""The walkthrough's pages: links lead to what they name, and pictures are those that the code draws."""
 
 import re
 from pathlib import Path
@@ -10,23 +10,31 @@ from bertjax.errors import UserError
 pytest.importorskip("matplotlib")
 from docs import build_walkthrough as walkthrough
 
-TEXT = walkthrough.PAGE.read_text()
+TEXTS = [page.read_text() for page in walkthrough.PAGES]
+by_language = pytest.mark.parametrize("text", TEXTS, ids=["en", "ko"])
 
 
-def test_every_link_leads_to_the_line_of_its_name():
-    assert len(walkthrough._LINK.findall(TEXT)) > 30
-    assert walkthrough.linked(TEXT) == TEXT, "run make docs"
+@by_language
+def test_every_link_leads_to_the_line_of_its_name(text: str):
+    assert len(walkthrough._LINK.findall(text)) > 30
+    assert walkthrough.linked(text) == text, "run make docs"
+
+
+def test_the_korean_page_links_all_names_of_the_english_one():
+    english, korean = (set(walkthrough._LINK.findall(text)) for text in TEXTS)
+    assert english <= korean
 
 
 def test_a_link_that_rots_is_found():
-    first = walkthrough._LINK.search(TEXT).group()
+    first = walkthrough._LINK.search(TEXTS[0]).group()
     assert walkthrough.linked(re.sub(r"#L\d+", "#L1", first)) == first
     with pytest.raises(UserError, match="no nothing in "):
         walkthrough.linked("[`nothing`](../../bertjax/models/bert.py#L1)")
 
 
-def test_all_pictures_are_there_and_shown():
-    shown = set(re.findall(r"!\[[^\]]+\]\(\.\./pictures/walkthrough/(\w+)\.svg\)", TEXT))
+@by_language
+def test_all_pictures_are_there_and_shown(text: str):
+    shown = set(re.findall(r"!\[[^\]]+\]\(\.\./pictures/walkthrough/(\w+)\.svg\)", text))
     assert shown == set(walkthrough.DRAWN) == {path.stem for path in walkthrough.PICTURES.glob("*.svg")}
 
 
