@@ -332,8 +332,8 @@ class Task(fine_tuning.FineTuningTask[Config]):
         sample = {**record, "kind": "tags", "reference": reference, "loss": float(np.mean(losses)) if losses else 0.0}
         if "entities" not in record:
             return sample
-        spans = tag_schemes.spans(reference)
-        return {**sample, "spans": tag_schemes.spans(record["tags"]), "reference_spans": spans}
+        spans = {"spans": tag_schemes.spans(record["tags"]), "reference_spans": tag_schemes.spans(reference)}
+        return {**sample, **spans, "text": self._codec.text(example.source.item)}
 
     def export(self, params: Params, folder: Path) -> None:
         """Writes a folder that `transformers.BertForTokenClassification.from_pretrained` opens.

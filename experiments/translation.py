@@ -114,7 +114,6 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         is_recurrent = isinstance(self.model, RecurrentKeys)
         self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
         for key, tokens in {"decoding.max_length": self.decoding.max_length, "data.seq_len": self.data.seq_len}.items():
-            # Recurrent models have no limit.
             if isinstance(self.model, TransformerKeys) and tokens > (limit := self.model.max_positions):
                 expected = f"at most model.max_positions={limit}"
                 fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
@@ -352,8 +351,8 @@ class Task(Seq2SeqTask):
         "complete" is false if a translation was truncated at its maximum length.
         """
         text, score = self._translation(outputs, 0)
-        record = {"source": example.source.item.source, "translation": text, "score": score}
-        record["complete"] = all(self.is_complete(output, 0) for output in outputs)
+        is_complete = all(self.is_complete(output, 0) for output in outputs)
+        record = {"source": example.source.item.source, "translation": text, "score": score, "complete": is_complete}
         if self._decoding.n_best > 1:
             translations = [self._translation(outputs, rank) for rank in range(self._decoding.n_best)]
             record["n_best"] = [{"translation": text, "score": score} for text, score in translations]
@@ -377,9 +376,10 @@ class Task(Seq2SeqTask):
         target = outputs[0]["ids"][0, : outputs[0]["lengths"][0]]
         batch = {"input_ids": source[None], "labels": target[None]}
         batch |= {"segment_ids": np.ones_like(source[None]), "target_segment_ids": np.ones_like(target[None])}
-        arrays = jax.tree.map(jnp.asarray, batch)
         model = seq2seq.with_attention(self._model)
-        output = seq2seq.apply(model, params, arrays, self._ids.start, None, return_attention=True)
+        output = seq2seq.apply(
+            model, params, jax.tree.map(jnp.asarray, batch), self._ids.start, None, return_attention=True
+        )
         sources = _pieces(self._vocabularies.source, source)
         targets = _pieces(self._vocabularies.target, target)
         # The decoder's queries and keys are its inputs.
@@ -409,7 +409,6 @@ class Task(Seq2SeqTask):
             yield {**self._sample(example, outputs), "tokens": sum(len(row["input_ids"]) for row in example.rows)}
 
     def _sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
-        """The record with the first reference; the loss is 100 minus chrF."""
         record = self.record(example, outputs)
         references = list(map(self._vocabularies.target.normalized, self._codec.gold(example.source.item)))
         loss = 100 - scoring.score(["chrf"], [record["translation"]], [references])["chrf"]
@@ -419,11 +418,10 @@ class Task(Seq2SeqTask):
         """Writes a folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""
         model = self._model.config
         if not isinstance(model, EncoderDecoderConfig):
-            fix = "predict with the run instead"
-            raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix=fix)
+            raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix="predict with it")
         ids = self._ids
-        special = SpecialIds(ids.pad, ids.start, ids.end)
         decoding = generation.to_generation(self._decoding, eos_id=ids.end, pad_id=ids.pad, unk_id=ids.unk)
+        special = SpecialIds(ids.pad, ids.start, ids.end)
         marian.save(folder, params, model, special, decoding, self._codec.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
 

@@ -392,4 +392,4 @@ def test_samples_show_sentences_and_tags(tmp_path):
     found = shown(task, data, tmp_path / "shown")
     for example, sentence in zip(found.examples, data.validation_examples(), strict=False):
         assert tuple(example["reference"]) == sentence.source.item.tags and set(example["tags"]) == {"O"}
-        assert " ".join(part["text"] for part in example["parts"]) == " ".join(sentence.source.item.words)
+        assert "".join(part["text"] + part["space"] for part in example["parts"]) == example["text"]

@@ -63,6 +63,7 @@ def test_what_cannot_be_shown_spoils_nothing(caplog, tmp_path):
 def test_samples_of_an_earlier_checkpoint_are_made_again(tmp_path, made_by, steps, is_kept):
     record = {"kind": "text"} | ({"checkpoint": made_by} if made_by else {})
     (tmp_path / samples.FILE).write_text(json.dumps(record) + "\n")
+    (tmp_path / samples.PREDICTIONS).touch()
     (tmp_path / "config.json").write_text(json.dumps({"checkpoint": {"final": "latest"}}))
     for step in steps:
         (tmp_path / "checkpoints" / step).mkdir(parents=True)

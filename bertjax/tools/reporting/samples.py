@@ -151,13 +151,15 @@ def _tags(record: Mapping[str, Any]) -> dict[str, Any]:
     spans = {"predicted": record["spans"], "right": record["reference_spans"]}
     bounds = {edge for of_kind in spans.values() for _, first, last in of_kind for edge in (first, last + 1)}
     edges = sorted({0, len(record["words"]), *bounds})
+    starts = [0, *record["start"][1:], len(record["text"])]
     parts = []
     for start, end in itertools.pairwise(edges):
         kinds = {
             name: next((kind for kind, first, last in of_kind if first <= start and end <= last + 1), "")
             for name, of_kind in spans.items()
         }
-        parts.append({"text": " ".join(record["words"][start:end]), **kinds})
+        text = record["text"][starts[start] : starts[end]]
+        parts.append({"text": text.rstrip(), "space": text[len(text.rstrip()) :], **kinds})
     return {**record, "parts": parts}
 
 
