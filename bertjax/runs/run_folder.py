@@ -272,8 +272,17 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
 
 
 def devices() -> Mapping[str, int]:
-    """Returns the number of devices of each kind."""
-    return Counter(f"{device.device_kind} ({device.platform})" for device in jax.devices())
+    """Returns the number of devices of each kind. A CPU has the name of its processor, if Linux states it."""
+    kinds = ((_processor() if device.platform == "cpu" else device.device_kind, device) for device in jax.devices())
+    return Counter(f"{kind} ({device.platform})" for kind, device in kinds)
+
+
+@functools.cache
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "cpu")
+    return "cpu"
 
 
 def packages() -> dict[str, str]:

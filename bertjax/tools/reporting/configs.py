@@ -1,10 +1,12 @@
 """Compares configs key by key."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _MISSING = "–"
+_FLAG = re.compile(r"--?config\.([^=]+)")
 
 
 class Row(NamedTuple):
@@ -33,6 +35,16 @@ def compared(configs: Mapping[str, Mapping[str, Any]]) -> list[Row]:
         values = tuple(json.dumps(config[key], ensure_ascii=False) if key in config else _MISSING for config in flat)
         rows.append(Row(key, values, len(set(values)) > 1))
     return rows
+
+
+def set_keys(command: Sequence[str]) -> tuple[str, ...]:
+    """Returns the dotted keys that the flags of a command set.
+
+    >>> set_keys(["launch.py", "--config=configs/tagging.py", "--config.seed=1", "--config.data.source", "file"])
+    ('seed', 'data.source')
+    """
+    flags = (_FLAG.match(word) for word in command)
+    return tuple(flag[1] for flag in flags if flag)
 
 
 def flattened(tree: Any, prefix: str = "") -> dict[str, Any]:

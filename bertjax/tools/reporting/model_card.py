@@ -14,7 +14,7 @@ import yaml
 
 from bertjax.files import completed
 from bertjax.runs import run_folder
-from bertjax.tools.reporting import titles
+from bertjax.tools.reporting import configs, titles
 from bertjax.tools.reporting.runs import Run, read_object, read_run
 
 _SOURCES = {"train": ("source", "target"), "valid": ("valid_source",), "test": ("test_source",)}  # keys of `data`
@@ -233,7 +233,7 @@ def _training(run: Path | None, config: Mapping[str, Any], checkpoint: str) -> d
     """Returns the settings of the command that started the run, without paths, and what it trained."""
     environment = _json(run / "environment.json") if run else {}
     flags = [re.fullmatch(r"--?config(\.[^=]+)?(=.*)?", word, re.DOTALL) for word in environment.get("command", ())]
-    keys = [flag[1].removeprefix(".") for flag in flags if flag and flag[1]]
+    keys = configs.set_keys(environment.get("command", ()))
     settings = {
         key: value
         for key, value in run_folder.lasting(config).items()

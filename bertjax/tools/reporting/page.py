@@ -102,7 +102,7 @@ def of_run(folder: Path) -> str:
         metrics=_metrics(run),
         rows=_rows(folder),
         goodput=goodput.breakdown(run),
-        config=_config(sides, "Keys that differ from the config's file"),
+        config=_config(sides, "Keys that differ from the config's file", environment.get("command", ())),
         environment=environment,
     )
 
@@ -217,9 +217,10 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     data |= {"curves": drawn} if drawn["panels"] else {}
     if content := parts.get("samples"):
         context |= {"samples": content.examples, "checkpoint": content.checkpoint, "attention": bool(content.attention)}
-        context["matrices"] = [{**matrix, **matrix["values"]} for matrix in content.matrices]
+        context["matrices"] = [{**matrix, "ends": _ends(matrix["values"])} for matrix in content.matrices]
         data |= {"attention": list(content.attention)} if content.attention else {}
-        data |= {"matrices": [matrix["values"] for matrix in content.matrices]} if content.matrices else {}
+        matrices = [{**matrix["values"], "ends": _ends(matrix["values"])} for matrix in content.matrices]
+        data |= {"matrices": matrices} if matrices else {}
     if parts.get("goodput"):
         rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
         context["goodput"] = {**parts["goodput"], **table(("what", "seconds", "percent"), map(row, rows))}
@@ -238,6 +239,13 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     )
 
 
+def _ends(values: Mapping[str, Any]) -> tuple[float, float]:
+    """Returns the ends of the colors of a matrix. Those of values of both signs are symmetric, so that 0 is blank."""
+    low, high = values["low"], values["high"]
+    farthest = max(-low, high)
+    return (-farthest, farthest) if low < 0 < high else (low, high)
+
+
 def _curves(drawn: Mapping[str, Any]) -> dict[str, Any] | None:
     if not drawn["panels"]:
         return None
@@ -250,7 +258,10 @@ def _curves(drawn: Mapping[str, Any]) -> dict[str, Any] | None:
             {
                 "name": stage,
                 "primary": [number for number, panel in numbered if panel["stage"] == stage and panel["primary"]],
-                "others": [number for number, panel in numbered if panel["stage"] == stage and not panel["primary"]],
+                "others": sorted(
+                    (number for number, panel in numbered if panel["stage"] == stage and not panel["primary"]),
+                    key=lambda number: drawn["panels"][number]["title"] != titles.title("learning_rate"),
+                ),
             }
             for stage in dict.fromkeys(panel["stage"] for panel in drawn["panels"])
         ],
@@ -301,13 +312,16 @@ def _leaves(tree: Mapping[str, Any], names: tuple[str, ...] = ()) -> Iterator[tu
             yield ": ".join((*names, name)), value
 
 
-def _config(sides: Mapping[str, Mapping[str, Any]], note: str) -> dict[str, Any]:
-    """Returns the keys that differ between configs, and all keys."""
+def _config(sides: Mapping[str, Mapping[str, Any]], note: str, command: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the keys that differ between configs, those that the `command` does not set apart, and all keys."""
     keys = configs.compared(sides)
-    differing = [row((key.key, *key.values)) for key in keys if key.differs]
+    by_command = set(configs.set_keys(command))
+    differing = [key for key in keys if key.differs]
+    derived = [key for key in differing if by_command and key.key not in by_command]
     note = f"{note}: {len(differing)} of {len(keys)}." if len(sides) > 1 else ""
-    rows = [row((key.key, *key.values)) for key in keys]
-    return table(("key", *sides), rows, differing=differing, note=note)
+    lists = {"rows": keys, "differing": [key for key in differing if key not in derived], "derived": derived}
+    tables_of = {name: [row((key.key, *key.values)) for key in members] for name, members in lists.items()}
+    return {**table(("key", *sides), ()), **tables_of, "note": note}
 
 
 def _environment(folder: Path) -> dict[str, Any]:

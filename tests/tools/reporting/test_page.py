@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.tools.reporting import libraries, page
+from bertjax.tools.reporting import libraries, page, panels
 from bertjax.tools.reporting.results import Place
 from bertjax.tools.reporting.runs import read_run
 from bertjax.tools.reporting.verdict import of_runs
@@ -193,11 +193,25 @@ def test_the_config_begins_with_the_keys_that_differ_from_its_file(make_run):
     environment["defaults"] = {"seed": 0, "num_steps": 300}
     (folder / "environment.json").write_text(json.dumps(environment))
     found = read(page.write(folder))
-    rows, differing = ({row[0]: row[1:] for row in found.tables[name]} for name in ("keys", "differing"))
-    assert rows["seed"] == differing["seed"] == ["3", "0"]
-    assert rows["num_steps"] == ["300", "300"] and "num_steps" not in differing
+    names = ("keys", "differing", "derived")
+    rows, differing, derived = ({row[0]: row[1:] for row in found.tables[name]} for name in names)
+    assert rows["seed"] == differing["seed"] == ["3", "0"] and len(differing) == 2  # with the header
+    assert rows["num_steps"] == ["300", "300"] and "num_steps" not in derived
+    assert len(derived) == 4 and "objective" in derived
     assert "Keys that differ from the config's file: 4 of 5." in found.sections["config"]
     assert "launch.py '--config.seed=3 4'" in found.sections["environment"]
+
+
+def test_the_learning_rate_comes_first_in_its_fold(make_run):
+    records = [{**record, "train/learning_rate": 0.1} for record in lines([100])]
+    drawn = panels.panels({"run": panels.Phase(read_run(make_run("r", records)), (0.0, 0.0, 0.0))})
+    first = page._curves(drawn)["stages"][0]["others"][0]
+    assert drawn["panels"][first]["title"] == "Learning rate"
+
+
+def test_colors_of_both_signs_have_blank_zero():
+    assert page._ends({"low": -0.2, "high": 0.5}) == (-0.5, 0.5)
+    assert page._ends({"low": 0.0, "high": 0.5}) == (0.0, 0.5)
 
 
 def test_time_comes_from_the_ledger_if_there_is_one(make_run):

@@ -138,6 +138,9 @@ class Chart {
     const ys = [...seen, ...(this.window && seen.length ? [] : lines.filter(({ is_bound }) => !is_bound).map(({ value }) => value))];
     let [bottom, top] = ys.length ? extent(ys) : [1, 2];
     if (log && bottom === top) [bottom, top] = [bottom / 2, top * 2];
+    // A few points would magnify their noise: the axis spans at least a tenth of their size.
+    const spread = log || seen.length > 4 * curves.length ? 0 : Math.max(0, 0.1 * Math.max(Math.abs(bottom), Math.abs(top)) - (top - bottom)) / 2;
+    [bottom, top] = [bottom - spread, top + spread];
     const room = log ? 0 : 0.05 * (top - bottom || Math.abs(top) || 1);
     this.place.dataset.window = `${low} ${high}`;
     return { xd: [low, high], yd: [bottom - room, top + room] };
@@ -323,12 +326,15 @@ const isDark = () => getComputedStyle(document.documentElement).colorScheme === 
 
 function matrices() {
   for (const canvas of $$("canvas[data-matrix]")) {
-    const { shape, data } = read("matrices")[canvas.dataset.matrix], [height, width] = shape;
+    const { shape, data, low, high, ends } = read("matrices")[canvas.dataset.matrix], [height, width] = shape;
     Object.assign(canvas, { width, height });
     const context = canvas.getContext("2d"), image = context.createImageData(width, height);
     painted.push(() => {
-      const from = rgb("paper-rgb"), to = rgb("accent-rgb");
-      bytes(data).forEach((value, i) => image.data.set([...from.map((low, c) => low + (value / 255) * (to[c] - low)), 255], 4 * i));
+      const from = rgb("paper-rgb"), plus = rgb("accent-rgb"), minus = rgb("shade"), blank = ends[0] < 0 ? 0 : ends[0];
+      bytes(data).forEach((byte, i) => {
+        const value = low + (byte / 255) * (high - low) - blank, to = value < 0 ? minus : plus, weight = Math.abs(value) / (ends[1] - blank || 1);
+        image.data.set([...from.map((start, c) => start + weight * (to[c] - start)), 255], 4 * i);
+      });
       context.putImageData(image, 0, 0);
     });
   }
