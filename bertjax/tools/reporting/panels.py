@@ -176,4 +176,15 @@ def _run(name: str, phase: Phase, row: int) -> dict[str, Any]:
         for axis, (points, before, unit) in paces.items()
         if len(points) > 1
     }
-    return {"name": name, "row": row, "offset": offset[0], "axes": axes}
+    return {"name": name, "row": row, "offset": offset[0], "axes": axes, "stages": list(_stages(run))}
+
+
+def _stages(run: Run) -> Iterator[tuple[int, str]]:
+    """Yields the update at which each stage of longer rows begins, with its length; see `data.stages`."""
+    data = run.config.get("data") or {}
+    stages = data.get("stages") or ()
+    lengths = (*(length for _, length in stages), data.get("seq_len"))
+    begin = 0.0
+    for (share, _), length in zip(stages, lengths[1:], strict=True):
+        begin += share
+        yield round(begin * (run.config.get("num_steps") or 0)), f"{length} tokens"

@@ -209,6 +209,12 @@ def test_the_learning_rate_comes_first_in_its_fold(make_run):
     assert drawn["panels"][first]["title"] == "Learning rate"
 
 
+def test_stages_are_marked_where_they_begin(make_run):
+    folder = make_run("r", lines([100]), data={"stages": [[0.5, 16], [0.2, 32]], "seq_len": 64})
+    (run,) = read(page.write(folder)).data["curves"]["runs"]
+    assert run["stages"] == [[150, "32 tokens"], [210, "64 tokens"]]
+
+
 def test_colors_of_both_signs_have_blank_zero():
     assert page._ends({"low": -0.2, "high": 0.5}) == (-0.5, 0.5)
     assert page._ends({"low": 0.0, "high": 0.5}) == (0.0, 0.5)

@@ -110,7 +110,8 @@ class Chart {
   async draw() {
     const curves = this.curves(), { log } = this.controls;
     const lines = this.panel.lines.filter(({ run, value }) => !(run !== null && this.controls.hidden.has(this.row(run))) && !(log && value <= 0));
-    this.drawn = { curves, lines };
+    const stages = this.runs.length > 1 ? [] : this.runs[0].stages.map(([step, text]) => ({ x: this.x(0, step), text }));
+    this.drawn = { curves, lines, stages };
     const number = (this.number = (this.number ?? 0) + 1);
     const xs = curves.flatMap(({ points }) => points.map(([x]) => x));
     if (!xs.length) {
@@ -158,7 +159,7 @@ class Chart {
       width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding", resize: true }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
       signals: [{ name: "xd", value: xd }, { name: "yd", value: yd }, { name: "styles", value: styles },
         { name: "brush", value: [0, 0] }, { name: "at", value: -1 }],
-      data: [{ name: "points", values }, { name: "levels", values: levels }],
+      data: [{ name: "points", values }, { name: "levels", values: levels }, { name: "stages", values: this.drawn.stages }],
       scales: [
         { name: "x", type: this.panel.log ? "log" : "linear", domain: { signal: "xd" }, range: "width", padding: 6, zero: false, nice: false, ...(this.panel.log ? { base: 2 } : {}) },
         { name: "y", type: log ? "log" : "linear", domain: { signal: "yd" }, range: "height", zero: false, nice: false },
@@ -175,6 +176,10 @@ class Chart {
           { type: "text", from: { data: "levels" }, encode: { update: { x: { signal: "width - 4" }, align: { value: "right" },
             y: { signal: "scale('y', datum.value) + (scale('y', datum.value) < 16 ? 12 : -4)" }, fontSize: { value: 11 }, fill: { field: "color" },
             font: { value: font }, text: { field: "text" } } } },
+          { type: "rule", from: { data: "stages" }, encode: { update: { x: { scale: "x", field: "x" }, y: { value: 0 }, y2: { signal: "height" },
+            stroke: { value: ink }, strokeOpacity: { value: 0.4 }, strokeDash: { value: [6, 3] } } } },
+          { type: "text", from: { data: "stages" }, encode: { update: { x: { scale: "x", field: "x", offset: 4 }, y: { value: 10 },
+            fontSize: { value: 11 }, fill: { value: ink }, font: { value: font }, text: { field: "text" } } } },
           { type: "group", from: { facet: { name: "curve", data: "points", groupby: "s" } }, marks: [
             { type: "line", from: { data: "curve" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" },
               defined: { signal: "isValid(datum.y)" }, stroke: style("color"), strokeWidth: style("width"),
