@@ -55,7 +55,7 @@ def predict(model: Model, request: Request, fingerprint: Callable[[str], str], c
     form = request.format or _FORMS.get(Path(output).suffix, "")
     lines = None if official or open_folder or form == "html" else _lines(task, form, columns)
     if columns:
-        record_tables.check_columns(columns, task, is_record=bool(lines and lines.is_record))
+        record_tables.check_columns(columns, task, is_record=form == "html" or bool(lines and lines.is_record))
     _check_input(model, request.input, columns)
     examples = _examples(model, request, columns)
     is_writer = distributed.is_first_process()
@@ -69,7 +69,7 @@ def predict(model: Model, request: Request, fingerprint: Callable[[str], str], c
                 take(record)
     elif lines is None:
         with streams.open_output(output, is_writer) as file:
-            file.writelines(tool("summary page")(model.records(examples)))
+            file.writelines(tool("prediction page")(model.records(examples)))
     else:
         made_of = fingerprint(form)
         with predictions.open_lines(output, is_writer, made_of, lines.header, is_quoted=form == "csv") as (file, done):

@@ -10,8 +10,8 @@ TOOLS = {
     "evaluation page": "bertjax.tools.reporting.page:of_evaluation",
     "planner": "bertjax.tools.planning.planner:run",
     "plan figure": "bertjax.tools.reporting.plan_chart:drawer",
+    "prediction page": "bertjax.tools.reporting.predictions:write",
     "run page": "bertjax.tools.reporting.page:write",
-    "summary page": "bertjax.tools.reporting.summaries:page",
 }
 
 

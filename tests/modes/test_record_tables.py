@@ -15,6 +15,7 @@ from bertjax.modes.predict import predict
 from bertjax.modes.record_tables import parse_columns
 from bertjax.modes.request import Request
 from bertjax.training import inference
+from tests.tools.reporting.pages import Page
 
 
 class Task:
@@ -144,14 +145,18 @@ def test_a_row_without_a_column_is_bad(tmp_path):
     assert "got a row without column 'id'" in json.loads(first)["error"] and json.loads(second)["id"] == 2
 
 
-@pytest.mark.parametrize("form", ["text", "html"])
-def test_an_output_without_columns(tmp_path, source, form):
+def test_an_output_without_columns(tmp_path, source):
     class Writes(Task):
         def line(self, record):
             return record["text"]
 
     with pytest.raises(UserError, match=r"--columns: got an output without columns; .* Fix: set --format to jsonl"):
-        run(source, tmp_path / "out", COLUMNS, form, task=Writes)
+        run(source, tmp_path / "out", COLUMNS, "text", task=Writes)
+
+
+def test_a_page_has_columns(tmp_path, source):
+    table = Page(run(source, tmp_path / "out.html", COLUMNS, "html")).tables["records"]
+    assert table[0][: len(COLUMNS)] == list(COLUMNS)
 
 
 def test_a_record_with_another_name_is_not_lost(tmp_path, source, monkeypatch):

@@ -38,6 +38,7 @@ _ENVIRONMENT = "environment.json"
 _COLORS = 8  # in the style sheet; the colors of further runs are computed, as in the script
 _MOST_COMPARED = 60  # runs in one page
 _SECTIONS = {
+    "predictions": "Predictions",
     "results": "Results",
     "comparison": "Final metrics",
     "curves": "Curves",
@@ -147,6 +148,12 @@ def of_evaluation(
         errors=errors.analysis(examples, split) if examples else None,
         environment={},
     )
+
+
+def of_predictions(records: Mapping[str, Any], count: int, notices: Sequence[str]) -> str:
+    """Returns the page of predictions: a table of their records."""
+    status = {"status": f"{count:,} predictions", "is_finished": True}
+    return _rendered(title="Predictions", verdict=status, notices=notices, runs={}, predictions=records, environment={})
 
 
 def of_runs(runs: Mapping[str, Path]) -> str:

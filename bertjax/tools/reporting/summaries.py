@@ -1,10 +1,8 @@
 """Page of extractive summaries: articles with sentences shaded by score and the selected ones marked."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bertjax.errors import UserError
 from bertjax.tools.reporting import libraries
 
 _KEYS = ("id", "summary", "positions", "sentences", "scores", "refused")
@@ -19,32 +17,24 @@ def page(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yields the parts of a self-contained HTML document.
 
     Args:
-      records: the records that `--mode=predict` of `bertsum_ext` writes. "positions" are the indices of the selected
+      records: those of which `are_summaries` is true. "positions" are the indices of the selected
         sentences, in the order of the summary. "scores" has a number from 0 to 1, or None, for each of "sentences".
         "refused" has the "position" and "reason" of each skipped sentence, and the n-gram that it repeats. The record
         of a bad input has only "error".
     Raises:
-      UserError: if the records have other keys, or Jinja is not installed.
+      UserError: if Jinja is not installed.
     """
-    records, template = iter(records), libraries.template("samples/extract.html")
-    first = list(itertools.islice(records, 1))  # errors are raised before anything is written
-    for record in first:
-        _check(record)
+    template = libraries.template("samples/extract.html")
     yield libraries.template("summaries.html").render(style=libraries.source("page.css"))
-    for record in itertools.chain(first, records):
+    for record in records:
         sample = record if "error" in record else view(record)
         yield f"<section>\n{template.render(sample=sample)}\n</section>\n"
     yield "</body>\n</html>\n"
 
 
-def _check(record: Mapping[str, Any]) -> None:
-    if "error" not in record and any(key not in record for key in _KEYS):
-        raise UserError(
-            "--format=html",
-            got="records with the keys " + ", ".join(record),
-            expected="records of an extractive summarization model",
-            fix="omit --format, or use --format=jsonl",
-        )
+def are_summaries(record: Mapping[str, Any]) -> bool:
+    """Returns whether a record is one that `--mode=predict` of `bertsum_ext` writes."""
+    return all(key in record for key in _KEYS)
 
 
 def view(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.tools.reporting.summaries import page
 from tests.tools.reporting.pages import Page
 
@@ -78,10 +77,3 @@ def test_articles_are_written_as_they_come():
     parts = page(itertools.chain([RECORD], (pytest.fail("read ahead") for _ in range(1))))
     assert next(parts).startswith("<!doctype html>")
     assert "<section>" in next(parts)
-
-
-def test_records_of_something_else():
-    with pytest.raises(
-        UserError, match=r"--format=html: got records with the keys label, text; .*extractive .* model\. Fix: omit"
-    ):
-        next(page([{"label": "a", "text": "b"}]))
