@@ -19,6 +19,7 @@ from absl import flags
 from bertjax import launch as launcher
 from bertjax import modes
 from bertjax.configs import sizes
+from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
@@ -50,7 +51,11 @@ def home(tmp_path_factory):
     assert re.search(update + r"[\d.]+[kM]? tokens/s  [\d:]+ left\n", trained.stderr), trained.stderr
     scores = rf"step 6/6  valid: next_sentence_loss {number}  .*masked_lm_loss {number} \(unigram {number}\)"
     assert re.search(scores, trained.stderr), trained.stderr
-    assert f"report: {home / 'run' / 'report.html'}\n" in trained.stderr
+    last = trained.stderr.splitlines()[-1]
+    assert re.search(rf" valid/next_sentence_loss {number}; report", last) and last.endswith(
+        f"; report: {home / 'run' / 'report.html'}"
+    )
+    assert f"training {num_parameters(home / 'run'):,} parameters for 6 updates on " in trained.stderr
     return home
 
 
@@ -237,7 +242,8 @@ def test_a_run_records_its_environment(home):
     environment = json.loads((home / "run" / "environment.json").read_text())
     assert environment["command"][:2] == ["python", "launch.py"] and "--config.num_steps=6" in environment["command"]
     assert environment["defaults"]["num_steps"] != 6
-    assert environment["devices"] == {"cpu (cpu)": 1}
+    ((kind, count),) = environment["devices"].items()
+    assert kind == f"{run_folder._processor()} (cpu)" and count == 1
     assert environment["packages"].keys() >= {"jax", "flax", "optax"}
     assert environment["parameters"] == num_parameters(home / "run")
 

@@ -66,7 +66,9 @@ def write_page(workdir: Path) -> None:
 
     def write() -> None:
         try:
-            _log.info("report: %s", tool("run page")(workdir))
+            page = tool("run page")(workdir)
+            result = tool("run result")(workdir)
+            _log.info("%sreport: %s", f"{result}; " if result else "", page)
         except (UserError, OSError) as error:
             _log.warning("no report: %s", error)
 

@@ -11,6 +11,7 @@ TOOLS = {
     "planner": "bertjax.tools.planning.planner:run",
     "plan figure": "bertjax.tools.reporting.plan_chart:drawer",
     "prediction page": "bertjax.tools.reporting.predictions:write",
+    "run result": "bertjax.tools.reporting.verdict:result",
     "run page": "bertjax.tools.reporting.page:write",
 }
 

@@ -16,6 +16,7 @@ from bertjax import distributed
 from bertjax.contract import Batch, Data, Evaluation, RowIndices, StagedTask, TrainingTask
 from bertjax.errors import UserError, did_you_mean
 from bertjax.progress import track
+from bertjax.runs import run_folder
 from bertjax.runs.checkpoints import Checkpoints
 from bertjax.runs.goodput import Ledger
 from bertjax.training import health, sharding
@@ -77,8 +78,9 @@ def train(
         with MetricLog(workdir, config, resumed=begun) as log:
             run = _Run(trainer, data, config, checkpoints, ledger, log, preempted, meter)
             if not run.begin(restored):
-                devices = jax.devices()
-                _log.info("training on %d device(s) of kind %s", len(devices), devices[0].device_kind)
+                devices = ", ".join(f"{count} × {kind}" for kind, count in run_folder.devices().items())
+                length = "" if config.num_steps is None else f" for {config.num_steps:,} updates"
+                _log.info("training %s parameters%s on %s", f"{num_parameters(task):,}", length, devices)
                 folder = workdir / "profile"
                 updates = traced(trainer.updates(data.batches, restored, compiled), begun, profile, folder)
                 total = None if config.num_steps is None else config.num_steps - begun

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from bertjax.scoring import paired
 from bertjax.tools.reporting import goodput, panels, titles
 from bertjax.tools.reporting.comparison import difference, number
 from bertjax.tools.reporting.results import Place, Summary
-from bertjax.tools.reporting.runs import Run
+from bertjax.tools.reporting.runs import Run, read_run
 
 _TILES = 5
 _USED = "train/used_"
@@ -70,6 +71,18 @@ def of_run(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
         "tiles": [_described(name, metrics[name], baselines.get(name)) for name in others[:_TILES]],
         "facts": [*evaluated, *_facts([spent["seconds"]] if spent else [], [environment]), *_used(run)],
     }
+
+
+def result(folder: Path) -> str:
+    """Returns the main metric of a run in its folder, with its baseline, for the log; "" if there is none."""
+    if not (folder / "config.json").exists():
+        return ""
+    run = read_run(folder)
+    main = main_metric(run)
+    if main is None:
+        return ""
+    metric = _described(main, run.final_metrics()[main], _compared(run).get(main))
+    return f"{main} {metric['value']}" + (f" ({metric['against']})" if "against" in metric else "")
 
 
 def of_runs(
