@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from bertjax.errors import UserError
 from bertjax.tools.reporting import summaries
 from bertjax.tools.reporting.runs import read_lines
+from bertjax.words import without_punctuation
 
 FILE = "samples.jsonl"
 _KEYS = {
@@ -174,6 +175,18 @@ def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "parts": parts}
 
 
+def _matched(record: Mapping[str, Any], texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Adds the words of a text, with whether the reference has each. Case and punctuation do not count."""
+    vocabulary = {word for text in references for word in _compared(text)}
+    written = [(word, _compared(word)) for text in texts for word in text.split()]
+    parts = [{"text": word, "matched": bool(own) and vocabulary.issuperset(own)} for word, own in written]
+    return {**record, "parts": parts}
+
+
+def _compared(text: str) -> list[str]:
+    return without_punctuation(text.casefold(), joins=True)
+
+
 def _spans(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
     if record["start"] is not None:
         yield "chosen", record["start"], record["end"]
@@ -188,9 +201,9 @@ _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "tags": _tags,
     "answer": _answer,
     "retrieval": dict,
-    "translation": dict,
+    "translation": lambda record: _matched(record, [record["translation"]], [record["reference"]]),
     "extract": summaries.view,
-    "summary": dict,
+    "summary": lambda record: _matched(record, record["summary"], record["reference"]),
     "matrix": dict,
 }
 

@@ -239,6 +239,36 @@ def test_every_page_is_readable_and_reachable(tab, make_run, name, width, dark):
     assert tab.problems == []
 
 
+ERRORS = {
+    "tags": {
+        "text": "Jane Austen wrote",
+        "start": [0, 5, 12],
+        "spans": [["PER", 0, 0]],
+        "reference_spans": [["PER", 0, 1]],
+    },
+    "answer": {"null_score": -1.5},
+}
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])
+def test_errors_of_every_kind_are_readable(tab, tmp_path, width, dark):
+    retrieval = {"kind": "retrieval", "text": "q", "found": [{"text": "d", "score": 0.5}], "reference": "e", "rank": 0}
+    samples = [sample for sample in whole.SAMPLES if sample["kind"] not in ("matrix", "masks")]
+    masked = {**whole.SAMPLES[0], "masks": [{**mask, "loss": 0.5} for mask in whole.SAMPLES[0]["masks"]]}
+    tab.problems.clear()
+    for number, sample in enumerate([*samples, masked, retrieval]):
+        record = {**sample, **ERRORS.get(sample["kind"], {}), "loss": 0.25, "tokens": 7}
+        path = tmp_path / f"{number}.html"
+        path.write_text(page.of_evaluation(tmp_path, {"valid/f1": 0.5}, {"valid": [record]}))
+        tab.open(path, width=width, dark=dark)
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        tab.evaluate(_CHECKS)
+        assert tab.evaluate("checks.wide()") == []
+        count, faint = tab.evaluate("checks.faint()")
+        assert count > 10 and faint == [] and tab.evaluate("document.querySelectorAll('#worst > tbody > tr').length") == 1
+    assert tab.problems == []
+
+
 def test_a_sweep(opened, make_run):
     tab = opened(whole.sweep(make_run))
     lines = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"

@@ -293,7 +293,7 @@ function curves() {
 // Tables ------------------------------------------------------------------------------------------------------------
 
 function sortable(table) {
-  $$("thead th", table).forEach((head, column) => {
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = make("button", { type: "button", class: "sort" });
     button.append(...head.childNodes);
     head.append(button);
@@ -306,7 +306,7 @@ function sortable(table) {
         const both = x - y;
         return (down ? -1 : 1) * (Number.isNaN(both) ? x.localeCompare(y, undefined, { numeric: true }) : both);
       };
-      for (const other of $$("thead th", table)) other.removeAttribute("aria-sort");
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       body.append(...[...body.rows].sort(order));
     });
@@ -317,7 +317,7 @@ function filters() {
   for (const input of $$("input[data-filter]")) {
     input.addEventListener("input", () => {
       const wanted = input.value.toLowerCase();
-      for (const row of $$("tbody tr", $("#" + input.dataset.filter)))
+      for (const row of $("#" + input.dataset.filter).tBodies[0].rows)
         row.hidden = !row.textContent.toLowerCase().includes(wanted);
     });
   }
