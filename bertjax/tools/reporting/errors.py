@@ -265,11 +265,11 @@ def _texts(records: Records) -> Iterator[Table]:
         {
             "cells": [
                 {"text": f"{10 * place} to {10 * place + 10}", "value": place},
-                number(int(n)),
+                number(n),
                 share(n, len(scores)),
             ]
         }
-        for place, n in enumerate(counts)
+        for place, n in enumerate(counts.tolist())
     ]
     metric = "chrF" if records[0]["kind"] == "translation" else "ROUGE-L"
     yield table((metric, "texts", "share"), rows if len(scores) else [], title=f"{metric} by text")

@@ -14,7 +14,7 @@ def row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
     return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
 
 
-def number(value: float | None, digits: int = 3, **more: Any) -> dict[str, Any]:
+def number(value: int | float | None, digits: int = 3, **more: Any) -> dict[str, Any]:
     """Returns a cell with a number, which is its sort key; a dash for None."""
     if value is None:
         return {"text": "–", "value": "", **more}
@@ -22,7 +22,7 @@ def number(value: float | None, digits: int = 3, **more: Any) -> dict[str, Any]:
     return {"text": text, "value": value, **more}
 
 
-def share(part: float, total: float, **more: Any) -> dict[str, Any]:
+def share(part: int | float, total: int | float, **more: Any) -> dict[str, Any]:
     """Returns a cell with a share in percent and a bar; a dash if there is nothing to share."""
     if not total:
         return number(None)

@@ -43,7 +43,7 @@ def test_confusions_and_scores_are_those_of_scikit_learn():
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(1)
     gold, predicted = rng.integers(0, 5, 300), rng.integers(0, 4, 300)  # a class is never predicted
-    counts = error_counts.confusion(gold, predicted, 5)
+    counts = error_counts.confusion(gold.tolist(), predicted.tolist(), 5)
     np.testing.assert_array_equal(counts, metrics.confusion_matrix(gold, predicted))
     theirs = metrics.precision_recall_fscore_support(gold, predicted, zero_division=0)[:3]
     np.testing.assert_allclose(error_counts.class_scores(counts), theirs, atol=1e-12)
@@ -62,7 +62,7 @@ def test_calibration_is_the_weighted_gap_of_15_bins():
         inside = (probabilities > low) & (probabilities <= high) | ((low == 0) & (probabilities == 0))
         if inside.any():
             gap += inside.mean() * abs(probabilities[inside].mean() - right[inside].mean())
-    result = error_counts.calibration(probabilities, right)
+    result = error_counts.calibration(probabilities.tolist(), right.tolist())
     assert result.error == pytest.approx(gap) and result.counts.sum() == len(probabilities)
 
 
