@@ -24,6 +24,7 @@ from bertjax.training.config import InferenceConfig
 
 FILE, PREDICTIONS = "samples.jsonl", "predictions.jsonl"
 _EXAMPLES, _PREDICTIONS = 8, 20_000
+_GENERATED = 500  # examples of a task that generates texts, which takes long
 # The keys of texts and golds, by which the records of two runs for one example are found.
 _IDENTITY = ("id", "text", "second", "question", "context", "source", "words", "reference")
 _WEIGHTS = 600_000  # attention weights in all, a byte each, so that a page is smaller than 3 MB
@@ -43,7 +44,8 @@ def write(task: TrainingTask, data: Data, settings: InferenceConfig, workdir: Pa
 
 def predictions(runner: inference.Inference, data: Data) -> list[Record]:
     """Returns the records of the validation examples, each with a "digest" of text and gold, by descending loss."""
-    records = track(runner.errors(data, _PREDICTIONS), "predicting for the page", "example")
+    most = _GENERATED if getattr(runner.task, "decodes", False) else _PREDICTIONS
+    records = track(runner.errors(data, most), "predicting for the page", "example")
     with_loss = ({"loss": None, **record, "digest": _digest(record)} for record in records)
     return sorted(with_loss, key=_loss, reverse=True)
 

@@ -2,6 +2,8 @@
 
 import base64
 import json
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -46,6 +48,17 @@ def test_there_is_no_more_attention_than_a_page_has_room_for():
     assert ["attention" in each for each in fitting] == [True, False, True]
     size = len(json.dumps(samples._plain(fitting)))
     assert size < 1_000_000
+
+
+@pytest.mark.parametrize(("decodes", "most"), [(False, 20_000), (True, 500)])
+def test_predictions_are_in_the_order_of_their_loss(decodes, most):
+    records = [{"text": text, "loss": loss, "reference": "r"} for text, loss in (("a", 1.0), ("b", None), ("c", 3.0))]
+    errors = mock.Mock(return_value=[*records, {"text": "a"}])
+    runner = SimpleNamespace(task=SimpleNamespace(decodes=decodes), errors=errors)
+    found = samples.predictions(runner, None)
+    assert [record["loss"] for record in found] == [3.0, 1.0, None, None]
+    assert len({record["digest"] for record in found}) == 4, "a text without a gold is another example"
+    assert errors.call_args.args == (None, most)
 
 
 def test_what_cannot_be_shown_spoils_nothing(caplog, tmp_path):
