@@ -179,6 +179,7 @@ def _compared(
     notices = [f"No metrics yet: {', '.join(missing)}."] if missing else []
     if len(runs) > len(chosen):
         notices.append(f"The curves and configs are those of the first {_MOST_COMPARED} runs.")
+    row_of_all = ("seeds",) if summary else ()  # of which the charts draw the mean
     environments = [environment for run in runs.values() if (environment := _environment(run.folder))]
     return _rendered(
         title=title,
@@ -187,7 +188,7 @@ def _compared(
         results=table,
         differences=unlike,
         comparison=[_of_seeds(runs, summary, links)] if summary else list(_of_stages(runs, places, links)),
-        runs={name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, ())) for name, run in chosen.items()},
+        runs={name: panels.Phase(run, (0.0, 0.0, 0.0), *places.get(name, row_of_all)) for name, run in chosen.items()},
         config=_config({name: run.config for name, run in chosen.items()}, "Keys that differ between the runs"),
         environment=_shared(environments),
     )

@@ -8,6 +8,7 @@ import pytest
 from bertjax.tools.reporting import page, summaries
 from tests.tools.reporting import whole
 from tests.tools.reporting.browser import browser
+from tests.tools.reporting.conftest import lines
 
 _CHECKS = Path(__file__).with_name("checks.js").read_text()
 _LOSS = '[data-panel="0"]'  # of the masked language model
@@ -75,16 +76,16 @@ def test_curves(opened, make_run):
     tab.hover(f"{_LOSS} .plot", 0.6, 0.4)
     assert "validation" in tab.evaluate(f"document.querySelector('{_LOSS} .readout').textContent")
     # A logarithmic axis, smoothing, another horizontal axis.
-    lines = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"
+    curves = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"
     labels = f"[...document.querySelectorAll('{_LOSS} .plot svg .role-axis-label text')].map(e => e.textContent).join()"
-    assert tab.evaluate(lines) == 2
+    assert tab.evaluate(curves) == 2
     before = tab.evaluate(labels)
     tab.click("input[name=log]")
     wait(tab, f"{labels} !== {json.dumps(before)}")
     tab.evaluate("document.querySelector('input[name=smoothing]').focus()")
     for _ in range(3):
         tab.press("ArrowRight", windowsVirtualKeyCode=39)
-    wait(tab, f"{lines} === 3")
+    wait(tab, f"{curves} === 3")
     assert tab.evaluate("document.querySelector('output[name=shown]').value") == "0.06"
     choose(tab, "select[name=axis]", "tokens")
     wait(tab, f"document.querySelector('{_LOSS} .plot').dataset.window.endsWith(' 300000')")
@@ -272,16 +273,35 @@ def test_errors_of_every_kind_are_readable(tab, tmp_path, width, dark):
 
 def test_a_sweep(opened, make_run):
     tab = opened(whole.sweep(make_run))
-    lines = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"
-    assert tab.evaluate(lines) == 4
+    curves = f"document.querySelectorAll('{_LOSS} .plot svg .mark-line path').length"
+    assert tab.evaluate(curves) == 4
     tab.click("input[data-row='0']")
-    wait(tab, f"{lines} === 2")
+    wait(tab, f"{curves} === 2")
     tab.click("button[data-rows=none]")
     wait(tab, f"document.querySelector('{_LOSS} .plot').textContent.includes('Nothing to draw')")
     tab.click(f"{_LOSS} button[title='zoom in']")  # which does nothing now
     tab.hover(f"{_LOSS} .plot")
     tab.click("button[data-rows=all]")
-    wait(tab, f"{lines} === 4")
+    wait(tab, f"{curves} === 4")
     tab.click("#results th:nth-child(2) button")
     rows = "[...document.querySelectorAll('#results tbody tr')].map(row => row.cells[0].textContent)"
     assert tab.evaluate(rows) == ["large", "small"]
+
+
+def test_seeds_are_a_mean_with_a_band(opened, make_run):
+    for seed in range(3):
+        records = [
+            {**record, **{name: value + seed / 10 for name, value in record.items() if name != "step"}}
+            for record in lines([100, 200, 300])
+        ]
+        make_run(f"seeds/seed{seed}", records)
+    folder = make_run("other", []).parent / "seeds"
+    metrics = {"valid/masked_lm_loss": {"seeds": {"0": 4.0, "1": 4.1, "2": 4.2}, "mean": 4.1, "std": 0.1}}
+    (folder / "seeds.json").write_text(json.dumps({"steps": dict.fromkeys("012", 300), "metrics": metrics}))
+    tab = opened(folder)
+    plot = f"document.querySelector('{_LOSS} .plot svg')"
+    assert tab.evaluate(f"{plot}.querySelectorAll('.mark-line path').length") == 2, "training and validation"
+    assert tab.evaluate(f"{plot}.querySelectorAll('.mark-area path').length") == 2
+    assert tab.evaluate("document.querySelectorAll('[data-row]').length") == 1
+    readout = tab.evaluate(f"document.querySelector('{_LOSS} .readout').textContent")
+    assert "seeds, mean of 3, validation 4.1 at 300" in readout

@@ -45,6 +45,15 @@ function smoothed(points, weight) {
   });
 }
 
+// Curves of several seeds of a row become their mean, with a band from the lowest to the highest, if their steps agree.
+function merged(group) {
+  const [first] = group, agree = group.every(({ points }) => points.length === first.points.length && points.every(([x, y], i) => x === first.points[i][0] && y !== null));
+  if (group.length < 3 || !agree) return group;
+  const values = first.points.map(([x], i) => [x, group.map(({ points }) => points[i][1])]);
+  const points = values.map(([x, ys]) => [x, ys.reduce((a, b) => a + b) / ys.length]);
+  return [{ one: first.one, points, band: values.map(([x, ys]) => [x, ...extent(ys)]), count: group.length }];
+}
+
 class Chart {
   constructor(root, panel, runs, controls) {
     Object.assign(this, { root, panel, runs, controls, window: null });
@@ -74,8 +83,9 @@ class Chart {
     return `${this.panel.title}, last: ${last.slice(0, 6).join(", ")}. Keys: plus, minus, arrows, 0 for all.`;
   }
 
-  label(one) {
+  label(one, count = 1) {
     const split = SPLITS[one.split] ?? one.split;
+    if (count > 1) return `${this.controls.rows[this.row(one.run)]}, mean of ${count}, ${split}`;
     return this.runs.length > 1 ? [this.runs[one.run].name, split].filter(Boolean).join(", ") : split;
   }
 
@@ -93,16 +103,20 @@ class Chart {
   }
 
   curves() {
-    const { hidden, log, smoothing } = this.controls, curves = [];
+    const { hidden, log, smoothing } = this.controls, curves = [], groups = new Map();
     for (const one of this.panel.series.filter(({ run }) => !hidden.has(this.row(run)) && this.has(run))) {
       const points = one.points.map(([step, y]) => [this.x(one.run, step), log && y <= 0 ? null : y]);
+      const key = `${this.row(one.run)} ${one.split}`;
+      groups.set(key, [...(groups.get(key) ?? []), { one, points }]);
+    }
+    for (const { one, points, band, count } of [...groups.values()].flatMap(merged)) {
       const own = this.runs.length > 1 ? rowColor(this.row(one.run)) : color({ train: "c2", test: "c1" }[one.split] ?? "c0");
       const isTrain = one.split === "train";
       const style = { color: own, width: isTrain ? 1.3 : 2.2, dash: isTrain && this.runs.length > 1 ? [5, 3] : [], opacity: 1 };
       if (smoothing && isTrain) {
         curves.push({ points, style: { ...style, opacity: 0.25 }, label: null });
-        curves.push({ points: smoothed(points, smoothing), style, label: this.label(one) });
-      } else curves.push({ points, style, label: this.label(one) });
+        curves.push({ points: smoothed(points, smoothing), style, label: this.label(one, count) });
+      } else curves.push({ points, band, style, label: this.label(one, count) });
     }
     return curves;
   }
@@ -134,7 +148,8 @@ class Chart {
 
   domains() {
     const [low, high] = this.window ?? this.whole, { curves, lines } = this.drawn, { log } = this.controls;
-    const seen = curves.flatMap(({ points }) => points.filter(([x, y]) => y !== null && x >= low && x <= high).map(([, y]) => y));
+    const heights = ({ points, band }) => band ?? points.filter(([, y]) => y !== null);
+    const seen = curves.flatMap((curve) => heights(curve).filter(([x]) => x >= low && x <= high).flatMap(([, ...ys]) => ys));
     // A far upper bound would leave the curves little space.
     const ys = [...seen, ...(this.window && seen.length ? [] : lines.filter(({ is_bound }) => !is_bound).map(({ value }) => value))];
     let [bottom, top] = ys.length ? extent(ys) : [1, 2];
@@ -159,7 +174,8 @@ class Chart {
       width: this.place.clientWidth, height: 230, autosize: { type: "fit", contains: "padding", resize: true }, padding: { left: 2, right: 12, top: 4, bottom: 2 },
       signals: [{ name: "xd", value: xd }, { name: "yd", value: yd }, { name: "styles", value: styles },
         { name: "brush", value: [0, 0] }, { name: "at", value: -1 }],
-      data: [{ name: "points", values }, { name: "levels", values: levels }, { name: "stages", values: this.drawn.stages }],
+      data: [{ name: "points", values }, { name: "levels", values: levels }, { name: "stages", values: this.drawn.stages },
+        { name: "bands", values: curves.flatMap(({ band }, s) => (band ?? []).map(([x, bottom, top]) => ({ x, bottom, top, s }))) }],
       scales: [
         { name: "x", type: this.panel.log ? "log" : "linear", domain: { signal: "xd" }, range: "width", padding: 6, zero: false, nice: false, ...(this.panel.log ? { base: 2 } : {}) },
         { name: "y", type: log ? "log" : "linear", domain: { signal: "yd" }, range: "height", zero: false, nice: false },
@@ -180,6 +196,9 @@ class Chart {
             stroke: { value: ink }, strokeOpacity: { value: 0.4 }, strokeDash: { value: [6, 3] } } } },
           { type: "text", from: { data: "stages" }, encode: { update: { x: { scale: "x", field: "x", offset: 4 }, y: { value: 10 },
             fontSize: { value: 11 }, fill: { value: ink }, font: { value: font }, text: { field: "text" } } } },
+          { type: "group", from: { facet: { name: "band", data: "bands", groupby: "s" } }, marks: [
+            { type: "area", from: { data: "band" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "bottom" },
+              y2: { scale: "y", field: "top" }, fill: style("color"), fillOpacity: { value: 0.18 } } } }] },
           { type: "group", from: { facet: { name: "curve", data: "points", groupby: "s" } }, marks: [
             { type: "line", from: { data: "curve" }, encode: { update: { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" },
               defined: { signal: "isValid(datum.y)" }, stroke: style("color"), strokeWidth: style("width"),
@@ -272,7 +291,7 @@ class Chart {
 function curves() {
   const data = read("curves"), form = $("#curve-controls");
   if (!data) return;
-  const controls = { axis: "step", log: false, smoothing: 0, hidden: new Set() };
+  const controls = { axis: "step", log: false, smoothing: 0, hidden: new Set(), rows: data.rows };
   for (const place of $$("[data-panel]")) new Chart(place, data.panels[place.dataset.panel], data.runs, controls);
   form.addEventListener("input", () => {
     controls.axis = form.elements.axis.value;
