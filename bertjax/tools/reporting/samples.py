@@ -178,8 +178,8 @@ def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
 def _matched(record: Mapping[str, Any], texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Adds the words of a text, with whether the reference has each. Case and punctuation do not count."""
     vocabulary = {word for text in references for word in _compared(text)}
-    written = [(word, _compared(word)) for text in texts for word in text.split()]
-    parts = [{"text": word, "matched": bool(own) and vocabulary.issuperset(own)} for word, own in written]
+    pairs = [(word, _compared(word)) for text in texts for word in text.split()]
+    parts = [{"text": word, "matched": bool(letters) and vocabulary.issuperset(letters)} for word, letters in pairs]
     return {**record, "parts": parts}
 
 
