@@ -25,6 +25,7 @@ from bertjax.training import loop
 from tests import processes, tiny
 from tests.experiments.commands import done, lines_of
 from tests.tiny import run_on_one
+from tests.tools.reporting.pages import Page
 
 ROOT = Path(__file__).parents[1]
 # The best checkpoint is told by a loss that grows, so that it is not the last.
@@ -246,6 +247,15 @@ def test_a_run_records_its_environment(home):
     assert kind == f"{run_folder._processor()} (cpu)" and count == 1
     assert environment["packages"].keys() >= {"jax", "flax", "optax"}
     assert environment["parameters"] == num_parameters(home / "run")
+
+
+def test_an_evaluation_can_be_a_page_of_errors(home, tmp_path):
+    done("--mode=evaluate", f"--workdir={home / 'run'}", f"--output={tmp_path / 'page.html'}")
+    page = Page((tmp_path / "page.html").read_text())
+    assert "valid/masked_lm_loss" in [row[-1] for row in page.tables["last-metrics"]]
+    predictions = lines_of(home / "run" / "predictions.jsonl")
+    losses = [one["loss"] for one in predictions]
+    assert losses == sorted(losses, reverse=True) and len(page.tables["worst"]) > min(20, len(losses))
 
 
 def test_a_run_has_samples_of_validation_text(home):

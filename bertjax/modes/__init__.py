@@ -96,7 +96,8 @@ def _train_or_score(request: Request, resolved: Resolved) -> Outcome:
     if request.mode == "evaluate":
         from bertjax.modes.evaluate import evaluate, table
 
-        is_page = request.output.endswith(".html")
+        if is_page := request.output.endswith(".html"):
+            tool("page libraries")()
         predictions_of: dict[str, list[Record]] | None = {} if is_page else None
         of_request = request.checkpoint, request.sources, request.overrides
         record = evaluate(resolved, request.run, *of_request, predictions_of)

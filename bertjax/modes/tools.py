@@ -8,6 +8,7 @@ TOOLS = {
     "attention figure": "bertjax.tools.reporting.attention:drawer",
     "model card": "bertjax.tools.reporting.model_card:write",
     "evaluation page": "bertjax.tools.reporting.page:of_evaluation",
+    "page libraries": "bertjax.tools.reporting.libraries:check",
     "planner": "bertjax.tools.planning.planner:run",
     "plan figure": "bertjax.tools.reporting.plan_chart:drawer",
     "prediction page": "bertjax.tools.reporting.predictions:write",

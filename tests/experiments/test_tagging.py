@@ -221,7 +221,7 @@ def test_every_word_is_scored_once(tmp_path):
 
 
 def test_characters_are_scored_and_predicted(tmp_path):
-    """One token for "tree" gives tags to its four characters, of which the first begins the entity."""
+    """One token for "tree" gives tags to its four characters. The first begins the entity."""
     lines = [[*zip("old tree", ["O"] * 4 + ["B-LOC"] + ["I-LOC"] * 3, strict=True)], [("a", "O"), ("s", "O")]]
     text = "\n".join("".join(f"{character}\t{tag}\n" for character, tag in rows) for rows in lines * 4)
     (tmp_path / "a.tsv").write_text(text)

@@ -44,7 +44,7 @@ _CLOSERS = "\"'”’」』》〉>)]"
 _CANDIDATES = frozenset(_LAST_SYLLABLES + _MARKS + _CLOSERS)
 _ATTACHED = re.compile(rf"[{re.escape(_MARKS)}]+(?: |$)|[,)\]」』”’]")  # to the sentence before
 _GAP = re.compile(r" +|(?<=[다요])[.!?~]+(?:\[\d+\])*(?=[가-힣\d(])")
-# Before "..." and the like: particles and connective endings.
+# Particles and connective endings: marks such as "..." after them end no sentence.
 _CONNECTIVE = re.compile("(?:[고며서면데니나에은는을를이가의도로와과랑게던든]|지만|까지|부터)$")
 _NOTES = re.compile(r"(?<=.)(?:\[[^\] ]{1,20}\]|\([^()]{1,60}\))+$")
 # A space inside quotation marks or brackets ends no sentence.

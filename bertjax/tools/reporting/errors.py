@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from bertjax.tools.reporting import samples
 from bertjax.tools.reporting.error_counts import (
     BINS,
+    ClassScores,
     calibration,
     class_scores,
     confusion,
@@ -104,12 +105,7 @@ def _classes(names: Sequence[str], gold: Sequence[str], predicted: Sequence[str]
     """Yields the scores of classes, and their confusion matrix or, for many classes, the most frequent confusions."""
     index = {name: place for place, name in enumerate(names)}
     counts = confusion([index[name] for name in gold], [index[name] for name in predicted], len(names))
-    scores = class_scores(counts)
-    rows = [
-        {"cells": [{"text": name}, *map(number, map(float, values)), number(int(n)), number(int(m))]}
-        for name, *values, n, m in zip(names, *scores, counts.sum(axis=1), counts.sum(axis=0), strict=True)
-    ]
-    yield table(("class", "precision", "recall", "F1", "in the data", "predicted"), rows, title="Classes")
+    yield _scored(names, class_scores(counts), counts.sum(axis=1), counts.sum(axis=0))
     if len(names) <= _CLASSES:
         note = "Rows: the class of the data. Columns: the predicted class."
         yield table(("class", *names), _matrix(names, counts), title="Confusion matrix", note=note)
@@ -117,6 +113,15 @@ def _classes(names: Sequence[str], gold: Sequence[str], predicted: Sequence[str]
     pairs = Counter(pair for pair in zip(gold, predicted, strict=True) if pair[0] != pair[1]).most_common(_CLASSES)
     rows = [row((first, second, f"{count:,}"), (None, None, count)) for (first, second), count in pairs]
     yield table(("class of the data", "predicted", "examples"), rows, title="Most frequent confusions")
+
+
+def _scored(names: Sequence[str], scores: ClassScores, gold: np.ndarray, predicted: np.ndarray) -> Table:
+    """Returns the scores of classes, with their numbers in the data and among the predictions."""
+    rows = [
+        {"cells": [{"text": name}, *map(number, map(float, values)), number(int(n)), number(int(m))]}
+        for name, *values, n, m in zip(names, *scores, gold, predicted, strict=True)
+    ]
+    return table(("class", "precision", "recall", "F1", "in the data", "predicted"), rows, title="Classes")
 
 
 def _matrix(names: Sequence[str], counts: Int64[np.ndarray, "C C"]) -> Iterator[dict[str, Any]]:
@@ -150,12 +155,7 @@ def _label_sets(records: Records) -> Iterator[Table]:
     names = list(records[0]["probabilities"])
     gold = np.array([[name in record["reference"] for name in names] for record in records])
     chosen = np.array([[name in record["labels"] for name in names] for record in records])
-    scores = set_scores(gold, chosen)
-    rows = [
-        {"cells": [{"text": name}, *map(number, map(float, values)), number(int(n)), number(int(m))]}
-        for name, *values, n, m in zip(names, *scores, gold.sum(axis=0), chosen.sum(axis=0), strict=True)
-    ]
-    yield table(("class", "precision", "recall", "F1", "in the data", "predicted"), rows, title="Classes")
+    yield _scored(names, set_scores(gold, chosen), gold.sum(axis=0), chosen.sum(axis=0))
     probabilities = np.array([[record["probabilities"][name] for name in names] for record in records])
     curves = np.array([set_scores(gold, probabilities >= threshold).f1 for threshold in _THRESHOLDS]).T
     rows = [
@@ -290,7 +290,7 @@ def _masks(records: Records) -> Iterator[Table]:
 
 
 def _bands(firsts: Sequence[int]) -> Iterator[tuple[str, int, float]]:
-    """Yields the name, the first number and the end of each band of whole numbers, of which the last has no end."""
+    """Yields the name, the first number and the end of each band of whole numbers. The last band has no end."""
     for low, high in itertools.pairwise(firsts):
         yield str(low) if high == low + 1 else f"{low} to {high - 1}", low, high
     yield f"{firsts[-1]} or more", firsts[-1], np.inf

@@ -39,6 +39,12 @@ def vega() -> Any:
     return trusted(text.replace("</script", "<\\/script"))
 
 
+def check() -> None:
+    """Raises UserError if a library is missing, for commands that write a page after long work."""
+    for name in ("jinja2", "vl_convert"):
+        load(name)
+
+
 def load(name: str) -> Any:
     """Returns an imported library. Raises UserError if it is not installed."""
     try:

@@ -21,7 +21,7 @@ def write(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     Raises:
       UserError: if the extra `report` is not installed.
     """
-    libraries.load("jinja2")  # an error is raised before anything is predicted
+    libraries.check()
     remaining = iter(records)
     begin = []
     for record in remaining:

@@ -78,7 +78,7 @@ def test_lists_and_spans_in_tables(tmp_path):
 
 
 def test_rows_encode_running_text():
-    """The unknown word has one token, of which all its characters have the position."""
+    """The unknown word has one token. All its characters have the position of this token."""
     characters = ("샘", "커", "힣", "플 ", "밀", "란", "은 ", ".")
     (row,), is_truncated = character_rows(characters, TOKENIZER, 16)
     assert [VOCAB[id_] for id_ in row["input_ids"]] == ["[CLS]", "[UNK]", "밀", "##란은", ".", "[SEP]"]

@@ -1,5 +1,8 @@
+import sys
+
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.tools.reporting import predictions
 from tests.tools.reporting import whole
 from tests.tools.reporting.pages import Page
@@ -15,6 +18,14 @@ def test_records_are_a_table(monkeypatch):
     assert bad == ["line 1: empty", *[""] * 6] and good == ["", "뜨거운 <b>", "ja", "0.75", "0.25", "", ""]
     assert long[5:] == ["true", '[{"type": "PER"}]']
     assert "The table has the first 3 of 4 records." in content.sections["verdict"]
+
+
+def test_missing_libraries_are_an_error_before_anything_is_predicted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    records = iter([{"label": "a"}])
+    with pytest.raises(UserError, match="the libraries of reports"):
+        next(predictions.write(records))
+    assert next(records) == {"label": "a"}
 
 
 @pytest.mark.parametrize("errors", [0, 2])
