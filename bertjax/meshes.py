@@ -45,6 +45,13 @@ def divides(rows: int, heads: int) -> bool:
     return rows % (mesh.shape["data"] * mesh.shape["fsdp"]) == 0 and heads % mesh.shape["tensor"] == 0
 
 
+def row_groups(rows: int) -> int:
+    """Returns the number of groups of consecutive rows that the mesh places on its devices; 1 if it does not divide."""
+    mesh = _shared()
+    groups = mesh.shape["data"] * mesh.shape["fsdp"] if _is_split(mesh) else 1
+    return groups if rows % groups == 0 else 1
+
+
 def heads_of_device(heads: int) -> int:
     """Returns the number of heads on each device, if the mesh divides them."""
     mesh = _shared()

@@ -19,7 +19,7 @@ from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective
-from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
+from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored, targets
 
 FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
 _TOP = 5
@@ -47,9 +47,10 @@ class Config(PretrainingConfig):
 
     @property
     def shift(self) -> int:
-        """The offset from a token to the position that predicts it: 0, or a neighbor in a causal model."""
-        shifts = {"both": 0, "left_to_right": -1, "right_to_left": 1}
-        return shifts[self.model.direction] if self.objective == "causal_lm" else 0
+        """The offset from a token to the position that predicts it: 0, or 1 to a neighbor."""
+        if self.objective == "masked_lm":
+            return -1 if self.masking.predict_at == "previous" else 0
+        return -1 if self.model.direction == "left_to_right" else 1
 
     def codec(self, tokenizer: EncoderTokenizer) -> MaskedTextCodec:
         columns = Columns("data.text_field", [self.data.text_field])
@@ -92,19 +93,35 @@ class Task(PretrainingTask[Config]):
         return LanguageModel(self._model_config, self._config.objective)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
-        """The numbers of predicted tokens and of pairs; google-research/bert takes the mean over each."""
-        weights = {self._config.objective: "masked_weights", "next_sentence": "next_sentence_weights"}
-        return {term: jnp.maximum(jnp.sum(batch[name]), 1) for term, name in weights.items() if name in batch}
+        """The numbers of predicted tokens and of pairs; google-research/bert takes the mean over each.
+
+        With causal rows, the means over hidden tokens and over causal rows have the shares of rows as weights, or both
+        have the number of all predictions; see `MaskingConfig.causal_mean`.
+        """
+        names = {self._config.objective: "masked_weights", "next_sentence": "next_sentence_weights"}
+        totals = {term: jnp.maximum(jnp.sum(batch[name]), 1) for term, name in names.items() if name in batch}
+        if "causal_rows" not in batch:
+            return totals
+        if self._config.masking.causal_mean == "pooled":
+            return {**totals, "causal_lm": totals["masked_lm"]}
+        share = jnp.mean(batch["causal_rows"], dtype=jnp.float32)
+        count = jnp.sum(batch["masked_weights"] * batch["causal_rows"][:, None])
+        masked = jnp.maximum(jnp.sum(batch["masked_weights"]) - count, 1)
+        return {"masked_lm": masked / (1 - share), "causal_lm": jnp.maximum(count, 1) / share}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """Cross-entropies of the predicted tokens and of the next sentence; see `TrainingTask.loss`."""
-        output = self.apply(params, batch, rng, batch["masked_positions"])
-        terms = {self._config.objective: (output.masked_lm_logits, batch["masked_labels"], batch["masked_weights"])}
+        positions, labels, weights, is_causal = targets(batch, self._config.masking, self._capacities)
+        output = self.apply(params, batch, rng, positions)
+        terms = {self._config.objective: weights}
+        if "causal_rows" in batch:
+            terms = {"masked_lm": weights * ~is_causal, "causal_lm": weights * is_causal}
+        sums, metrics = scored(output.masked_lm_logits, labels, terms)
         if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
-            labels = batch["next_sentence_labels"]
-            weights = batch["next_sentence_weights"]
-            terms["next_sentence"] = (output.next_sentence_logits, labels, weights)
-        sums, metrics = scored(terms)
+            of_pairs = {"next_sentence": batch["next_sentence_weights"]}
+            more = scored(output.next_sentence_logits, batch["next_sentence_labels"], of_pairs)
+            sums = {**sums, **more[0]}
+            metrics = {**metrics, **more[1]}
         return sums, {"tokens": num_tokens(batch), **metrics}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:

@@ -95,6 +95,8 @@ class Config(PretrainingConfig):
         expected = "False, because there are no labels of pairs"
         fix = "set --config.data.next_sentence=False"
         self.data.check(not self.data.next_sentence, "next_sentence", expected, fix=fix)
+        is_plain = self.masking.predict_at == "same" and not any(self.masking.causal_shares)
+        self.masking.check(is_plain, "predict_at", "same, and no causal rows, because hidden tokens are replaced")
 
     def codec(self, tokenizer: EncoderTokenizer) -> TextCodec:
         most = self.model.max_positions
@@ -219,7 +221,7 @@ class Task(PretrainingTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropies of the generator's and the discriminator's predictions; see `TrainingTask.loss`."""
         words = self._generate(params, batch, rng)
-        sums, metrics = scored({"masked_lm": (words, batch["masked_labels"], batch["masked_weights"])})
+        sums, metrics = scored(words, batch["masked_labels"], {"masked_lm": batch["masked_weights"]})
         corrupted = self._corrupted(words, batch)
         real = batch["segment_ids"] != 0
         logits = self.apply(params, {**batch, "input_ids": corrupted.input_ids}, rng)

@@ -34,6 +34,7 @@ class Stream(enum.IntEnum):
     DATES = 7
     SPANS = 8
     SAMPLING = 9
+    RATES = 10
 
 
 def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, int]) -> UInt32[np.ndarray, "n 4"]:

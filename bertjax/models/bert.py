@@ -172,6 +172,7 @@ class BertInputs(NamedTuple):
     segment_ids: Array  # [B, S] int: the number of the token's instance in its row, from 1 on; 0 at padding
     position_ids: Array | None = None  # [B, S] int: the token's position in its instance; None for 0 to S - 1
     cls_positions: Array | None = None  # [B, E] int: the [CLS] of each instance in its row; None for the first token
+    causal_rows: Array | None = None  # [B] int: 1 where tokens attend only to those before them; None for no row
 
     @classmethod
     def of(cls, batch: Mapping[str, Any]) -> "BertInputs":
@@ -249,7 +250,7 @@ class Bert(nn.Module):
             `cls_positions`.
         """
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
-        mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids)
+        mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids, inputs.causal_rows)
         returns = {"return_attention": return_attention, "return_layers": return_layers}
         is_relative = self.config.relative_positions != "none"
         relative = self.relative_embeddings(inputs.input_ids.shape[1]) if is_relative else None
@@ -329,7 +330,7 @@ class BertForPreTraining(nn.Module):
     def __call__(
         self,
         inputs: BertInputs,
-        masked_positions: Int[Array, "B P"],
+        masked_positions: Int[Array, "G P"],
         *,
         deterministic: bool,
         return_attention: bool = False,
@@ -338,23 +339,26 @@ class BertForPreTraining(nn.Module):
 
         Args:
           inputs: the batch, with some tokens masked.
-          masked_positions: the positions to predict. The last layer and the logits are computed only there, and the
-            last layer at the [CLS] of each instance.
+          masked_positions: the positions to predict, of each row (G = B) or of each of G groups of consecutive rows,
+            whose positions follow one another. The logits are computed only there; with G = B, so is the last layer,
+            and at the [CLS] of each instance.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights, for which the last layer is computed everywhere.
         """
         read = masked_positions
-        if self.predicts_next:
+        is_grouped = len(masked_positions) != len(inputs.input_ids)
+        everywhere = return_attention or is_grouped
+        if self.predicts_next and not is_grouped:
             read = jnp.concatenate([inputs.instance_positions, masked_positions], axis=1)
         hidden, pooled, attention, _ = self.bert(
             inputs,
             deterministic=deterministic,
             return_attention=return_attention,
-            output_positions=None if return_attention else read,
+            output_positions=None if everywhere else read,
         )
-        masked = (
-            take_positions(hidden, masked_positions) if return_attention else hidden[:, -masked_positions.shape[1] :]
-        )
+        if is_grouped:
+            hidden = hidden.reshape(len(masked_positions), -1, hidden.shape[-1])
+        masked = take_positions(hidden, masked_positions) if everywhere else hidden[:, -masked_positions.shape[1] :]
         masked_lm_logits = self.masked_lm(masked, self.bert.embeddings.word_embeddings)
         next_sentence_logits = None if pooled is None else self.next_sentence(pooled)
         return PreTrainingOutput(masked_lm_logits, next_sentence_logits, pooled, attention)

@@ -6,22 +6,26 @@ The experiments of pretraining differ in what their models learn from the tokens
 import dataclasses
 import functools
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array
+from jaxtyping import Array, Float32, Int
 
+from bertjax import meshes
 from bertjax.config import Composed, Flat, Size, always, build
 from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTask, Sums
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.noise import most_predictions
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
+from bertjax.data.rows.packing import Packing
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.interop.published import Published
@@ -30,6 +34,8 @@ from bertjax.models.losses import cross_entropy, is_best
 from bertjax.tasks import bert, completion, pretrained
 from bertjax.tasks.bert import BertTask, SampledTask
 from bertjax.tasks.prepared_data import ExperimentConfig
+
+_log = logging.getLogger(__name__)
 
 FREE_AFTER_TRAINING = (
     *("data.text_field", "data.lines", "data.valid_rows", "data.valid_single_segments", "data.valid_seed"),
@@ -207,6 +213,7 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
 
     def __init__(self, config: C, vocabulary: EncoderTokenizer, bert: HeadConfig, model: nn.Module) -> None:
         self._batch_config = config.batches
+        self._capacities = {stage.pairs.seq_len: stage.capacity for stage in self._batch_config.stages}
         super().__init__(config, vocabulary, bert, model, bert.max_positions)
 
     def warm_start(self, params: Params, published: Published) -> Params:
@@ -250,23 +257,74 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
         return next(data.batches("valid", 0, np.arange(self._config.batch_size)))
 
 
-def scored(terms: Mapping[str, tuple[Array, Array, Array]]) -> tuple[Sums, Metrics]:
+class Targets(NamedTuple):
+    """The predictions of groups of rows, G = B for one row in each."""
+
+    positions: Array  # [G, K] int: in the rows of the group, which follow one another
+    labels: Array  # [G, K] int
+    weights: Array  # [G, K] float32
+    is_causal: Array  # [G, K] bool: whether the row is causal
+
+
+def targets(batch: Batch, masking: MaskingConfig, capacities: Mapping[int, Packing]) -> Targets:
+    """Returns the predictions of a micro-batch.
+
+    If their number differs between the rows, a group is the rows of a device, and K is the bound of their predictions:
+    the head then reads about half of all positions at uniform rates.
+
+    Args:
+      batch: rows of every device.
+      masking: the settings of the run.
+      capacities: the capacity of a row of each length.
+    """
+    weights = batch["masked_weights"]
+    rows, size = batch["input_ids"].shape
+    causal_rows = batch.get("causal_rows", jnp.zeros(rows, jnp.int32))
+    is_causal = jnp.broadcast_to(causal_rows[:, None] != 0, weights.shape)
+    by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal)
+    if not (masking.is_mixed and weights.shape[1] == size):  # evaluations are not mixed
+        return by_row
+    groups = meshes.row_groups(rows)
+    most = most_predictions(masking, capacities[size], rows // groups)
+    if most == rows // groups * size:
+        _log_all_positions(rows // groups)
+    starts = jnp.arange(rows)[:, None] % (rows // groups) * size
+    fields = by_row._replace(positions=by_row.positions + starts)
+    grouped = jax.tree.map(lambda field: field.reshape(groups, -1), fields)
+    places = jax.vmap(lambda weight: jnp.flatnonzero(weight, size=most, fill_value=0))(grouped.weights)
+    is_real = jnp.arange(most) < jnp.sum(grouped.weights > 0, axis=1, keepdims=True)
+    chosen = jax.tree.map(lambda field: jnp.take_along_axis(field, places, axis=1), grouped)
+    return chosen._replace(weights=chosen.weights * is_real)
+
+
+@functools.cache
+def _log_all_positions(rows: int) -> None:
+    text = "the head reads all positions: the %d rows of a device and micro-batch are no power of two, or all causal"
+    _log.info(text, rows)
+
+
+def scored(
+    logits: Float32[Array, "*n V"], labels: Int[Array, "*n"], weights: Mapping[str, Array]
+) -> tuple[Sums, Metrics]:
     """Returns the sums of cross-entropies, and the loss and the accuracy of each term.
 
     Args:
-      terms: logits, labels and weights of predictions, by the name of the term.
+      logits: the logits of predictions.
+      labels: the correct tokens or classes.
+      weights: the weights of the predictions [*n], by the name of the term.
     """
+    # With flat rows, as in the head, XLA merges the reductions.
+    logits = logits.reshape(-1, logits.shape[-1])
+    labels = labels.ravel()
+    losses = cross_entropy(logits, labels)
+    is_right = is_best(logits, labels)
     sums = {}
     metrics = {}
-    for name, (logits, labels, weights) in terms.items():
-        # With flat rows, as in the head, XLA merges the reductions.
-        logits = logits.reshape(-1, logits.shape[-1])
-        labels = labels.ravel()
-        weights = weights.ravel()
-        sums[name] = jnp.sum(cross_entropy(logits, labels) * weights)
-        right = jnp.sum(is_best(logits, labels) * weights)
-        metrics[f"{name}_loss"] = (sums[name], jnp.sum(weights))
-        metrics[f"{name}_accuracy"] = (right, jnp.sum(weights))
+    for name, of_term in weights.items():
+        of_term = of_term.ravel()
+        sums[name] = jnp.sum(losses * of_term)
+        metrics[f"{name}_loss"] = (sums[name], jnp.sum(of_term))
+        metrics[f"{name}_accuracy"] = (jnp.sum(is_right * of_term), jnp.sum(of_term))
     return sums, metrics
 
 

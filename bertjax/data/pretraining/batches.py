@@ -11,7 +11,16 @@ from jaxtyping import Int32, Int64
 from bertjax.config import Constrained, Count, Seed, always
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.epoch_plan import EpochPlan, PlannedRows
-from bertjax.data.pretraining.masking import Draw, MaskingConfig, Predictions, mask_tokens, predict_neighbors
+from bertjax.data.pretraining.masking import (
+    Draw,
+    MaskingConfig,
+    Predictions,
+    check_stages,
+    either,
+    mask_tokens,
+    predict_neighbors,
+)
+from bertjax.data.pretraining.noise import RowNoise, row_noise
 from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig, lengths_of
 from bertjax.data.rows.layout import Layout, positions_in_groups
 from bertjax.data.rows.packing import Packing
@@ -23,8 +32,8 @@ _ENDLESS = 2**40
 _SEGMENT_FIELDS = ("document", "start", "length")  # fields of `INSTANCE` that locate a segment
 # A packed row has room for this fraction of predictions above the masking rate, because each instance rounds.
 _SPARE_PREDICTIONS = 0.05
-# Tokens of a packed row per pair that it has room for. Hardly any text has shorter pairs on average.
-_TOKENS_PER_PAIR = 8
+# Tokens of a packed row per instance that it has room for. Hardly any text has shorter pairs on average.
+_TOKENS_PER_INSTANCE = 8
 _SEED_STEP = 0x9E3779B9  # between the seeds of stages
 
 
@@ -51,23 +60,10 @@ class InstanceRowsConfig(Constrained, prefix="data"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for i, stage in enumerate(self.stages):
-            is_pair = isinstance(stage, (tuple, list)) and len(stage) == 2
-            ok = is_pair and 0 < _number(stage[0]) < 1 and type(stage[1]) is int and stage[1] >= MIN_SEQ_LEN
-            expected = f"a fraction of all updates between 0 and 1, and a length of at least {MIN_SEQ_LEN}"
-            fix = "write stages=((0.9, 128),), with a comma after each stage"
-            self.check(ok, f"stages[{i}]", expected, got=repr(stage), fix=fix)
-        total = sum(fraction for fraction, _ in self.stages)
+        expected = f"a length of at least {MIN_SEQ_LEN}"
+        check_stages(self, "stages", expected, lambda length: type(length) is int and length >= MIN_SEQ_LEN)
         lengths = [length for _, length in self.stages]
-        expected = (
-            "fractions whose sum is less than 1, since rows of data.seq_len have the rest, and increasing lengths"
-        )
-        self.check(total < 1 and lengths == sorted(set(lengths)), "stages", expected)
-
-
-def _number(value: Any) -> float:
-    """Returns `value` if it is a number, or else 0."""
-    return value if type(value) in (int, float) else 0.0
+        self.check(lengths == sorted(set(lengths)), "stages", "increasing lengths")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +99,22 @@ class BatchConfig:
                 expected = f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter"
                 fix = "change --config.data.stages or --config.data.seq_len"
                 raise UserError("config key data.stages", got=f"rows of {length} tokens", expected=expected, fix=fix)
+        self._check_causal_rows()
         if self.masking.valid_rate:  # `resolve` of the experiment checks the rates of training: older runs cut theirs
             self.masking.valid.check_room(self.pairs.seq_len)
+
+    def _check_causal_rows(self) -> None:
+        masking = self.masking
+        if not any(masking.causal_shares):
+            return
+        masking.check(not self.pairs.next_sentence, "causal_share", "0 with data.next_sentence=True")
+        is_masked = self.objective == "masked_lm" and self.direction == "both"
+        masking.check(is_masked, "causal_share", "0 unless objective=masked_lm and model.direction=both")
+        block = self.batch_size & -self.batch_size  # the largest power of two that divides it
+        for share in masking.causal_shares:
+            expected = f"a multiple of 1/{block}, as {block} is the largest power of two that divides batch_size"
+            fix = "change the share, or take a power of two as batch_size"
+            masking.check(share * block % 1 == 0, "causal_share", expected, got=share, fix=fix)
 
     @property
     def stages(self) -> tuple["BatchConfig", ...]:
@@ -153,19 +163,20 @@ class BatchConfig:
         """The capacity of a row.
 
         A packed row has room for 5 % more predictions than the highest masking rate of its tokens. With next-sentence
-        prediction it has room for an instance per 8 tokens; without, the number of instances is not limited.
+        prediction or uniform rates it has room for an instance per 8 tokens; otherwise, their number is not limited.
         """
         length = self.pairs.seq_len
         packing = self.rows.packing
         lengths = np.arange(length + 1)
-        if self.objective == "causal_lm":
+        if self.objective == "causal_lm" or self.masking.distribution == "uniform":
             predictions = length - 1
             per_instance = np.maximum(lengths - 1, 1)
         else:
             packed = math.ceil((1 + _SPARE_PREDICTIONS) * self.masking.highest_rate * length)
             predictions = packed if packing else self.masking.most_predictions(length)
             per_instance = self.masking.num_predictions(lengths)
-        segments = -(-length // _TOKENS_PER_PAIR) if self.pairs.next_sentence else length
+        is_limited = self.pairs.next_sentence or self.masking.distribution == "uniform"
+        segments = -(-length // _TOKENS_PER_INSTANCE) if is_limited else length
         return Packing(length, predictions, segments if packing else 1, tuple(per_instance.tolist()))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -177,7 +188,9 @@ class BatchConfig:
         if self.rows.packing:
             shapes["position_ids"] = self.batch_size, capacity.tokens
         for name in ("masked_positions", "masked_labels", "masked_weights"):
-            shapes[name] = self.batch_size, capacity.predictions
+            shapes[name] = self.batch_size, capacity.tokens if self.masking.is_mixed else capacity.predictions
+        if any(self.masking.causal_shares):
+            shapes["causal_rows"] = (self.batch_size,)
         if self.pairs.next_sentence:
             for name in ("cls_positions", "next_sentence_labels", "next_sentence_weights"):
                 shapes[name] = self.batch_size, capacity.segments
@@ -192,6 +205,8 @@ class PretrainingBatches:
       segment_ids [B, S] int32: 1, 2, ... for the row's instances (only 1 if rows are not packed), 0 for padding;
       position_ids [B, S] int32: the position in the instance; only if rows are packed;
       masked_positions [B, P] int32, in the row; masked_labels [B, P] int32; masked_weights [B, P] float32;
+      P is S if rates are uniform or some rows causal;
+    causal_rows [B] int32: 1 for causal rows; only if there are any in a stage of training;
     and with next-sentence prediction:
       cls_positions [B, E] int32, in the row; next_sentence_labels [B, E] int32, 1 for a random next sentence;
       next_sentence_weights [B, E] float32.
@@ -210,7 +225,11 @@ class PretrainingBatches:
         self._config = config
         self._split = corpus.splits[split]
         self._shapes = config.shapes()
-        self._num_special = corpus.tokenizer.template.num_special(config.pairs.num_texts)
+        template = corpus.tokenizer.template
+        needs_first = config.masking.is_mixed or config.masking.predict_at == "previous"
+        expected = "constant rates, no causal rows, and predict_at=same with a vocabulary without a first token"
+        config.masking.check(template.start or not needs_first, "predict_at", expected)
+        self._num_special = template.num_special(config.pairs.num_texts)
         self._plan = EpochPlan(
             self._split.sentences,
             config.pairs,
@@ -240,25 +259,26 @@ class PretrainingBatches:
         epoch, start = self._plan.locate(step - self._config.begin, self._config.batch_size)
         planned = self._plan.rows(epoch, start, start + self._config.batch_size)
         masking = self._config.masking_at(step)
-        return self._assemble(planned.take(rows), masking, masking.epoch_of_draws(epoch))
+        noise = row_noise(masking, self._config.seed, step, rows, self._config.batch_size)
+        return self._assemble(planned.take(rows), masking, masking.epoch_of_draws(epoch), noise)
 
     def evaluation_batch(self, index: int, rows: RowIndices) -> Batch:
         """Returns the rows `rows` of the global batch `index` of the first epoch. Rows that pad the last are empty."""
         start = index * self._config.batch_size
         planned = self._plan.rows(0, start, min(start + self._config.batch_size, self._held_out()))
-        return self._assemble(planned.take(rows), self._config.masking.valid, 0)
+        return self._assemble(planned.take(rows), self._config.masking.valid, 0, None)
 
     def _held_out(self) -> int:
         """Returns the number of rows of an evaluation."""
         most = self._config.rows.valid_rows
         return min(self._plan.count(0, most), most) if most else self._plan.count(0)
 
-    def _assemble(self, planned: PlannedRows, masking: MaskingConfig, epoch: int) -> Batch:
+    def _assemble(self, planned: PlannedRows, masking: MaskingConfig, epoch: int, noise: RowNoise | None) -> Batch:
         config = self._config
         instances = planned.instances
         template = self._corpus.tokenizer.template
         layout = Layout.of(lengths_of(instances, self._num_special), np.diff(planned.first))
-        predictions = self._predictions(instances, layout, masking, epoch)
+        predictions = self._predictions(instances, layout, masking, epoch, noise)
         batch = {
             name: np.full(
                 (len(planned), *shape[1:]),
@@ -276,14 +296,18 @@ class PretrainingBatches:
         if config.rows.packing:
             batch["position_ids"][row, column] = layout.position
         _put_predictions(batch, predictions, layout)
+        if noise and "causal_rows" in batch:
+            batch["causal_rows"][:] = noise.is_causal
         if config.pairs.next_sentence:
             batch["cls_positions"][layout.row, layout.number] = layout.offset
             batch["next_sentence_labels"][layout.row, layout.number] = instances["is_random_next"]
             batch["next_sentence_weights"][layout.row, layout.number] = 1
         return batch
 
-    def _predictions(self, instances: np.ndarray, layout: Layout, masking: MaskingConfig, epoch: int) -> Predictions:
-        """Returns the masked instances, one per row."""
+    def _predictions(
+        self, instances: np.ndarray, layout: Layout, masking: MaskingConfig, epoch: int, noise: RowNoise | None
+    ) -> Predictions:
+        """Returns the masked or causal instances, one per row."""
         tokenizer = self._corpus.tokenizer
         config = self._config
         lengths = layout.lengths
@@ -298,7 +322,7 @@ class PretrainingBatches:
         firsts = np.full(len(lengths), len(template.start)), template.second_start(length_a)
         for first, length in zip(firsts, (length_a, instances["length_b"]), strict=True):
             candidates |= (positions >= first[:, None]) & (positions < (first + length)[:, None])
-        return mask_tokens(
+        hidden = mask_tokens(
             input_ids,
             candidates,
             lengths,
@@ -308,7 +332,11 @@ class PretrainingBatches:
             draw=Draw(
                 config.seed, epoch, instances["document_a"].astype(np.int64), instances["start_a"].astype(np.int64)
             ),
+            rates=None if noise is None or noise.rates is None else noise.rates[layout.row],
         )
+        if noise is None or not noise.is_causal.any():
+            return hidden
+        return either(noise.is_causal[layout.row], predict_neighbors(input_ids, lengths, "left_to_right"), hidden)
 
     def _tokens(self, instances: np.ndarray) -> Int32[np.ndarray, " tokens"]:
         """Returns the tokens of all instances."""
@@ -327,6 +355,7 @@ class PretrainingBatches:
 def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> None:
     """Writes predictions to the batch. Those of a row's instances follow one another."""
     instance, index = np.nonzero(predictions.weights)
+    weights = predictions.weights[instance, index]
     counts = np.bincount(instance, minlength=len(layout.row))
     before = np.cumsum(counts) - counts
     row = layout.row[instance]
@@ -335,7 +364,7 @@ def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> 
     )
     batch["masked_positions"][row, column] = predictions.positions[instance, index] + layout.offset[instance]
     batch["masked_labels"][row, column] = predictions.labels[instance, index]
-    batch["masked_weights"][row, column] = 1
+    batch["masked_weights"][row, column] = weights
 
 
 def _in_background(make_batch: Callable[[int], Batch], count: int) -> Iterator[Batch]:

@@ -5,8 +5,10 @@ those of SpanBERT (Joshi et al. 2020, section 3.1).
 """
 
 import dataclasses
+import itertools
 import math
-from typing import Annotated, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int64, UInt32
@@ -37,6 +39,19 @@ class MaskingConfig(Constrained, prefix="masking"):
         replaced together, geometric with p = 0.2; 0 to select each word by itself. SpanBERT: 10, with `whole_word`.
       mode: "dynamic" draws again in each epoch; "static" repeats the draws of the first `dupe_factor` epochs.
       dupe_factor: the number of different draws in static masking (10).
+      distribution: "constant", the same rate for all instances; or "uniform": each row of training draws a rate u in
+        (0, 1], and an instance of n candidates hides the u n of them, rounded up. Evaluations are constant.
+      rate_floor: with "uniform", the lowest rate. Above 0, a weighted loss is not a bound.
+      loss_weight: the weight of a hidden token: "none", 1; or "inverse_rate", n / k where k of n candidates are hidden.
+        The mean over all candidates is then an upper bound of the negative log-likelihood, that of models that predict
+        tokens in any order (Hoogeboom et al. 2022), or of masked diffusion (Sahoo et al. 2024, MDLM).
+      predict_at: where a hidden token is predicted: "same", its own position; or "previous", the one before it, as in
+        causal rows (Charpentier and Samuel 2024, GPT-BERT).
+      causal_share: the share of the rows of an update that are causal: every token predicts the next one, and attends
+        to those before it. GPT-BERT: 1/16.
+      causal_stages: other shares before it: pairs of a fraction of all updates and a share, such as ((0.5, 1.0),).
+      causal_mean: how the losses of hidden tokens and of causal rows are added: "by_share", their means times the
+        shares of rows (GPT-BERT); or "pooled", one mean over all predictions.
     """
 
     rate: Annotated[float, above(0, at_most=1)] = always(0.15)
@@ -50,9 +65,17 @@ class MaskingConfig(Constrained, prefix="masking"):
     final_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
     valid_rate: Annotated[float, at_least(0, at_most=1)] = 0.0
     max_span: Count = 0
+    distribution: Annotated[str, one_of("constant", "uniform")] = "constant"
+    rate_floor: Annotated[float, at_least(0, below=1)] = 0.0
+    loss_weight: Annotated[str, one_of("none", "inverse_rate")] = "none"
+    predict_at: Annotated[str, one_of("same", "previous")] = "same"
+    causal_share: Annotated[float, at_least(0, at_most=1)] = 0.0
+    causal_stages: tuple[Any, ...] = ()
+    causal_mean: Annotated[str, one_of("by_share", "pooled")] = "by_share"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_noise()
         fractions = (self.mask_fraction, self.random_fraction, self.keep_fraction)
         expected = "three fractions of the predicted tokens that add up to 1"
         fix = "set all, such as 0.8, 0.1 and 0.1"
@@ -63,24 +86,62 @@ class MaskingConfig(Constrained, prefix="masking"):
         is_allowed = not self.final_rate or self.mode != "static"
         self.check(is_allowed, "final_rate", "masking.mode=dynamic if the rate changes", got=got, fix=fix)
 
+    def _check_noise(self) -> None:
+        """Raises UserError if keys contradict the distribution of rates."""
+        check_stages(self, "causal_stages", "a share from 0 to 1", lambda share: 0 <= number(share, -1.0) <= 1)
+        if self.distribution == "uniform":
+            is_free = self.mode == "dynamic" and not self.max_predictions and not self.final_rate
+            expected = "masking.mode=dynamic, without max_predictions and final_rate, if rates are uniform"
+            self.check(is_free, "distribution", expected, fix="omit them, or set masking.distribution=constant")
+        else:
+            self.check(not self.rate_floor, "rate_floor", "0 with masking.distribution=constant")
+        if self.loss_weight == "inverse_rate":
+            hides_any = self.mask_fraction == 1 and not self.whole_word and not self.max_span
+            expected = "distribution=uniform, fractions 1, 0 and 0 of [MASK], random and kept tokens, and neither"
+            expected += " whole_word nor max_span: the weighted loss is a bound only if any tokens may be hidden"
+            is_bound = self.distribution == "uniform" and hides_any
+            self.check(is_bound, "loss_weight", expected, fix="set them, or masking.loss_weight=none")
+
     @property
     def highest_rate(self) -> float:
         """The highest rate of all updates."""
         return max(self.rate, self.final_rate)
 
     @property
+    def causal_shares(self) -> tuple[float, ...]:
+        """The shares of causal rows of all stages."""
+        return (*(share for _, share in self.causal_stages), self.causal_share)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the number of predictions differs between the rows of an update."""
+        return self.distribution == "uniform" or any(self.causal_shares)
+
+    @property
     def valid(self) -> "MaskingConfig":
-        """The same settings with the constant rate of evaluations."""
-        return dataclasses.replace(self.at(1.0), rate=self.valid_rate or self.at(1.0).rate, valid_rate=0.0)
+        """The settings of evaluations: a constant rate, and no causal rows."""
+        last = self.at(1.0)
+        return dataclasses.replace(
+            last,
+            rate=self.valid_rate or last.rate,
+            valid_rate=0.0,
+            distribution="constant",
+            rate_floor=0.0,
+            loss_weight="none",
+            causal_share=0.0,
+        )
 
     def at(self, progress: float) -> "MaskingConfig":
-        """Returns the same settings with the constant rate of an update.
+        """Returns the same settings with the constant rate and the share of causal rows of an update.
 
         Args:
           progress: 0 for the first update, 1 for the last.
         """
         rate = (1 - progress) * self.rate + progress * self.final_rate if self.final_rate else self.rate
-        return dataclasses.replace(self, rate=rate, final_rate=0.0)
+        ends = itertools.accumulate((fraction for fraction, _ in self.causal_stages), initial=0.0)
+        stage = sum(end <= progress for end in ends) - 1
+        share = self.causal_shares[stage]
+        return dataclasses.replace(self, rate=rate, final_rate=0.0, causal_share=share, causal_stages=())
 
     def epoch_of_draws(self, epoch: int) -> int:
         """Returns the epoch whose pairs and masks epoch `epoch` uses."""
@@ -92,6 +153,8 @@ class MaskingConfig(Constrained, prefix="masking"):
 
     def most_predictions(self, length: int) -> int:
         """Returns the maximum number of predicted tokens in an instance of at most `length` tokens."""
+        if self.distribution == "uniform":
+            return length
         return self.max_predictions or math.ceil(length * self.highest_rate)
 
     def check_room(self, seq_len: int) -> None:
@@ -100,6 +163,23 @@ class MaskingConfig(Constrained, prefix="masking"):
         expected = f"at least {needed}, a fraction {self.highest_rate} of {seq_len} tokens, or no value"
         fix = "omit it, so that it follows the masking rate"
         self.check(self.most_predictions(seq_len) >= needed, "max_predictions", expected, fix=fix)
+
+
+def check_stages(config: Constrained, key: str, expected: str, allows: Callable[[Any], bool]) -> None:
+    """Raises UserError unless a key has pairs of a fraction of all updates and an allowed value."""
+    stages = getattr(config, key)
+    for i, stage in enumerate(stages):
+        is_pair = isinstance(stage, (tuple, list)) and len(stage) == 2
+        ok = is_pair and 0 < number(stage[0]) < 1 and allows(stage[1])
+        text = f"a fraction of all updates between 0 and 1, and {expected}"
+        config.check(ok, f"{key}[{i}]", text, got=repr(stage), fix=f"write {key}=((0.5, VALUE),), with both commas")
+    total = sum(fraction for fraction, _ in stages)
+    config.check(total < 1, key, "fractions whose sum is less than 1: the last stage has the rest")
+
+
+def number(value: Any, otherwise: float = 0.0) -> float:
+    """Returns `value` if it is a number."""
+    return value if type(value) in (int, float) else otherwise
 
 
 class Predictions(NamedTuple):
@@ -133,6 +213,7 @@ def mask_tokens(
     is_continuation: Bool[np.ndarray, " V"],
     mask_id: int,
     draw: Draw,
+    rates: Float64[np.ndarray, " n"] | None = None,
 ) -> Predictions:
     """Selects the tokens to predict and masks them.
 
@@ -144,9 +225,13 @@ def mask_tokens(
       is_continuation: for each id of the vocabulary, whether it continues a word ("##...").
       mask_id: the id of [MASK].
       draw: what the random numbers of each instance depend on.
+      rates: the share of its candidates that each instance hides, rounded up; None for the constant rate.
     """
     order_words = draw.words(random.Stream.MASKING, input_ids.shape[1])
-    counts = np.minimum(config.num_predictions(lengths), candidates.sum(axis=1))
+    num_candidates = candidates.sum(axis=1)
+    counts = np.minimum(config.num_predictions(lengths), num_candidates)
+    if rates is not None:
+        counts = np.ceil(rates * num_candidates).astype(np.int64)
     spans = None
     if config.whole_word or config.max_span:
         begins = _begins(input_ids, candidates, config, is_continuation)
@@ -170,7 +255,12 @@ def mask_tokens(
     masked = input_ids.astype(np.int32)
     rows = np.broadcast_to(np.arange(len(masked))[:, None], positions.shape)
     masked[rows[is_real], positions[is_real]] = replaced[is_real]
-    return Predictions(masked, positions.astype(np.int32), labels.astype(np.int32), is_real.astype(np.float32))
+    weights = is_real.astype(np.float32)
+    if config.loss_weight == "inverse_rate":
+        weights *= (num_candidates / np.maximum(counts, 1)).astype(np.float32)[:, None]
+    if config.predict_at == "previous":
+        positions = np.where(is_real, positions - 1, 0)
+    return Predictions(masked, positions.astype(np.int32), labels.astype(np.int32), weights)
 
 
 def predict_neighbors(input_ids: Int[np.ndarray, "n S"], lengths: Int[np.ndarray, " n"], direction: str) -> Predictions:
@@ -193,6 +283,18 @@ def predict_neighbors(input_ids: Int[np.ndarray, "n S"], lengths: Int[np.ndarray
         np.where(real, input_ids[:, neighbors], 0).astype(np.int32),
         real.astype(np.float32),
     )
+
+
+def either(condition: Bool[np.ndarray, " n"], first: Predictions, second: Predictions) -> Predictions:
+    """Returns the instances of `first` where the condition holds, and those of `second` elsewhere."""
+    most = max(first.labels.shape[1], second.labels.shape[1])
+
+    def padded(predictions: Predictions) -> list[np.ndarray]:
+        input_ids, *targets = predictions
+        return [input_ids, *(np.pad(field, ((0, 0), (0, most - field.shape[1]))) for field in targets)]
+
+    both = zip(padded(first), padded(second), strict=True)
+    return Predictions(*(np.where(condition[:, None], *fields) for fields in both))
 
 
 def _first_by(

@@ -105,6 +105,8 @@ def _obstacles_of_kernels(inputs: AttentionInputs, platform: str, needs_order: b
         yield "a GPU that is not from NVIDIA, or older than Ampere"
     if not isinstance(inputs.mask, Mask):
         yield "a mask without a description, as beams have"
+    elif inputs.mask.tokens.last_keys is not None:
+        yield "causal rows beside others, masking.causal_share"
     elif needs_order and inputs.mask.needs_positions:
         yield "attention of some queries in one direction or nearby"
     if inputs.dropout is not None:

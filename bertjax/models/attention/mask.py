@@ -19,12 +19,21 @@ class Tokens(NamedTuple):
 
     segments: Array  # [B, S] int: the number of the token's instance in its row, from 1; 0 at padding
     positions: Array  # [B, S] int: the token's position in its instance, from 0
+    last_keys: Array | None = None  # [B, S] int: the last position that the token attends to; None for all positions
 
     @classmethod
-    def of(cls, segments: Int[Array, "B S"], positions: Int[Array, "B S"] | None = None) -> "Tokens":
-        """Returns tokens; `positions` default to 0 to S - 1."""
-        indices = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
-        return cls(segments, indices if positions is None else positions)
+    def of(
+        cls,
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "B S"] | None = None,
+        causal_rows: Int[Array, " B"] | None = None,
+    ) -> "Tokens":
+        """Returns tokens; `positions` default to 0 to S - 1. Those in `causal_rows` attend up to themselves."""
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+        if causal_rows is None:
+            return cls(segments, positions)
+        return cls(segments, positions, jnp.where(causal_rows[:, None] != 0, positions, jnp.iinfo(jnp.int32).max))
 
 
 @jax.tree_util.register_dataclass
@@ -72,7 +81,12 @@ class Mask:
         return dataclasses.replace(self, places=places)
 
 
-def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[Array, "B S"] | None = None) -> Mask:
+def make_mask(
+    segment_ids: Int[Array, "B S"],
+    direction: str,
+    position_ids: Int[Array, "B S"] | None = None,
+    causal_rows: Int[Array, " B"] | None = None,
+) -> Mask:
     """Returns the mask of self-attention.
 
     Args:
@@ -80,8 +94,9 @@ def make_mask(segment_ids: Int[Array, "B S"], direction: str, position_ids: Int[
         the same number. For one instance per row, this is the usual attention mask of 1 and 0.
       direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
       position_ids: the position of each token in its instance; None for 0 to S - 1.
+      causal_rows: not 0 for rows in which position i sees positions j <= i, whatever the direction; None for no row.
     """
-    tokens = Tokens.of(segment_ids, position_ids)
+    tokens = Tokens.of(segment_ids, position_ids, causal_rows)
     return Mask(tokens, tokens, direction, is_packed=position_ids is not None)
 
 
@@ -104,6 +119,8 @@ def as_array(mask: Mask | Bool[Array, "B 1 #S T"]) -> Bool[Array, "B 1 #S T"]:
     steps = mask.keys.positions[:, None, None, :] - mask.tokens.positions[:, None, :, None]
     if mask.direction != "both":
         allowed &= steps <= 0 if mask.direction == "left_to_right" else steps >= 0
+    if mask.tokens.last_keys is not None:
+        allowed &= mask.keys.positions[:, None, None, :] <= mask.tokens.last_keys[:, None, :, None]
     if mask.window:
         allowed &= jnp.abs(steps) <= mask.window
     # The array of all tokens is that of the other layers, so the compiler makes it once.
