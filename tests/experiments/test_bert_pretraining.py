@@ -1,5 +1,6 @@
 """Pretraining as a task: the meaning of its predictions, and stages of row lengths."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -7,6 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
+from bertjax.models.bert import BertForMaskedLM, BertInputs
+from bertjax.models.losses import cross_entropy
 from bertjax.tasks import pretrained
 from bertjax.training import flops, loop
 from bertjax.training.compilation import Compilations
@@ -127,3 +131,79 @@ def test_a_run_with_stages_resumes_exactly_in_each_stage(text):
             state = jax.device_put(states[killed], trainer._shardings)
             resumed = updates_from(trainer, data, state)[UPDATES]
             assert jax.tree.all(jax.tree.map(np.array_equal, resumed, states[UPDATES]))
+
+
+NOISE: dict[str, Any] = {
+    "masking__mask_fraction": 1.0,
+    "masking__random_fraction": 0.0,
+    "masking__keep_fraction": 0.0,
+    "masking__distribution": "uniform",
+    "masking__loss_weight": "inverse_rate",
+    "masking__causal_share": 0.25,
+    "data__next_sentence": False,
+    "data__packing": True,
+    "model__dropout": 0.0,
+    "model__attention_dropout": 0.0,
+}
+
+
+@pytest.mark.parametrize("predict_at", ["same", "previous"])
+@pytest.mark.parametrize("mean", ["by_share", "pooled"])
+def test_masked_and_causal_rows_are_those_of_two_models(text, predict_at, mean):
+    """The loss is GPT-BERT's: the mean over hidden tokens and that over causal rows, weighted by shares or pooled."""
+    changes = {"masking__predict_at": predict_at, "masking__causal_mean": mean}
+    task, data, *_ = tiny.pretraining(tiny.config(text, **NOISE, **changes))
+    params = jax.jit(task.init)(jax.random.key(1))
+    batch = next(data.batches("train", 0, np.arange(16)))
+    sums, metrics = task.loss(params, batch, None)
+    denominators = task.denominators(batch)
+
+    both, causal = (
+        BertForMaskedLM(dataclasses.replace(task.encoder, direction=direction))
+        for direction in ("both", "left_to_right")
+    )
+    totals = []
+    is_causal = batch["causal_rows"] != 0
+    assert is_causal.sum() == 4
+    plain = {name: array for name, array in batch.items() if name != "causal_rows"}
+    for model, rows in ((both, ~is_causal), (causal, is_causal)):
+        inputs = BertInputs.of({name: array[rows] for name, array in plain.items()})
+        positions, labels, weights = (batch[f"masked_{name}"][rows] for name in ("positions", "labels", "weights"))
+        logits = model.apply({"params": params}, inputs, positions, deterministic=True)
+        totals.append((np.sum(cross_entropy(logits, labels) * weights), weights.sum()))
+        shift = 1 if predict_at == "previous" or model is causal else 0
+        shown = np.take_along_axis(inputs.input_ids, positions + shift, axis=1)[weights > 0]
+        assert (shown == task.tokenizer.mask_id).all() == (model is both)
+    (masked, candidates), (left_to_right, count) = totals
+    np.testing.assert_allclose([sums["masked_lm"], sums["causal_lm"]], [masked, left_to_right], rtol=1e-5)
+    np.testing.assert_allclose(metrics["masked_lm_loss"], (masked, candidates), rtol=1e-5)
+    expected = 0.75 * masked / candidates + 0.25 * left_to_right / count
+    if mean == "pooled":
+        expected = (masked + left_to_right) / (candidates + count)
+    loss = sum(sums[term] / denominators[term] for term in sums)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_stages_of_causal_rows_alone_and_of_none_have_the_loss_of_one_term(text):
+    changes = {"masking__causal_share": 0.0, "masking__causal_stages": ((0.5, 1.0),), "num_steps": 4}
+    task, data, *_ = tiny.pretraining(tiny.config(text, **{**NOISE, **changes}))
+    params = jax.jit(task.init)(jax.random.key(1))
+    batches = list(itertools.islice(data.batches("train", 0, np.arange(16)), 4))
+    for batch, term in zip(batches, ("causal_lm", "causal_lm", "masked_lm", "masked_lm"), strict=True):
+        sums, metrics = task.loss(params, batch, None)
+        loss = sum(sums[name] / of_term for name, of_term in task.denominators(batch).items())
+        np.testing.assert_allclose(loss, np.divide(*metrics[f"{term}_loss"]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"data__next_sentence": True}, "masking.causal_share"),
+        ({"model__direction": "left_to_right"}, "masking.causal_share"),
+        ({"masking__causal_share": 1 / 32}, "masking.causal_share"),
+        ({"batch_size": 12, "masking__causal_share": 1 / 8}, "masking.causal_share"),
+    ],
+)
+def test_causal_rows_that_no_batch_has_are_an_error(text, changes, key):
+    with pytest.raises(UserError, match=f"config key {key}: got"):
+        tiny.pretraining(tiny.config(text, **{**NOISE, **changes}))

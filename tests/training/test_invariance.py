@@ -85,11 +85,23 @@ MODERN = {
 }
 
 
+NOISE = {
+    "data.packing": True,
+    "data.next_sentence": False,
+    "masking.mask_fraction": 1.0,
+    "masking.random_fraction": 0.0,
+    "masking.keep_fraction": 0.0,
+    "masking.distribution": "uniform",
+    "masking.loss_weight": "inverse_rate",
+    "masking.causal_share": 0.25,
+}
 REPLACED = {"generator.width": 0.5, "generator.embeddings": "disentangled"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "own"), [("bert_pretraining", MODERN), ("replaced_tokens", REPLACED)])
+@pytest.mark.parametrize(
+    ("task", "own"), [("bert_pretraining", MODERN), ("bert_pretraining", NOISE), ("replaced_tokens", REPLACED)]
+)
 def test_updates_of_pretraining_do_not_depend_on_the_mesh(data, folder, task, own):
     """With all axes, micro-batches and rematerialization, against one device; of a modern encoder also with Muon."""
     values = {**data["bert_pretraining"], **own}

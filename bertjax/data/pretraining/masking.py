@@ -70,7 +70,7 @@ class MaskingConfig(Constrained, prefix="masking"):
     loss_weight: Annotated[str, one_of("none", "inverse_rate")] = "none"
     predict_at: Annotated[str, one_of("same", "previous")] = "same"
     causal_share: Annotated[float, at_least(0, at_most=1)] = 0.0
-    causal_stages: tuple[Any, ...] = ()
+    causal_stages: tuple[tuple[float, float], ...] = ()
     causal_mean: Annotated[str, one_of("by_share", "pooled")] = "by_share"
 
     def __post_init__(self) -> None:
