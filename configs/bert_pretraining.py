@@ -6,7 +6,8 @@
     python launch.py --config=configs/bert_pretraining.py:phase2 --workdir=runs/base512 \\
         --config.init_from=runs/base --config.data.source='wiki/*.txt'
 
-The variant, after the colon, is any of a size, `modern`, `lamb` and `phase2`, separated by commas:
+The variant, after the colon, is any of a size, `modern`, `lamb`, `phase2`, and `diffusion` or `gpt_bert`, separated by
+commas:
 
 - Sizes: tiny, mini, small, medium, base, large. Without a size, `init_from` determines it.
 - `modern` has the structure of ModernBERT (Warner et al. 2024) with a size of BERT: rotary positions, pre-norm, GeGLU,
@@ -17,6 +18,11 @@ The variant, after the colon, is any of a size, `modern`, `lamb` and `phase2`, s
   optimizer is BERT's. `modern` without a size is `modernbert_base`.
 - `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule;
   `modern,phase2` continues a run of `modern`.
+- `diffusion` trains a masked diffusion model (Sahoo et al. 2024): each row hides a share of its tokens drawn from (0, 1],
+  and the loss is a bound of the negative log-likelihood. `gpt_bert` also trains on causal rows, one in 16, and predicts
+  hidden tokens one position earlier (Charpentier and Samuel 2024); 30 % to 15 % are hidden. Without a size, they
+  continue the model in `init_from`, such as ModernBERT's folder. `likelihood.source` and `causal_pairs.source` name
+  texts and minimal pairs to evaluate.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then
   1,563 of 32,768. The default is BERT's AdamW: 900,000 updates of 256 rows, then 100,000.
 
@@ -31,12 +37,28 @@ from ml_collections import ConfigDict
 from bertjax.configs import parts
 from bertjax.configs.sizes import MODERNBERT_SIZES, SIZES
 
-VARIANTS = ((*SIZES, *MODERNBERT_SIZES), ("modern",), ("lamb",), ("phase2",))
+VARIANTS = ((*SIZES, *MODERNBERT_SIZES), ("modern",), ("lamb",), ("phase2",), ("diffusion", "gpt_bert"))
+_NOISE = {
+    "diffusion": {
+        "mask_fraction": 1.0,
+        "random_fraction": 0.0,
+        "keep_fraction": 0.0,
+        "distribution": "uniform",
+        "loss_weight": "inverse_rate",
+    },
+    "gpt_bert": {
+        "rate": 0.3,
+        "final_rate": 0.15,
+        "valid_rate": 0.15,
+        "predict_at": "previous",
+        "causal_share": 1 / 16,
+    },
+}
 
 
 def get_config(variant: str = "", experiment: str = "bert_pretraining") -> ConfigDict:
     """Returns the config of a variant such as `base`, `large,lamb`, `tiny,modern` or `lamb,phase2`."""
-    size, modern, lamb, phase2 = parts.chosen(variant, VARIANTS)
+    size, modern, lamb, phase2, noise = parts.chosen(variant, VARIANTS)
     size = size or ("modernbert_base" if modern and not phase2 else "")
     config = parts.config_of(experiment)
     config.num_steps = 900_000
@@ -70,6 +92,12 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
         _use_long_rows(config)
     if phase2:
         _lengthen(config)
+    if noise:
+        config.data.next_sentence = False
+        config.masking.update(_NOISE[noise])
+        config.likelihood = parts.evaluation("likelihood")
+    if noise == "gpt_bert":
+        config.causal_pairs = parts.evaluation("causal_pairs")
     if lamb:
         _enlarge_batches(config, second_phase=bool(phase2))
     return config

@@ -18,7 +18,7 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
-from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective
+from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored, targets
 
 FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
@@ -47,10 +47,8 @@ class Config(PretrainingConfig):
 
     @property
     def shift(self) -> int:
-        """The offset from a token to the position that predicts it: 0, or 1 to a neighbor."""
-        if self.objective == "masked_lm":
-            return -1 if self.masking.predict_at == "previous" else 0
-        return -1 if self.model.direction == "left_to_right" else 1
+        """The offset from a token to the position that predicts it."""
+        return LanguageModel(self.model, self.objective, self.masking.predict_at).shift
 
     def codec(self, tokenizer: EncoderTokenizer) -> MaskedTextCodec:
         columns = Columns("data.text_field", [self.data.text_field])
@@ -89,8 +87,8 @@ class Task(PretrainingTask[Config]):
         self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
 
     @property
-    def language_model(self) -> LanguageModel:
-        return LanguageModel(self._model_config, self._config.objective)
+    def language_models(self) -> Sequence[LanguageModel]:
+        return language_models(self._model_config, self._config.objective, self._config.masking)
 
     def denominators(self, batch: Batch) -> Mapping[str, jax.Array]:
         """The numbers of predicted tokens and of pairs; google-research/bert takes the mean over each.

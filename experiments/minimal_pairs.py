@@ -21,7 +21,7 @@ from bertjax.models.bert import BertForMaskedLM
 from bertjax.tasks import bert, completion, minimal_pairs
 from bertjax.tasks.bert import BertTask
 from bertjax.tasks.evaluation_data import EvaluationData
-from bertjax.tasks.language_models import LANGUAGE_MODELS, check_objective
+from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective
 
 _LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256)  # most sentences are short
 
@@ -34,7 +34,10 @@ class Config(Constrained):
       experiment: the name of its file.
       init_from: a Hugging Face folder, a google-research checkpoint or a bertjax run, with a masked language model; or
         a run with objective "causal_lm".
-      objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm".
+      objective: "masked_lm", or "causal_lm". Default: that of the run in `init_from`, or "masked_lm". A run with causal
+        rows has both.
+      predict_at: where a masked token is predicted: its own position, or the one before it. Default: that of the run in
+        `init_from`, or "same".
       method: what is masked to score a token: "original", this token (Salazar et al. 2020); "within_word_l2r", also the
         later tokens of its word, which would give it away (Kauf and Ivanova 2023).
       model: the encoder.
@@ -45,12 +48,14 @@ class Config(Constrained):
     init_from: str = always("")
     objective: Annotated[str, one_of(*LANGUAGE_MODELS)] = always(None)
     method: Annotated[str, one_of(*METHODS)] = always("original")
+    predict_at: Annotated[str, one_of("same", "previous")] = "same"
     model: bert.InferenceModelConfig
     data: "DataConfig"
 
     def codec(self, tokenizer: EncoderTokenizer) -> SentenceCodec:
         columns = Columns("data.text_field", [self.data.text_field])
-        return minimal_pairs.codec(tokenizer, self.model, self.objective, self.method, columns)
+        model = LanguageModel(self.model, self.objective, self.predict_at)
+        return minimal_pairs.codec(tokenizer, model, self.method, columns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,11 @@ class DataConfig(Composed, prefix="data"):
 def resolve(config: Mapping[str, Any], published: Published) -> dict[str, Any]:
     """Fills in what `init_from` determines: sizes, casing and objective. Raises UserError if they are contradicted."""
     config = completion.bert(config, published)
-    return {**config, "objective": check_objective(config["objective"], published)}
+    masking = published.config.get("masking", {})
+    if config["objective"] == "causal_lm" and (masking.get("causal_share") or masking.get("causal_stages")):
+        return {**config, "model": {**config["model"], "direction": "left_to_right"}}
+    predict_at = masking.get("predict_at", "same")
+    return {**config, "objective": check_objective(config["objective"], published), "predict_at": predict_at}
 
 
 open_vocabulary = bert.open_vocabulary

@@ -71,7 +71,7 @@ def test_a_trained_run_is_evaluated_with_another_evaluation(run, tmp_path):
     ("values", "what", "got", "expected", "fix"),
     [
         ({"evaluations": "retrieval"}, "retrieval.source", "no folder", "BEIR", "--config.retrieval.source=FOLDER"),
-        ({"evaluations": "blimp"}, "evaluations", "'blimp'", "one of minimal_pairs, retrieval", "choose one"),
+        ({"evaluations": "blimp"}, "evaluations", "'blimp'", "one of .*, minimal_pairs, retrieval", "choose one"),
         (RARE, "checkpoint.best_metric", "ndcg@10, which only one of 2", "of every evaluation", "retrieval.every=1"),
         ({**SEARCH, "retrieval__sauce": "x"}, "retrieval.sauce", "an unknown key", "--keys", "retrieval.source"),
     ],

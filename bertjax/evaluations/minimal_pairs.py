@@ -5,16 +5,13 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
-import jax
-
 from bertjax.config import Constrained, Count, Size, one_of
-from bertjax.contract import Batch, Evaluation, Example, Output, Params, PredictionTask, View
+from bertjax.contract import Evaluation, Example, Output, PredictionTask
 from bertjax.data.codecs.minimal_pairs import METHODS, Pair, check_source, read
 from bertjax.errors import UserError
-from bertjax.models.bert import BertForMaskedLM
 from bertjax.scoring.minimal_pairs import METRICS
 from bertjax.tasks import minimal_pairs
-from bertjax.tasks.language_models import LanguageModelTask
+from bertjax.tasks.language_models import LanguageModel, LanguageModelTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,45 +31,48 @@ class Config(Constrained, prefix="minimal_pairs"):
     every: Size = 1
 
 
-class _MaskedLM(View):
-    """The language model of a task in float32, whatever the dtype of training."""
-
-    def __init__(self, task: LanguageModelTask) -> None:
-        # The kernels of cuDNN are for bfloat16 alone.
-        config = dataclasses.replace(task.language_model.encoder, dtype="float32", attention_backend="auto")
-        self._model = BertForMaskedLM(config)
-        self._lengths = task.predict_lengths()
-
-    def predict_lengths(self) -> Sequence[int]:
-        return self._lengths
-
-    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
-        return minimal_pairs.infer(self._model, params, batch)
+def language_models(task: PredictionTask, name: str) -> Sequence[LanguageModel]:
+    """Returns the language models of a task. Raises UserError for the evaluation `name` of a task without one."""
+    if not isinstance(task, LanguageModelTask):
+        got = f"{name}, for a task without a language model"
+        raise UserError("config key evaluations", got=got, expected="an evaluation of this task", fix="omit it")
+    return task.language_models
 
 
-def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluation:
+def evaluation(config: Config, task: PredictionTask, on_bad_row: str, name: str = "minimal_pairs") -> Evaluation:
     """Returns the evaluation. Its metrics are `pairs/accuracy` and others, of all pairs and of each phenomenon.
 
+    Args:
+      config: the keys.
+      task: the task; its first language model scores the sentences.
+      on_bad_row: see `BadRows`.
+      name: the name of the evaluation.
     Raises:
       UserError: for a missing file, or a task without a language model.
     """
-    if not isinstance(task, LanguageModelTask):
-        got = "minimal_pairs, for a task without a language model"
-        expected = "an evaluation of this task"
-        raise UserError("config key evaluations", got=got, expected=expected, fix="omit it")
-    check_source(config.source, "minimal_pairs.source")
-    model = task.language_model
-    codec = minimal_pairs.codec(task.tokenizer, model.encoder, model.objective, config.method)
+    model = language_models(task, name)[0]
+    return of_model(config, model, task, on_bad_row, name)
+
+
+def of_model(config: Config, model: LanguageModel, task: PredictionTask, on_bad_row: str, name: str) -> Evaluation:
+    """Returns the evaluation of a language model of a task; see `evaluation`."""
+    key = f"{name}.source"
+    check_source(config.source, key)
+    assert isinstance(task, LanguageModelTask)
+    codec = minimal_pairs.codec(task.tokenizer, model, config.method)
+    prefix = "causal_" if name == "causal_pairs" else ""
 
     @functools.cache
     def pairs() -> Sequence[Pair]:
-        return read(config.source, "minimal_pairs.source", codec, config.per_paradigm, on_bad_row)
+        return read(config.source, key, codec, config.per_paradigm, on_bad_row)
 
     def examples() -> Iterator[Example]:
         return minimal_pairs.examples(pairs(), codec)
 
     def score(results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         scores = minimal_pairs.score(results)
-        return {name: value for name, value in scores.items() if name.count("/") < 3}  # without those of paradigms
+        return {prefix + metric: value for metric, value in scores.items() if metric.count("/") < 3}  # no paradigms
 
-    return Evaluation("minimal_pairs", _MaskedLM(task), examples, score, METRICS, config.every)
+    metrics = [prefix + metric for metric in METRICS]
+    view = minimal_pairs.FloatModel(model, task.predict_lengths())
+    return Evaluation(name, view, examples, score, metrics, config.every)

@@ -14,7 +14,11 @@ from bertjax.training.optimizers import decay_of
 _LENGTHS = frozenset({"num_steps", "optimizer.schedule_steps", "budget.tokens", "budget.flops"})
 _BEFORE_DECAY = _LENGTHS | {"optimizer.decay_fraction"}
 # Keys that make an update depend on its position between the first and the last one, with the flag that turns each off.
-BY_PROGRESS = {"masking.final_rate": "--config.masking.final_rate=0.0", "data.stages": "--config.data.stages='()'"}
+BY_PROGRESS = {
+    "masking.final_rate": "--config.masking.final_rate=0.0",
+    "masking.causal_stages": "--config.masking.causal_stages='()'",
+    "data.stages": "--config.data.stages='()'",
+}
 
 
 def free_keys(workdir: Path, config: ConfigTree) -> frozenset[str]:

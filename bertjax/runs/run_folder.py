@@ -39,7 +39,7 @@ _MAY_CHANGE = (
     "data.prepared_dir",
     "data.beam",
     "selection.min_words",
-    *("evaluations", "retrieval", "minimal_pairs"),
+    *("evaluations", "retrieval", "minimal_pairs", "causal_pairs", "likelihood"),
     "data.valid_seed",
 )
 # Keys added later whose defaults are not off, or which configs may leave unset, with the values of runs without them.
@@ -86,6 +86,10 @@ _ADDED_LATER = {
     "metric": "squad",
     "threshold": 0.5,
     "data.row_lengths": (),
+    "masking.distribution": "constant",
+    "masking.loss_weight": "none",
+    "masking.predict_at": "same",
+    "masking.causal_mean": "by_share",
 }
 # Those that an experiment always had.
 _NOT_ADDED = {

@@ -1,8 +1,10 @@
 """Language models of tasks: the objectives of pretraining that make one, and how evaluations find it."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop.published import Published
@@ -12,10 +14,32 @@ LANGUAGE_MODELS = ("masked_lm", "causal_lm")
 
 
 class LanguageModel(NamedTuple):
-    """The encoder and the objective of a language model: "masked_lm" or "causal_lm"."""
+    """A way to predict tokens.
+
+    Attributes:
+      encoder: the encoder; a causal one has a direction.
+      objective: "masked_lm" or "causal_lm".
+      predict_at: where a masked token is predicted; see `MaskingConfig`.
+    """
 
     encoder: HeadConfig
     objective: str
+    predict_at: str = "same"
+
+    @property
+    def shift(self) -> int:
+        """The offset from a token to the position that predicts it: 0, or 1 to a neighbor."""
+        if self.objective == "masked_lm":
+            return -1 if self.predict_at == "previous" else 0
+        return 1 if self.encoder.direction == "right_to_left" else -1
+
+
+def language_models(encoder: HeadConfig, objective: str, masking: MaskingConfig) -> tuple[LanguageModel, ...]:
+    """Returns the ways in which a pretrained model predicts tokens: also the causal one if it had causal rows."""
+    model = LanguageModel(encoder, objective, masking.predict_at)
+    if not any(masking.causal_shares):
+        return (model,)
+    return model, LanguageModel(dataclasses.replace(encoder, direction="left_to_right"), "causal_lm")
 
 
 @runtime_checkable
@@ -23,8 +47,8 @@ class LanguageModelTask(Protocol):
     """A task whose parameters are those of a `BertForMaskedLM`."""
 
     @property
-    def language_model(self) -> LanguageModel:
-        """The language model."""
+    def language_models(self) -> Sequence[LanguageModel]:
+        """The ways in which the model predicts tokens, that of its objective first."""
 
     @property
     def tokenizer(self) -> EncoderTokenizer:

@@ -5,6 +5,7 @@ of the token where it is masked (Salazar et al. 2020). A causal model scores it 
 are not counted.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -13,21 +14,38 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from bertjax.contract import Batch, Example, Output, Params
+from bertjax.contract import Batch, Example, Output, Params, View
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.minimal_pairs import Pair, SentenceCodec
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.models.bert import BertConfig, BertInputs
+from bertjax.models.bert import BertForMaskedLM, BertInputs
 from bertjax.models.losses import cross_entropy
 from bertjax.scoring.minimal_pairs import ScoredPair, accuracies
+from bertjax.tasks.language_models import LanguageModel
+
+
+class FloatModel(View):
+    """A language model in float32, whatever the dtype of training."""
+
+    def __init__(self, model: LanguageModel, lengths: Sequence[int]) -> None:
+        # The kernels of cuDNN are for bfloat16 alone.
+        config = dataclasses.replace(model.encoder, dtype="float32", attention_backend="auto")
+        self._model = BertForMaskedLM(config)
+        self._lengths = lengths
+
+    def predict_lengths(self) -> Sequence[int]:
+        return self._lengths
+
+    def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        return infer(self._model, params, batch)
 
 
 def codec(
-    tokenizer: EncoderTokenizer, model: BertConfig, objective: str, method: str, columns: Columns | None = None
+    tokenizer: EncoderTokenizer, model: LanguageModel, method: str, columns: Columns | None = None
 ) -> SentenceCodec:
-    """Returns the codec of sentences for a model, from its config and its pretraining objective."""
-    direction = model.direction if objective == "causal_lm" else "both"
-    return SentenceCodec(tokenizer, model.max_positions, method, direction, columns)
+    """Returns the codec of sentences for a language model."""
+    most = model.encoder.max_positions
+    return SentenceCodec(tokenizer, most, method, model.objective == "causal_lm", model.shift, columns)
 
 
 def examples(pairs: Iterable[Pair], codec: SentenceCodec) -> Iterator[Example]:

@@ -58,7 +58,8 @@ class SentenceCodec(ParsedCodec[Sentence]):
       max_positions: the maximum number of tokens of a row, with [CLS] and [SEP].
       method: "original" masks one token at a time (Salazar et al. 2020). "within_word_l2r" also masks the later tokens
         of its word, which would give it away (Kauf and Ivanova 2023). Ignored for causal models.
-      direction: "both" for a masked language model, or the direction of a causal one.
+      is_causal: whether the language model is causal, so that one row predicts all tokens.
+      shift: the offset from a token to the position that predicts it.
       columns: the columns of tables to predict on.
     """
 
@@ -66,7 +67,8 @@ class SentenceCodec(ParsedCodec[Sentence]):
     tokenizer: EncoderTokenizer
     max_positions: int
     method: str
-    direction: str
+    is_causal: bool
+    shift: int
     columns: Columns | None = None
 
     def parse(self, texts: Sequence[str], where: str) -> Sentence:
@@ -113,17 +115,16 @@ class SentenceCodec(ParsedCodec[Sentence]):
         (row,) = segmented([text_row([list(itertools.chain(*words))], self.tokenizer)])
         tokens = row["input_ids"]
         first = len(self.tokenizer.template.start)
-        if self.direction != "both":
-            shift = -1 if self.direction == "left_to_right" else 1
+        if self.is_causal:
             positions = np.arange(first, first + sum(map(len, words)), dtype=np.int32)
-            return [{**row, "masked_positions": positions + np.int32(shift), "masked_labels": tokens[positions]}]
+            return [{**row, "masked_positions": positions + np.int32(self.shift), "masked_labels": tokens[positions]}]
         rows: list[Row] = []
         for word in words:
             stop = first + len(word)
             for place in range(first, stop):
                 masked = tokens.copy()
                 masked[place : stop if self.method == "within_word_l2r" else place + 1] = self.tokenizer.mask_id
-                scalars = {"masked_positions": np.int32(place), "masked_labels": tokens[place]}
+                scalars = {"masked_positions": np.int32(place + self.shift), "masked_labels": tokens[place]}
                 rows.append({**row, "input_ids": masked, **scalars})
             first = stop
         return rows

@@ -38,12 +38,12 @@ def row_noise(masking: MaskingConfig, seed: int, step: int, rows: Int64[np.ndarr
       batch_size: the rows of the whole batch.
     """
     num_bits = (batch_size - 1).bit_length()
-    words = random.bits(seed, random.Stream.RATES, 0, np.array([step]), 2)[0]
-    places = _sobol(rows, num_bits) ^ (int(words[0]) >> (32 - num_bits))
+    scramble, shift = random.bits(seed, random.Stream.RATES, 0, np.array([step]), 2).T
+    places = _sobol(rows, num_bits) ^ (scramble.astype(np.int64) >> (32 - num_bits))
     first = round(masking.causal_share * 2**num_bits)  # the places below it are those of causal rows
     if masking.distribution == "constant":
         return RowNoise(None, places < first)
-    rates = (places - first + 1 - random.uniform(words[1])) / max(2**num_bits - first, 1)
+    rates = (places - first + 1 - random.uniform(shift)) / max(2**num_bits - first, 1)
     return RowNoise(masking.rate_floor + (1 - masking.rate_floor) * rates, places < first)
 
 

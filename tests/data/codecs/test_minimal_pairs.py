@@ -16,8 +16,8 @@ MASK = TOKENIZER.mask_id
 PAIRS = [("The cat sees.", "The cats sees."), ("The cats see.", "The cat see.")]
 
 
-def sentences(method="original", direction="both", max_positions=12):
-    return SentenceCodec(TOKENIZER, max_positions, method, direction)
+def sentences(method="original", shift=0, max_positions=12, is_causal=False):
+    return SentenceCodec(TOKENIZER, max_positions, method, is_causal, shift)
 
 
 def ids(text):
@@ -37,8 +37,9 @@ def shown(rows):
     return [" ".join(TOKENIZER.vocab[i] for i in row["input_ids"]) for row in rows]
 
 
-def test_each_token_is_masked_once_and_predicted_there():
-    rows = sentences().rows(words("the cats see"))
+@pytest.mark.parametrize("shift", [0, -1])
+def test_each_token_is_masked_once_and_predicted_there_or_before(shift):
+    rows = sentences(shift=shift).rows(words("the cats see"))
     assert shown(rows) == [
         "[CLS] [MASK] cat ##s see [SEP]",
         "[CLS] the [MASK] ##s see [SEP]",
@@ -46,7 +47,7 @@ def test_each_token_is_masked_once_and_predicted_there():
         "[CLS] the cat ##s [MASK] [SEP]",
     ]
     for row in rows:
-        assert row["input_ids"][row["masked_positions"]] == MASK
+        assert row["input_ids"][row["masked_positions"] - shift] == MASK
     assert [row["masked_labels"] for row in rows] == ids("the cats see")
 
 
@@ -68,14 +69,14 @@ def test_a_word_ends_at_a_space_and_at_punctuation():
     assert words("the catsters") == [ids("the"), ids("catsters")]
     texts = ["The ex-husband wasn't rough."]
     bpe = byte_bpe_trainer.train(byte_bpe_trainer.count_words(texts * 2, False), 268, lowercase=False)
-    found = SentenceCodec(bpe, 64, "original", "both").words(texts[0], "")
+    found = SentenceCodec(bpe, 64, "original", False, 0).words(texts[0], "")
     shown = ["".join(bpe.vocab[token] for token in word).strip("Ġ") for word in found]
     assert shown[:4] == ["The", "ex", "-", "husband"] and shown[-2:] == ["rough", "."]
 
 
-@pytest.mark.parametrize(("direction", "positions"), [("left_to_right", [0, 1, 2]), ("right_to_left", [2, 3, 4])])
-def test_a_causal_model_reads_the_sentence_once(direction, positions):
-    (row,) = sentences(direction=direction).rows(words("the cat sees"))
+@pytest.mark.parametrize(("shift", "positions"), [(-1, [0, 1, 2]), (1, [2, 3, 4])])
+def test_a_causal_model_reads_the_sentence_once(shift, positions):
+    (row,) = sentences(shift=shift, is_causal=True).rows(words("the cat sees"))
     assert shown([row]) == ["[CLS] the cat sees [SEP]"]
     assert row["masked_positions"].tolist() == positions
     assert row["masked_labels"].tolist() == ids("the cat sees")
