@@ -18,9 +18,9 @@ commas:
   optimizer is BERT's. `modern` without a size is `modernbert_base`.
 - `phase2` continues the run in `init_from` at length 512, with a new warm-up and learning-rate schedule;
   `modern,phase2` continues a run of `modern`.
-- `diffusion` trains a masked diffusion model (Sahoo et al. 2024): each row hides a share of its tokens drawn from (0, 1],
-  and the loss is a bound of the negative log-likelihood. `gpt_bert` also trains on causal rows, one in 16, and predicts
-  hidden tokens one position earlier (Charpentier and Samuel 2024); 30 % to 15 % are hidden. Without a size, they
+- `diffusion` trains a masked diffusion model (Sahoo et al. 2024): each row hides a share of its tokens drawn from
+  (0, 1], and the loss is a bound of the negative log-likelihood. `gpt_bert` also trains on causal rows, one in 16, and
+  predicts hidden tokens, 30 % to 15 %, one position earlier (Charpentier and Samuel 2024). Without a size, they
   continue the model in `init_from`, such as ModernBERT's folder. `likelihood.source` and `causal_pairs.source` name
   texts and minimal pairs to evaluate.
 - `lamb` is the large-batch recipe of NVIDIA's BERT (LAMB, You et al. 2020): 7,038 updates of 65,536 rows, then

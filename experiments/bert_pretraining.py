@@ -1,6 +1,8 @@
 """BERT pretraining: masked language model and next-sentence prediction (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -10,10 +12,12 @@ import numpy as np
 
 from bertjax import contract
 from bertjax.config import build_part, one_of
-from bertjax.contract import Batch, Example, Infer, Metrics, Output, Params, Sums
+from bertjax.contract import Batch, ConfigTree, Example, Infer, Metrics, Output, Params, Sums
 from bertjax.data.codecs.codec import Columns
 from bertjax.data.codecs.texts import MaskedTextCodec, Texts
 from bertjax.data.text.tokenizers import EncoderTokenizer
+from bertjax.decoding.denoising import DenoisingConfig, denoise
+from bertjax.decoding.sampling import row_keys
 from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
@@ -21,8 +25,9 @@ from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored, targets
 
-FREE_AFTER_TRAINING = pretraining.FREE_AFTER_TRAINING
+FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
 _TOP = 5
+_QUANTILES = 32  # of the lengths of texts that are generated from nothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,9 +36,11 @@ class Config(PretrainingConfig):
 
     Attributes:
       objective: "masked_lm", or "causal_lm": every position predicts its neighbor in `model.direction`.
+      decoding: how predictions replace [MASK]: by default, by a list of the likeliest tokens.
     """
 
     objective: Annotated[str, one_of(*LANGUAGE_MODELS)]
+    decoding: DenoisingConfig = DenoisingConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +59,13 @@ class Config(PretrainingConfig):
 
     def codec(self, tokenizer: EncoderTokenizer) -> MaskedTextCodec:
         columns = Columns("data.text_field", [self.data.text_field])
-        return MaskedTextCodec(tokenizer, self.model.max_positions, columns, shift=self.shift)
+        lengths = self.decoding.lengths if self.samples else ()
+        return MaskedTextCodec(tokenizer, self.model.max_positions, columns, shift=self.shift, lengths=lengths)
+
+    @property
+    def samples(self) -> bool:
+        """Whether predictions are samples."""
+        return self.decoding.sampler != "none"
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
@@ -74,6 +87,13 @@ def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTo
 class Data(PretrainingData[Config]):
     """Prepared text, in `data.prepared_dir`, by default in the folder."""
 
+    def complete(self, config: ConfigTree) -> ConfigTree:
+        """Fills in `decoding.lengths` of a run with uniform rates."""
+        if self._config.masking.distribution == "constant" or self._config.decoding.lengths:
+            return config
+        lengths = self._of("train", self._batch_config.stages[-1]).token_counts(_QUANTILES)
+        return {**config, "decoding": {**config.get("decoding", {}), "lengths": lengths}}
+
 
 class Task(PretrainingTask[Config]):
     """Predicts masked or next tokens, and the next sentence."""
@@ -85,6 +105,23 @@ class Task(PretrainingTask[Config]):
         predicts_next = config.data.next_sentence
         super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next))
         self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
+        self.exact = config.samples  # a sample would be another one if its logits were rounded differently
+
+    def width(self) -> int:
+        return self._config.decoding.num_samples if self._config.samples else 1
+
+    def numbered(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Adds to each row, if it is sampled, how many equal inputs precede it, so that these have other samples."""
+        if not self._config.samples:
+            yield from examples
+            return
+        counts = Counter[bytes]()
+        for example in examples:
+            (row,) = example.rows
+            key = hashlib.sha256(row["input_ids"].tobytes()).digest()
+            fields = {"numbers": np.array(counts[key], np.uint32), "is_hidden": np.ones_like(row["masked_positions"])}
+            counts[key] += 1
+            yield example._replace(rows=[{**row, **fields}])
 
     @property
     def language_models(self) -> Sequence[LanguageModel]:
@@ -125,11 +162,14 @@ class Task(PretrainingTask[Config]):
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].
 
-        With "masked_labels", also their losses [B, P].
+        With "masked_labels", also their losses [B, P]. Rows of `numbered` have samples [B, n, P] instead, with the
+        log_bounds [B, n] of `Denoised`.
         """
+        if "is_hidden" in batch:
+            return self._sampled(params, batch)
         output = self.apply(params, batch, None, batch["masked_positions"])
         # A published table may have more rows than its vocabulary has tokens, and a vocabulary ids without tokens.
-        has_token = np.array([token != "" for token in self._tokenizer.vocab])
+        has_token = self._has_token
         distribution = jax.nn.softmax(output.masked_lm_logits)[..., : len(has_token)]
         top = min(_TOP, int(has_token.sum()))
         probabilities, tokens = jax.lax.top_k(jnp.where(has_token, distribution, -1.0), top)
@@ -140,6 +180,31 @@ class Task(PretrainingTask[Config]):
             result["is_next"] = jax.nn.softmax(output.next_sentence_logits)[:, 0, 0]
         return result
 
+    @property
+    def _has_token(self) -> np.ndarray:
+        return np.array([token != "" for token in self._tokenizer.vocab])
+
+    def _sampled(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
+        config = self._config.decoding
+        ids = self._tokenizer
+        special = (ids.pad_id, ids.unk_id, ids.cls_id, ids.sep_id, ids.mask_id)
+        allowed = np.zeros(self._model_config.vocab_size, bool)
+        allowed[: len(self._has_token)] = self._has_token
+        allowed[np.array([token for token in special if token is not None])] = False
+        keys = row_keys(self._config.seed, batch["input_ids"], batch["segment_ids"], batch["numbers"])
+        keys = jax.vmap(lambda key: jax.random.split(key, config.num_samples))(keys).reshape(-1)
+        rows = {name: jnp.repeat(array, config.num_samples, axis=0) for name, array in batch.items()}
+        predicted = rows["masked_positions"]
+
+        def predict(ids: jax.Array) -> jax.Array:
+            output = self.apply(params, {**rows, "input_ids": ids}, None, predicted)
+            return jnp.where(allowed, output.masked_lm_logits, -jnp.inf)
+
+        positions = predicted - self._config.shift
+        samples = denoise(predict, rows["input_ids"], positions, rows["is_hidden"] != 0, keys, config)
+        shape = len(batch["input_ids"]), config.num_samples
+        return {"samples": samples.tokens.reshape(*shape, -1), "log_bounds": samples.log_bounds.reshape(shape)}
+
     def record(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         """The most probable tokens of each [MASK]. Positions count from [CLS], which is 0.
 
@@ -147,6 +212,8 @@ class Task(PretrainingTask[Config]):
         """
         (texts, _), positions = example.source
         (output,) = outputs
+        if "samples" in output:
+            return {"text": "\t".join(texts), "samples": self._sample_records(example, output)}
         masks = [
             {
                 "position": position,
@@ -160,7 +227,24 @@ class Task(PretrainingTask[Config]):
         is_next = round(float(output["is_next"]), 6) if len(texts) > 1 and "is_next" in output else None
         return {"text": "\t".join(texts), "masks": masks, "is_next_probability": is_next}
 
+    def _sample_records(self, example: Example, output: Output) -> list[dict[str, Any]]:
+        """The texts of samples, with log bounds in nats, and the entropies in nats of their tokens' frequencies."""
+        (row,) = example.rows
+        positions = np.array(example.source.kept)
+        records = []
+        for tokens, log_bound in zip(output["samples"][:, : len(positions)], output["log_bounds"], strict=True):
+            ids = row["input_ids"].copy()
+            ids[positions] = tokens
+            _, counts = np.unique(tokens, return_counts=True)
+            shares = counts / counts.sum()
+            entropy = -float((shares * np.log(shares)).sum())
+            text = self._tokenizer.decode(ids.tolist())
+            records.append({"text": text, "log_bound": round(float(log_bound), 4), "entropy": round(entropy, 4)})
+        return records
+
     def record_fields(self) -> Sequence[str]:
+        if self._config.samples:
+            return ("text", "samples")
         return ("text", "masks", "is_next_probability")
 
     def samples(self, params: Params, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:

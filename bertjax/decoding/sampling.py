@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bertjax.decoding import bad_words
@@ -90,6 +91,26 @@ def sample(
     return drawn._replace(scores=drawn.log_probabilities)
 
 
+def row_keys(
+    seed: int, ids: Int[Array, "B S"], segments: Int[Array, "B S"], numbers: Int[Array, " B"] | None
+) -> Key[Array, " B"]:
+    """Returns a key per row that depends only on its tokens and its number, not on the batch or the padding.
+
+    Args:
+      seed: the seed.
+      ids: the tokens.
+      segments: 0 at padding.
+      numbers: numbers that tell equal rows apart; None for equal keys of equal rows.
+    """
+    # A polynomial hash modulo 2^32. Powers of an odd number are invertible, so every change of one token changes the
+    # hash. Adding 1 makes id 0 count.
+    powers = np.cumprod(np.full(ids.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
+    terms = (ids + 1).astype(jnp.uint32) * powers
+    digests = jnp.sum(jnp.where(segments != 0, terms, 0), axis=1, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
+    return keys if numbers is None else jax.vmap(jax.random.fold_in)(keys, numbers)
+
+
 def _mask_logits(
     config: DecodingConfig,
     state: _State,
@@ -114,7 +135,7 @@ def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "
     logits = logits / config.temperature
     vocab_size = logits.shape[-1]
     if not config.top_k and config.top_p == 1:
-        return jax.vmap(jax.random.categorical)(keys, logits)
+        return jax.vmap(_categorical)(keys, logits)
     # Logits and ids of the k likeliest tokens, [B, K, k], in descending order.
     likeliest, ids = top_k(logits, min(config.top_k or vocab_size, vocab_size))
     if config.top_p < 1:
@@ -122,8 +143,13 @@ def _draw(config: DecodingConfig, keys: Key[Array, " B"], logits: Float[Array, "
         # A token is kept if the total probability of the likelier tokens is below `top_p`; the first is always kept.
         likelier_total = jnp.cumsum(probabilities, axis=-1) - probabilities
         likeliest = jnp.where(likelier_total < config.top_p, likeliest, -jnp.inf)
-    ranks = jax.vmap(jax.random.categorical)(keys, likeliest)
+    ranks = jax.vmap(_categorical)(keys, likeliest)
     return jnp.take_along_axis(ids, ranks[..., None], axis=-1)[..., 0]
+
+
+def _categorical(key: Key[Array, ""], logits: Float[Array, "K V"]) -> Int[Array, " K"]:
+    """Draws with noise of the full range: with the usual 23 bits, tokens less likely than 1e-7 are never drawn."""
+    return jax.random.categorical(key, logits, mode="high")
 
 
 def _record(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config import Constrained, always, at_least, one_of
 from bertjax.contract import Batch, Example, Metrics, Output, Params, Sums, TrainingTask
@@ -21,7 +21,7 @@ from bertjax.decoding.beam_search import beam_search
 from bertjax.decoding.config import DecodingConfig, length_limits
 from bertjax.decoding.forced import score_targets
 from bertjax.decoding.hypotheses import Hypotheses
-from bertjax.decoding.sampling import sample
+from bertjax.decoding.sampling import row_keys, sample
 from bertjax.errors import UserError
 from bertjax.models.decoder import Beams
 from bertjax.models.encoder_decoder import EncoderDecoder, Seq2SeqInputs, Seq2SeqOutput
@@ -170,7 +170,8 @@ def generate(
         "unk_id": ids.unk,
     }
     if config.method == "sampling":
-        return _outputs(sample(step, start, _keys(seed, batch), **arguments))
+        keys = row_keys(seed, sources, segments, batch.get("numbers"))
+        return _outputs(sample(step, start, keys, **arguments))
     return _outputs(beam_search(step, start, **arguments, continues=continues))
 
 
@@ -255,19 +256,6 @@ def numbered(examples: Iterable[Example], config: DecodingConfig) -> Iterator[Ex
     numbers = itertools.count()
     for example in examples:
         yield example._replace(rows=[{**row, "numbers": np.array(next(numbers), np.uint32)} for row in example.rows])
-
-
-def _keys(seed: int, batch: Batch) -> Key[Array, " B"]:
-    """Returns a key per row that depends only on its tokens and its number, not on the batch or the padding."""
-    sources = batch["input_ids"]
-    segments = batch["segment_ids"]
-    # A polynomial hash modulo 2^32. Powers of an odd number are invertible, so every change of one token changes the
-    # hash. Adding 1 makes id 0 count.
-    powers = np.cumprod(np.full(sources.shape[1], 0x9E3779B1, np.uint32), dtype=np.uint32)
-    terms = (sources + 1).astype(jnp.uint32) * powers
-    digests = jnp.sum(jnp.where(segments != 0, terms, 0), axis=1, dtype=jnp.uint32)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
-    return jax.vmap(jax.random.fold_in)(keys, batch["numbers"]) if "numbers" in batch else keys
 
 
 def with_attention(model: EncoderDecoder | RecurrentSeq2Seq) -> EncoderDecoder | RecurrentSeq2Seq:

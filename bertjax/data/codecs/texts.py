@@ -2,11 +2,14 @@
 
 import dataclasses
 import itertools
+import re
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
 
+from bertjax.data import random
 from bertjax.data.codecs.codec import (
     NO_LIMITS,
     Columns,
@@ -22,6 +25,8 @@ from bertjax.data.readers.tables import Row
 from bertjax.data.rows.stored import Fields, Ragged, fields_of
 from bertjax.data.rows.text_rows import text_fields, unit_rows
 from bertjax.data.text.tokenizers import EncoderTokenizer
+
+_REPEATED = re.compile(r"\[MASK\]\*(\d{1,6})")
 
 
 class Texts(NamedTuple):
@@ -143,11 +148,15 @@ class UnitCodec(TextCodec):
 class MaskedTextCodec(TextCodec):
     """Texts and pairs with one or more [MASK], whose tokens are predicted.
 
+    `[MASK]*32` stands for 32 of them.
+
     Attributes:
       shift: the offset from a token to the position that predicts it: 0, or a neighbor in a causal model.
+      lengths: the numbers of [MASK] that an empty text stands for, one drawn for each; () to refuse empty texts.
     """
 
     shift: int = 0
+    lengths: tuple[int, ...] = ()
 
     def parse_row(self, row: Row) -> Texts:
         """A text of a table may have a tab between two segments, like a line."""
@@ -155,7 +164,13 @@ class MaskedTextCodec(TextCodec):
         return self.parse(tables.text_of(row, name, self.columns.key).split("\t"), row.where)
 
     def parse(self, texts: Sequence[str], where: str) -> Texts:
-        return Texts(tuple(texts), where)
+        if self.lengths and not "".join(texts).strip():
+            draw = random.bits(0, random.Stream.SAMPLING, 0, np.array([zlib.crc32(where.encode())]), 1)
+            return Texts(("[MASK]" * self.lengths[int(random.below(draw, len(self.lengths))[0, 0])],), where)
+        return Texts(tuple(_REPEATED.sub(self._masks_of, text) for text in texts), where)
+
+    def _masks_of(self, repeated: re.Match[str]) -> str:
+        return "[MASK]" * min(int(repeated[1]), self.seq_len)  # which is too long with [CLS]
 
     def encode(self, examples: Sequence[Texts]) -> Encoded:
         """Returns rows with "masked_positions"; `kept` is the positions of the [MASK] tokens."""

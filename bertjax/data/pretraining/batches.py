@@ -245,6 +245,11 @@ class PretrainingBatches:
         """The number of instances in the first epoch; an estimate for large texts."""
         return self._plan.instances_per_epoch
 
+    def token_counts(self, quantiles: int) -> tuple[int, ...]:
+        """Returns quantiles of the number of tokens of an instance, without special tokens, of a part of the text."""
+        lengths = lengths_of(self._plan.first_instances, 0)
+        return tuple(np.quantile(lengths, (np.arange(quantiles) + 0.5) / quantiles, method="nearest").tolist())
+
     def training(self, start: int, rows: RowIndices, stop: int = _ENDLESS) -> Iterator[Batch]:
         """Yields the rows `rows` of the global batch of each training step from `start` to `stop` - 1."""
         return _in_background(lambda index: self.training_batch(start + index, rows), stop - start)

@@ -154,7 +154,12 @@ class EpochPlan:
     @property
     def instances_per_epoch(self) -> int:
         """The number of instances in the first epoch, estimated from its first block."""
-        return len(self._block(0, 0).instances) * self._num_blocks
+        return len(self.first_instances) * self._num_blocks
+
+    @property
+    def first_instances(self) -> np.ndarray:
+        """The instances of the first block of the first epoch (dtype `sentence_pairs.INSTANCE`)."""
+        return self._block(0, 0).instances
 
     def _count(self, epoch: int, number: int) -> int:
         """Returns the number of rows of a block. All earlier blocks of the epoch must have been counted."""
