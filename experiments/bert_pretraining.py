@@ -59,7 +59,7 @@ class Config(PretrainingConfig):
 
     def codec(self, tokenizer: EncoderTokenizer) -> MaskedTextCodec:
         columns = Columns("data.text_field", [self.data.text_field])
-        lengths = self.decoding.lengths if self.samples else ()
+        lengths = self.decoding.lengths or () if self.samples else ()
         return MaskedTextCodec(tokenizer, self.model.max_positions, columns, shift=self.shift, lengths=lengths)
 
     @property
@@ -80,8 +80,12 @@ open_vocabulary = bert.open_vocabulary
 
 def example_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], EncoderTokenizer]:
     """Raises UserError if the config names no text."""
-    build_part(Config, config).data.check_source()
-    return bert.example_config(config)
+    built = build_part(Config, config)
+    built.data.check_source()
+    example, vocabulary = bert.example_config(config)
+    if built.masking.distribution == "uniform" and not built.decoding.lengths:
+        example["decoding"] = {**example.get("decoding", {}), "lengths": (built.data.seq_len,)}
+    return example, vocabulary
 
 
 class Data(PretrainingData[Config]):

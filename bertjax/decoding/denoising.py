@@ -44,7 +44,7 @@ class DenoisingConfig(Constrained, prefix="decoding"):
     top_p: Annotated[float, above(0, at_most=1)] = 1.0
     block_size: Count = 0
     num_samples: Size = 1
-    lengths: Annotated[tuple[int, ...], each(_LENGTH)] = ()
+    lengths: Annotated[tuple[int, ...], each(_LENGTH)] | None = None
 
 
 class Denoised(NamedTuple):
