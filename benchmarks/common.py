@@ -154,7 +154,7 @@ def made_up_batch(specs: Mapping[str, Any], vocab_size: int) -> Batch:
         if name in ("token_type_ids", "next_sentence_labels"):
             return rng.integers(0, 2, shape)
         if name == "masked_positions":
-            return np.sort(rng.random((rows, length - 1)).argsort(1)[:, : shape[1]] + 1)
+            return np.sort(rng.random((rows, length)).argsort(1)[:, : shape[1]])
         if name == "cls_positions":
             return np.broadcast_to(starts, shape)
         if name == "segment_ids":

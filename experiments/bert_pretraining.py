@@ -2,8 +2,10 @@
 
 import dataclasses
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -26,6 +28,7 @@ from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored, targets
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
+_log = logging.getLogger(__name__)
 _TOP = 5
 _QUANTILES = 32  # of the lengths of texts that are generated from nothing
 
@@ -110,6 +113,18 @@ class Task(PretrainingTask[Config]):
         super().__init__(config, vocabulary, model, BertForPreTraining(model, predicts_next))
         self.architecture = "BertForPreTraining" if predicts_next else "BertForMaskedLM"
         self.exact = config.samples  # a sample would be another one if its logits were rounded differently
+
+    def export(self, params: Params, folder: Path) -> None:
+        """Writes a folder of transformers.
+
+        A run with `masking.predict_at=previous` has the encoder alone: transformers would read masked tokens at the
+        wrong position.
+        """
+        if self._config.masking.predict_at == "same":
+            super().export(params, folder)
+            return
+        _log.warning("the masked-LM head is not exported: transformers predicts masked tokens at their own position")
+        self.save({"bert": params["bert"]}, folder, "BertModel")
 
     def width(self) -> int:
         return self._config.decoding.num_samples if self._config.samples else 1

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import safetensors
 
 from tests import tiny
 from tests.experiments.commands import done, lines_of
@@ -94,3 +95,12 @@ def test_a_killed_run_resumes_bit_for_bit(trained, tmp_path):
     for name in ("valid/bits_per_byte", "valid/masked_lm_loss", "valid/causal_nats_per_token"):
         first, second = (lines_of(folder / "metrics.jsonl")[-1][name] for folder in (run, copy))
         assert first == second
+
+
+def test_a_head_that_predicts_one_position_earlier_is_not_exported(run, tmp_path):
+    outcome = done("--mode=export", f"--workdir={run}", f"--output={tmp_path / 'model'}")
+    assert "masked-LM head is not exported" in outcome.stderr
+    with safetensors.safe_open(tmp_path / "model" / "model.safetensors", "np") as file:
+        names = list(file.keys())
+    assert "embeddings.word_embeddings.weight" in names and not [name for name in names if name.startswith("cls.")]
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["architectures"] == ["BertModel"]

@@ -158,7 +158,7 @@ def _use(folder: Path, experiment: str) -> _Use | None:
     prompts = _json(folder / "config_sentence_transformers.json").get("prompts", {})
     if architecture.endswith("ForCausalLM"):
         experiment = "causal_lm"
-    elif experiment == "replaced_tokens" and architecture != "ElectraForPreTraining":
+    elif experiment in ("replaced_tokens", "bert_pretraining") and architecture.endswith("Model"):
         experiment = "encoder"
     elif prompts.get("query") or prompts.get("document"):
         experiment = "search"
