@@ -76,7 +76,8 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
     if size:
         config.data.lowercase = True
     if experiment == "bert_pretraining":
-        config.minimal_pairs = parts.evaluation("minimal_pairs")
+        for name in ("minimal_pairs", "causal_pairs", "likelihood"):
+            config[name] = parts.evaluation(name)
     config.checkpoint.save_every = 10_000
     config.checkpoint.keep = 3
     config.checkpoint.best_metric = "valid/masked_lm_loss"
@@ -95,9 +96,6 @@ def get_config(variant: str = "", experiment: str = "bert_pretraining") -> Confi
     if noise:
         config.data.next_sentence = False
         config.masking.update(_NOISE[noise])
-        config.likelihood = parts.evaluation("likelihood")
-    if noise == "gpt_bert":
-        config.causal_pairs = parts.evaluation("causal_pairs")
     if lamb:
         _enlarge_batches(config, second_phase=bool(phase2))
     return config

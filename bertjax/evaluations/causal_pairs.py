@@ -1,10 +1,10 @@
-"""Minimal pairs, scored from left to right by a model that has learned to predict both masked and next tokens."""
+"""Minimal pairs, scored from left to right by a model that also has other evaluations."""
 
 import dataclasses
 
 from bertjax.contract import Evaluation, PredictionTask
-from bertjax.errors import UserError
 from bertjax.evaluations import minimal_pairs
+from bertjax.tasks.language_models import left_to_right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,11 +15,10 @@ class Config(minimal_pairs.Config, prefix="causal_pairs"):
 def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluation:
     """Returns the evaluation. Its metrics are `causal_pairs/accuracy` and others.
 
+    A model without causal rows has not learned to predict from the tokens on the left alone.
+
     Raises:
-      UserError: for a missing file, or a task without causal rows.
+      UserError: for a missing file, or a task without a language model.
     """
-    models = minimal_pairs.language_models(task, "causal_pairs")
-    if len(models) < 2:
-        expected = "minimal_pairs, unless masking.causal_share is above 0"
-        raise UserError("config key evaluations", got="causal_pairs", expected=expected, fix="omit it")
-    return minimal_pairs.of_model(config, models[1], task, on_bad_row, "causal_pairs")
+    encoder = minimal_pairs.language_models(task, "causal_pairs")[0].encoder
+    return minimal_pairs.of_model(config, left_to_right(encoder), task, on_bad_row, "causal_pairs")

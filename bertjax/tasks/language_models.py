@@ -35,11 +35,16 @@ class LanguageModel(NamedTuple):
 
 
 def language_models(encoder: HeadConfig, objective: str, masking: MaskingConfig) -> tuple[LanguageModel, ...]:
-    """Returns the ways in which a pretrained model predicts tokens: also the causal one if it had causal rows."""
-    model = LanguageModel(encoder, objective, masking.predict_at)
+    """Returns the ways in which a model has learned to predict tokens: with causal rows, also from left to right."""
+    models = LanguageModel(encoder, objective, masking.predict_at), left_to_right(encoder)
     if not any(masking.causal_shares):
-        return (model,)
-    return model, LanguageModel(dataclasses.replace(encoder, direction="left_to_right"), "causal_lm")
+        return models[:1]
+    return models[1:] if min(masking.causal_shares) == 1 else models
+
+
+def left_to_right(encoder: HeadConfig) -> LanguageModel:
+    """Returns the model that reads from left to right, whether it has learned to or not."""
+    return LanguageModel(dataclasses.replace(encoder, direction="left_to_right"), "causal_lm")
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*
 FILES = [f"{name}{variant}" for name in NAMES for variant in ("", ":tiny")]
 FILES += ["transformer:tiny,text", "recurrent_attention:tiny,text"]
 # No paper publishes their numbers.
-UNPUBLISHED = {"bert_steps", "recurrent_attention", "modern_encoder", "embeddings"}
+UNPUBLISHED = {"bert_steps", "recurrent_attention", "modern_encoder", "embeddings", "noise"}
 # The columns of GLUE tables.
 COLUMNS = {
     "mnli": ("sentence1", "sentence2", "gold_label"),
@@ -45,7 +45,7 @@ def file_for(need: str, folder: Path) -> Path:
         return tiny_bert(folder, large="large" in need)
     kind = stage.partition("_")[0].removesuffix("512")
     path = folder / f"{kind}.{key}"
-    if key == "minimal_pairs.source":
+    if key in ("minimal_pairs.source", "causal_pairs.source"):
         path.write_text("the cat sees a dog\tthe cat see a dog\n")
     elif key == "retrieval.source":
         return tiny.write_collection(path, ["a text"])
