@@ -25,7 +25,15 @@ from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
-from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored, targets
+from bertjax.tasks.pretraining import (
+    PretrainingConfig,
+    PretrainingData,
+    PretrainingTask,
+    is_evaluated,
+    num_tokens,
+    scored,
+    targets,
+)
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
 _log = logging.getLogger(__name__)
@@ -164,7 +172,10 @@ class Task(PretrainingTask[Config]):
         return {"masked_lm": masked / (1 - share), "causal_lm": jnp.maximum(count, 1) / share}
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
-        """Cross-entropies of the predicted tokens and of the next sentence; see `TrainingTask.loss`."""
+        """Cross-entropies of the predicted tokens and of the next sentence; see `TrainingTask.loss`.
+
+        The metric "masked_lm_bound" of weighted updates is the bound of the negative log-likelihood per token.
+        """
         positions, labels, weights, is_causal = targets(batch, self._config.masking, self._capacities)
         output = self.apply(params, batch, rng, positions)
         terms = {self._config.objective: weights}
@@ -176,6 +187,8 @@ class Task(PretrainingTask[Config]):
             more = scored(output.next_sentence_logits, batch["next_sentence_labels"], of_pairs)
             sums = {**sums, **more[0]}
             metrics = {**metrics, **more[1]}
+        if self._config.masking.is_bound and not is_evaluated(batch):
+            metrics["masked_lm_bound"] = metrics.pop("masked_lm_loss")
         return sums, {"tokens": num_tokens(batch), **metrics}
 
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:

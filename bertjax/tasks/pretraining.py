@@ -282,7 +282,7 @@ def targets(batch: Batch, masking: MaskingConfig, capacities: Mapping[int, Packi
     causal_rows = batch.get("causal_rows", jnp.zeros(rows, jnp.int32))
     is_causal = jnp.broadcast_to(causal_rows[:, None] != 0, weights.shape)
     by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal)
-    if not (masking.is_mixed and weights.shape[1] == size):  # evaluations are not mixed
+    if not masking.is_mixed or is_evaluated(batch):
         return by_row
     groups = meshes.row_groups(rows)
     most = most_predictions(masking, capacities[size], rows // groups)
@@ -295,6 +295,11 @@ def targets(batch: Batch, masking: MaskingConfig, capacities: Mapping[int, Packi
     is_real = jnp.arange(most) < jnp.sum(grouped.weights > 0, axis=1, keepdims=True)
     chosen = jax.tree.map(lambda field: jnp.take_along_axis(field, places, axis=1), grouped)
     return chosen._replace(weights=chosen.weights * is_real)
+
+
+def is_evaluated(batch: Batch) -> bool:
+    """Returns whether a batch of a run with mixed rows is one of its evaluations, which are not mixed."""
+    return bool(batch["masked_weights"].shape[1] < batch["input_ids"].shape[1])
 
 
 @functools.cache

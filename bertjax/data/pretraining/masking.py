@@ -41,7 +41,7 @@ class MaskingConfig(Constrained, prefix="masking"):
       dupe_factor: the number of different draws in static masking (10).
       distribution: "constant", the same rate for all instances; or "uniform": each row of training draws a rate u in
         (0, 1], and an instance of n candidates hides the u n of them, rounded up. Evaluations are constant.
-      rate_floor: with "uniform", the lowest rate. Above 0, a weighted loss is not a bound.
+      rate_floor: with "uniform", the lowest rate, for stability. Above 0, a weighted loss is not a bound.
       loss_weight: the weight of a hidden token: "none", 1; or "inverse_rate", n / k where k of n candidates are hidden.
         The mean over all candidates is then an upper bound of the negative log-likelihood, that of models that predict
         tokens in any order (Hoogeboom et al. 2022), or of masked diffusion (Sahoo et al. 2024, MDLM).
@@ -116,6 +116,11 @@ class MaskingConfig(Constrained, prefix="masking"):
     def is_mixed(self) -> bool:
         """Whether the number of predictions differs between the rows of an update."""
         return self.distribution == "uniform" or any(self.causal_shares)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the mean weighted loss of updates is an upper bound of the negative log-likelihood."""
+        return self.loss_weight == "inverse_rate" and not self.rate_floor
 
     @property
     def valid(self) -> "MaskingConfig":
