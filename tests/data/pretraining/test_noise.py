@@ -39,6 +39,17 @@ def test_causal_rows_have_their_share_and_the_others_all_rates():
     assert rates.min() > 0.2 and rates.mean() == pytest.approx(0.6, abs=0.01)
 
 
+def test_the_place_of_a_row_says_nothing_about_its_noise():
+    """With two sources in turn and half of the rows causal, each of four cells has a quarter of the rows."""
+    config = MaskingConfig(causal_share=0.5)
+    first_rows = np.zeros(16)
+    for step in range(1000):
+        is_causal = row_noise(config, 0, step, np.arange(16), 16).is_causal
+        assert [is_causal[source::2].sum() for source in range(2)] == [4, 4]
+        first_rows += is_causal
+    np.testing.assert_allclose(first_rows, 500, atol=3 * math.sqrt(250))
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25])
 @pytest.mark.parametrize("rows", [1, 2, 8, 16])
 def test_the_predictions_of_rows_have_a_bound_that_is_little_above_the_mean(rows, share):
