@@ -29,6 +29,7 @@ from bertjax.tasks.pretraining import (
     PretrainingConfig,
     PretrainingData,
     PretrainingTask,
+    causal_rows_first,
     is_evaluated,
     num_tokens,
     scored,
@@ -176,8 +177,9 @@ class Task(PretrainingTask[Config]):
 
         The metric "masked_lm_bound" of weighted updates is the bound of the negative log-likelihood per token.
         """
-        positions, labels, weights, is_causal = targets(batch, self._config.masking, self._capacities)
-        output = self.apply(params, batch, rng, positions)
+        batch, first_rows = causal_rows_first(batch, self._stages)
+        positions, labels, weights, is_causal = targets(batch, self._stages)
+        output = self.apply(params, batch, rng, positions, first_rows=first_rows)
         terms = {self._config.objective: weights}
         if "causal_rows" in batch:
             terms = {"masked_lm": weights * ~is_causal, "causal_lm": weights * is_causal}

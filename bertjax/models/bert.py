@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Float32, Int
 
 from bertjax.config import Count, Size, above, at_least, one_of
 from bertjax.models.attention.disentangled import Distances
-from bertjax.models.attention.mask import make_mask
+from bertjax.models.attention.mask import CausalRows, make_mask
 from bertjax.models.attention.relative import BucketedBias, PositionTable
 from bertjax.models.convolution import Convolution
 from bertjax.models.embeddings import BertEmbeddings, embedding_table
@@ -238,6 +238,7 @@ class Bert(nn.Module):
         return_attention: bool,
         return_layers: bool = False,
         output_positions: Int[Array, "B P"] | None = None,
+        first_rows: CausalRows | None = None,
     ) -> BertOutput:
         """Encodes a batch.
 
@@ -248,9 +249,10 @@ class Bert(nn.Module):
           return_layers: whether to return the outputs of all layers; the last one equals `hidden`.
           output_positions: see `Encoder`. A pooler of single tokens reads the first E of these, which must be those in
             `cls_positions`.
+          first_rows: the rows in `causal_rows` of the inputs, if they come first.
         """
         x = self.embeddings(inputs.input_ids, inputs.token_type_ids, inputs.position_ids, deterministic=deterministic)
-        mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids, inputs.causal_rows)
+        mask = make_mask(inputs.segment_ids, self.config.direction, inputs.position_ids, inputs.causal_rows, first_rows)
         returns = {"return_attention": return_attention, "return_layers": return_layers}
         is_relative = self.config.relative_positions != "none"
         relative = self.relative_embeddings(inputs.input_ids.shape[1]) if is_relative else None
@@ -334,6 +336,7 @@ class BertForPreTraining(nn.Module):
         *,
         deterministic: bool,
         return_attention: bool = False,
+        first_rows: CausalRows | None = None,
     ) -> PreTrainingOutput:
         """Predicts words and the next sentence.
 
@@ -344,6 +347,7 @@ class BertForPreTraining(nn.Module):
             and at the [CLS] of each instance.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights, for which the last layer is computed everywhere.
+          first_rows: the rows in `causal_rows` of the inputs, if they come first.
         """
         read = masked_positions
         is_grouped = len(masked_positions) != len(inputs.input_ids)
@@ -355,6 +359,7 @@ class BertForPreTraining(nn.Module):
             deterministic=deterministic,
             return_attention=return_attention,
             output_positions=None if everywhere else read,
+            first_rows=first_rows,
         )
         if is_grouped:
             hidden = hidden.reshape(len(masked_positions), -1, hidden.shape[-1])

@@ -170,14 +170,13 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
     def predict_lengths(self) -> Sequence[int]:
         return bucket_lengths(self._seq_len, getattr(self._config.data, "row_lengths", ()))
 
-    def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any) -> Any:
+    def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any, **options: Any) -> Any:
         """Returns the model's output for the `BertInputs` of a batch, and for further arguments of the model.
 
         Dropout is off if `rng` is None.
         """
-        rngs = {} if rng is None else {"dropout": rng}
-        inputs = BertInputs.of(batch)
-        return self._model.apply({"params": params}, inputs, *arguments, deterministic=rng is None, rngs=rngs)
+        options = {**options, "deterministic": rng is None, "rngs": {} if rng is None else {"dropout": rng}}
+        return self._model.apply({"params": params}, BertInputs.of(batch), *arguments, **options)
 
     @property
     def encoder(self) -> HeadConfig:

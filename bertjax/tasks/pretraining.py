@@ -23,12 +23,12 @@ from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTas
 from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
 from bertjax.data.pretraining.masking import MaskingConfig
-from bertjax.data.pretraining.noise import most_predictions
+from bertjax.data.pretraining.noise import is_power_of_two, most_predictions
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
-from bertjax.data.rows.packing import Packing
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import saved_file
 from bertjax.interop.published import Published
+from bertjax.models.attention.mask import CausalRows
 from bertjax.models.bert import HeadConfig
 from bertjax.models.losses import cross_entropy, is_best
 from bertjax.tasks import bert, completion, pretrained
@@ -213,7 +213,7 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
 
     def __init__(self, config: C, vocabulary: EncoderTokenizer, bert: HeadConfig, model: nn.Module) -> None:
         self._batch_config = config.batches
-        self._capacities = {stage.pairs.seq_len: stage.capacity for stage in self._batch_config.stages}
+        self._stages = {stage.pairs.seq_len: stage for stage in self._batch_config.stages}
         super().__init__(config, vocabulary, bert, model, bert.max_positions)
 
     def warm_start(self, params: Params, published: Published) -> Params:
@@ -257,6 +257,28 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
         return next(data.batches("valid", 0, np.arange(self._config.batch_size)))
 
 
+def causal_rows_first(batch: Batch, stages: Mapping[int, BatchConfig]) -> tuple[Batch, CausalRows | None]:
+    """Returns a batch with the causal rows of each device first, if their number is always the same.
+
+    Kernels with one direction then compute them apart. Sums over rows do not depend on their order.
+    """
+    rows, size = batch["input_ids"].shape
+    stage = stages[size]
+    share = stage.masking.causal_share
+    groups = meshes.row_groups(rows)
+    block = rows // groups & -(rows // groups)
+    is_fixed = not stage.masking.causal_stages and is_power_of_two(stage.batch_size // rows)
+    if not (0 < share < 1 and is_fixed and share * block % 1 == 0) or is_evaluated(batch):
+        return batch, None
+    order = jnp.argsort(-batch["causal_rows"].reshape(groups, -1), axis=1)
+
+    def sort(x: Array) -> Array:
+        grouped = x.reshape(*order.shape, -1)
+        return jnp.take_along_axis(grouped, order[..., None], axis=1).reshape(x.shape)
+
+    return jax.tree.map(sort, dict(batch)), CausalRows(groups, round(share * rows / groups))
+
+
 class Targets(NamedTuple):
     """The predictions of groups of rows, G = B for one row in each."""
 
@@ -266,7 +288,7 @@ class Targets(NamedTuple):
     is_causal: Array  # [G, K] bool: whether the row is causal
 
 
-def targets(batch: Batch, masking: MaskingConfig, capacities: Mapping[int, Packing]) -> Targets:
+def targets(batch: Batch, stages: Mapping[int, BatchConfig]) -> Targets:
     """Returns the predictions of a micro-batch.
 
     If their number differs between the rows, a group is the rows of a device, and K is the bound of their predictions:
@@ -274,21 +296,24 @@ def targets(batch: Batch, masking: MaskingConfig, capacities: Mapping[int, Packi
 
     Args:
       batch: rows of every device.
-      masking: the settings of the run.
-      capacities: the capacity of a row of each length.
+      stages: the settings of the stages of training, by the length of their rows.
     """
     weights = batch["masked_weights"]
     rows, size = batch["input_ids"].shape
     causal_rows = batch.get("causal_rows", jnp.zeros(rows, jnp.int32))
     is_causal = jnp.broadcast_to(causal_rows[:, None] != 0, weights.shape)
     by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal)
-    if not masking.is_mixed or is_evaluated(batch):
+    stage = stages[size]
+    if not stage.masking.is_mixed or is_evaluated(batch):
         return by_row
     groups = meshes.row_groups(rows)
-    most = most_predictions(masking, capacities[size], rows // groups)
-    if most == rows // groups * size:
-        _log_all_positions(rows // groups)
-    starts = jnp.arange(rows)[:, None] % (rows // groups) * size
+    of_group = rows // groups
+    most = of_group * size
+    if is_power_of_two(stage.batch_size // rows):  # micro-batches of every 2^b-th row
+        most = most_predictions(stage.masking, stage.capacity, of_group)
+    if most == of_group * size:
+        _log_all_positions(of_group)
+    starts = jnp.arange(rows)[:, None] % of_group * size
     fields = by_row._replace(positions=by_row.positions + starts)
     grouped = jax.tree.map(lambda field: field.reshape(groups, -1), fields)
     places = jax.vmap(lambda weight: jnp.flatnonzero(weight, size=most, fill_value=0))(grouped.weights)
@@ -304,7 +329,10 @@ def is_evaluated(batch: Batch) -> bool:
 
 @functools.cache
 def _log_all_positions(rows: int) -> None:
-    text = "the head reads all positions: the %d rows of a device and micro-batch are no power of two, or all causal"
+    text = (
+        "the head reads all positions: the %d rows of a device and micro-batch, or the numbers of these, are no power "
+    )
+    text += "of two, or most rows are causal"
     _log.info(text, rows)
 
 

@@ -195,14 +195,15 @@ def test_stages_of_causal_rows_alone_and_of_none_have_the_loss_of_one_term(text)
         np.testing.assert_allclose(loss, np.divide(*metrics[term]), rtol=1e-6)
 
 
-def test_the_head_reads_all_positions_of_rows_that_are_no_power_of_two(text, caplog):
+@pytest.mark.parametrize("rows", [12, 4])  # of one micro-batch, or of each of three
+def test_the_head_reads_all_positions_of_rows_that_are_no_power_of_two(text, caplog, rows):
     changes = {"batch_size": 12, "masking__causal_share": 0.0}
     task, data, *_ = tiny.pretraining(tiny.config(text, **{**NOISE, **changes}))
-    batch = next(data.batches("train", 0, np.arange(12)))
+    batch = {name: array[:rows] for name, array in next(data.batches("train", 0, np.arange(12))).items()}
     with caplog.at_level("INFO"):
         params = jax.eval_shape(task.init, jax.random.key(1))
         _, metrics = jax.eval_shape(lambda params: task.loss(params, batch, None), params)
-    assert "the head reads all positions: the 12 rows" in caplog.text and "masked_lm_bound" in metrics
+    assert f"the head reads all positions: the {rows} rows" in caplog.text and "masked_lm_bound" in metrics
 
 
 @pytest.mark.parametrize(

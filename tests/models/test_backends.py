@@ -23,7 +23,7 @@ from bertjax.models.attention.chunked import chunked
 from bertjax.models.attention.compact import compact
 from bertjax.models.attention.gpu import cudnn, triton
 from bertjax.models.attention.inputs import AttentionInputs, Dropout
-from bertjax.models.attention.mask import as_array, make_cross_mask, make_mask
+from bertjax.models.attention.mask import CausalRows, as_array, make_cross_mask, make_mask
 from bertjax.models.attention.tpu import rows as rows_kernel
 from bertjax.models.attention.tpu import splash
 from bertjax.models.attention.xla import xla
@@ -157,6 +157,16 @@ def test_triton_computes_some_queries(direction, window):
     places = np.random.default_rng(0).permuted(np.tile(np.arange(101), (2, 1)), axis=1)[:, :37]
     mask = make_mask(segments, direction, positions).within(window).of_queries(jnp.asarray(places).at[:, -5:].set(0))
     check(triton, mask, *arrays(mask, size=32))
+
+
+@pytest.mark.parametrize(("attend", "size"), [(triton, 16), (rows_kernel, 64), (splash, SIZE)])
+def test_kernels_compute_causal_rows_apart(attend, size):
+    """Rows 0 and 2 are causal, the first of each of two devices."""
+    segments, positions = rows([[60, 40, 28], [50, 30], [128], [100]], QUERIES)
+    mask = make_mask(segments, "both", positions, jnp.array([1, 0, 1, 0]), CausalRows(2, 1))
+    check(functools.partial(backends._in_parts, attend), mask, *arrays(mask, size=size))
+    either = [as_array(make_mask(segments, direction, positions)) for direction in ("left_to_right", "both")]
+    np.testing.assert_array_equal(as_array(mask), np.stack([either[0], either[1]])[[0, 1, 0, 1], range(4)])
 
 
 @pytest.mark.parametrize("lengths", [[64, 64], [128]])

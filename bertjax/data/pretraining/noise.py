@@ -54,12 +54,17 @@ def most_predictions(masking: MaskingConfig, capacity: Packing, rows: int) -> in
     has a special token at least, so one of n tokens hides at most u (n - 1) + 1 of them at the rate u.
     """
     size = capacity.tokens
-    if rows & (rows - 1):
+    if not is_power_of_two(rows):
         return rows * size
     return max(
         sum(_most_of_row(masking, share, capacity, (row / rows, (row + 1) / rows)) for row in range(rows))
         for share in masking.causal_shares
     )
+
+
+def is_power_of_two(count: int) -> bool:
+    """Returns whether a number from 1 on is a power of two."""
+    return not count & (count - 1)
 
 
 def _most_of_row(masking: MaskingConfig, share: float, capacity: Packing, places: tuple[float, float]) -> int:

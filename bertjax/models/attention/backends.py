@@ -4,7 +4,7 @@ Shapes: B batch, S queries, T keys, N heads, D head size.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from bertjax import meshes
 from bertjax.errors import UserError
-from bertjax.models.attention import disentangled, gpu, local, tpu
+from bertjax.models.attention import directions, disentangled, gpu, local, tpu
 from bertjax.models.attention.chunked import chunked
 from bertjax.models.attention.compact import compact
 from bertjax.models.attention.inputs import RESIDUALS, AttentionInputs, Context, Weights
@@ -106,7 +106,7 @@ def _obstacles_of_kernels(inputs: AttentionInputs, platform: str, needs_order: b
     if not isinstance(inputs.mask, Mask):
         yield "a mask without a description, as beams have"
     elif inputs.mask.tokens.last_keys is not None:
-        yield "causal rows beside others, masking.causal_share"
+        yield "a share of causal rows that is no whole number of each device's rows, or changes"
     elif needs_order and inputs.mask.needs_positions:
         yield "attention of some queries in one direction or nearby"
     if inputs.dropout is not None:
@@ -182,21 +182,31 @@ def _chosen(name: str, inputs: AttentionInputs) -> _Attend:
     # Tasks initialize parameters with rows of one token, perhaps on a device that the named backend does not support.
     if inputs.lengths == (1, 1):
         name = "xla"
+    parts = directions.parts(inputs)
     if name == "auto":
         candidates = (*_PREFERRED.get(meshes.platform(), ()), "xla")
-        name = next(candidate for candidate in candidates if not _first_obstacle(candidate, inputs))
-    if obstacle := _first_obstacle(name, inputs):
+        name = next(candidate for candidate in candidates if not _first_obstacle(candidate, parts))
+    if obstacle := _first_obstacle(name, parts):
         raise UserError(
             f"config key model.attention_backend={name}",
             got=obstacle,
             expected=BACKENDS[name].expected,
             fix="set --config.model.attention_backend=auto; this key may also change after training",
         )
-    return _compiled(inputs) if name == "xla" else BACKENDS[name].attend
+    if name == "xla":
+        return _compiled(inputs)
+    return BACKENDS[name].attend if len(parts) == 1 else functools.partial(_in_parts, BACKENDS[name].attend)
 
 
-def _first_obstacle(name: str, inputs: AttentionInputs) -> str:
-    return next(BACKENDS[name].obstacles(inputs), "")
+def _first_obstacle(name: str, parts: Sequence[AttentionInputs]) -> str:
+    return next((obstacle for part in parts for obstacle in BACKENDS[name].obstacles(part)), "")
+
+
+def _in_parts(attend: _Attend, inputs: AttentionInputs) -> tuple[Context, None]:
+    """The attention of causal rows and of others by a kernel with one direction."""
+    assert isinstance(inputs.mask, Mask) and inputs.mask.causal_rows
+    contexts = [attend(part)[0] for part in directions.parts(inputs)]
+    return directions.joined(contexts, inputs.mask.causal_rows), None
 
 
 def _compiled(inputs: AttentionInputs) -> _Attend:

@@ -36,6 +36,13 @@ class Tokens(NamedTuple):
         return cls(segments, positions, jnp.where(causal_rows[:, None] != 0, positions, jnp.iinfo(jnp.int32).max))
 
 
+class CausalRows(NamedTuple):
+    """The causal rows of a batch: the first `per_group` of each of `groups` groups of consecutive rows."""
+
+    groups: int
+    per_group: int
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Mask:
@@ -50,6 +57,8 @@ class Mask:
       is_packed: whether a row may have several segments. If not, padding comes last.
       window: the largest distance of a key from its query; 0 for any distance.
       places: the indices [B, P] of the queries among the tokens; None if the queries are all tokens, in order.
+      causal_rows: the rows whose `last_keys` are those of "left_to_right", if they come first; None if there are none,
+        or they are in any order.
     """
 
     tokens: Tokens
@@ -58,6 +67,7 @@ class Mask:
     is_packed: bool = dataclasses.field(metadata={"static": True})
     window: int = dataclasses.field(default=0, metadata={"static": True})
     places: Array | None = None
+    causal_rows: CausalRows | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def queries(self) -> Tokens:
@@ -86,6 +96,7 @@ def make_mask(
     direction: str,
     position_ids: Int[Array, "B S"] | None = None,
     causal_rows: Int[Array, " B"] | None = None,
+    first_rows: CausalRows | None = None,
 ) -> Mask:
     """Returns the mask of self-attention.
 
@@ -95,9 +106,10 @@ def make_mask(
       direction: `both`; `left_to_right`, where position i sees positions j <= i; or `right_to_left`, j >= i.
       position_ids: the position of each token in its instance; None for 0 to S - 1.
       causal_rows: not 0 for rows in which position i sees positions j <= i, whatever the direction; None for no row.
+      first_rows: these rows, if they come first.
     """
     tokens = Tokens.of(segment_ids, position_ids, causal_rows)
-    return Mask(tokens, tokens, direction, is_packed=position_ids is not None)
+    return Mask(tokens, tokens, direction, is_packed=position_ids is not None, causal_rows=first_rows)
 
 
 def make_cross_mask(query_segments: Int[Array, "B S"], key_segments: Int[Array, "B T"], *, is_packed: bool) -> Mask:
