@@ -31,7 +31,7 @@ def row_noise(masking: MaskingConfig, seed: int, step: int, rows: Int64[np.ndarr
     shifted by one uniform number of the update, so that rates are continuous. The rows at the lowest places are causal.
 
     Args:
-      masking: the distribution of rates and the share of causal rows, which `check_rows` accepts.
+      masking: the distribution of rates, and a share of causal rows that `BatchConfig` accepts.
       seed: the seed of the draws.
       step: the update.
       rows: the numbers of the rows in the batch.
