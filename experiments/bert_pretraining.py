@@ -63,6 +63,8 @@ class Config(PretrainingConfig):
         expected = "one direction, as otherwise each token would see its label, and no next-sentence prediction"
         fix = "set --config.model.direction=left_to_right --config.data.next_sentence=False"
         self.check(ok, "objective", expected, got=got, fix=fix)
+        is_masked = self.objective == "masked_lm"
+        self.decoding.check(is_masked or not self.samples, "sampler", "none for a causal language model")
 
     @property
     def shift(self) -> int:
