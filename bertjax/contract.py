@@ -122,7 +122,7 @@ class Evaluation(NamedTuple):
       examples: yields the rows. The first call reads and checks them.
       score: returns the metrics, from all examples and the outputs of their rows.
       metrics: the names of the metrics, without details.
-      every: the evaluations of the run from one of these to the next; there is always one in the last.
+      every: N to score at every Nth evaluation of the run, and at the last.
     """
 
     name: str

@@ -75,8 +75,8 @@ class Config(fine_tuning.FineTuningConfig):
       dense: maps of the vectors of texts. Default: those of a sentence-transformers folder; () for none.
       normalize: whether the vectors that are predicted and exported are scaled to length 1. Default: as in `init_from`,
         or True.
-      truncate_dim: how many numbers of a vector that is predicted, evaluated or exported are kept, from the first on,
-        without scaling them again. Losses are of whole vectors. Default: as in `init_from`, otherwise all.
+      truncate_dim: how many first elements of a vector are predicted, evaluated or exported, not scaled again.
+        Losses are of whole vectors. Default: as in `init_from`, otherwise all.
       accumulation_steps: the number of slices of a batch. One slice at a time is in memory.
     """
 

@@ -82,8 +82,8 @@ class Config(Constrained):
       prompt: a text that precedes each text, or the first text of each pair. Default: that of `prompt_name`, or "".
       include_prompt: whether `sentence_pooling` includes the tokens of the prompt. Default: as in a
         sentence-transformers folder, otherwise True. If not, [CLS] is excluded too, as there.
-      truncate_dim: how many numbers of a vector of a text are kept, from the first on, without scaling them again.
-        Default: as in a sentence-transformers folder, otherwise all.
+      truncate_dim: how many first elements of a vector of a text are kept, not scaled again. Default: as in a
+        sentence-transformers folder, otherwise all.
       dtype_out: "float32", or "float16", which halves the size.
       model: the encoder, and the layers to read.
       data: how texts are encoded.

@@ -67,8 +67,8 @@ class Config(Constrained):
       normalize: whether vectors are scaled to length 1.
       include_prompt: whether `sentence_pooling` includes the tokens of the prompt. Default: as in a
         sentence-transformers folder, otherwise True. If not, [CLS] is excluded too, as there.
-      truncate_dim: how many numbers of a vector are kept, from the first on, without scaling them again. Default: as in
-        a sentence-transformers folder, otherwise all.
+      truncate_dim: how many first elements of a vector of a text are kept, not scaled again. Default: as in a
+        sentence-transformers folder, otherwise all.
       query_prompt: a text that precedes each query and each labeled text. Default: the prompt "query" of a
         sentence-transformers folder, or its default prompt.
       document_prompt: a text that precedes each document. Default: the prompt "document", "passage" or "corpus" of a

@@ -29,7 +29,7 @@ class Config(Constrained, prefix="likelihood"):
       documents: the number of documents, from the first on; 0 for all.
       seq_len: the most tokens of an instance, with special tokens; each begins without context.
       draws: for a masked language model, the number of random sets of hidden tokens of each instance.
-      every: the evaluations of the run from one of these to the next; there is always one in the last.
+      every: N to score at every Nth evaluation of the run, and at the last.
     """
 
     source: str = ""

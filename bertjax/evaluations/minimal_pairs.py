@@ -22,7 +22,7 @@ class Config(Constrained, prefix="minimal_pairs"):
       source: files of minimal pairs, such as BLiMP's; "" for none. See configs/minimal_pairs.py.
       per_paradigm: the number of pairs of each paradigm, from the first on; 0 for all.
       method: how a masked language model scores a sentence; see configs/minimal_pairs.py.
-      every: the evaluations of the run from one of these to the next; there is always one in the last.
+      every: N to score at every Nth evaluation of the run, and at the last.
     """
 
     source: str = ""

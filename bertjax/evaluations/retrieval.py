@@ -32,7 +32,7 @@ class Config(Constrained, prefix="retrieval"):
     Attributes:
       source: a folder in BEIR's form; "" for none.
       qrels: the judgments: "test" for `qrels/test.tsv`.
-      every: the evaluations of the run from one of these to the next; there is always one in the last.
+      every: N to score at every Nth evaluation of the run, and at the last.
     """
 
     source: str = ""

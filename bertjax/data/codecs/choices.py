@@ -25,7 +25,7 @@ class ChoicesConfig(TableConfig):
       label_column: the column of the correct choice: its label or, without labels, its number from 0.
       num_choices: the maximum number of choices of a training or validation row.
       seq_len: the maximum number of tokens of a text with one choice, the longer of which is truncated. Default: 128,
-        or the model's number of positions if it is smaller.
+        or the model's positions if fewer.
     """
 
     context_column: str = always("sent1")

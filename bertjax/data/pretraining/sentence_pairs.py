@@ -43,7 +43,7 @@ class PairsConfig(Constrained, prefix="data"):
 
     Attributes:
       seq_len: the maximum number of tokens of an instance, including special tokens. Default: 128, or the model's
-        number of positions if it is smaller.
+        positions if fewer.
       next_sentence: whether an instance is a pair of segments for next-sentence prediction; otherwise one segment.
       whole_sentences: whether a single segment ends with the last sentence that fits, instead of a part of the next
         one.

@@ -36,7 +36,7 @@ class SpanConfig(Constrained, prefix="data"):
     values this holds for every answer of up to `max_answer_length` pieces.
 
     Attributes:
-      seq_len: the maximum number of tokens of a row. Default: 384, or the model's number of positions if it is smaller.
+      seq_len: the maximum number of tokens of a row. Default: 384, or the model's positions if fewer.
       doc_stride: the number of pieces from the start of one window to the start of the next (128).
       max_query_length: the maximum number of pieces of a question; the rest is truncated (64).
       max_answer_length: the maximum number of pieces of an answer (30).

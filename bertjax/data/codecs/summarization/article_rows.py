@@ -23,7 +23,7 @@ class ArticleRowsConfig(Constrained, prefix="data"):
     """The conversion of articles to rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of a row. Default: 512, or the model's number of positions if it is smaller.
+      seq_len: the maximum number of tokens of a row. Default: 512, or the model's positions if fewer.
       long_articles: "windows": as many rows as the article needs, with each sentence scored where it has the most
         context; "cut": one row of the first tokens, without scores for the rest, as in the papers; "cut_presumm": as
         PreSumm's code, which also scores a sentence of which only [CLS] is left, or whose [CLS] the final [SEP]

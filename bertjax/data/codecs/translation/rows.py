@@ -47,7 +47,7 @@ class TranslationRowsConfig(Constrained, prefix="data"):
 
     Attributes:
       seq_len: the maximum number of tokens of each side, including the end token; longer training pairs are skipped.
-        Default: 128, or the model's number of positions if it is smaller; without training pairs, that of `init_from`
+        Default: 128, or the model's positions if fewer; without training pairs, that of `init_from`
         or, if it is unknown, the model's number of positions.
       packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
       on_long_line: for a line to translate of more than `seq_len` tokens: "split" divides it at ends of sentences or,
