@@ -30,6 +30,7 @@ LAYERS = {
     "bertjax/model.py": "BASE contract data.readers interop.published tasks.text_encoders training",
     "bertjax/evaluations/": "BASE contract data.codecs data.readers experiments.load experiments.registered models "
     "scoring tasks",
+    "bertjax/evaluations/causal_pairs.py": "BASE contract evaluations.minimal_pairs tasks",
     "bertjax/modes/": "BASE contract data.readers distributed evaluations interop.published interruption model modes "
     "runs training",
     "bertjax/reporting/": "tools.reporting",
@@ -41,7 +42,7 @@ LAYERS = {
     "bertjax/runs/": "BASE runs distributed",
     "bertjax/tools/reporting/": "BASE tools.reporting scoring.paired runs.early_stopping runs.goodput",
     "bertjax/tools/reporting/model_card.py": "BASE tools.reporting runs.run_folder",
-    "bertjax/tasks/": "BASE tasks contract models data decoding scoring interop",
+    "bertjax/tasks/": "BASE tasks contract meshes models data decoding scoring interop",
     "bertjax/decoding/": "BASE decoding models.decoder",
     "bertjax/scoring/": "BASE scoring data.codecs.tagging.tag_schemes",
     "bertjax/interop/": "BASE interop models data.text",

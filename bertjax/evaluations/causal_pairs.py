@@ -4,7 +4,7 @@ import dataclasses
 
 from bertjax.contract import Evaluation, PredictionTask
 from bertjax.evaluations import minimal_pairs
-from bertjax.tasks.language_models import left_to_right
+from bertjax.tasks.language_models import left_to_right, models_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,5 +20,5 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
     Raises:
       UserError: for a missing file, or a task without a language model.
     """
-    encoder = minimal_pairs.language_models(task, "causal_pairs")[0].encoder
+    encoder = models_of(task, "causal_pairs")[0].encoder
     return minimal_pairs.of_model(config, left_to_right(encoder), task, on_bad_row, "causal_pairs")

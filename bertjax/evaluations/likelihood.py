@@ -10,9 +10,8 @@ from typing import Annotated
 from bertjax.config import Constrained, Count, Size, at_least
 from bertjax.contract import Evaluation, Example, Output, PredictionTask
 from bertjax.data.readers.sources import TextSource
-from bertjax.evaluations.minimal_pairs import language_models
 from bertjax.tasks import likelihood
-from bertjax.tasks.language_models import LanguageModelTask
+from bertjax.tasks.language_models import LanguageModelTask, models_of
 from bertjax.tasks.likelihood import Instance
 from bertjax.tasks.minimal_pairs import FloatModel
 
@@ -46,7 +45,7 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
     Raises:
       UserError: for missing text, or a task without a language model.
     """
-    models = language_models(task, "likelihood")
+    models = models_of(task, "likelihood")
     assert isinstance(task, LanguageModelTask)
     fix = "set --config.likelihood.source=FILE"
     config.check(config.source, "source", "a text", got="no text", fix=fix)

@@ -8,10 +8,9 @@ from typing import Annotated
 from bertjax.config import Constrained, Count, Size, one_of
 from bertjax.contract import Evaluation, Example, Output, PredictionTask
 from bertjax.data.codecs.minimal_pairs import METHODS, Pair, check_source, read
-from bertjax.errors import UserError
 from bertjax.scoring.minimal_pairs import METRICS
 from bertjax.tasks import minimal_pairs
-from bertjax.tasks.language_models import LanguageModel, LanguageModelTask
+from bertjax.tasks.language_models import LanguageModel, LanguageModelTask, models_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +30,6 @@ class Config(Constrained, prefix="minimal_pairs"):
     every: Size = 1
 
 
-def language_models(task: PredictionTask, name: str) -> Sequence[LanguageModel]:
-    """Returns the language models of a task. Raises UserError for the evaluation `name` of a task without one."""
-    if not isinstance(task, LanguageModelTask):
-        got = f"{name}, for a task without a language model"
-        raise UserError("config key evaluations", got=got, expected="an evaluation of this task", fix="omit it")
-    return task.language_models
-
-
 def evaluation(config: Config, task: PredictionTask, on_bad_row: str, name: str = "minimal_pairs") -> Evaluation:
     """Returns the evaluation. Its metrics are `pairs/accuracy` and others, of all pairs and of each phenomenon.
 
@@ -50,7 +41,7 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str, name: str 
     Raises:
       UserError: for a missing file, or a task without a language model.
     """
-    model = language_models(task, name)[0]
+    model = models_of(task, name)[0]
     return of_model(config, model, task, on_bad_row, name)
 
 

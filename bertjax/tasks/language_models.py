@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from bertjax.contract import PredictionTask
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
@@ -61,6 +62,14 @@ class LanguageModelTask(Protocol):
 
     def predict_lengths(self) -> Sequence[int]:
         """Returns the lengths of rows to predict on, each of which is compiled once."""
+
+
+def models_of(task: PredictionTask, evaluation: str) -> Sequence[LanguageModel]:
+    """Returns the language models of a task. Raises UserError for an evaluation of a task without one."""
+    if not isinstance(task, LanguageModelTask):
+        got = f"{evaluation}, for a task without a language model"
+        raise UserError("config key evaluations", got=got, expected="an evaluation of this task", fix="omit it")
+    return task.language_models
 
 
 def check_objective(objective: str | None, published: Published) -> str:
