@@ -8,6 +8,7 @@ import pytest
 
 from bertjax import evaluations
 from bertjax.errors import UserError
+from bertjax.tasks.minimal_pairs import FloatModel
 from bertjax.training import loop
 from tests import tiny
 from tests.experiments.commands import done, lines_of
@@ -87,8 +88,8 @@ def test_wrong_evaluations_are_reported_before_training(tmp_path, monkeypatch, v
 def test_a_task_without_the_view_of_an_evaluation(tmp_path):
     tree = tiny.config(tiny.write_text(tmp_path / "t.txt"))
     task = tiny.ready(tree, tmp_path / "kept").task
-    view = evaluations.minimal_pairs._MaskedLM(task)
-    for name in ("minimal_pairs", "retrieval"):
+    view = FloatModel(task.language_models[0], task.predict_lengths())
+    for name in ("minimal_pairs", "causal_pairs", "likelihood", "retrieval"):
         module = evaluations.find(name)
         with pytest.raises(UserError, match=f"evaluations: got {name}, for a task without a "):
             module.evaluation(module.Config(), view, "stop")
