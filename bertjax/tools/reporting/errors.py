@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.tools.reporting import samples
+from bertjax.tools.reporting import projection, samples
 from bertjax.tools.reporting.error_counts import (
     BINS,
     ClassScores,
@@ -68,7 +68,13 @@ def analysis(records: Records, where: str, training: Mapping[str, Any] = Mapping
     ]
     analyses = (*_TABLES[kind](records), *_by_length(records), *_compared(records, training))
     numbered = [{**one, "id": f"errors-{place}"} for place, one in enumerate(one for one in analyses if one["rows"])]
-    return {"kind": kind, "count": len(records), "tables": numbered, "worst": table(("loss", "example"), worst)}
+    return {
+        "kind": kind,
+        "count": len(records),
+        "tables": numbered,
+        "projection": projection.of_records(records),
+        "worst": table(("loss", "example"), worst),
+    }
 
 
 def is_right(record: Mapping[str, Any]) -> bool | None:
