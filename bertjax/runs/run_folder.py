@@ -5,8 +5,10 @@ import functools
 import json
 import os
 import platform
+import resource
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -269,6 +271,35 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
     }
     with completed(path) as partial:
         partial.write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def save_usage(workdir: Path, began: float) -> None:
+    """Adds "usage" to `environment.json`: the duration and the peak memory of the run's commands.
+
+    "seconds" adds up the commands, except those that were killed. "memory" is the largest peak of this process, and
+    "device_memory" that of a device, in bytes; the latter is left out if devices do not report it, as CPUs.
+
+    Args:
+      workdir: the run's folder.
+      began: the value of `time.perf_counter` when the command began.
+    """
+    path = workdir / "environment.json"
+    with contextlib.suppress(OSError, ValueError):  # a file that is missing or damaged
+        environment = json.loads(path.read_bytes())
+        before = environment.get("usage", {})
+        devices_memory = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
+        peaks = {"memory": _peak_memory(), "device_memory": max(devices_memory)}
+        largest = {name: max(peak, before.get(name, 0)) for name, peak in peaks.items()}
+        usage = {name: peak for name, peak in largest.items() if peak}
+        seconds = before.get("seconds", 0.0) + time.perf_counter() - began
+        with completed(path) as partial:
+            partial.write_text(json.dumps({**environment, "usage": {"seconds": round(seconds, 1), **usage}}, indent=1))
+
+
+def _peak_memory() -> int:
+    """Returns the largest resident memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def devices() -> Mapping[str, int]:

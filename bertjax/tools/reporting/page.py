@@ -344,8 +344,8 @@ def _shared(environments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _environment_facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the names and values of an environment, without the command and the config's defaults."""
-    facts = {name: value for name, value in environment.items() if name not in ("command", "defaults")}
+    """Returns the names and values of an environment, without those that other parts of the page show."""
+    facts = {name: value for name, value in environment.items() if name not in ("command", "defaults", "usage")}
     if isinstance(facts.get("devices"), Mapping):
         facts["devices"] = verdict.devices(facts["devices"])
     return [

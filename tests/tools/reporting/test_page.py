@@ -64,8 +64,14 @@ def test_the_verdict_compares_the_main_metric_with_its_baseline(make_run):
     assert "Finished: 300 steps" in text
     assert "Masked-LM loss validation, lower is better 4 −2 against the unigram baseline (6)" in text
     assert "0.3Masked-LM accuracy validation, higher is better" in text
-    assert "Duration10.0 minutes" in text and "Device1 × cpuParameters1,234,567" in text
+    assert "Duration10.0 minutesDevice" in text and "Device1 × cpuParameters1,234,567" in text
     assert "Commit0123456789ab-dirty" in text
+    usage = {"seconds": 1800.0, "memory": 1.5 * 2**30, "device_memory": 2**31}
+    (folder / "environment.json").write_text(json.dumps({**environment, "usage": usage}))
+    text = verdict(page.write(folder))
+    assert "Duration10.0 minutes of training, 30.0 minutes in all" in text
+    assert "Memory1.50 GiB (process), 2.00 GiB (device)" in text
+    assert "usage" not in read(folder / page.NAME).sections["environment"]
 
 
 def test_the_verdict_leaves_out_unknown_facts(make_run):
