@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from bertjax.errors import UserError
 from bertjax.tools.reporting import summaries
 from bertjax.tools.reporting.runs import read_lines
-from bertjax.words import without_punctuation
 
 FILE = "samples.jsonl"
 _KEYS = {
@@ -175,18 +174,6 @@ def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "parts": parts}
 
 
-def _matched(record: Mapping[str, Any], texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Adds the words of a text, with whether the reference has each. Case and punctuation do not count."""
-    vocabulary = {word for text in references for word in _compared(text)}
-    pairs = [(word, _compared(word)) for text in texts for word in text.split()]
-    parts = [{"text": word, "matched": bool(letters) and vocabulary.issuperset(letters)} for word, letters in pairs]
-    return {**record, "parts": parts}
-
-
-def _compared(text: str) -> list[str]:
-    return without_punctuation(text.casefold(), joins=True)
-
-
 def _spans(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
     if record["start"] is not None:
         yield "chosen", record["start"], record["end"]
@@ -201,9 +188,9 @@ _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "tags": _tags,
     "answer": _answer,
     "retrieval": dict,
-    "translation": lambda record: _matched(record, [record["translation"]], [record["reference"]]),
+    "translation": lambda record: {**record, **summaries.matched([record["translation"]], [record["reference"]])},
     "extract": summaries.view,
-    "summary": lambda record: _matched(record, record["summary"], record["reference"]),
+    "summary": lambda record: {**record, **summaries.of_record(record)},
     "matrix": dict,
 }
 

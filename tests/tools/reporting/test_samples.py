@@ -8,6 +8,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.tools.reporting import libraries, page, samples
 from tests.tools.reporting import whole
+from tests.tools.reporting.conftest import lines
 from tests.tools.reporting.test_page import read
 
 
@@ -80,6 +81,14 @@ def test_an_answer_and_the_right_one_may_overlap(folder):
 def test_sentences_of_the_oracle_are_told_apart(folder):
     scored = next(view for view in samples.read(folder).examples if view["kind"] == "extract")["scored"]
     assert [" ".join(each["kinds"]) for each in scored] == ["sentence chosen", "sentence oracle", "sentence unscored"]
+
+
+@pytest.mark.parametrize("kind", ["summary", "extract"])
+def test_sentences_of_a_summary_have_their_gains(make_run, kind):
+    sample = next(each for each in whole.SAMPLES if each["kind"] == kind)
+    folder = make_run("r", lines([100]))
+    whole.write_samples(folder, [{**sample, "summary": ["First.", "Not so."], "gains": [12.34, -1.0]}])
+    assert "First. +12.3 Not so. -1.0" in re.sub(r"\s+", " ", read(page.write(folder)).sections["samples"])
 
 
 def test_a_run_without_samples_shows_none(make_run):
