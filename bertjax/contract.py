@@ -370,7 +370,10 @@ class TrainingTask(PredictionTask):
         return iter(())
 
     def errors(self, data: Data, infer: Infer) -> Iterator[Record]:
-        """Yields a record as `samples` does for each validation example that `infer` takes, with its "tokens"."""
+        """Yields a record as `samples` does for each validation example that `infer` takes, with its lengths.
+
+        "tokens" is the number of its tokens, and "row_tokens" has that of each row if it has several.
+        """
         return iter(())
 
     @abc.abstractmethod

@@ -29,6 +29,12 @@ def is_shown(number: int, example: Example) -> bool:
     return number < ATTENDED and is_short and jax.process_count() == 1
 
 
+def lengths(example: Example) -> dict[str, Any]:
+    """Returns the number of "tokens" of an example and, if it has several rows, the "row_tokens" of each."""
+    row_tokens = [len(row["input_ids"]) for row in example.rows]
+    return {"tokens": sum(row_tokens), **({"row_tokens": row_tokens} if len(row_tokens) > 1 else {})}
+
+
 def attention(
     number: int, example: Example, params: Params, config: BertConfig, tokenizer: EncoderTokenizer
 ) -> dict[str, dict[str, Attended]]:

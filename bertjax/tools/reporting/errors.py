@@ -342,12 +342,15 @@ def _compared(records: Records, training: Mapping[str, Any]) -> Iterator[Table]:
         yield _beside(
             "Classes of the rows", "class", [(name, *(of_split[name] for of_split in counts)) for name in names]
         )
-    lengths = sorted(map(int, training.get("lengths", ())))
-    tokens = [record["tokens"] for record in records if "tokens" in record]
+    lengths = training.get("lengths", {})
+    tokens = [n for record in records if "tokens" in record for n in record.get("row_tokens", (record["tokens"],))]
     if lengths and tokens:
-        bands = zip((0, *lengths), lengths, strict=False)
-        of_bands = [(f"{low + 1} to {high}", sum(low < length <= high for length in tokens)) for low, high in bands]
-        rows = [(text, training["lengths"][str(high)], n) for (text, n), high in zip(of_bands, lengths, strict=True)]
+        ends = sorted(map(int, lengths))
+        longer = [max(tokens)] if max(tokens) > ends[-1] else []
+        rows = [
+            (f"{low + 1} to {high}", lengths.get(str(high), 0), sum(low < length <= high for length in tokens))
+            for low, high in itertools.pairwise((0, *ends, *longer))
+        ]
         yield _beside("Lengths of the rows", "tokens", rows)
 
 

@@ -24,7 +24,7 @@ def breakdown(run: Run) -> dict[str, Any] | None:
     if not total > 0:
         return None
     parts = [
-        {"kind": name.replace("_", " "), "seconds": round(spent, 3), "percent": f"{100 * spent / total:.1f}"}
+        {"kind": name.replace("_", " "), "duration": duration(spent), "percent": f"{100 * spent / total:.1f}"}
         for name, spent in seconds.items()
     ]
     summary = f"{100 * seconds.get(_USEFUL, 0.0) / total:.1f} % of {duration(total)} was spent on training updates."

@@ -229,9 +229,6 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
         data |= {"attention": list(content.attention)} if content.attention else {}
         matrices = [{**matrix["values"], "ends": _ends(matrix["values"])} for matrix in content.matrices]
         data |= {"matrices": matrices} if matrices else {}
-    if parts.get("goodput"):
-        rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
-        context["goodput"] = {**parts["goodput"], **table(("what", "seconds", "percent"), map(row, rows))}
     environment = parts["environment"]
     context["command"] = shlex.join(environment.get("command", ()))
     context["environment"] = _environment_facts(environment)

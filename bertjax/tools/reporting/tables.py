@@ -18,7 +18,7 @@ def number(value: int | float | None, digits: int = 3, **more: Any) -> dict[str,
     """Returns a cell with a number, which is its sort key; a dash for None."""
     if value is None:
         return {"text": "–", "value": "", **more}
-    text = f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:z.{digits}f}"
     return {"text": text, "value": value, **more}
 
 

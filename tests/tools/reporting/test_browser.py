@@ -158,6 +158,11 @@ def test_attention(opened, make_run):
     assert "“he” 56 %" in tab.evaluate(told)  # two heads look everywhere
 
 
+def test_attention_has_a_map_where_there_is_no_room(opened, make_run):
+    tab = opened(whole.run(make_run), width=100)
+    assert tab.evaluate("Number(document.querySelector('.map rect.cell').getAttribute('width'))") == 1
+
+
 def test_the_scale_of_attention_ends_at_the_maximum_of_the_head(opened, make_run):
     tab = opened(whole.run(make_run))
     tab.evaluate(_CHECKS)
@@ -268,7 +273,16 @@ def test_errors_of_every_kind_are_readable(tab, tmp_path, width, dark):
         count, faint = tab.evaluate("checks.faint()")
         assert count > 10 and faint == []
         assert tab.evaluate("document.querySelectorAll('#worst > tbody > tr').length") == 1
+        lefts = "[...document.querySelectorAll('#worst td.sample > p')].map((p) => p.getBoundingClientRect().left)"
+        assert len({*tab.evaluate(lefts)}) <= 1, "paragraphs of an example stand below each other"
     assert tab.problems == []
+
+
+def test_bars_of_minimal_pairs_have_the_width_of_a_phone(tab, make_run):
+    names = {"accuracy": 0.9, "accuracy_low": 0.6, "accuracy_high": 0.98, "shorter_accuracy": 0.7, "total": 10.0}
+    records = [{"step": 300, **{f"valid/pairs/{name}": value for name, value in names.items()}}]
+    tab.open(page.write(make_run("pairs", records)), width=390)
+    assert tab.evaluate("document.querySelector('.bars dd').clientWidth") > 300
 
 
 def test_a_sweep(opened, make_run):

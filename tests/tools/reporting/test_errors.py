@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.data.codecs.tagging.tag_schemes import spans, to_bio
 from bertjax.tools.reporting import error_counts, errors, page
+from bertjax.tools.reporting.tables import number
 from tests.tools.reporting.conftest import lines
 from tests.tools.reporting.pages import Page
 
@@ -81,6 +82,17 @@ def test_classes_have_their_scores_confusions_and_training_rows():
     short = sum(record["tokens"] <= 8 for record in records)
     assert [row[:4:2] for row in tables["Lengths of the rows"]] == [["1 to 8", "75.0 %"], ["9 to 64", "25.0 %"]]
     assert int(tables["Lengths of the rows"][0][3]) == short
+
+
+def test_lengths_are_those_of_rows_and_none_is_left_out():
+    lengths = {"tokens": 9, "row_tokens": [4, 5]}, {"tokens": 70}
+    records = [label("x", {"a": 1.0, "b": 0.0}, "a") | of_record for of_record in lengths]
+    rows = tables_of(records, {"lengths": {"4": 2, "8": 2}})["Lengths of the rows"]
+    assert [row[:4:3] for row in rows] == [["1 to 4", "1"], ["5 to 8", "1"], ["9 to 70", "1"]]
+
+
+def test_a_small_negative_number_has_no_sign():
+    assert number(-1e-9)["text"] == "0.000" and number(-0.5)["text"] == "-0.500"
 
 
 def test_many_classes_have_their_most_frequent_confusions():

@@ -31,8 +31,8 @@ def test_every_kind_is_laid_out(folder):
         "the dogs run sleep .",  # the prediction, then the label if it differs
         "Next sentence: probability 0.88, label no.",
         "yes 75.0 % predicted no 25.0 % right",
-        "2.25 right: 3.5",
-        "cat 75.0 % right dog 50.0 % predicted fish 25.0 % cat, dog right: cat",
+        "predicted: 2.25 right: 3.5",
+        "cat 75.0 % right dog 50.0 % predicted fish 25.0 % predicted: cat, dog right: cat",
         "AustenO I-PER",
         "Answer: Green, and right: pale Green",
         "No answer right: no answer",
@@ -89,6 +89,12 @@ def test_sentences_of_a_summary_have_their_gains(make_run, kind):
     folder = make_run("r", lines([100]))
     whole.write_samples(folder, [{**sample, "summary": ["First.", "Not so."], "gains": [12.34, -1.0]}])
     assert "First. +12.3 Not so. -1.0" in re.sub(r"\s+", " ", read(page.write(folder)).sections["samples"])
+
+
+def test_an_empty_translation_is_named(make_run):
+    folder = make_run("r", lines([100]))
+    whole.write_samples(folder, [{**sample, "translation": ""} for sample in whole.SAMPLES if "translation" in sample])
+    assert "translationemptyreference" in read(page.write(folder)).sections["samples"]
 
 
 def test_a_run_without_samples_shows_none(make_run):

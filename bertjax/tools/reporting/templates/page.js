@@ -376,7 +376,7 @@ const short = (token) => (token.length > 12 ? token.slice(0, 11) + "…" : token
 // The weights of all queries, as parts of the largest: a row for each, with as many labels as there is room for.
 function drawMap(place, values, queries, keys) {
   const margin = 20 + 0.62 * LABEL * Math.max(...[...queries, ...keys].map((token) => short(token).length));
-  const cell = Math.min(22, (place.clientWidth - margin - 2) / keys.length), every = Math.ceil((LABEL + 1) / cell);
+  const cell = Math.max(1, Math.min(22, (place.clientWidth - margin - 2) / keys.length)), every = Math.ceil((LABEL + 1) / cell);
   const [width, height] = [keys.length * cell, queries.length * cell];
   const map = svg("svg", { width: margin + width + 2, height: margin + height + 2, role: "img", "aria-label": "Attention weights: a row for each query, a column for each key" });
   map.append(svg("text", { class: "axis", x: margin + width / 2, y: LABEL, "text-anchor": "middle" }, "keys"));
