@@ -223,6 +223,7 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     context = {**parts, "curves": _curves(drawn)}
     data: dict[str, Any] = {"themes": {"light": drawing.config(drawing.LIGHT), "dark": drawing.config(drawing.DARK)}}
     data |= {"curves": drawn} if drawn["panels"] else {}
+    data |= {"records": more} if (more := (parts.get("predictions") or {}).get("more")) else {}
     if content := parts.get("samples"):
         context |= {"samples": content.examples, "checkpoint": content.checkpoint, "attention": bool(content.attention)}
         context["matrices"] = [{**matrix, "ends": _ends(matrix["values"])} for matrix in content.matrices]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.tools.reporting import page, summaries
+from bertjax.tools.reporting import page, predictions, summaries
 from tests.tools.reporting import whole
 from tests.tools.reporting.browser import browser
 from tests.tools.reporting.conftest import lines
@@ -125,6 +125,28 @@ def test_tables_and_filters(opened, make_run):
     for letter in "seed":
         tab.press(letter)
     assert tab.evaluate(shown.format("keys")) == 1
+
+
+def test_a_long_table_draws_its_rows_on_demand(tab, tmp_path):
+    path = tmp_path / "predictions.html"
+    records = [{"text": f"text {n}", "score": (7 * n) % 450 / 4} for n in range(450)]
+    path.write_text("".join(predictions.write(records)))
+    tab.problems.clear()
+    tab.open(path)
+    texts = "[...document.querySelectorAll('#records tbody tr')].map(row => row.cells[{}].textContent)"
+    more = "document.querySelector('[data-more]')"
+    assert tab.evaluate(texts.format(0)) == [f"text {n}" for n in range(200)]
+    assert tab.evaluate(f"{more}.textContent") == "Show more: 200 of 450 rows"
+    for _ in range(2):
+        tab.click("[data-more]")
+    assert tab.evaluate(texts.format(0))[-1] == "text 449" and tab.evaluate(f"{more}.hidden")
+    tab.click("#records th:nth-child(2) button")
+    assert [float(text) for text in tab.evaluate(texts.format(1))] == [n / 4 for n in range(450)]
+    tab.click("input[data-filter=records]")
+    for letter in "text 44":
+        tab.press(letter)
+    assert {*tab.evaluate(texts.format(0))} == {"text 44", *(f"text 44{n}" for n in range(10))}
+    assert tab.problems == []
 
 
 def test_attention(opened, make_run):
