@@ -284,16 +284,20 @@ def save_usage(workdir: Path, began: float) -> None:
       began: the value of `time.perf_counter` when the command began.
     """
     path = workdir / "environment.json"
-    with contextlib.suppress(OSError, ValueError):  # a file that is missing or damaged
+    try:
         environment = json.loads(path.read_bytes())
-        before = environment.get("usage", {})
-        devices_memory = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
-        peaks = {"memory": _peak_memory(), "device_memory": max(devices_memory)}
-        largest = {name: max(peak, before.get(name, 0)) for name, peak in peaks.items()}
-        usage = {name: peak for name, peak in largest.items() if peak}
-        seconds = before.get("seconds", 0.0) + time.perf_counter() - began
-        with completed(path) as partial:
-            partial.write_text(json.dumps({**environment, "usage": {"seconds": round(seconds, 1), **usage}}, indent=1))
+    except (OSError, ValueError):  # a file that is missing or damaged
+        return
+    before = environment.get("usage", {})
+    of_devices = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
+    largest = {
+        name: max(peak, before.get(name, 0))
+        for name, peak in (("memory", _peak_memory()), ("device_memory", max(of_devices)))
+    }
+    seconds = round(before.get("seconds", 0.0) + time.perf_counter() - began, 1)
+    usage = {"seconds": seconds, **{name: peak for name, peak in largest.items() if peak}}
+    with completed(path) as partial:
+        partial.write_text(json.dumps({**environment, "usage": usage}, indent=1) + "\n")
 
 
 def _peak_memory() -> int:

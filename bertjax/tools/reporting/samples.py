@@ -29,6 +29,7 @@ _KEYS = {
     "matrix": ("title", "caption", "values"),
 }
 _CONTINUES, _SPECIAL = "##", ("[CLS]", "[SEP]")
+_BARS = 5  # of the most probable classes, beside those that are predicted or right
 _TITLE = 60  # characters of an example's name
 
 
@@ -135,13 +136,17 @@ def _likeliest(mask: Mapping[str, Any]) -> str:
 
 
 def _label(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the probabilities as bars, in descending order. A multi-label record has lists of labels."""
+    """Adds the largest probabilities as bars, in descending order. A multi-label record has lists of labels."""
     ranked = sorted(record.get("probabilities", {}).items(), key=lambda pair: -pair[1])
     predicted, right = record.get("labels", [record.get("label")]), record["reference"]
     sets = {"predicted": set(predicted), "right": set(right if isinstance(right, list) else [right])}
     marks = [{name: label in members for name, members in sets.items()} for label, _ in ranked]
-    bars = zip(ranked, marks, strict=True)
-    return {**record, "bars": [{"label": label, "percent": round(100 * p, 1), **mark} for (label, p), mark in bars]}
+    bars = [
+        {"label": label, "percent": round(100 * p, 1), **mark}
+        for place, ((label, p), mark) in enumerate(zip(ranked, marks, strict=True))
+        if place < _BARS or any(mark.values())
+    ]
+    return {**record, "bars": bars}
 
 
 def _tags(record: Mapping[str, Any]) -> dict[str, Any]:

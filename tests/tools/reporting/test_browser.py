@@ -301,10 +301,19 @@ def test_errors_of_every_kind_are_readable(tab, tmp_path, width, dark):
 
 
 def test_bars_of_minimal_pairs_have_the_width_of_a_phone(tab, make_run):
-    names = {"accuracy": 0.9, "accuracy_low": 0.6, "accuracy_high": 0.98, "shorter_accuracy": 0.7, "total": 10.0}
+    names = {"accuracy": 0.9, "accuracy_low": 0.6, "accuracy_high": 0.98, "shorter_accuracy": 0.7, "total": 3.0}
     records = [{"step": 300, **{f"valid/pairs/{name}": value for name, value in names.items()}}]
     tab.open(page.write(make_run("pairs", records)), width=390)
-    assert tab.evaluate("document.querySelector('.bars dd').clientWidth") > 300
+    assert tab.evaluate("document.querySelector('.bars .track').clientWidth") > 300
+
+
+def test_names_of_a_large_confusion_matrix_are_not_broken(tab, tmp_path):
+    names = [f"ENTITY:number{n}" for n in range(25)]
+    record = {"kind": "label", "text": "x", "probabilities": dict.fromkeys(names, 0.04), "label": names[0], "loss": 3.0}
+    path = tmp_path / "page.html"
+    path.write_text(page.of_evaluation(tmp_path, {"valid/f1": 0.5}, {"valid": [{**record, "reference": names[1]}]}))
+    tab.open(path, width=1440)
+    assert tab.evaluate("document.querySelector('td.shaded').previousElementSibling.offsetWidth") > 120
 
 
 def test_a_sweep(opened, make_run):

@@ -229,6 +229,7 @@ def test_vectors_of_classes_are_points_whose_variances_are_the_shares_of_the_axe
     np.testing.assert_allclose(ours - ours[0], (drawn - drawn[0]) * scale, atol=0.11)
     assert [point["color"] for point in plot["points"][:18]] == ["c2"] * 18, "below the others"
     content = page.of_evaluation(make_run("run", []), {}, {"valid": records})
+    assert '<b>text 0</b> <span class="soft">c0</span>' in content
     assert content.count("<circle cx") == 90 and "% of the variance is horizontal" in content
     assert "<circle cx" not in page.of_evaluation(make_run("other", []), {}, {"valid": labels(3)})
 

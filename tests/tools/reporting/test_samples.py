@@ -91,6 +91,15 @@ def test_sentences_of_a_summary_have_their_gains(make_run, kind):
     assert "First. +12.3 Not so. -1.0" in re.sub(r"\s+", " ", read(page.write(folder)).sections["samples"])
 
 
+def test_the_largest_probabilities_are_shown_with_the_right_class(make_run):
+    probabilities = {f"c{n}": (9 - n) / 45 for n in range(9)}
+    sample = {"kind": "label", "text": "x", "probabilities": probabilities, "label": "c0", "reference": "c7"}
+    folder = make_run("r", [])
+    whole.write_samples(folder, [sample])
+    (view,) = samples.read(folder).examples
+    assert [bar["label"] for bar in view["bars"]] == ["c0", "c1", "c2", "c3", "c4", "c7"]
+
+
 def test_an_empty_translation_is_named(make_run):
     folder = make_run("r", lines([100]))
     whole.write_samples(folder, [{**sample, "translation": ""} for sample in whole.SAMPLES if "translation" in sample])
