@@ -1,7 +1,6 @@
 """`--mode=train`."""
 
 import dataclasses
-import functools
 import logging
 from pathlib import Path
 
@@ -48,9 +47,8 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         distributed.on_first_process(lambda: run_folder.save_environment(workdir, environment))
         distributed.on_first_process(lambda: data.vocabulary.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
-        save_usage = functools.partial(run_folder.save_usage, workdir, request.began)
         if loop.train(task, data, settings, workdir, profile, meter, resolved.published, evaluations):
-            distributed.on_first_process(save_usage)
+            distributed.on_first_process(lambda: run_folder.save_usage(workdir, request.began))
             return Outcome.STOPPED
         done = distributed.of_first_process(latest_step(workdir))
         if settings.budget.hours:
@@ -61,7 +59,7 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         distributed.on_first_process(lambda: _advise(workdir, config, settings))
         if request.report:
             report.write_samples(workdir, lambda: (task, data, settings))
-        distributed.on_first_process(save_usage)
+        distributed.on_first_process(lambda: run_folder.save_usage(workdir, request.began))
         if request.report:
             report.write_page(workdir)
     return Outcome.DONE

@@ -290,12 +290,10 @@ def save_usage(workdir: Path, began: float) -> None:
         return
     before = environment.get("usage", {})
     of_devices = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
-    largest = {
-        name: max(peak, before.get(name, 0))
-        for name, peak in (("memory", _peak_memory()), ("device_memory", max(of_devices)))
-    }
+    peaks = {"memory": _peak_memory(), "device_memory": max(of_devices)}
+    largest = {name: max(peak, before.get(name, 0)) for name, peak in peaks.items() if peak}
     seconds = round(before.get("seconds", 0.0) + time.perf_counter() - began, 1)
-    usage = {"seconds": seconds, **{name: peak for name, peak in largest.items() if peak}}
+    usage = {**before, **largest, "seconds": seconds}
     with completed(path) as partial:
         partial.write_text(json.dumps({**environment, "usage": usage}, indent=1) + "\n")
 

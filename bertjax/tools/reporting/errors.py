@@ -311,9 +311,8 @@ def _compared(records: Records, training: Mapping[str, Any]) -> Iterator[Table]:
     if classes.get("train"):
         names = dict.fromkeys((*classes["train"], *classes.get("valid", ())))
         counts = [Counter(classes.get(split, {})) for split in ("train", "valid")]
-        yield _beside(
-            "Classes of the rows", "class", [(name, *(of_split[name] for of_split in counts)) for name in names]
-        )
+        rows = [(name, *(of_split[name] for of_split in counts)) for name in names]
+        yield _beside("Classes of the rows", "class", rows)
     lengths = training.get("lengths", {})
     tokens = [n for record in records if "tokens" in record for n in record.get("row_tokens", (record["tokens"],))]
     if lengths and tokens:

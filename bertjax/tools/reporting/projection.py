@@ -21,7 +21,7 @@ def of_records(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not placed:
         return None
     values = np.array([record["projection"] for record in placed], np.float64)
-    sizes = Counter(record["class"] for record in placed).most_common()
+    sizes = sorted(Counter(record["class"] for record in placed).items(), key=lambda size: (-size[1], size[0]))
     colors = {name: _COLORS[number] if number < len(_COLORS) else _OTHERS for number, (name, _) in enumerate(sizes)}
     legend = [(name, colors[name], count) for name, count in sizes[: len(_COLORS)]]
     rest = sum(count for _, count in sizes[len(_COLORS) :])
