@@ -295,7 +295,9 @@ def test_errors_of_every_kind_are_readable(tab, tmp_path, width, dark):
         count, faint = tab.evaluate("checks.faint()")
         assert count > 10 and faint == []
         assert tab.evaluate("document.querySelectorAll('#worst > tbody > tr').length") == 1
-        lefts = "[...document.querySelectorAll('#worst td.sample > p')].map((p) => p.getBoundingClientRect().left)"
+        lefts = (
+            "[...document.querySelectorAll('#worst > tbody > tr > td > p')].map((p) => p.getBoundingClientRect().left)"
+        )
         assert len({*tab.evaluate(lefts)}) <= 1, "paragraphs of an example stand below each other"
     assert tab.problems == []
 
