@@ -227,6 +227,12 @@ def summary_page(folder):
     return path
 
 
+def test_articles_are_drawn_when_they_are_near(tab, make_run):
+    tab.open(summary_page(whole.run(make_run)))
+    styles = "[...document.querySelectorAll('section')].map((section) => getComputedStyle(section).contentVisibility)"
+    assert tab.evaluate(styles) == ["auto", "auto"]
+
+
 def comparison_page(folder):
     path = folder.parent / "comparison.html"
     path.write_text(page.of_runs({"one": folder, "two": folder}))
