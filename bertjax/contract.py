@@ -370,10 +370,7 @@ class TrainingTask(PredictionTask):
         return iter(())
 
     def errors(self, data: Data, infer: Infer) -> Iterator[Record]:
-        """Yields a record as `samples` does for each validation example that `infer` takes, with its lengths.
-
-        "tokens" is the number of its tokens, and "row_tokens" has that of each row if it has several.
-        """
+        """Yields a record as `samples` does for each example that `infer` takes, with its "tokens" and "row_tokens"."""
         return iter(())
 
     @abc.abstractmethod

@@ -14,7 +14,7 @@ def row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
     return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
 
 
-def line(name: str, *cells: Mapping[str, Any], key: float | None = None) -> dict[str, Any]:
+def line(name: str, *cells: Mapping[str, Any], key: int | float | None = None) -> dict[str, Any]:
     """Returns a row of a name and cells. `key` is the sort key of the name."""
     return {"cells": [{"text": name, "value": key}, *cells]}
 

@@ -163,7 +163,7 @@ def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) 
     """Returns duration, memory, devices, parameters and commit, if known. Equal values of several runs appear once."""
     usages = [one["usage"] for one in environments if one.get("usage")]
     training = [goodput.duration(sum(seconds))] if seconds else []
-    if len(usages) == len(seconds):
+    if usages and len(usages) == len(seconds):
         total = goodput.duration(sum(one["seconds"] for one in usages))
         training = [f"{text} of training, {total} in all" for text in training]
     facts = {
