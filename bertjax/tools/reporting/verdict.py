@@ -176,7 +176,7 @@ def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) 
     return [(name, ", ".join(dict.fromkeys(values))) for name, values in facts.items() if values]
 
 
-def _memory(usages: Sequence[Mapping[str, float]]) -> list[str]:
+def _memory(usages: Sequence[Mapping[str, int | float]]) -> list[str]:
     """Returns the largest peak memory of the processes and of the devices of runs."""
     peaks = {key: max((one.get(key, 0) for one in usages), default=0) for key in ("memory", "device_memory")}
     names = {"memory": "process", "device_memory": "device"}
