@@ -370,7 +370,7 @@ class TrainingTask(PredictionTask):
         return iter(())
 
     def errors(self, data: Data, infer: Infer) -> Iterator[Record]:
-        """Yields a record as `samples` does for each validation example that `infer` takes, with its "tokens"."""
+        """Yields a record as `samples` does for each example that `infer` takes, with its "tokens" and "row_tokens"."""
         return iter(())
 
     @abc.abstractmethod

@@ -20,6 +20,7 @@ import importlib.metadata
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,8 @@ from bertjax.errors import UserError, as_user_error, did_you_mean, of_code, rest
 from bertjax.experiments import find, load, registered
 from bertjax.files import standard_output, with_packaged
 from bertjax.progress import lines_shown
+
+_BEGAN = time.perf_counter()  # before the imports that take seconds
 
 # Importing and tracing make many objects that stay: garbage collection as often as by default takes a sixth of both.
 gc.set_threshold(50_000, 20, 20)
@@ -141,7 +144,9 @@ def _run(mode: str) -> int:
     overrides = dict(assignment.partition("=")[::2] for assignment in _RUN_CONFIG.value)
     if new_config is not None:
         overrides = config_flags.get_override_values(flags.FLAGS["config"])
-    request = modes.Request(**of_request, mode=mode, program=program, overrides=overrides, started=started)
+    request = modes.Request(
+        **of_request, mode=mode, program=program, overrides=overrides, started=started, began=_BEGAN
+    )
     if _SWEEP.value is None and _SEEDS.value is None:
         return modes.run(request, new_config, find).value
     from bertjax.tools import sweeps

@@ -167,4 +167,4 @@ class Task(Seq2SeqTask, SummarizationTask[Config]):
         """Returns the record with the article."""
         sentences = list(example.source.item.sentences)
         record = self.record(example, outputs)
-        return {**record, "kind": "summary", "article": sentences, "loss": summaries.loss(record, self._config.rouge)}
+        return {**record, "kind": "summary", "article": sentences, **summaries.scored(record, self._config.rouge)}

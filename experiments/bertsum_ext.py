@@ -196,7 +196,7 @@ class Task(SummarizationTask[Config]):
         limited = example.source.kept.article
         oracle = [limited.numbers[i] for i in np.flatnonzero(limited.labels)]
         record = self.record(example, outputs)
-        return {**record, "kind": "extract", "oracle": oracle, "loss": summaries.loss(record, self._config.rouge)}
+        return {**record, "kind": "extract", "oracle": oracle, **summaries.scored(record, self._config.rouge)}
 
 
 def _merged(example: Example, outputs: Sequence[Output]) -> np.ndarray:

@@ -339,7 +339,9 @@ class Task(fine_tuning.FineTuningTask[Config]):
         """
         results = list(infer(data.validation_examples()))
         if self._config.definition.metrics != CORRELATIONS:
-            yield from map(_sample, _rankings(results)) if results else ()
+            points = _points(results)
+            for ranking in _rankings(results) if results else ():
+                yield {**_sample(ranking), **points.get(ranking.query, {})}
             return
         pairs = list(itertools.starmap(self.sample, results))
         ranks = [glue.ranks(np.array([pair[name] for pair in pairs])) for name in ("score", "reference")]
@@ -377,6 +379,18 @@ def _unit(results: Sequence[tuple[Example, Sequence[Output]]]) -> Iterator[tuple
         vectors = np.stack([output["features"] for output in outputs]).astype(np.float32)
         norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
         yield example.source.item, vectors / np.maximum(norms, search.LEAST_NORM)
+
+
+def _points(results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the "class" and the "projection" of the first texts; empty if texts have no classes."""
+    rows = {row.texts[0]: (row.label, vectors[0]) for row, vectors in _unit(results[:_SEARCHED]) if row.label}
+    if not rows:
+        return {}
+    labels, vectors = zip(*rows.values(), strict=True)
+    points = samples.projection(np.stack(vectors)).round(5).tolist()
+    return {
+        text: {"class": label, "projection": point} for text, label, point in zip(rows, labels, points, strict=True)
+    }
 
 
 def _documents(sequence: Any) -> Any:

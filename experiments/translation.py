@@ -406,7 +406,7 @@ class Task(Seq2SeqTask):
 
     def errors(self, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         for example, outputs in infer(data.validation_examples()):
-            yield {**self._sample(example, outputs), "tokens": sum(len(row["input_ids"]) for row in example.rows)}
+            yield {**self._sample(example, outputs), **samples.lengths(example)}
 
     def _sample(self, example: Example, outputs: Sequence[Output]) -> Mapping[str, Any]:
         record = self.record(example, outputs)

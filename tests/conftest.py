@@ -45,7 +45,7 @@ _PEERS = {
         "pytrec_eval",
         "sentence_transformers",
     ),
-    *("sentencepiece", "sklearn", "torch", "transformers"),
+    *("sentencepiece", "seqeval", "sklearn", "torch", "transformers"),
 }
 _SETUP = "make setup-dev"
 _MAX_MEMORY = 2 * 2**30  # of a worker

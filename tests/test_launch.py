@@ -19,7 +19,7 @@ from absl import flags
 from bertjax import launch as launcher
 from bertjax import modes
 from bertjax.configs import sizes
-from bertjax.runs import run_folder
+from bertjax.runs import goodput, run_folder
 from bertjax.runs.checkpoints import num_parameters, restore_params
 from bertjax.training import loop
 from tests import processes, tiny
@@ -247,6 +247,8 @@ def test_a_run_records_its_environment(home):
     assert kind == f"{run_folder._processor()} (cpu)" and count == 1
     assert environment["packages"].keys() >= {"jax", "flax", "optax"}
     assert environment["parameters"] == num_parameters(home / "run")
+    trained = sum(goodput.summary(home / "run").values())
+    assert environment["usage"]["seconds"] > trained > 0 and environment["usage"]["memory"] > 1e8
 
 
 def test_an_evaluation_can_be_a_page_of_errors(home, tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import enum
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Request:
       program: the path of `launch.py`, or of the console command `bertjax`.
       overrides: the config keys that the command line sets, by dotted name. Without --config, values as written.
       started: "command", the command line as a list, and "defaults", the config without the keys that it sets.
+      began: the value of `time.perf_counter` when the command began.
       topology: the devices to plan for, such as "v5e:16x16" or "h100:4x8".
       plan_search: whether to search the mesh, micro-batches and rematerialization that fit the slice best.
       profile: the first and the last update to trace, such as "100:110"; "" for none.
@@ -67,6 +69,7 @@ class Request:
     program: Path = Path("launch.py")
     overrides: FlatConfig = dataclasses.field(default_factory=dict)
     started: Record = dataclasses.field(default_factory=dict)
+    began: float = dataclasses.field(default_factory=time.perf_counter)
     topology: str = ""
     plan_search: bool = False
     profile: str = ""

@@ -48,6 +48,7 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         distributed.on_first_process(lambda: data.vocabulary.save(workdir))
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
         if loop.train(task, data, settings, workdir, profile, meter, resolved.published, evaluations):
+            distributed.on_first_process(lambda: run_folder.save_usage(workdir, request.began))
             return Outcome.STOPPED
         done = distributed.of_first_process(latest_step(workdir))
         if settings.budget.hours:
@@ -58,6 +59,8 @@ def train(resolved: Resolved, request: Request) -> Outcome:
         distributed.on_first_process(lambda: _advise(workdir, config, settings))
         if request.report:
             report.write_samples(workdir, lambda: (task, data, settings))
+        distributed.on_first_process(lambda: run_folder.save_usage(workdir, request.began))
+        if request.report:
             report.write_page(workdir)
     return Outcome.DONE
 

@@ -5,8 +5,10 @@ import functools
 import json
 import os
 import platform
+import resource
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -273,6 +275,37 @@ def save_environment(workdir: Path, started: Mapping[str, Any]) -> None:
     }
     with completed(path) as partial:
         partial.write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def save_usage(workdir: Path, began: float) -> None:
+    """Adds "usage" to `environment.json`: the duration and the peak memory of the run's commands.
+
+    "seconds" adds up the commands, except those that were killed. "memory" is the largest peak of this process, and
+    "device_memory" that of a device, in bytes; the latter is left out if devices do not report it, as CPUs.
+
+    Args:
+      workdir: the run's folder.
+      began: the value of `time.perf_counter` when the command began.
+    """
+    path = workdir / "environment.json"
+    try:
+        environment = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # a file that is missing or damaged
+        return
+    before = environment.get("usage", {})
+    of_devices = [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()]
+    peaks = {"memory": _peak_memory(), "device_memory": max(of_devices)}
+    largest = {name: max(peak, before.get(name, 0)) for name, peak in peaks.items() if peak}
+    seconds = round(before.get("seconds", 0.0) + time.perf_counter() - began, 1)
+    usage = {**before, **largest, "seconds": seconds}
+    with completed(path) as partial:
+        partial.write_text(json.dumps({**environment, "usage": usage}, indent=1) + "\n")
+
+
+def _peak_memory() -> int:
+    """Returns the largest resident memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def devices() -> Mapping[str, int]:

@@ -243,8 +243,7 @@ class SampledTask(TrainingTask):
 
     def errors(self, data: Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         for example, outputs in infer(self.shown(data)):
-            tokens = sum(len(row["input_ids"]) for row in example.rows)
-            yield {**self.sample(example, outputs), "tokens": tokens}
+            yield {**self.sample(example, outputs), **samples.lengths(example)}
 
     def shown(self, data: Data) -> Iterator[Example]:
         """Yields candidates for the examples on the run's page."""

@@ -186,7 +186,7 @@ class Regression(Objective):
         return np.float32(label)
 
     def reference(self, target: np.float32, labels: Sequence[str]) -> float:
-        return float(target)
+        return float(str(target))  # 4.8, not 4.800000190734863
 
     def targets(self, numbers: Any, indices: np.ndarray, num_classes: int) -> np.ndarray:
         return numbers

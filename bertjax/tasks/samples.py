@@ -29,6 +29,12 @@ def is_shown(number: int, example: Example) -> bool:
     return number < ATTENDED and is_short and jax.process_count() == 1
 
 
+def lengths(example: Example) -> dict[str, Any]:
+    """Returns the number of "tokens" of an example and, if it has several rows, the "row_tokens" of each."""
+    row_tokens = [len(row["input_ids"]) for row in example.rows]
+    return {"tokens": sum(row_tokens), **({"row_tokens": row_tokens} if len(row_tokens) > 1 else {})}
+
+
 def attention(
     number: int, example: Example, params: Params, config: BertConfig, tokenizer: EncoderTokenizer
 ) -> dict[str, dict[str, Attended]]:
@@ -87,6 +93,21 @@ def mask(segments: Int[np.ndarray, " S"], direction: str) -> dict[str, Any]:
     allowed = as_array(make_mask(jnp.asarray(segments)[None], direction))
     caption = "Rows attend to the dark columns. Pale columns are other instances, padding or later tokens."
     return matrix("Attention mask of a row", caption, np.asarray(allowed)[0, 0])
+
+
+def projection(vectors: Float[np.ndarray, "N F"]) -> Float[np.ndarray, "N 2"]:
+    """Returns the coordinates of vectors on their first two principal axes, for a scatter plot.
+
+    All axes together have a variance of 1, so that the variance of a column is the share of its axis. The largest
+    coordinate of each axis is positive.
+    """
+    centered = vectors - vectors.mean(axis=0, dtype=np.float64)
+    axes, lengths, _ = np.linalg.svd(centered, full_matrices=False)
+    scale = np.sqrt(len(vectors)) / max(np.linalg.norm(lengths), 1e-12)
+    points = np.zeros((len(vectors), 2))
+    count = min(2, len(lengths))
+    points[:, :count] = axes[:, :count] * lengths[:count] * scale
+    return points * np.where(points.max(axis=0) < -points.min(axis=0), -1, 1)
 
 
 def matrix(title: str, caption: str, values: np.ndarray) -> dict[str, Any]:

@@ -35,10 +35,19 @@ def with_reference(record: dict[str, Any], article: Article) -> dict[str, Any]:
     return {**record, "reference": list(article.summary), **several}
 
 
-def loss(record: Mapping[str, Any], config: RougeConfig) -> float | None:
-    """Returns 100 minus the ROUGE-L of the summary in a record; None without a reference."""
+def scored(record: Mapping[str, Any], config: RougeConfig) -> dict[str, Any]:
+    """Returns the "loss" of the summary in a record and the "gains" of its sentences, or a loss of None.
+
+    The loss is 100 minus ROUGE-L (rougeLsum, in percent). The gain of a sentence is the ROUGE-L of the summary minus
+    that without the sentence. Without a reference the loss is None, and there are no gains.
+    """
     reference = record.get("references") or record.get("reference")
-    return 100 - rouge.rouge([record["summary"]], [reference], config)["rougeLsum"] if reference else None
+    if not reference:
+        return {"loss": None}
+    summary = record["summary"]
+    rests = [[*summary[:place], *summary[place + 1 :]] for place in range(len(summary))]
+    scores = rouge.score([summary, *rests], [reference] * (1 + len(rests)), config)["rougeLsum"].tolist()
+    return {"loss": 100 - scores[0], "gains": [round(scores[0] - score, 2) for score in scores[1:]]}
 
 
 def texts(article: LimitedArticle) -> list[str]:

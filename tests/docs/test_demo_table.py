@@ -12,7 +12,8 @@ def test_the_table_has_time_losses_and_words_of_each_model(tmp_path, monkeypatch
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
         records = [{"step": 0, "valid/masked_lm_unigram_loss": 6.2412345}]
-        records += [{"step": 9, "train/step_seconds": 12.1}, {"step": 9, "valid/masked_lm_loss": 4.26123}]
+        records += [{"step": 9, "valid/masked_lm_loss": 4.26123}]
+        (tmp_path / name / "goodput.jsonl").write_text(json.dumps({"step": 9, "kind": "step", "seconds": 108.9}))
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     record = {"masks": [{"tokens": ["be", "return", "use", "call"]}]}
     monkeypatch.setattr(bertjax, "load", lambda folder: SimpleNamespace(predict=lambda texts: [record]))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import shutil
 
@@ -17,6 +18,7 @@ from bertjax.experiments import bertsum_ext
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertInputs
 from bertjax.modes import stages
+from bertjax.scoring.rouge import RougeConfig, rouge
 from bertjax.tasks import summaries
 from tests import published, tiny
 from tests.experiments import commands
@@ -208,6 +210,20 @@ def test_lengths_of_scored_summaries(tmp_path, overrides, words):
     as_lead = 21 if words == 14 and "match_reference" not in overrides else words
     assert length(summaries.lead(article, rules)) == as_lead
     assert length(summaries.oracle(article, rules)) == min(words, 14)
+
+
+def test_the_gain_of_a_sentence_is_the_score_of_the_summary_minus_that_without_it():
+    config, reference = RougeConfig(), ["Two dogs ran home.", "It rained."]
+    record = {"summary": ["Two dogs ran.", "Nobody saw a cat.", "It rained."], "reference": reference}
+    full, *rests = (
+        rouge([summary], [reference], config)["rougeLsum"]
+        for summary in [record["summary"], *itertools.combinations(record["summary"][::-1], 2)]
+    )
+    scored = summaries.scored(record, config)
+    assert scored["loss"] == pytest.approx(100 - full)
+    assert scored["gains"] == pytest.approx([full - rest for rest in rests], abs=0.01)
+    assert scored["gains"][0] > scored["gains"][2] > 10 and scored["gains"][1] < 0
+    assert summaries.scored({"summary": ["a"]}, config) == {"loss": None}
 
 
 @pytest.mark.parametrize("key", ["num_steps", "evaluate_every", "checkpoint.save_every"])

@@ -18,6 +18,7 @@ from bertjax.interop.formats.tensorflow_checkpoint import Checkpoint
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from bertjax.tasks.inputs import Source
+from bertjax.tasks.objectives import OBJECTIVES
 from tests import published as published_models
 from tests import tiny
 from tests.experiments import commands
@@ -231,6 +232,10 @@ def test_a_multi_label_classifier_is_an_encoder_for_the_training_of_others(tmp_p
     other = tiny.ready(tree_of("classification", "", values), tmp_path / "kept").task
     assert other.labels == ("cat", "dog")
     assert other.reinitialized_modules(open_weights(tmp_path / "exported")) == ("classifier",)
+
+
+def test_a_number_of_the_data_is_shown_as_it_is_written():
+    assert OBJECTIVES["regression"].reference(np.float32(4.8), ()) == 4.8
 
 
 def test_a_regression_model_has_no_classes(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import bertjax
 from bertjax.errors import UserError
 from bertjax.models.embedding_losses import Texts, total
+from bertjax.tasks import samples as page_samples
 from bertjax.tools.reporting import samples
 from tests import tiny
 from tests.experiments.commands import NO_DROPOUT, SIZES, done, flags, lines_of, trained, tree_of
@@ -121,6 +122,36 @@ def test_queries_and_documents_have_their_prompts_except_in_prediction(tmp_path)
     for codec, prompt in ((searched.query, "the "), (searched.document, "a big ")):
         fields, *_ = codec.encode([searched.of_text("cat runs")])
         assert fields["input_ids"].values.tolist()[1:-1] == encode([f"{prompt}cat runs"])[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "has_classes"), [(CLASSES, True), ({}, False), ({"objective": "cosent", **PAIRS}, False)]
+)
+def test_errors_of_texts_with_classes_have_a_place_on_two_axes(tmp_path, values, has_classes):
+    task, data, *_ = ready(tmp_path, **values)
+    rng = np.random.default_rng(0)
+
+    def infer(examples):
+        return [(example, [{"features": rng.normal(size=4)} for _ in example.rows]) for example in examples]
+
+    records = list(task.errors(data, infer))
+    assert len(records) > 5 and all(("projection" in record) == has_classes for record in records)
+    if has_classes:
+        classes = {example.source.item.texts[0]: example.source.item.label for example in data.validation_examples()}
+        assert {record["text"]: record["class"] for record in records} == classes
+        shares = np.var([record["projection"] for record in records], axis=0)
+        assert 1 > shares[0] >= shares[1] > 0.2 and shares.sum() < 1
+
+
+def test_the_variances_of_a_projection_are_the_shares_of_principal_axes():
+    vectors = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32) * np.arange(1, 7)
+    points = page_samples.projection(vectors)
+    variances = np.linalg.eigvalsh(np.cov(vectors.T.astype(np.float64)))[::-1]
+    np.testing.assert_allclose(points.var(axis=0), variances[:2] / variances.sum(), rtol=1e-6)
+    np.testing.assert_allclose(points.T @ points / 50, np.diag(points.var(axis=0)), atol=1e-9)
+    np.testing.assert_array_equal(page_samples.projection(vectors), points)
+    for shape in ((3, 4), (1, 1)):  # without variance
+        np.testing.assert_array_equal(page_samples.projection(np.ones(shape)), np.zeros((shape[0], 2)))
 
 
 def test_slices_draw_the_same_dropout(tmp_path):

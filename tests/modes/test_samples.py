@@ -8,8 +8,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bertjax.contract import Attended
+from bertjax.contract import Attended, Example
 from bertjax.modes import report, samples
+from bertjax.tasks.samples import lengths
 
 
 def read(array):
@@ -59,6 +60,12 @@ def test_predictions_are_in_the_order_of_their_loss(decodes, most):
     assert [record["loss"] for record in found] == [3.0, 1.0, None, None]
     assert len({record["digest"] for record in found}) == 4, "a text without a gold is another example"
     assert errors.call_args.args == (None, most)
+
+
+def test_lengths_of_an_example_are_those_of_its_rows():
+    rows = [{"input_ids": np.zeros(n, np.int32)} for n in (4, 5)]
+    assert lengths(Example(rows, None)) == {"tokens": 9, "row_tokens": [4, 5]}
+    assert lengths(Example(rows[:1], None)) == {"tokens": 4}
 
 
 def test_what_cannot_be_shown_spoils_nothing(caplog, tmp_path):

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import subprocess
+import time
 
 import pytest
 from flax import traverse_util
@@ -19,6 +20,7 @@ from bertjax.runs.run_folder import (
     lasting,
     locked,
     save_environment,
+    save_usage,
     source_commit,
     without_off,
 )
@@ -73,6 +75,22 @@ def test_the_environment_of_the_first_start_is_kept(tmp_path):
     save_environment(tmp_path, {"command": ["second"]})
     kept = json.loads((tmp_path / "environment.json").read_text())
     assert kept["command"] == ["first"] and kept["processes"] == 1 and sum(kept["devices"].values()) == 8
+
+
+def test_the_durations_of_commands_add_up_and_memory_is_the_largest(tmp_path, monkeypatch):
+    save_usage(tmp_path, 0.0)  # which does nothing without a file
+    save_environment(tmp_path, {"command": ["first"]})
+    peaks = iter([3 * 2**30, 2**30])
+    monkeypatch.setattr(run_folder, "_peak_memory", lambda: next(peaks))
+    for seconds in (100, 50):
+        save_usage(tmp_path, time.perf_counter() - seconds)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment["usage"] == {"seconds": pytest.approx(150, abs=2), "memory": 3 * 2**30}
+    assert environment["command"] == ["first"]
+
+
+def test_the_peak_memory_of_this_process_is_in_bytes():
+    assert 5e7 < run_folder._peak_memory() < 1e12
 
 
 def test_the_commit_of_a_file_that_git_tracks(tmp_path):

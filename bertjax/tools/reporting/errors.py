@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from bertjax.tools.reporting import samples
+from bertjax.tools.reporting import projection, samples
 from bertjax.tools.reporting.error_counts import (
     BINS,
     ClassScores,
@@ -25,7 +25,7 @@ from bertjax.tools.reporting.error_counts import (
     span_errors,
 )
 from bertjax.tools.reporting.runs import ROWS, read_lines, read_object
-from bertjax.tools.reporting.tables import number, row, share, table
+from bertjax.tools.reporting.tables import line, number, row, share, table
 
 FILE = "predictions.jsonl"
 WORST = 20  # examples on a page
@@ -68,7 +68,13 @@ def analysis(records: Records, where: str, training: Mapping[str, Any] = Mapping
     ]
     analyses = (*_TABLES[kind](records), *_by_length(records), *_compared(records, training))
     numbered = [{**one, "id": f"errors-{place}"} for place, one in enumerate(one for one in analyses if one["rows"])]
-    return {"kind": kind, "count": len(records), "tables": numbered, "worst": table(("loss", "example"), worst)}
+    return {
+        "kind": kind,
+        "count": len(records),
+        "tables": numbered,
+        "projection": projection.of_records(records),
+        "worst": table(("loss", "example"), worst),
+    }
 
 
 def is_right(record: Mapping[str, Any]) -> bool | None:
@@ -118,7 +124,7 @@ def _classes(names: Sequence[str], gold: Sequence[str], predicted: Sequence[str]
 def _scored(names: Sequence[str], scores: ClassScores, gold: np.ndarray, predicted: np.ndarray) -> Table:
     """Returns the scores of classes, with their numbers in the data and among the predictions."""
     rows = [
-        {"cells": [{"text": name}, *map(number, map(float, values)), number(int(n)), number(int(m))]}
+        line(name, *map(number, map(float, values)), number(int(n)), number(int(m)))
         for name, *values, n, m in zip(names, *scores, gold, predicted, strict=True)
     ]
     return table(("class", "precision", "recall", "F1", "in the data", "predicted"), rows, title="Classes")
@@ -128,20 +134,14 @@ def _matrix(names: Sequence[str], counts: Int64[np.ndarray, "C C"]) -> Iterator[
     """Yields the rows of a confusion matrix. The shade of a cell is its share of the row."""
     for name, of_class in zip(names, counts.tolist(), strict=True):
         total = max(1, sum(of_class))
-        yield {"cells": [{"text": name}, *(number(count, shade=round(count / total, 3)) for count in of_class)]}
+        yield line(name, *(number(count, shade=round(count / total, 3)) for count in of_class))
 
 
 def _calibrated(probabilities: Sequence[float], are_right: Sequence[bool]) -> Table:
     result = calibration(probabilities, are_right)
+    names = [f"{place / BINS:.2f} to {(place + 1) / BINS:.2f}" for place in range(BINS)]
     rows = [
-        {
-            "cells": [
-                {"text": f"{place / BINS:.2f} to {(place + 1) / BINS:.2f}", "value": place},
-                number(int(count)),
-                share(confidence, 1),
-                share(accuracy, 1),
-            ]
-        }
+        line(names[place], number(int(count)), share(confidence, 1), share(accuracy, 1), key=place)
         for place, (count, confidence, accuracy) in enumerate(zip(*result[:3], strict=True))
         if count
     ]
@@ -159,7 +159,7 @@ def _label_sets(records: Records) -> Iterator[Table]:
     probabilities = np.array([[record["probabilities"][name] for name in names] for record in records])
     curves = np.array([set_scores(gold, probabilities >= threshold).f1 for threshold in _THRESHOLDS]).T
     rows = [
-        {"cells": [{"text": name}, *(number(value, shade=round(value, 3)) for value in curve)]}
+        line(name, *(number(value, shade=round(value, 3)) for value in curve))
         for name, curve in zip(names, curves.tolist(), strict=True)
     ]
     yield table(("class", *map(str, _THRESHOLDS)), rows, title="F1 by threshold")
@@ -169,16 +169,14 @@ def _numbers(records: Records) -> Table:
     """Returns the mean of the predictions, and of their distance, by the value in the data."""
     gold = np.array([record["reference"] for record in records], np.float64)
     predicted = np.array([record["score"] for record in records], np.float64)
+    distances = abs(predicted - gold)
     rows = [
-        {
-            "cells": [
-                {"text": f"{gold[part].min():.3g} to {gold[part].max():.3g}", "value": float(gold[part].min())},
-                number(len(part)),
-                number(float(gold[part].mean())),
-                number(float(predicted[part].mean())),
-                number(float(abs(predicted[part] - gold[part]).mean())),
-            ]
-        }
+        line(
+            f"{gold[part].min():.3g} to {gold[part].max():.3g}",
+            number(len(part)),
+            *(number(float(values[part].mean())) for values in (gold, predicted, distances)),
+            key=float(gold[part].min()),
+        )
         for part in _parts(gold)
     ]
     header = ("value in the data", "examples", "mean", "mean prediction", "mean distance")
@@ -203,7 +201,7 @@ def _tags(records: Records) -> Iterator[Table]:
         scores = scores_of(right, np.array(of_kind["predicted"]), np.array(gold_count))
         errors = [number(of_kind[name]) for name in ("type", "boundary", "missed", "false")]
         totals = number(gold_count), number(of_kind["predicted"])
-        rows.append({"cells": [{"text": kind}, *map(number, map(float, scores)), *totals, *errors]})
+        rows.append(line(kind, *map(number, map(float, scores)), *totals, *errors))
     note = (
         "Of the entities of the data: those with the right characters and a wrong type, those that another prediction "
         "overlaps, and those that none does. False: predictions that overlap no entity."
@@ -219,16 +217,10 @@ def _answers(records: Records) -> Iterator[Table]:
         nulls = [] if record["null_score"] is None else [record["null_score"]]
         groups.setdefault(_agreement(record), []).extend(nulls)
     sizes = Counter(map(_agreement, records))
+    means = {name: float(np.mean(scores)) if scores else None for name, scores in groups.items()}
     rows = [
-        {
-            "cells": [
-                {"text": name},
-                number(sizes[name]),
-                share(sizes[name], len(records)),
-                number(float(np.mean(groups[name])) if groups[name] else None, 2),
-            ]
-        }
-        for name in sorted(groups, key=lambda name: -sizes[name])
+        line(name, number(size), share(size, len(records)), number(means[name], 2))
+        for name, size in sizes.most_common()
     ]
     note = "Null score: the score of no answer minus that of the best answer."
     yield table(("answer", "questions", "share", "mean null score"), rows, title="Answers", note=note)
@@ -251,7 +243,7 @@ def _rankings(records: Records) -> Iterator[Table]:
     sizes = {text: int(np.sum((ranks >= low) & (ranks < high))) for text, low, high in _bands(_RANKS)}
     sizes["not ranked"] = int(np.sum(ranks == 0))
     rows = [
-        {"cells": [{"text": text, "value": place}, number(size), share(size, len(records))]}
+        line(text, number(size), share(size, len(records)), key=place)
         for place, (text, size) in enumerate(sizes.items())
     ]
     yield table(("rank of the first relevant text", "queries", "share"), rows, title="Ranks")
@@ -262,13 +254,7 @@ def _texts(records: Records) -> Iterator[Table]:
     scores = np.array([100 - record["loss"] for record in records if record["loss"] is not None])
     counts = np.histogram(scores, bins=10, range=(0, 100))[0]
     rows = [
-        {
-            "cells": [
-                {"text": f"{10 * place} to {10 * place + 10}", "value": place},
-                number(n),
-                share(n, len(scores)),
-            ]
-        }
+        line(f"{10 * place} to {10 * place + 10}", number(n), share(n, len(scores)), key=place)
         for place, n in enumerate(counts.tolist())
     ]
     metric = "chrF" if records[0]["kind"] == "translation" else "ROUGE-L"
@@ -301,18 +287,10 @@ def _losses(
 ) -> Table:
     """Returns the mean loss and the share of right predictions of each part of the examples."""
     has_right = bool(len(are_right))
-    rows = [
-        {
-            "cells": [
-                {"text": text, "value": place},
-                number(len(part)),
-                number(float(losses[part].mean())),
-                *([share(float(are_right[part].mean()), 1)] if has_right else []),
-            ]
-        }
-        for place, (text, part) in enumerate(parts)
-        if len(part)
-    ]
+    rows = []
+    for place, (text, part) in enumerate((text, part) for text, part in parts if len(part)):
+        right = [share(float(are_right[part].mean()), 1)] if has_right else []
+        rows.append(line(text, number(len(part)), number(float(losses[part].mean())), *right, key=place))
     return table((name, "examples", "mean loss", *["right"] * has_right), rows, title=title)
 
 
@@ -333,15 +311,17 @@ def _compared(records: Records, training: Mapping[str, Any]) -> Iterator[Table]:
     if classes.get("train"):
         names = dict.fromkeys((*classes["train"], *classes.get("valid", ())))
         counts = [Counter(classes.get(split, {})) for split in ("train", "valid")]
-        yield _beside(
-            "Classes of the rows", "class", [(name, *(of_split[name] for of_split in counts)) for name in names]
-        )
-    lengths = sorted(map(int, training.get("lengths", ())))
-    tokens = [record["tokens"] for record in records if "tokens" in record]
+        rows = [(name, *(of_split[name] for of_split in counts)) for name in names]
+        yield _beside("Classes of the rows", "class", rows)
+    lengths = training.get("lengths", {})
+    tokens = [n for record in records if "tokens" in record for n in record.get("row_tokens", (record["tokens"],))]
     if lengths and tokens:
-        bands = zip((0, *lengths), lengths, strict=False)
-        of_bands = [(f"{low + 1} to {high}", sum(low < length <= high for length in tokens)) for low, high in bands]
-        rows = [(text, training["lengths"][str(high)], n) for (text, n), high in zip(of_bands, lengths, strict=True)]
+        ends = sorted(map(int, lengths))
+        longer = [max(tokens)] if max(tokens) > ends[-1] else []
+        rows = [
+            (f"{low + 1} to {high}", lengths.get(str(high), 0), sum(low < length <= high for length in tokens))
+            for low, high in itertools.pairwise((0, *ends, *longer))
+        ]
         yield _beside("Lengths of the rows", "tokens", rows)
 
 
@@ -349,7 +329,7 @@ def _beside(title: str, name: str, counts: Sequence[tuple[str, int, int]]) -> Ta
     """Returns a table of the numbers of rows of training and validation, and their shares."""
     train, valid = (max(1, sum(column)) for column in list(zip(*counts, strict=True))[1:])
     rows = [
-        {"cells": [{"text": text, "value": place}, number(n), share(n, train), number(m), share(m, valid)]}
+        line(text, number(n), share(n, train), number(m), share(m, valid), key=place)
         for place, (text, n, m) in enumerate(counts)
     ]
     return table((name, "training", "share", "validation", "share"), rows, title=title)

@@ -223,15 +223,13 @@ def _rendered(*, runs: Mapping[str, panels.Phase], **parts: Any) -> str:
     context = {**parts, "curves": _curves(drawn)}
     data: dict[str, Any] = {"themes": {"light": drawing.config(drawing.LIGHT), "dark": drawing.config(drawing.DARK)}}
     data |= {"curves": drawn} if drawn["panels"] else {}
+    data |= {"records": more} if (more := (parts.get("predictions") or {}).get("more")) else {}
     if content := parts.get("samples"):
         context |= {"samples": content.examples, "checkpoint": content.checkpoint, "attention": bool(content.attention)}
         context["matrices"] = [{**matrix, "ends": _ends(matrix["values"])} for matrix in content.matrices]
         data |= {"attention": list(content.attention)} if content.attention else {}
         matrices = [{**matrix["values"], "ends": _ends(matrix["values"])} for matrix in content.matrices]
         data |= {"matrices": matrices} if matrices else {}
-    if parts.get("goodput"):
-        rows = [[part["kind"], part["seconds"], part["percent"]] for part in parts["goodput"]["parts"]]
-        context["goodput"] = {**parts["goodput"], **table(("what", "seconds", "percent"), map(row, rows))}
     environment = parts["environment"]
     context["command"] = shlex.join(environment.get("command", ()))
     context["environment"] = _environment_facts(environment)
@@ -344,8 +342,8 @@ def _shared(environments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _environment_facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the names and values of an environment, without the command and the config's defaults."""
-    facts = {name: value for name, value in environment.items() if name not in ("command", "defaults")}
+    """Returns the names and values of an environment, without those that other parts of the page show."""
+    facts = {name: value for name, value in environment.items() if name not in ("command", "defaults", "usage")}
     if isinstance(facts.get("devices"), Mapping):
         facts["devices"] = verdict.devices(facts["devices"])
     return [

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bertjax.tools.reporting import libraries, page, summaries
-from bertjax.tools.reporting.tables import table
+from bertjax.tools.reporting.tables import row, table
 
 _MOST = 20_000  # records on a page
+_DRAWN = 200  # as in the script, which draws the others on demand
 
 
 def write(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -35,9 +36,9 @@ def write(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     rows = [_flat(record) for record in itertools.islice(everything, _MOST)]
     count = len(rows) + sum(1 for _ in everything)
     names = list(dict.fromkeys(name for values in rows for name in values))
-    cells = [{"cells": [_cell(values.get(name)) for name in names]} for values in rows]
+    texts = [[_text(values.get(name)) for name in names] for values in rows]
     notices = [f"The table has the first {len(rows):,} of {count:,} records."] if count > len(rows) else []
-    yield page.of_predictions(table(names, cells), count, notices)
+    yield page.of_predictions(table(names, map(row, texts[:_DRAWN]), more=texts[_DRAWN:]), count, notices)
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,10 +49,10 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _cell(value: Any) -> dict[str, Any]:
-    if isinstance(value, bool) or value is None or not isinstance(value, int | float | str):
-        return {"text": "" if value is None else json.dumps(_plain(value), ensure_ascii=False), "value": None}
-    return {"text": value, "value": None if isinstance(value, str) else value}
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(_plain(value), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from bertjax.errors import UserError
 from bertjax.tools.reporting import summaries
 from bertjax.tools.reporting.runs import read_lines
-from bertjax.words import without_punctuation
 
 FILE = "samples.jsonl"
 _KEYS = {
@@ -30,6 +29,7 @@ _KEYS = {
     "matrix": ("title", "caption", "values"),
 }
 _CONTINUES, _SPECIAL = "##", ("[CLS]", "[SEP]")
+_BARS = 5  # of the most probable classes, beside those that are predicted or right
 _TITLE = 60  # characters of an example's name
 
 
@@ -136,13 +136,17 @@ def _likeliest(mask: Mapping[str, Any]) -> str:
 
 
 def _label(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the probabilities as bars, in descending order. A multi-label record has lists of labels."""
+    """Adds the largest probabilities as bars, in descending order. A multi-label record has lists of labels."""
     ranked = sorted(record.get("probabilities", {}).items(), key=lambda pair: -pair[1])
     predicted, right = record.get("labels", [record.get("label")]), record["reference"]
     sets = {"predicted": set(predicted), "right": set(right if isinstance(right, list) else [right])}
     marks = [{name: label in members for name, members in sets.items()} for label, _ in ranked]
-    bars = zip(ranked, marks, strict=True)
-    return {**record, "bars": [{"label": label, "percent": round(100 * p, 1), **mark} for (label, p), mark in bars]}
+    bars = [
+        {"label": label, "percent": round(100 * p, 1), **mark}
+        for place, ((label, p), mark) in enumerate(zip(ranked, marks, strict=True))
+        if place < _BARS or any(mark.values())
+    ]
+    return {**record, "bars": bars}
 
 
 def _tags(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,18 +179,6 @@ def _answer(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "parts": parts}
 
 
-def _matched(record: Mapping[str, Any], texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Adds the words of a text, with whether the reference has each. Case and punctuation do not count."""
-    vocabulary = {word for text in references for word in _compared(text)}
-    pairs = [(word, _compared(word)) for text in texts for word in text.split()]
-    parts = [{"text": word, "matched": bool(letters) and vocabulary.issuperset(letters)} for word, letters in pairs]
-    return {**record, "parts": parts}
-
-
-def _compared(text: str) -> list[str]:
-    return without_punctuation(text.casefold(), joins=True)
-
-
 def _spans(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
     if record["start"] is not None:
         yield "chosen", record["start"], record["end"]
@@ -201,9 +193,9 @@ _VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "tags": _tags,
     "answer": _answer,
     "retrieval": dict,
-    "translation": lambda record: _matched(record, [record["translation"]], [record["reference"]]),
+    "translation": lambda record: {**record, **summaries.matched([record["translation"]], [record["reference"]])},
     "extract": summaries.view,
-    "summary": lambda record: _matched(record, record["summary"], record["reference"]),
+    "summary": lambda record: {**record, **summaries.of_record(record)},
     "matrix": dict,
 }
 

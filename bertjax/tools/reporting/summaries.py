@@ -1,9 +1,10 @@
 """Page of extractive summaries: articles with sentences shaded by score and the selected ones marked."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.tools.reporting import libraries
+from bertjax.words import without_punctuation
 
 _KEYS = ("id", "summary", "positions", "sentences", "scores", "refused")
 _REASONS = {
@@ -38,7 +39,7 @@ def are_summaries(record: Mapping[str, Any]) -> bool:
 
 
 def view(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record with "scored": its sentences with CSS classes, scores and decisions, for the template.
+    """Returns a record with `matched` and "scored": its sentences with CSS classes, scores and decisions.
 
     Sentences whose indices are in "oracle" have the class "oracle".
     """
@@ -58,7 +59,31 @@ def view(record: Mapping[str, Any]) -> dict[str, Any]:
             decision = _reason(refused[number])
         kinds = [kind for kind, applies in flags.items() if applies]
         scored.append({"text": text, "score": score, "kinds": kinds, "place": places.get(number), "decision": decision})
-    return {**record, "scored": scored}
+    return {**record, **of_record(record), "scored": scored}
+
+
+def of_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sentences of a summary as `matched` does."""
+    return matched(record["summary"], record.get("reference", ()), record.get("gains", ()))
+
+
+def matched(texts: Sequence[str], references: Sequence[str], gains: Sequence[float] = ()) -> dict[str, Any]:
+    """Returns "matched": the words of each text, with whether the references have each, and its gain or None.
+
+    Case and punctuation do not count.
+    """
+    vocabulary = {word for text in references for word in _compared(text)}
+    pairs = [[(word, _compared(word)) for word in text.split()] for text in texts]
+    parts = [
+        [{"text": word, "matched": bool(letters) and vocabulary.issuperset(letters)} for word, letters in of_text]
+        for of_text in pairs
+    ]
+    padded = [*gains, *[None] * len(parts)]
+    return {"matched": [{"words": words, "gain": gain} for words, gain in zip(parts, padded, strict=False)]}
+
+
+def _compared(text: str) -> list[str]:
+    return without_punctuation(text.casefold(), joins=True)
 
 
 def _reason(refused: Mapping[str, Any]) -> str:

@@ -14,11 +14,16 @@ def row(cells: Sequence[Any], values: Sequence[Any] = ()) -> dict[str, Any]:
     return {"cells": [{"text": cell, "value": values[place] if values else None} for place, cell in enumerate(cells)]}
 
 
+def line(name: str, *cells: Mapping[str, Any], key: int | float | None = None) -> dict[str, Any]:
+    """Returns a row of a name and cells. `key` is the sort key of the name."""
+    return {"cells": [{"text": name, "value": key}, *cells]}
+
+
 def number(value: int | float | None, digits: int = 3, **more: Any) -> dict[str, Any]:
     """Returns a cell with a number, which is its sort key; a dash for None."""
     if value is None:
         return {"text": "–", "value": "", **more}
-    text = f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:z.{digits}f}"
     return {"text": text, "value": value, **more}
 
 

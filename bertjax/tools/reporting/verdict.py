@@ -160,14 +160,27 @@ def _sign(metric: str) -> int:
 
 
 def _facts(seconds: Sequence[float], environments: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Returns duration, devices, parameters and commit, if known. Equal values of several runs appear once."""
+    """Returns duration, memory, devices, parameters and commit, if known. Equal values of several runs appear once."""
+    usages = [one["usage"] for one in environments if one.get("usage")]
+    training = [goodput.duration(sum(seconds))] if seconds else []
+    if usages and len(usages) == len(seconds):
+        total = goodput.duration(sum(one["seconds"] for one in usages))
+        training = [f"{text} of training, {total} in all" for text in training]
     facts = {
-        "Duration": [goodput.duration(sum(seconds))] if seconds else [],
+        "Duration": training,
+        "Memory": _memory(usages),
         "Device": [devices(one["devices"]) for one in environments if one.get("devices")],
         "Parameters": [f"{one['parameters']:,}" for one in environments if one.get("parameters")],
         "Commit": [one["commit"] for one in environments if one.get("commit")],
     }
     return [(name, ", ".join(dict.fromkeys(values))) for name, values in facts.items() if values]
+
+
+def _memory(usages: Sequence[Mapping[str, int | float]]) -> list[str]:
+    """Returns the largest peak memory of the processes and of the devices of runs."""
+    peaks = {key: max((one.get(key, 0) for one in usages), default=0) for key in ("memory", "device_memory")}
+    names = {"memory": "process", "device_memory": "device"}
+    return [f"{peak / 2**30:.2f} GiB ({names[key]})" for key, peak in peaks.items() if peak]
 
 
 def _used(run: Run) -> list[tuple[str, str]]:

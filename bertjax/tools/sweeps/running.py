@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -111,7 +112,8 @@ def _trained(run: Run, request: modes.Request, find: Callable[[str], modes.Exper
     try:
         # Each run records a command that starts it alone, if such a command exists.
         started = {"command": modes.command(request.program, run.command)} if run.arguments else request.started
-        run_request = dataclasses.replace(request, workdir=str(run.folder), started=started)
+        began = time.perf_counter()
+        run_request = dataclasses.replace(request, workdir=str(run.folder), started=started, began=began)
         outcome = modes.run(run_request, dict(run.config), find)
     except Exception as error:  # the other runs continue
         user_error = as_user_error(error, str(run.folder))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.tools.reporting import page, summaries
+from bertjax.tools.reporting import page, predictions, summaries
 from tests.tools.reporting import whole
 from tests.tools.reporting.browser import browser
 from tests.tools.reporting.conftest import lines
@@ -127,6 +127,28 @@ def test_tables_and_filters(opened, make_run):
     assert tab.evaluate(shown.format("keys")) == 1
 
 
+def test_a_long_table_draws_its_rows_on_demand(tab, tmp_path):
+    path = tmp_path / "predictions.html"
+    records = [{"text": f"text {n}", "score": (7 * n) % 450 / 4} for n in range(450)]
+    path.write_text("".join(predictions.write(records)))
+    tab.problems.clear()
+    tab.open(path)
+    texts = "[...document.querySelectorAll('#records tbody tr')].map(row => row.cells[{}].textContent)"
+    more = "document.querySelector('[data-more]')"
+    assert tab.evaluate(texts.format(0)) == [f"text {n}" for n in range(200)]
+    assert tab.evaluate(f"{more}.textContent") == "Show more: 200 of 450 rows"
+    for _ in range(2):
+        tab.click("[data-more]")
+    assert tab.evaluate(texts.format(0))[-1] == "text 449" and tab.evaluate(f"{more}.hidden")
+    tab.click("#records th:nth-child(2) button")
+    assert [float(text) for text in tab.evaluate(texts.format(1))] == [n / 4 for n in range(450)]
+    tab.click("input[data-filter=records]")
+    for letter in "text 44":
+        tab.press(letter)
+    assert {*tab.evaluate(texts.format(0))} == {"text 44", *(f"text 44{n}" for n in range(10))}
+    assert tab.problems == []
+
+
 def test_attention(opened, make_run):
     tab = opened(whole.run(make_run))
     told = "document.querySelector('#attention-viewer > .viewer .readout').textContent"
@@ -156,6 +178,11 @@ def test_attention(opened, make_run):
     assert tab.evaluate(labels) == ["keys", "queries", "he", "sleeps", "</s>", "<s>", "il", "dort"]
     set_to("head", "mean")
     assert "“he” 56 %" in tab.evaluate(told)  # two heads look everywhere
+
+
+def test_attention_has_a_map_where_there_is_no_room(opened, make_run):
+    tab = opened(whole.run(make_run), width=100)
+    assert tab.evaluate("Number(document.querySelector('.map rect.cell').getAttribute('width'))") == 1
 
 
 def test_the_scale_of_attention_ends_at_the_maximum_of_the_head(opened, make_run):
@@ -198,6 +225,12 @@ def summary_page(folder):
     extract = next(sample for sample in whole.SAMPLES if sample["kind"] == "extract")
     path.write_text("".join(summaries.page([extract, {"error": "a" * 200}])))
     return path
+
+
+def test_articles_are_drawn_when_they_are_near(tab, make_run):
+    tab.open(summary_page(whole.run(make_run)))
+    styles = "[...document.querySelectorAll('section')].map((section) => getComputedStyle(section).contentVisibility)"
+    assert tab.evaluate(styles) == ["auto", "auto"]
 
 
 def comparison_page(folder):
@@ -268,7 +301,27 @@ def test_errors_of_every_kind_are_readable(tab, tmp_path, width, dark):
         count, faint = tab.evaluate("checks.faint()")
         assert count > 10 and faint == []
         assert tab.evaluate("document.querySelectorAll('#worst > tbody > tr').length") == 1
+        lefts = (
+            "[...document.querySelectorAll('#worst > tbody > tr > td > p')].map((p) => p.getBoundingClientRect().left)"
+        )
+        assert len({*tab.evaluate(lefts)}) <= 1, "paragraphs of an example stand below each other"
     assert tab.problems == []
+
+
+def test_bars_of_minimal_pairs_have_the_width_of_a_phone(tab, make_run):
+    names = {"accuracy": 0.9, "accuracy_low": 0.6, "accuracy_high": 0.98, "shorter_accuracy": 0.7, "total": 3.0}
+    records = [{"step": 300, **{f"valid/pairs/{name}": value for name, value in names.items()}}]
+    tab.open(page.write(make_run("pairs", records)), width=390)
+    assert tab.evaluate("document.querySelector('.bars .track').clientWidth") > 300
+
+
+def test_names_of_a_large_confusion_matrix_are_not_broken(tab, tmp_path):
+    names = [f"ENTITY:number{n}" for n in range(25)]
+    record = {"kind": "label", "text": "x", "probabilities": dict.fromkeys(names, 0.04), "label": names[0], "loss": 3.0}
+    path = tmp_path / "page.html"
+    path.write_text(page.of_evaluation(tmp_path, {"valid/f1": 0.5}, {"valid": [{**record, "reference": names[1]}]}))
+    tab.open(path, width=1440)
+    assert tab.evaluate("document.querySelector('td.shaded').previousElementSibling.offsetWidth") > 120
 
 
 def test_a_sweep(opened, make_run):

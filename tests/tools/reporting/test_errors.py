@@ -7,7 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from bertjax.data.codecs.tagging.tag_schemes import spans, to_bio
 from bertjax.tools.reporting import error_counts, errors, page
+from bertjax.tools.reporting.tables import number
 from tests.tools.reporting.conftest import lines
 from tests.tools.reporting.pages import Page
 
@@ -82,6 +84,17 @@ def test_classes_have_their_scores_confusions_and_training_rows():
     assert int(tables["Lengths of the rows"][0][3]) == short
 
 
+def test_lengths_are_those_of_rows_and_none_is_left_out():
+    lengths = {"tokens": 9, "row_tokens": [4, 5]}, {"tokens": 70}
+    records = [label("x", {"a": 1.0, "b": 0.0}, "a") | of_record for of_record in lengths]
+    rows = tables_of(records, {"lengths": {"4": 2, "8": 2}})["Lengths of the rows"]
+    assert [row[:4:3] for row in rows] == [["1 to 4", "1"], ["5 to 8", "1"], ["9 to 70", "1"]]
+
+
+def test_a_small_negative_number_has_no_sign():
+    assert number(-1e-9)["text"] == "0.000" and number(-0.5)["text"] == "-0.500"
+
+
 def test_many_classes_have_their_most_frequent_confusions():
     names = [f"c{n}" for n in range(40)]
     records = [label("x", {name: float(name == "c1") for name in names}, "c2")] * 3
@@ -127,6 +140,37 @@ def test_entities_have_kinds_of_errors():
     assert org == ["ORG", "0.000", "0.000", "0.000", "1", "2", "0", "1", "0", "1"]
 
 
+@pytest.mark.parametrize("mode", ["strict", None])
+def test_counts_of_entities_are_those_of_seqeval(mode):
+    """Strict mode ignores an I that continues no entity: it gets valid sequences, and the default mode any."""
+    from seqeval.metrics import classification_report
+    from seqeval.scheme import IOB2
+
+    rng = np.random.default_rng(3)
+    tags = ["O", *(f"{letter}-{kind}" for kind in ("PER", "LOC", "ORG") for letter in "BI")]
+    gold = [rng.choice(tags, 30).tolist() for _ in range(100)]
+    predicted = [[tag if rng.random() < 0.7 else str(rng.choice(tags)) for tag in row] for row in gold]
+    if mode:
+        gold, predicted = (list(map(to_bio, rows)) for rows in (gold, predicted))
+    words = {"text": "x " * 30, "words": ["x"] * 30, "start": list(range(0, 60, 2))}
+    record = {"kind": "tags", **words, "tags": [], "reference": [], "loss": 0.5}
+    records = [
+        {**record, "spans": spans(ours), "reference_spans": spans(right)}
+        for ours, right in zip(predicted, gold, strict=True)
+    ]
+    report = classification_report(gold, predicted, mode=mode, scheme=IOB2 if mode else None, output_dict=True)
+    rows = tables_of(records)["Entities"]
+    assert [row[0] for row in rows] == ["LOC", "ORG", "PER"]
+    for name, precision, recall, f1, *counts in rows:
+        theirs = report[name]
+        in_data, num_predicted, wrong_type, boundary, missed, _ = map(int, counts)
+        right = round(theirs["recall"] * theirs["support"])
+        assert in_data == theirs["support"] > 100 and num_predicted == round(right / theirs["precision"])
+        assert wrong_type + boundary + missed == in_data - right
+        expected = [theirs["precision"], theirs["recall"], theirs["f1-score"]]
+        assert [float(precision), float(recall), float(f1)] == pytest.approx(expected, abs=5.1e-4)
+
+
 def test_entities_are_marked_in_their_text(make_run):
     folder = make_run("run", lines([100]))
     words = {"text": "Ann Lee saw Seoul.", "words": ["Ann", "Lee", "saw", "Seoul", "."], "start": [0, 4, 8, 12, 17]}
@@ -164,6 +208,30 @@ def test_rankings_texts_and_masks():
         ["1", "1", "1.000", "100.0 %"], ["2 to 4", "2", "1.000", "0.0 %"]
     ]  # fmt: skip
     assert [row[0] for row in tables["Masked tokens by position"]] == ["0 to 0", "1 to 1", "7 to 7"]
+
+
+def test_vectors_of_classes_are_points_whose_variances_are_the_shares_of_the_axes(make_run):
+    names = [f"c{n}" for n in range(9)]  # more than the palette has
+    drawn = np.random.default_rng(0).normal(size=(90, 2)) * (0.7, 0.3)
+    record = {"kind": "retrieval", "found": [], "reference": "", "rank": 1, "loss": 0.0}
+    classes = [names[min(number, 8)] for number in range(10) for _ in range(9)]
+    records = [
+        {**record, "text": f"text {place}", "class": name, "projection": point}
+        for place, (name, point) in enumerate(zip(classes, drawn.tolist(), strict=True))
+    ]
+    plot = errors.analysis([*records, {**record, "text": "unplaced"}], "")["projection"]
+    assert [entry[:2] for entry in plot["legend"][:2]] == [("c8", "c0"), ("c0", "c1")]
+    assert plot["legend"][-1] == ("other classes", "c2", 18) and sum(entry[2] for entry in plot["legend"]) == 90
+    np.testing.assert_allclose(plot["shares"], 100 * drawn.var(axis=0))
+    places = {point["title"]: (point["x"], -point["y"]) for point in plot["points"]}
+    ours = np.array([places[f"{record['class']}: {record['text']}"] for record in records])
+    scale = 600 / np.ptp(drawn, axis=0).max()
+    np.testing.assert_allclose(ours - ours[0], (drawn - drawn[0]) * scale, atol=0.11)
+    assert [point["color"] for point in plot["points"][:18]] == ["c2"] * 18, "below the others"
+    content = page.of_evaluation(make_run("run", []), {}, {"valid": records})
+    assert '<b>text 0</b> <span class="soft">c0</span>' in content
+    assert content.count("<circle cx") == 90 and "% of the variance is horizontal" in content
+    assert "<circle cx" not in page.of_evaluation(make_run("other", []), {}, {"valid": labels(3)})
 
 
 def test_the_page_of_20_000_predictions_is_small_and_shows_the_worst(make_run):

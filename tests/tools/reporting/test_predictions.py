@@ -20,6 +20,14 @@ def test_records_are_a_table(monkeypatch):
     assert "The table has the first 3 of 4 records." in content.sections["verdict"]
 
 
+def test_rows_beyond_those_that_are_drawn_are_data():
+    records = [{"text": f"text </script> {n}", "score": n / 4} for n in range(450)]
+    content = Page("".join(predictions.write(records)))
+    assert content.tables["records"][200:] == [["text </script> 199", "49.75"]]
+    assert content.data["records"] == [[record["text"], str(record["score"])] for record in records[200:]]
+    assert "records" not in Page("".join(predictions.write(records[:200]))).data
+
+
 def test_missing_libraries_are_an_error_before_anything_is_predicted(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     records = iter([{"label": "a"}])

@@ -8,6 +8,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.tools.reporting import libraries, page, samples
 from tests.tools.reporting import whole
+from tests.tools.reporting.conftest import lines
 from tests.tools.reporting.test_page import read
 
 
@@ -30,8 +31,8 @@ def test_every_kind_is_laid_out(folder):
         "the dogs run sleep .",  # the prediction, then the label if it differs
         "Next sentence: probability 0.88, label no.",
         "yes 75.0 % predicted no 25.0 % right",
-        "2.25 right: 3.5",
-        "cat 75.0 % right dog 50.0 % predicted fish 25.0 % cat, dog right: cat",
+        "predicted: 2.25 right: 3.5",
+        "cat 75.0 % right dog 50.0 % predicted fish 25.0 % predicted: cat, dog right: cat",
         "AustenO I-PER",
         "Answer: Green, and right: pale Green",
         "No answer right: no answer",
@@ -80,6 +81,29 @@ def test_an_answer_and_the_right_one_may_overlap(folder):
 def test_sentences_of_the_oracle_are_told_apart(folder):
     scored = next(view for view in samples.read(folder).examples if view["kind"] == "extract")["scored"]
     assert [" ".join(each["kinds"]) for each in scored] == ["sentence chosen", "sentence oracle", "sentence unscored"]
+
+
+@pytest.mark.parametrize("kind", ["summary", "extract"])
+def test_sentences_of_a_summary_have_their_gains(make_run, kind):
+    sample = next(each for each in whole.SAMPLES if each["kind"] == kind)
+    folder = make_run("r", lines([100]))
+    whole.write_samples(folder, [{**sample, "summary": ["First.", "Not so."], "gains": [12.34, -1.0]}])
+    assert "First. +12.3 Not so. -1.0" in re.sub(r"\s+", " ", read(page.write(folder)).sections["samples"])
+
+
+def test_the_largest_probabilities_are_shown_with_the_right_class(make_run):
+    probabilities = {f"c{n}": (9 - n) / 45 for n in range(9)}
+    sample = {"kind": "label", "text": "x", "probabilities": probabilities, "label": "c0", "reference": "c7"}
+    folder = make_run("r", [])
+    whole.write_samples(folder, [sample])
+    (view,) = samples.read(folder).examples
+    assert [bar["label"] for bar in view["bars"]] == ["c0", "c1", "c2", "c3", "c4", "c7"]
+
+
+def test_an_empty_translation_is_named(make_run):
+    folder = make_run("r", lines([100]))
+    whole.write_samples(folder, [{**sample, "translation": ""} for sample in whole.SAMPLES if "translation" in sample])
+    assert "translationemptyreference" in read(page.write(folder)).sections["samples"]
 
 
 def test_a_run_without_samples_shows_none(make_run):

@@ -311,35 +311,59 @@ function curves() {
 
 // Tables ------------------------------------------------------------------------------------------------------------
 
-function sortable(table) {
-  [...table.tHead.rows[0].cells].forEach((head, column) => {
+const DRAWN = 200; // rows of a long table that are drawn at once
+const collator = new Intl.Collator(undefined, { numeric: true });
+
+// The order of two sort keys: numbers by value, texts by the collator, and missing ones last in both directions.
+function compared(x, y, sign) {
+  if (x === "" || y === "") return (x === "") - (y === "");
+  const both = x - y;
+  return sign * (Number.isNaN(both) ? collator.compare(x, y) : both);
+}
+
+// Sorts and filters a table. Of a long table, only the first rows are in the page's HTML, and the others are data.
+function interactive(table) {
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells], labels = heads.map((head) => head.textContent.trim());
+  const input = $(`input[data-filter="${table.id}"]`), more = $(`button[data-more="${table.id}"]`);
+  const rows = [...body.rows].map((element) => {
+    const values = [...element.cells].map((cell) => cell.dataset.value ?? cell.textContent.trim());
+    return { element, values, text: element.textContent.toLowerCase() };
+  });
+  for (const values of more ? read(table.id) : []) rows.push({ values, text: values.join(" ").toLowerCase() });
+  let limit = more ? DRAWN : rows.length;
+
+  const made = ({ values }) => {
+    const element = make("tr");
+    values.forEach((value, i) => element.insertCell().append(make("span", {}, value)));
+    [...element.cells].forEach((cell, i) => Object.assign(cell, { className: i ? "" : "key" }).setAttribute("data-label", labels[i]));
+    return element;
+  };
+  function draw() {
+    const wanted = input?.value.toLowerCase() ?? "", matching = rows.filter(({ text }) => text.includes(wanted));
+    body.replaceChildren(...matching.slice(0, limit).map((row) => (row.element ??= made(row))));
+    if (!more) return;
+    more.hidden = matching.length <= limit;
+    more.textContent = `Show more: ${Math.min(limit, matching.length).toLocaleString("en")} of ${matching.length.toLocaleString("en")} rows`;
+  }
+
+  input?.addEventListener("input", draw);
+  more?.addEventListener("click", () => {
+    limit += DRAWN;
+    draw();
+  });
+  heads.forEach((head, column) => {
     const button = make("button", { type: "button", class: "sort" });
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
-      const down = head.getAttribute("aria-sort") === "ascending", body = table.tBodies[0];
-      const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
-      const order = (a, b) => {
-        const [x, y] = [value(a), value(b)];
-        if (x === "" || y === "") return (x === "") - (y === ""); // what is missing stays at the end
-        const both = x - y;
-        return (down ? -1 : 1) * (Number.isNaN(both) ? x.localeCompare(y, undefined, { numeric: true }) : both);
-      };
-      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      const down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of heads) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      body.append(...[...body.rows].sort(order));
+      rows.sort((a, b) => compared(a.values[column], b.values[column], down ? -1 : 1));
+      draw();
     });
   });
-}
-
-function filters() {
-  for (const input of $$("input[data-filter]")) {
-    input.addEventListener("input", () => {
-      const wanted = input.value.toLowerCase();
-      for (const row of $("#" + input.dataset.filter).tBodies[0].rows)
-        row.hidden = !row.textContent.toLowerCase().includes(wanted);
-    });
-  }
+  if (more) draw();
 }
 
 // Attention and other pictures of numbers -----------------------------------------------------------------------------
@@ -376,7 +400,7 @@ const short = (token) => (token.length > 12 ? token.slice(0, 11) + "…" : token
 // The weights of all queries, as parts of the largest: a row for each, with as many labels as there is room for.
 function drawMap(place, values, queries, keys) {
   const margin = 20 + 0.62 * LABEL * Math.max(...[...queries, ...keys].map((token) => short(token).length));
-  const cell = Math.min(22, (place.clientWidth - margin - 2) / keys.length), every = Math.ceil((LABEL + 1) / cell);
+  const cell = Math.max(1, Math.min(22, (place.clientWidth - margin - 2) / keys.length)), every = Math.ceil((LABEL + 1) / cell);
   const [width, height] = [keys.length * cell, queries.length * cell];
   const map = svg("svg", { width: margin + width + 2, height: margin + height + 2, role: "img", "aria-label": "Attention weights: a row for each query, a column for each key" });
   map.append(svg("text", { class: "axis", x: margin + width / 2, y: LABEL, "text-anchor": "middle" }, "keys"));
@@ -475,8 +499,7 @@ function theme() {
 
 theme();
 curves();
-filters();
-$$("table.sortable").forEach(sortable);
+$$("table.sortable").forEach(interactive);
 matrices();
 attention();
 redraw();
