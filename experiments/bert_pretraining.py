@@ -195,6 +195,13 @@ class Task(PretrainingTask[Config]):
             metrics["masked_lm_bound"] = metrics.pop("masked_lm_loss")
         return sums, {"tokens": num_tokens(batch), **metrics}
 
+    def score_names(self) -> Sequence[str]:
+        """Those of `loss` in evaluations, if they differ from those of updates."""
+        if not self._config.masking.is_mixed:
+            return ()
+        terms = ("masked_lm", *(["next_sentence"] if self._config.data.next_sentence else []))
+        return [f"{term}_{name}" for term in terms for name in ("loss", "accuracy")]
+
     def infer(self, params: Params, batch: Batch) -> Mapping[str, jax.Array]:
         """The most probable tokens at each masked position [B, P, 5]; the probability of the next sentence [B].
 

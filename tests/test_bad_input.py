@@ -128,7 +128,13 @@ TINY = "--config=configs/bert_pretraining.py:tiny"
 @pytest.mark.parametrize(
     ("flags", "what", "got", "expected", "fix"),
     [
-        ([f"{TINY},huge"], "^--config: variant$", "^'tiny,huge'$", "commas: at most one of tiny, .*; phase2$", "after"),
+        (
+            [f"{TINY},huge"],
+            "^--config: variant$",
+            "^'tiny,huge'$",
+            "commas: at most one of tiny, .*; .* diffusion, gpt_bert$",
+            "after",
+        ),
         (["--config=configs/nope.py:tiny"], "^--config$", "^No such file .*'configs/nope.py'$", "a config", "the path"),
         ([], "--config", "none", "a file of configs/", "add --config="),
         ([TINY, "--mode=predict"], "--workdir", "none, and no init_from", "a run", "--config.init_from=FOLDER"),

@@ -385,7 +385,7 @@ def test_on_a_mesh(attend, size, is_rematerialized):
     """Rows over two axes and heads over the third give the same output and gradients, rematerialized or not."""
     mask = masks()["packed, left_to_right"]
     wide = [jnp.concatenate([x, x[::-1]]) for x in arrays(mask, size=size)]
-    segments, positions = (jnp.concatenate([x, x[::-1]]) for x in mask.keys)
+    segments, positions = (jnp.concatenate([x, x[::-1]]) for x in (mask.keys.segments, mask.keys.positions))
 
     def loss(*inputs):
         def of_inputs(*inputs):
