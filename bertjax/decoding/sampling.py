@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from bertjax.decoding import bad_words
 from bertjax.decoding.config import DecodingConfig, check_special_ids
@@ -92,7 +92,7 @@ def sample(
 
 
 def row_keys(
-    seed: int, ids: Int[Array, "B S"], segments: Int[Array, "B S"], numbers: Int[Array, " B"] | None
+    seed: int, ids: Int[Array, "B S"], segments: Int[Array, "B S"], numbers: UInt32[Array, " B"] | None
 ) -> Key[Array, " B"]:
     """Returns a key per row that depends only on its tokens and its number, not on the batch or the padding.
 
