@@ -95,6 +95,14 @@ def test_a_task_without_the_view_of_an_evaluation(tmp_path):
             module.evaluation(module.Config(), view, "stop")
 
 
+def test_text_without_tokens_has_no_likelihood(tmp_path):
+    task = tiny.ready(tiny.config(tiny.write_text(tmp_path / "t.txt")), tmp_path / "kept").task
+    (tmp_path / "hyphens.txt").write_text("\u00ad\n", encoding="utf-8")  # a soft hyphen, which normalization drops
+    config = evaluations.likelihood.Config(source=str(tmp_path / "hyphens.txt"), seq_len=16)
+    with pytest.raises(UserError, match=r"likelihood.source: got no token in .*hyphens.txt"):
+        evaluations.likelihood.evaluation(config, task, "stop").examples()
+
+
 def test_an_evaluation_has_the_values_of_its_keys_and_the_policy_for_bad_rows(tmp_path):
     tree = tiny.config(tiny.write_text(tmp_path / "t.txt"))
     task = tiny.ready(tree, tmp_path / "kept").task

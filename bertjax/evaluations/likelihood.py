@@ -57,7 +57,11 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
     @functools.cache
     def instances() -> Sequence[Instance]:
         documents = itertools.islice(text.documents(), config.documents or None)
-        return list(likelihood.instances(documents, tokenizer, config.seq_len))
+        text_instances = list(likelihood.instances(documents, tokenizer, config.seq_len))
+        config.check(
+            text_instances, "source", "a text with tokens of the vocabulary", got=f"no token in {config.source}"
+        )
+        return text_instances
 
     def examples() -> Iterator[Example]:
         return (likelihood.example(instance, models, tokenizer, config.draws) for instance in instances())

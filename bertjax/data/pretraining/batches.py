@@ -99,6 +99,8 @@ class BatchConfig:
                 expected = f"lengths that divide data.seq_len={self.pairs.seq_len}, and are shorter"
                 fix = "change --config.data.stages or --config.data.seq_len"
                 raise UserError("config key data.stages", got=f"rows of {length} tokens", expected=expected, fix=fix)
+        is_masked = self.objective == "masked_lm" or self.masking.distribution == "constant"
+        self.masking.check(is_masked, "distribution", "constant with objective=causal_lm, which hides no tokens")
         self._check_causal_rows()
         if self.masking.valid_rate:  # `resolve` of the experiment checks the rates of training: older runs cut theirs
             self.masking.valid.check_room(self.pairs.seq_len)

@@ -40,7 +40,7 @@ class MaskingConfig(Constrained, prefix="masking"):
       mode: "dynamic" draws again in each epoch; "static" repeats the draws of the first `dupe_factor` epochs.
       dupe_factor: the number of different draws in static masking (10).
       distribution: "constant", the same rate for all instances; or "uniform": each row of training draws a rate u in
-        (0, 1], and an instance of n candidates hides the u n of them, rounded up. Evaluations are constant.
+        (0, 1], and an instance of n candidates hides u n of them, rounded up. Evaluations are constant.
       rate_floor: with "uniform", the lowest rate, for stability. Above 0, a weighted loss is not a bound.
       loss_weight: the weight of a hidden token: "none", 1; or "inverse_rate", n / k where k of n candidates are hidden.
         The mean over all candidates is then an upper bound of the negative log-likelihood, that of models that predict
