@@ -376,13 +376,16 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
     elif vocabulary_config.saved_file(folder):
         tokenizer = vocabulary_config.load_saved(folder)
     else:
-        # Validation documents do not influence the vocabulary.
-        count = functools.partial(preparation.count_words, chain=config.chain, kind=config.tokenizer)
-        paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
-        counts = word_counts.most_frequent(paths, folder / PARTS)
-        tokenizer = preparation.train_tokenizer(counts, config)
+        tokenizer = preparation.train_tokenizer(training_counts(config, folder / PARTS), config)
     tokenizer.save(folder)
     return tokenizer
+
+
+def training_counts(config: CorpusConfig, folder: Path) -> word_counts.TrainingCounts:
+    """Returns the word counts of the training documents, which alone determine a vocabulary. Writes parts."""
+    count = functools.partial(preparation.count_words, chain=config.chain, kind=config.tokenizer)
+    paths, _ = _parts(config, "train", count, folder / "words", ".txt")
+    return word_counts.most_frequent(paths, folder)
 
 
 def _check_fit(config: CorpusConfig, tokenizer: EncoderTokenizer) -> None:
