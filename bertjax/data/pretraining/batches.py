@@ -1,9 +1,10 @@
 """Pretraining batches: NumPy arrays of one static shape, as a pure function of (seed, step)."""
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -25,9 +26,15 @@ from bertjax.data.pretraining.preparation import text_hash
 from bertjax.data.pretraining.sentence_pairs import lengths_of
 from bertjax.data.rows.layout import Layout, positions_in_groups
 
+T = TypeVar("T")
 Batch = Mapping[str, np.ndarray]
+Tokens = list[Int32[np.ndarray, " _"]]  # the parts of an instance
 RowIndices = Int64[np.ndarray, " rows"]  # numbers of rows in a global batch
 _ENDLESS = 2**40
+_NO_TOKENS = np.zeros(0, np.int32)
+# Text of several steps of training is read at once: of as many as have this many tokens (25 MB in batches).
+_TOKENS_AT_ONCE = 1 << 20
+_STEPS_AT_ONCE = 64
 _SEGMENT_FIELDS = ("document", "start", "length")  # fields of `INSTANCE` that locate a segment
 
 
@@ -42,6 +49,16 @@ class SourceRows(NamedTuple):
     planned: PlannedRows
     sources: Int64[np.ndarray, " m"]  # the number of each row's source
     epochs: Int64[np.ndarray, " m"]  # the epoch of the source that each row is part of
+
+    def part(self, start: int, stop: int) -> "SourceRows":
+        """Returns the rows from `start` to `stop` - 1."""
+        return SourceRows(self.planned.take(np.arange(start, stop)), self.sources[start:stop], self.epochs[start:stop])
+
+    @classmethod
+    def of_epochs(cls, planned: Sequence[PlannedRows], epochs: Sequence[int]) -> "SourceRows":
+        """Returns rows of epochs of the only source."""
+        of_rows = np.repeat(epochs, list(map(len, planned)))
+        return cls(PlannedRows.joined(planned), np.zeros_like(of_rows), of_rows)
 
 
 class PretrainingBatches:
@@ -117,31 +134,51 @@ class PretrainingBatches:
 
     def training(self, start: int, rows: RowIndices, stop: int = _ENDLESS) -> Iterator[Batch]:
         """Yields the rows `rows` of the global batch of each training step from `start` to `stop` - 1."""
-        return _in_background(lambda index: self.training_batch(start + index, rows), stop - start)
+        steps = min(max(_TOKENS_AT_ONCE // (len(rows) * self._config.pairs.seq_len), 1), _STEPS_AT_ONCE)
+
+        def make(index: int) -> list[Batch]:
+            first = start + index * steps
+            return self.training_batches(range(first, min(first + steps, stop)), rows)
+
+        return itertools.chain.from_iterable(_in_background(make, -(-(stop - start) // steps)))
 
     def evaluation(self, rows: RowIndices) -> Iterator[Batch]:
         """Yields the rows `rows` of each global batch of the first epoch, each row once. The last batch is padded."""
         count = -(-self._held_out() // self._config.batch_size)
         return _in_background(lambda index: self.evaluation_batch(index, rows), count)
 
-    def training_batch(self, step: int, rows: RowIndices) -> Batch:
-        """Returns the rows `rows` of the global batch of a training step."""
+    def training_batches(self, steps: Sequence[int], rows: RowIndices) -> list[Batch]:
+        """Returns the rows `rows` of the global batches of training steps, whose text is read at once."""
         config = self._config
-        masking = config.masking_at(step)
-        noise = row_noise(masking, config.seed, step, rows, config.batch_size)
-        done = step - config.begin
+        done = np.array(steps)[:, None] - config.begin
         if self._order:
-            sources, numbers = self._order.locate(done * config.batch_size + rows)
-            batch = self._assemble(self._mixed(sources, numbers), masking, noise)
-            return {
-                **batch,
-                "sources": sources.astype(np.int32),
-                "epochs": (numbers / self.rows_per_epoch[sources]).astype(np.float32),
-            }
-        before = sum(count for count, _ in config.earlier) // config.batch_size
-        epoch, start = self._plans[0].locate(before + done, config.batch_size)
-        planned = self._plans[0].rows(epoch, start, start + config.batch_size).take(rows)
-        return self._assemble(_of_epoch(planned, epoch), masking, noise)
+            sources, numbers = self._order.locate((done * config.batch_size + rows).ravel())
+            chosen = self._mixed(sources, numbers)
+            passed = numbers / self.rows_per_epoch[sources]
+        else:
+            chosen = self._unmixed(done.ravel().tolist(), rows)
+        texts = self._texts(chosen)
+        batches: list[Batch] = []
+        for number, step in enumerate(steps):
+            masking = config.masking_at(step)
+            noise = row_noise(masking, config.seed, step, rows, config.batch_size)
+            of_step = slice(number * len(rows), (number + 1) * len(rows))
+            first, last = chosen.planned.first[[of_step.start, of_step.stop]]
+            batch = self._assemble(chosen.part(of_step.start, of_step.stop), texts[first:last], masking, noise)
+            if self._order:
+                fields = {"sources": sources, "epochs": passed}
+                batch |= {name: field[of_step].astype(dtype_of(name)) for name, field in fields.items()}
+            batches.append(batch)
+        return batches
+
+    def _unmixed(self, steps: Sequence[int], rows: RowIndices) -> SourceRows:
+        """Returns the rows of the only source in steps of a phase."""
+        (plan,) = self._plans
+        size = self._config.batch_size
+        before = sum(count for count, _ in self._config.earlier) // size
+        places = [plan.locate(before + step, size) for step in steps]
+        planned = [plan.rows(epoch, start, start + size).take(rows) for epoch, start in places]
+        return SourceRows.of_epochs(planned, [epoch for epoch, _ in places])
 
     def _mixed(self, sources: Int64[np.ndarray, " n"], numbers: Int64[np.ndarray, " n"]) -> SourceRows:
         """Returns rows of sources by number, counted over all epochs."""
@@ -158,19 +195,22 @@ class PretrainingBatches:
         """Returns the rows `rows` of the global batch `index` of the first epoch. Rows that pad the last are empty."""
         start = index * self._config.batch_size
         planned = self._plans[0].rows(0, start, min(start + self._config.batch_size, self._held_out()))
-        return self._assemble(_of_epoch(planned.take(rows), 0), self._config.masking.valid, None)
+        chosen = SourceRows.of_epochs([planned.take(rows)], [0])
+        return self._assemble(chosen, self._texts(chosen), self._config.masking.valid, None)
 
     def _held_out(self) -> int:
         """Returns the number of rows of an evaluation."""
         most = self._config.rows.valid_rows
         return min(self._plans[0].count(0, most), most) if most else self._plans[0].count(0)
 
-    def _assemble(self, rows: SourceRows, masking: MaskingConfig, noise: RowNoise | None) -> Batch:
+    def _assemble(
+        self, rows: SourceRows, texts: Sequence[Tokens], masking: MaskingConfig, noise: RowNoise | None
+    ) -> dict[str, np.ndarray]:
         config = self._config
         instances = rows.planned.instances
         template = self._tokenizer.template
         layout = Layout.of(lengths_of(instances, self._num_special), np.diff(rows.planned.first))
-        predictions = self._predictions(rows, layout, masking, noise)
+        predictions = self._predictions(rows, texts, layout, masking, noise)
         batch = {
             name: np.full(
                 (len(rows.planned), *shape[1:]), self._tokenizer.pad_id if name == "input_ids" else 0, dtype_of(name)
@@ -195,7 +235,12 @@ class PretrainingBatches:
         return batch
 
     def _predictions(
-        self, rows: SourceRows, layout: Layout, masking: MaskingConfig, noise: RowNoise | None
+        self,
+        rows: SourceRows,
+        texts: Sequence[Tokens],
+        layout: Layout,
+        masking: MaskingConfig,
+        noise: RowNoise | None,
     ) -> Predictions:
         """Returns the masked or causal instances, one per row."""
         tokenizer = self._tokenizer
@@ -204,7 +249,9 @@ class PretrainingBatches:
         sources = rows.sources[layout.row]
         lengths = layout.lengths
         input_ids = np.full((len(lengths), lengths.max(initial=1)), tokenizer.pad_id, np.int32)
-        input_ids[layout.instance, layout.position] = self._tokens(instances, sources)
+        input_ids[layout.instance, layout.position] = np.concatenate(
+            [np.zeros(0, np.int32), *itertools.chain.from_iterable(texts)]
+        )
         if config.objective == "causal_lm":
             return predict_neighbors(input_ids, lengths, config.direction)
         candidates = np.zeros(input_ids.shape, bool)
@@ -231,28 +278,24 @@ class PretrainingBatches:
             return hidden
         return either(noise.is_causal[layout.row], predict_neighbors(input_ids, lengths, "left_to_right"), hidden)
 
-    def _tokens(self, instances: np.ndarray, sources: Int64[np.ndarray, " n"]) -> Int32[np.ndarray, " tokens"]:
-        """Returns the tokens of all instances, given with their sources."""
+    def _texts(self, rows: SourceRows) -> list[Tokens]:
+        """Returns the parts of each instance. All are read at once, because a read of few rows costs more per row."""
+        instances = rows.planned.instances
         template = self._tokenizer.template
         start, between, end = (np.array(ids, np.int32) for ids in (template.start, template.between, template.end))
         sides = ("a", "b") if self._config.pairs.next_sentence else ("a",)
         places = [np.concatenate([instances[f"{what}_{side}"] for side in sides]) for what in _SEGMENT_FIELDS]
-        of_segment = np.tile(sources, len(sides))
+        sources = np.tile(np.repeat(rows.sources, np.diff(rows.planned.first)), len(sides))
         segments: dict[int, Int32[np.ndarray, " _"]] = {}
         for source, split in enumerate(self._splits):
-            chosen = np.flatnonzero(of_segment == source)
+            chosen = np.flatnonzero(sources == source)
             tokens = split.read(*(place[chosen] for place in places))
             segments.update(zip(chosen.tolist(), tokens, strict=True))
-        parts = [np.zeros(0, np.int32)]
+        texts = []
         for i in range(len(instances)):
-            first, *others = (segments[place] for place in range(i, len(of_segment), len(instances)))
-            parts += [start, first, *(part for other in others for part in (between, other)), end]
-        return np.concatenate(parts)
-
-
-def _of_epoch(planned: PlannedRows, epoch: int) -> SourceRows:
-    """Returns rows of an epoch of the only source."""
-    return SourceRows(planned, np.zeros(len(planned), np.int64), np.full(len(planned), epoch))
+            first, *others = (segments[place] for place in range(i, len(sources), len(instances)))
+            texts.append([start, first, *(part for other in others for part in (between, other)), end])
+        return texts
 
 
 def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> None:
@@ -270,9 +313,9 @@ def _put_predictions(batch: Batch, predictions: Predictions, layout: Layout) -> 
     batch["masked_weights"][row, column] = weights
 
 
-def _in_background(make_batch: Callable[[int], Batch], count: int) -> Iterator[Batch]:
+def _in_background(make: Callable[[int], T], count: int) -> Iterator[T]:
     import grain  # a slow import that prediction does not need
 
-    # One thread prepares a few batches ahead of the step. It spends its time in NumPy, which releases the GIL.
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
-    return iter(grain.MapDataset.range(count).map(make_batch).to_iter_dataset(options))
+    # One thread prepares batches ahead of the step. It spends its time in NumPy, which releases the GIL.
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+    return iter(grain.MapDataset.range(count).map(make).to_iter_dataset(options))

@@ -60,17 +60,17 @@ def test_a_batch_is_a_function_of_seed_and_step(corpus, masking, pairs, rows):
         fresh = make_batches(corpus, masking=masking, pairs=pairs, rows=rows)
         for batch, expected in zip(fresh.training(step, ALL), from_start[step:], strict=False):
             assert_equal(batch, expected)
-        assert_equal(fresh.training_batch(step, ALL), from_start[step])
+        assert_equal(fresh.training_batches([step], ALL)[0], from_start[step])
     # Different steps give different batches, and so do different seeds.
     assert len({batch["input_ids"].tobytes() for batch in from_start}) == count
-    other = make_batches(corpus, masking=masking, pairs=pairs, rows=rows, seed=4).training_batch(0, ALL)
+    other = make_batches(corpus, masking=masking, pairs=pairs, rows=rows, seed=4).training_batches([0], ALL)[0]
     assert other["input_ids"].tobytes() != from_start[0]["input_ids"].tobytes()
 
 
 def test_two_readers_of_one_object_are_independent(corpus):
     batches = make_batches(corpus)
     steps = 2 * steps_in(batches, 0) + 2
-    expected = [make_batches(corpus).training_batch(step, ALL) for step in range(steps)]
+    expected = [make_batches(corpus).training_batches([step], ALL)[0] for step in range(steps)]
     readers = [batches.training(0, half) for half in HALVES]
     for batch, *parts in zip(expected, *readers, strict=False):
         assert_equal(joined(parts), batch)
@@ -94,7 +94,7 @@ def test_batches_have_the_documented_shapes_and_types(corpus, split):
     ):
         batches = make_batches(corpus, split, pairs=pairs, rows=rows)
         assert batches._config.shapes() == expected
-        for batch in [batches.training_batch(0, ALL), *batches.evaluation(ALL)]:
+        for batch in [batches.training_batches([0], ALL)[0], *batches.evaluation(ALL)]:
             assert shapes_of(batch) == expected
             assert {name: array.dtype for name, array in batch.items()} == {
                 name: np.float32 if name.endswith("weights") else np.int32 for name in expected
@@ -111,10 +111,10 @@ def test_the_masking_rate_changes_from_step_to_step_in_batches_of_one_shape(corp
     ]
     if not rows.packing:  # packed rows have room for predictions at the highest rate
         for step, expected in zip((0, 15, 30), constant, strict=True):
-            assert_equal(batches.training_batch(step, ALL), expected.training_batch(step, ALL))
+            assert_equal(batches.training_batches([step], ALL)[0], expected.training_batches([step], ALL)[0])
         assert_equal(next(batches.evaluation(ALL)), next(constant[-1].evaluation(ALL)))
     for step, rate in ((0, 0.4), (15, 0.25), (30, 0.1), (100, 0.1)):
-        batch = batches.training_batch(step, ALL)
+        batch = batches.training_batches([step], ALL)[0]
         assert shapes_of(batch) == batches._config.shapes()
         assert abs(batch["masked_weights"].sum() / (batch["segment_ids"] > 0).sum() - rate) < 0.03
 
@@ -123,7 +123,7 @@ def test_the_masking_rate_changes_from_step_to_step_in_batches_of_one_shape(corp
 @pytest.mark.parametrize("rows", [CONFIG.rows, PACKED])
 def test_unset_max_predictions_follows_the_highest_masking_rate(corpus, rows, changes):
     masking = dataclasses.replace(MASKING, max_predictions=None, **changes)
-    batch = make_batches(corpus, masking=masking, rows=rows).training_batch(0, ALL)
+    batch = make_batches(corpus, masking=masking, rows=rows).training_batches([0], ALL)[0]
     share = batch["masked_weights"].sum() / (batch["segment_ids"] > 0).sum()
     assert share == pytest.approx(changes["rate"], abs=0.04)
 
@@ -148,7 +148,7 @@ def test_validation_rows_do_not_depend_on_the_objectives_of_training(corpus, pac
             for name in batch:
                 assert (batch[name][:, : alike[name].shape[1]] == alike[name]).all()
                 assert not batch[name][:, alike[name].shape[1] :].any()  # unpacked rows have max_predictions
-        assert "cls_positions" in PretrainingBatches({"": corpus}, "train", other).training_batch(0, ALL)
+        assert "cls_positions" in PretrainingBatches({"": corpus}, "train", other).training_batches([0], ALL)[0]
 
 
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])
@@ -161,7 +161,7 @@ def test_an_epoch_of_training_is_the_text_of_its_rows(corpus, pairs, masking, te
         place = 0
         for epoch in range(2):
             count = steps_in(batches, epoch)
-            epoch_batches = [batches.training_batch(place + i, ALL[:1]) for i in range(count)]
+            epoch_batches = [batches.training_batches([place + i], ALL[:1])[0] for i in range(count)]
             assert actual_text(epoch_batches) == expected_text(corpus, "train", pairs, epoch)
             place += count
 
@@ -199,7 +199,7 @@ def test_masks_are_repeated_only_in_static_epochs(corpus, mode):
     epochs, place = [], 0
     for epoch in range(3):
         count = steps_in(batches, epoch)
-        epochs.append([batches.training_batch(place + i, ALL[:1])["input_ids"].tobytes() for i in range(count)])
+        epochs.append([batches.training_batches([place + i], ALL[:1])[0]["input_ids"].tobytes() for i in range(count)])
         place += count
     assert set(epochs[0]).isdisjoint(epochs[1])
     if mode == "static":
@@ -214,7 +214,7 @@ def test_masks_are_repeated_only_in_static_epochs(corpus, mode):
 def test_causal_language_modeling_predicts_every_neighbor(corpus, direction, step, rows):
     batches = make_batches(corpus, pairs=ONE_SEGMENT, objective="causal_lm", direction=direction, rows=rows)
     for number in range(4):
-        batch = batches.training_batch(number, ALL)
+        batch = batches.training_batches([number], ALL)[0]
         assert batch["masked_positions"].shape == (BATCH, S - 1)
         for each in instances_of(batch):
             length = len(each["masked"])

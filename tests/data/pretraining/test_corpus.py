@@ -118,11 +118,9 @@ def test_a_long_document_is_read_in_parts(make_config, tmp_path, monkeypatch, si
     every = np.array([(d, s, n) for d, t in enumerate(whole) for s in range(len(t)) for n in range(1, len(t) - s + 1)])
     for (document, start, length), tokens in zip(every.tolist(), split.read(*every.T), strict=True):
         np.testing.assert_array_equal(tokens, whole[document][start : start + length])
-    read_numbers, stored = [], split._records._records
-    watched = types.SimpleNamespace(
-        __getitems__=lambda numbers: read_numbers.extend(numbers) or stored.__getitems__(numbers)
-    )
-    monkeypatch.setattr(split._records, "_records", watched)
+    read_numbers, (reader,) = [], split._records._readers.values()
+    watched = types.SimpleNamespace(read=lambda numbers: read_numbers.extend(numbers) or reader.read(numbers))
+    monkeypatch.setattr(split._records, "_readers", {0: watched})
     split.read(np.array([0]), np.array([11]), np.array([1]))
     assert read_numbers == [11 // size], "only the record with the requested token is read"
 

@@ -66,30 +66,30 @@ def test_an_epoch_of_each_source_has_all_its_rows_and_its_own_order(corpora):
     batches = mixed(corpora)
     rows = {name: [] for name in NAMES}
     for step in range(12):
-        batch = batches.training_batch(step, ALL)
+        batch = batches.training_batches([step], ALL)[0]
         for row, source in enumerate(batch["sources"]):
             rows[NAMES[source]].append(batch["input_ids"][row])
     counts = batches.rows_per_epoch
     assert counts[2] < BATCH < 12 * BATCH * 0.2 < 2 * 12 * counts[2]  # a source smaller than a batch, several times
     for name, count in zip(NAMES, counts, strict=True):
         alone = mixed({name: corpora[name]}, weights=(1000,))
-        expected = [row for step in range(12) for row in alone.training_batch(step, ALL)["input_ids"]]
+        expected = [row for step in range(12) for row in alone.training_batches([step], ALL)[0]["input_ids"]]
         np.testing.assert_array_equal(rows[name], expected[: len(rows[name])])
         first = mixed({name: corpora[name]}, weights=(1000,), masking=dataclasses.replace(FREE, rate=1e-9))
-        texts = [first.training_batch(step, ALL)["input_ids"] for step in range(-(-int(count) // BATCH))]
+        texts = [first.training_batches([step], ALL)[0]["input_ids"] for step in range(-(-int(count) // BATCH))]
         assert len({row.tobytes() for row in np.concatenate(texts)[:count]}) == count
 
 
 @pytest.mark.parametrize("changes", [{"rows": ALONE}, {"rows": PACKED, "pairs": ONE_SEGMENT}])
 def test_rows_do_not_depend_on_the_split_over_hosts_or_on_the_first_update(corpora, changes):
-    batches = [mixed(corpora, **changes).training_batch(step, ALL) for step in range(5)]
+    batches = [mixed(corpora, **changes).training_batches([step], ALL)[0] for step in range(5)]
     for hosts in (2, 8):
         parts = [
             list(itertools.islice(mixed(corpora, **changes).training(0, rows), 5)) for rows in np.split(ALL, hosts)
         ]
         for batch, *of_hosts in zip(batches, *parts, strict=True):
             assert_equal(batch, {name: np.concatenate([part[name] for part in of_hosts]) for name in batch})
-    assert_equal(mixed(corpora, **changes).training_batch(4, ALL), batches[4])
+    assert_equal(mixed(corpora, **changes).training_batches([4], ALL)[0], batches[4])
 
 
 def test_phases_of_one_length_continue_each_source_and_change_the_masking_rate(corpora):
@@ -100,12 +100,14 @@ def test_phases_of_one_length_continue_each_source_and_change_the_masking_rate(c
     schedule = settings.schedule((), PAIRS.seq_len)
     config = dataclasses.replace(CONFIG, masking=FREE, schedule=schedule, num_steps=8)
     first, second = (PretrainingBatches(corpora, "train", phase) for phase in config.phases)
-    early, late = first.training_batch(3, ALL), second.training_batch(4, ALL)
+    early, late = first.training_batches([3], ALL)[0], second.training_batches([4], ALL)[0]
     assert not early["sources"].any() and early["masked_positions"].shape == late["masked_positions"].shape
     assert early["masked_weights"].sum() > 2 * late["masked_weights"].sum()
     one = mixed({"wiki": corpora["wiki"]}, weights=(1000,), masking=config.phases[1].masking, rate=0.15)
     is_wiki = late["sources"] == 0
-    np.testing.assert_array_equal(late["input_ids"][is_wiki], one.training_batch(4, ALL)["input_ids"][: is_wiki.sum()])
+    np.testing.assert_array_equal(
+        late["input_ids"][is_wiki], one.training_batches([4], ALL)[0]["input_ids"][: is_wiki.sum()]
+    )
 
 
 def test_another_source_does_not_prepare_the_others_again(tiny_values, tmp_path):
