@@ -78,5 +78,6 @@ def with_copies(config: ConfigTree, workdir: Path) -> ConfigTree:
     for key, side in _SIDES.items():
         if data.get(key) and is_gone(Path(data[key])):
             data[key] = str(workdir / side if (workdir / side).is_dir() else workdir)
-            data.pop("add_tokens", None)  # the copy has them
+            for added in ("add_tokens", "add_words"):
+                data.pop(added, None)  # the copy has them
     return {**config, "data": data, **({"init_from": str(workdir)} if is_lost(config) else {})}

@@ -117,8 +117,11 @@ def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int)
     return {**config, **values}
 
 
-def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
-    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
+def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int | None:
+    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder.
+
+    With `data.add_words`, it is None: the number of words is known after they are learned.
+    """
     added = data.get("add_tokens", ())
     is_folder = bool(published.config and not published.is_run)
     if not (added or is_folder):
@@ -127,6 +130,8 @@ def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int
     check_vocab_size(tokenizer.vocab_size, room)
     if is_folder:
         published.check_tokenizer(tokenizer)
+    if data.get("add_words"):
+        return None
     return max(room, with_tokens(tokenizer, added).vocab_size)
 
 

@@ -120,7 +120,7 @@ class PretrainingData(Data, Generic[C]):
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         corpus = config.data.corpus
         if not corpus.source and saved_file(folder):  # evaluation of a run on other text
-            corpus = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=())
+            corpus = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=(), add_words=0)
             folder = folder / "data"
         corpus.check_source()
         self._config = config
