@@ -106,7 +106,8 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         """
         steps = json.loads(self._content)
         steps["model"]["merges"] += pairs
-        steps["model"]["vocab"] |= {piece: ids[piece] for piece in map("".join, pairs)}
+        # Added tokens are among them: the library numbers others by the size of the model.
+        steps["model"]["vocab"] = {token: number for token, number in ids.items() if token}
         return LibraryEncoderTokenizer(json.dumps(steps), self.special, self.template)
 
     @classmethod
