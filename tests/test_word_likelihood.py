@@ -12,6 +12,8 @@ from bertjax.models.bert import BertForMaskedLM, BertInputs
 from bertjax.tasks import word_likelihood
 from tests import tiny
 
+MODULE = evaluations.find("word_likelihood")
+
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
@@ -31,9 +33,7 @@ def evaluation(task, folder, texts, **keys):
     for name, text in texts.items():
         (folder / name).write_text(text)
     source = tuple((name, str(folder / name)) for name in texts)
-    return evaluations.find("word_likelihood").evaluation(
-        evaluations.find("word_likelihood").Config(source=source, **keys), task, "stop"
-    )
+    return MODULE.evaluation(MODULE.Config(source=source, **keys), task, "stop")
 
 
 def scores(evaluation, params, rows_at_once):
@@ -106,6 +106,4 @@ def test_there_is_no_figure_of_text_with_many_unknown_words(task, params, tmp_pa
 )
 def test_wrong_texts_are_errors(task, source, got):
     with pytest.raises(UserError, match=rf"word_likelihood\.source: got .*{got}"):
-        evaluations.find("word_likelihood").evaluation(
-            evaluations.find("word_likelihood").Config(source=source), task, "stop"
-        )
+        MODULE.evaluation(MODULE.Config(source=source), task, "stop")

@@ -19,7 +19,7 @@ _NAMED = Constraint(
     "pairs of a different name, of letters and digits, and a text",
     lambda texts: (
         all(len(text) == 2 and re.fullmatch(r"\w+", text[0]) and text[1] for text in texts)
-        and len(dict(texts)) == len(texts)
+        and len({name for name, _ in texts}) == len(texts)
     ),
 )
 
@@ -44,7 +44,7 @@ class Config(Constrained, prefix="word_likelihood"):
 
 
 def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluation:
-    """Returns the evaluation. Its metrics are those of `word_likelihood.score` for each text, such as `domain/nats_per_word`.
+    """Returns the evaluation. Its metrics are `domain/nats_per_word` and others, for the name of each text.
 
     Raises:
       UserError: for missing texts, or a task without a language model.
@@ -75,6 +75,5 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
         return word_likelihood.score(results, tokenizer.unk_id)
 
     names = [f"{name}/nats_per_word" for name in sources]
-    return Evaluation(
-        "word_likelihood", FloatModel(model, task.predict_lengths()), examples, score, names, config.every
-    )
+    view = FloatModel(model, task.predict_lengths())
+    return Evaluation("word_likelihood", view, examples, score, names, config.every)
