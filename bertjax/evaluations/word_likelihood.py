@@ -74,6 +74,6 @@ def evaluation(config: Config, task: PredictionTask, on_bad_row: str) -> Evaluat
     def score(results: Sequence[tuple[Example, Sequence[Output]]]) -> Mapping[str, float]:
         return word_likelihood.score(results, tokenizer.unk_id)
 
-    names = [f"{name}/nats_per_word" for name in sources]
+    names = [f"{name}/words" for name in sources]  # others are missing if too many tokens are unknown
     view = FloatModel(model, task.predict_lengths())
     return Evaluation("word_likelihood", view, examples, score, names, config.every)

@@ -83,10 +83,10 @@ def score(results: Iterable[tuple[Example, Sequence[Output]]], unknown: int | No
     scores: dict[str, float] = {}
     for name, sums in totals.items():
         share = sums["unknown"] / sums["tokens"]
-        scores |= {f"{name}/{key}": sums[key] for key in ("words", "tokens")} | {f"{name}/unknown": share}
         if share <= MOST_UNKNOWN:
             scores[f"{name}/nats_per_word"] = sums["nats"] / sums["words"]
         else:
             text = "no nats per word: %.2f %% of the tokens of %s are unknown, more than %.1f %%"
             _log.warning(text, 100 * share, name, 100 * MOST_UNKNOWN)
+        scores |= {f"{name}/{key}": sums[key] for key in ("words", "tokens")} | {f"{name}/unknown": share}
     return {key: float(value) for key, value in scores.items()}

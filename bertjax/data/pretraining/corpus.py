@@ -43,7 +43,7 @@ from bertjax.data.text import added_words, fit, sentences, vocabulary_config, wo
 from bertjax.data.text.korean_sentences import is_korean
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import AddedWordsConfig, TrainedVocabularyConfig
+from bertjax.data.text.vocabulary_config import LearnedVocabularyConfig
 from bertjax.errors import UserError
 from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once, read_manifest
 
@@ -61,7 +61,7 @@ _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusConfig(TrainedVocabularyConfig, AddedWordsConfig):
+class CorpusConfig(LearnedVocabularyConfig):
     """The text to prepare, and how to prepare it.
 
     Attributes:
@@ -240,7 +240,8 @@ def _locate(home: Path, parts: Mapping[str, Any], has_vocab: bool) -> tuple[Fing
             theirs = json.loads(path.read_text())["parts"]
             digest = _digest({**theirs, "vocabulary": ours} if has_vocab else theirs)
             if digest == fingerprint and (not has_vocab or vocabulary_config.load_saved(path.parent).key[0] == ours):
-                return digest, path.parent
+                # A run whose `init_from` is gone has a vocabulary with the words that were learned from this text.
+                return (_digest(theirs) if added_words.LEARNED in theirs["vocabulary"] else digest), path.parent
     return fingerprint, home / fingerprint
 
 
@@ -254,7 +255,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
         "lines": config.lines,
         "unicode": unicodedata.unidata_version,
         "lowercase": config.lowercase,
-        "vocabulary": added_words.vocabulary_key(config, config.add_words),
+        "vocabulary": added_words.vocabulary_key(config),
     }
 
 
@@ -378,10 +379,7 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
         count = functools.partial(preparation.count_words, chain=chain, kind=kind)
         paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
         counts = word_counts.most_frequent(paths, folder / PARTS)
-        if named:
-            tokenizer = added_words.learn(named, counts.words, config.add_words)
-        else:
-            tokenizer = preparation.train_tokenizer(counts, config)
+        tokenizer = preparation.train_tokenizer(counts, config, named)
     tokenizer.save(folder)
     return tokenizer
 

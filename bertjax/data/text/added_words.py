@@ -16,18 +16,19 @@ from bertjax.data.text.bpe_trainer import Merges
 from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
 from bertjax.data.text.normalization import CONTINUATION, Chain
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import BYTE_BPE, WORDPIECE, TrainedVocabularyConfig, load_named
+from bertjax.data.text.vocabulary_config import BYTE_BPE, WORDPIECE, LearnedVocabularyConfig, load_named
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 LEAST_SAVED = 1e-4  # what each word saves at least, as a share of the tokens of the text
+LEARNED = " words that save "  # in the key of a vocabulary with learned words
 _LAST = "\U0010ffff"
 
 
-def vocabulary_key(config: TrainedVocabularyConfig, most: int) -> str:
-    """Returns what determines the vocabulary of a config that adds at most `most` words.
+def vocabulary_key(config: LearnedVocabularyConfig) -> str:
+    """Returns what determines the vocabulary of a config.
 
     Raises:
       UserError: if the vocabulary cannot be opened, or words cannot be added to it.
@@ -35,10 +36,10 @@ def vocabulary_key(config: TrainedVocabularyConfig, most: int) -> str:
     if not config.vocab_file:
         return " of ".join([f"{config.vocab_size} trained tokens", *map(str, config.unlike_bert)])
     tokenizer = load_named(config)
-    if not most:
+    if not config.add_words:
         return tokenizer.key[0]
     splitting(tokenizer)
-    return f"{tokenizer.key[0]} and {most} words that save {LEAST_SAVED}"
+    return f"{tokenizer.key[0]} and {config.add_words}{LEARNED}{LEAST_SAVED}"
 
 
 def splitting(tokenizer: EncoderTokenizer) -> tuple[Chain, str]:
@@ -117,14 +118,14 @@ def _with_words(tokenizer: WordPiece, counts: Mapping[str, int], least: float, m
     @functools.cache
     def size_of_rest(text: str) -> float:
         pieces = rest_model.tokenize(text) if text else []
-        return math.inf if pieces and pieces[0].value == unknown else len(pieces)
+        return math.inf if pieces and pieces[0].value == unknown else float(len(pieces))
 
     model = _model(tokenizer)
     splits = [(word, [piece.value for piece in model.tokenize(word)]) for word in sorted(counts)]
     splits = [(word, pieces) for word, pieces in splits if pieces[0] != unknown]
     words = [word for word, _ in splits]
     firsts = [len(pieces[0]) for _, pieces in splits]
-    sizes: list[float] = [len(pieces) for _, pieces in splits]
+    sizes = [float(len(pieces)) for _, pieces in splits]
     ends = [bisect_left(words, word + _LAST) for word in words]
     # A word saves the most tokens if all words that begin with it become one token.
     totals = [0.0, *itertools.accumulate(counts[word] * (size - 1) for word, size in zip(words, sizes, strict=True))]

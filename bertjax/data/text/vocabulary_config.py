@@ -60,25 +60,6 @@ class AddedTokensConfig(Constrained, prefix="data"):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AddedWordsConfig(Constrained, prefix="data"):
-    """Words of the text that training adds to a vocabulary.
-
-    Attributes:
-      add_words: the maximum number of words of the training text to add to the vocabulary of `init_from` or
-        `vocab_file`: those that save the most tokens, until the next saves less than one token in 10,000. Their
-        embeddings start as those of `add_tokens`.
-    """
-
-    add_words: Count = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fix = "set --config.init_from=FOLDER, or omit it"
-        is_given = getattr(self, "vocab_file", "")
-        self.check(is_given or not self.add_words, "add_words", "a vocabulary to add words to", fix=fix)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
     """The vocabulary, named or trained.
 
@@ -123,6 +104,24 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
         if self.tokenizer != WORDPIECE:
             return [self.tokenizer]
         return [*self.chain.unlike_bert, *([self.character_coverage] if self.character_coverage else [])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnedVocabularyConfig(TrainedVocabularyConfig):
+    """The vocabulary, named or trained, or a named one with words of the text.
+
+    Attributes:
+      add_words: the maximum number of words of the training text to add to the vocabulary of `init_from` or
+        `vocab_file`: those that save the most tokens, until the next saves less than one token in 10,000. Their
+        embeddings start as those of `add_tokens`.
+    """
+
+    add_words: Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fix = "set --config.init_from=FOLDER, or omit it"
+        self.check(self.vocab_file or not self.add_words, "add_words", "a vocabulary to add words to", fix=fix)
 
 
 def with_tokens(tokenizer: EncoderTokenizer, tokens: Sequence[str]) -> EncoderTokenizer:
