@@ -68,7 +68,8 @@ def bert(
             parts[part][key] = value
     _check_complete(config["experiment"], model, data)
     if published and data.get("vocab_file"):
-        model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
+        size = _vocab_size(published, data, model["vocab_size"])
+        model["vocab_size"] = None if data.get("add_words") else size  # the words are not learned yet
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
         family = families.find(model["family"])
@@ -117,11 +118,8 @@ def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int)
     return {**config, **values}
 
 
-def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int | None:
-    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder.
-
-    With `data.add_words`, it is None: the number of words is known after they are learned.
-    """
+def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
+    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
     added = data.get("add_tokens", ())
     is_folder = bool(published.config and not published.is_run)
     if not (added or is_folder):
@@ -130,8 +128,6 @@ def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int
     check_vocab_size(tokenizer.vocab_size, room)
     if is_folder:
         published.check_tokenizer(tokenizer)
-    if data.get("add_words"):
-        return None
     return max(room, with_tokens(tokenizer, added).vocab_size)
 
 
