@@ -107,9 +107,10 @@ class Data(PretrainingData[Config]):
 
     def complete(self, config: ConfigTree) -> ConfigTree:
         """Fills in `decoding.lengths` of a run with uniform rates."""
+        config = super().complete(config)
         if self._config.masking.distribution == "constant" or self._config.decoding.lengths:
             return config
-        lengths = self._of("train", self._batch_config.stages[-1]).token_counts(_QUANTILES)
+        lengths = self._of("train", self._batch_config.phases[-1]).token_counts(_QUANTILES)
         return {**config, "decoding": {**config.get("decoding", {}), "lengths": lengths}}
 
 
@@ -179,21 +180,23 @@ class Task(PretrainingTask[Config]):
 
         The metric "masked_lm_bound" of weighted updates is the bound of the negative log-likelihood per token.
         """
-        batch, first_rows = causal_rows_first(batch, self._stages)
-        positions, labels, weights, is_causal = targets(batch, self._stages)
+        batch, first_rows = causal_rows_first(batch, self._phases)
+        positions, labels, weights, is_causal, sources = targets(batch, self._phases)
         output = self.apply(params, batch, rng, positions, first_rows=first_rows)
         terms = {self._config.objective: weights}
         if "causal_rows" in batch:
             terms = {"masked_lm": weights * ~is_causal, "causal_lm": weights * is_causal}
-        sums, metrics = scored(output.masked_lm_logits, labels, terms)
+        sums, metrics = scored(output.masked_lm_logits, labels, terms, self.sources(batch, sources))
         if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
-            of_pairs = {"next_sentence": batch["next_sentence_weights"]}
-            more = scored(output.next_sentence_logits, batch["next_sentence_labels"], of_pairs)
+            of_pairs = batch["next_sentence_weights"]
+            of_rows = jnp.broadcast_to(batch["sources"][:, None], of_pairs.shape) if "sources" in batch else None
+            pairs = output.next_sentence_logits, batch["next_sentence_labels"], {"next_sentence": of_pairs}
+            more = scored(*pairs, self.sources(batch, of_rows))
             sums = {**sums, **more[0]}
             metrics = {**metrics, **more[1]}
         if self._config.masking.is_bound and not is_evaluated(batch):
-            metrics["masked_lm_bound"] = metrics.pop("masked_lm_loss")
-        return sums, {"tokens": num_tokens(batch), **metrics}
+            metrics = {name.replace("masked_lm_loss", "masked_lm_bound"): metric for name, metric in metrics.items()}
+        return sums, {"tokens": num_tokens(batch), **metrics, **self.source_metrics(batch)}
 
     def score_names(self) -> Sequence[str]:
         """Those of `loss` in evaluations, if they differ from those of updates."""

@@ -221,7 +221,9 @@ class Task(PretrainingTask[Config]):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> tuple[Sums, Metrics]:
         """The cross-entropies of the generator's and the discriminator's predictions; see `TrainingTask.loss`."""
         words = self._generate(params, batch, rng)
-        sums, metrics = scored(words, batch["masked_labels"], {"masked_lm": batch["masked_weights"]})
+        of_words = batch["masked_weights"]
+        rows = jnp.broadcast_to(batch["sources"][:, None], of_words.shape) if "sources" in batch else None
+        sums, metrics = scored(words, batch["masked_labels"], {"masked_lm": of_words}, self.sources(batch, rows))
         corrupted = self._corrupted(words, batch)
         real = batch["segment_ids"] != 0
         logits = self.apply(params, {**batch, "input_ids": corrupted.input_ids}, rng)
@@ -241,6 +243,7 @@ class Task(PretrainingTask[Config]):
             "replaced_precision": (hits, num_predicted),
             "replaced_recall": (hits, num_replaced),
             "replaced_share": (num_replaced, tokens[0]),
+            **self.source_metrics(batch),
         }
 
     def apply(self, params: Params, batch: Batch, rng: jax.Array | None, *arguments: Any) -> Array:

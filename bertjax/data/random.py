@@ -62,7 +62,7 @@ def philox4x32(counters: tuple[UInt64[np.ndarray, " n"], ...], key: tuple[int, i
 def bits(
     seed: int,
     stream: Stream,
-    epoch: int,
+    epoch: int | Int64[np.ndarray, " n"],
     index: Int64[np.ndarray, " n"],
     words: int,
     sub_index: Int64[np.ndarray, " n"] | int = 0,
@@ -73,7 +73,7 @@ def bits(
     Args:
       seed: 0 <= seed < 2**32.
       stream: the purpose of the draws.
-      epoch: 0 <= epoch < 2**32.
+      epoch: one for all, or one for each index, 0 <= epoch < 2**32.
       index: the documents or blocks that draw, each 0 <= index < 2**32.
       words: the number of words per index.
       sub_index: a further coordinate, such as the position in the document, 0 <= sub_index < 2**32.
@@ -82,6 +82,7 @@ def bits(
     blocks = -(-words // 4)
     draws = np.arange(skip // 4, skip // 4 + blocks, dtype=np.uint64)
     sub = np.broadcast_to(np.asarray(sub_index), index.shape)
+    epochs = np.broadcast_to(np.asarray(epoch), index.shape)
     out = np.empty((len(index), blocks * 4), np.uint32)
     rows = max(1, _BLOCK // blocks)
     for start in range(0, len(index), rows):
@@ -90,7 +91,7 @@ def bits(
             np.tile(draws, len(part)),
             np.repeat(part, blocks),
             np.repeat(sub[start : start + rows].astype(np.uint64), blocks),
-            np.full(len(part) * blocks, epoch, np.uint64),
+            np.repeat(epochs[start : start + rows].astype(np.uint64), blocks),
         )
         out[start : start + rows] = philox4x32(counters, (seed, int(stream))).reshape(len(part), -1)
     return out[:, :words]

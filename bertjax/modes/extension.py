@@ -18,6 +18,7 @@ BY_PROGRESS = {
     "masking.final_rate": "--config.masking.final_rate=0.0",
     "masking.causal_stages": "--config.masking.causal_stages='()'",
     "data.stages": "--config.data.stages='()'",
+    "data.phases": "--config.data.phases='()'",
 }
 
 

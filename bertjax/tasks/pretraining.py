@@ -15,18 +15,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float32, Int
+from jaxtyping import Array, Float32, Float64, Int
 
 from bertjax import meshes
 from bertjax.config import Composed, Flat, Size, always, build
-from bertjax.contract import Batch, Data, Metrics, Params, RowIndices, StagedTask, Sums
-from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
-from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation
+from bertjax.contract import Batch, ConfigTree, Data, Metrics, Params, RowIndices, StagedTask, Sums
+from bertjax.data.pretraining.batch_config import BatchConfig, InstanceRowsConfig
+from bertjax.data.pretraining.batches import PretrainingBatches, dtype_of
+from bertjax.data.pretraining.corpus import Corpus, CorpusConfig
 from bertjax.data.pretraining.masking import MaskingConfig
+from bertjax.data.pretraining.mixture import (
+    MixtureConfig,
+    Phase,
+    Preparations,
+    RowOrder,
+    check_epochs,
+    mean_shares,
+)
 from bertjax.data.pretraining.noise import is_power_of_two, most_predictions
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import saved_file
+from bertjax.data.text.vocabulary_config import load_named, saved_file
 from bertjax.interop.published import Published
 from bertjax.models.attention.mask import CausalRows
 from bertjax.models.bert import HeadConfig
@@ -51,6 +60,16 @@ class DataConfig(Composed, prefix="data"):
     corpus: Flat[CorpusConfig]
     pairs: Flat[PairsConfig]
     rows: Flat[InstanceRowsConfig]
+    sources: Flat[MixtureConfig]
+
+    @property
+    def schedule(self) -> tuple[Phase, ...]:
+        """The phases of training."""
+        return self.sources.schedule(self.rows.stages, self.pairs.seq_len)
+
+    def check_source(self) -> None:
+        """Raises UserError unless the keys name text to train on, or validation text and a vocabulary."""
+        self.sources.check_source(self.corpus)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,8 +115,9 @@ class PretrainingConfig(ExperimentConfig):
     def batches(self) -> BatchConfig:
         """Everything that determines a batch except the text and the step."""
         data = self.data
+        rows = data.pairs, self.masking, data.rows
         sizes = self.batch_size, self.num_steps
-        return BatchConfig(data.pairs, self.masking, data.rows, self.objective, self.model.direction, self.seed, *sizes)
+        return BatchConfig(*rows, self.objective, self.model.direction, self.seed, *sizes, data.schedule)
 
 
 def resolve(config: Mapping[str, Any], published: Published | None) -> dict[str, Any]:
@@ -119,14 +139,16 @@ class PretrainingData(Data, Generic[C]):
 
     def __init__(self, config: C, folder: Path, published: Published | None) -> None:
         corpus = config.data.corpus
-        if not corpus.source and saved_file(folder):  # evaluation of a run on other text
+        sources = config.data.sources
+        if not (corpus.source or sources.mixture) and saved_file(folder):  # evaluation of a run on other text
             corpus = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=(), add_words=0)
             folder = folder / "data"
-        corpus.check_source()
+        sources.check_source(corpus)
         self._config = config
-        self._preparation = Preparation(corpus, folder)
+        self._folder = folder
         self._batch_config = config.batches
-        self._batches: dict[tuple[str, BatchConfig], PretrainingBatches] = {}
+        self._preparation = Preparations(sources.sources(corpus), mean_shares(config.data.schedule), folder)
+        self._batches: dict[tuple[tuple[str, ...], str, BatchConfig], PretrainingBatches] = {}
 
     @property
     def is_prepared(self) -> bool:
@@ -138,74 +160,162 @@ class PretrainingData(Data, Generic[C]):
 
     def prepare(self) -> None:
         """Tokenizes the text; see `Preparation.run`."""
+        corpus = self._config.data.corpus
+        if corpus.add_words:  # to resume without the folder in `init_from`
+            load_named(corpus).save(self._folder / "source")
         self._preparation.run()
 
     @functools.cached_property
-    def _corpus(self) -> Corpus:
-        return self._preparation.corpus()
+    def _corpora(self) -> Mapping[str, Corpus]:
+        """The text of each source."""
+        return self._preparation.corpora()
+
+    def complete(self, config: ConfigTree) -> ConfigTree:
+        """Logs the epochs of each source of a mixture; see `Data.complete`.
+
+        Raises:
+          UserError: for more than `data.max_epochs`.
+        """
+        if self._config.data.mixture and self._config.num_steps:
+            check_epochs(self._epochs, self._config.data.sources)
+        return config
+
+    @functools.cached_property
+    def _epochs(self) -> Mapping[str, float]:
+        """The epochs of each source of a mixture in the whole run, counted in its first epoch."""
+        return dict(zip(self._corpora, self._epochs_before(None).tolist(), strict=True))
+
+    def _epochs_before(self, length: int | None) -> Float64[np.ndarray, " sources"]:
+        """Returns the epochs of each source in the phases with shorter rows than `length`; of all if that is None."""
+        epochs = np.zeros(len(self._corpora))
+        phases = self._batch_config.phases
+        ends = [phase.begin for phase in phases[1:]] + [self._config.num_steps or 0]
+        for phase, end in zip(phases, ends, strict=True):
+            if length is None or phase.pairs.seq_len < length:
+                batches = self._of("train", phase)
+                rows = RowOrder(phase.weights).counts((end - phase.begin) * phase.batch_size)
+                epochs += rows / batches.rows_per_epoch
+        return epochs
 
     def report(self) -> Mapping[str, Any]:
-        return self._corpus.counts
+        """The counts of the text, by source and split."""
+        if not self._config.data.mixture:
+            return next(iter(self._corpora.values())).counts
+        counts = {name: dict(corpus.counts) for name, corpus in self._corpora.items()}
+        return {**counts, "epochs": {name: round(value, 3) for name, value in self._epochs.items()}}
 
     @property
     def vocabulary(self) -> EncoderTokenizer:
-        return self._corpus.tokenizer
+        return next(iter(self._corpora.values())).tokenizer
 
     def batches(self, split: str, start: int, rows: RowIndices) -> Iterator[Batch]:
         if split == "train":
-            return self._training(start, rows)
-        return self._of(split, self._batch_config.valid).evaluation(rows)
+            yield from self._training(start, rows)
+            return
+        for number, name in enumerate(self._corpora):
+            for batch in self._of(split, self._batch_config.valid, name).evaluation(rows):
+                is_mixture = self._config.data.mixture
+                of_source = {"sources": np.full(len(batch["input_ids"]), number, np.int32)} if is_mixture else {}
+                yield {**batch, **of_source}
 
     def _training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
-        stages = self._batch_config.stages
-        for stage, after in itertools.zip_longest(stages, stages[1:]):
-            times = stage.batch_size // self._config.batch_size
-            first = max(start, stage.begin)
-            stage_rows = (rows[:, None] * times + np.arange(times)).ravel()
-            if after is None:
-                yield from self._of("train", stage).training(first, stage_rows)
-            elif first < after.begin:
-                yield from self._of("train", stage).training(first, stage_rows, after.begin)
+        phases = self._batch_config.phases
+        for phase, after in itertools.zip_longest(phases, phases[1:]):
+            times = phase.batch_size // self._config.batch_size
+            first = max(start, phase.begin)
+            phase_rows = (rows[:, None] * times + np.arange(times)).ravel()
+            stop = () if after is None else (after.begin,)
+            if after is None or first < after.begin:
+                batches = self._of("train", phase).training(first, phase_rows, *stop)
+                yield from self._with_epochs(batches, phase) if phase.weights else batches
 
-    def _of(self, split: str, config: BatchConfig) -> PretrainingBatches:
-        if (split, config) not in self._batches:
-            self._batches[split, config] = PretrainingBatches(self._corpus, split, config)
-        return self._batches[split, config]
+    def _with_epochs(self, batches: Iterator[Batch], phase: BatchConfig) -> Iterator[Batch]:
+        """Adds to the epochs of rows those in shorter rows."""
+        before = self._epochs_before(phase.pairs.seq_len).astype(np.float32)
+        for batch in batches:
+            yield {**batch, "epochs": batch["epochs"] + before[batch["sources"]]}
+
+    def _of(self, split: str, config: BatchConfig, *names: str) -> PretrainingBatches:
+        """Returns the batches of sources, or of all."""
+        key = names, split, config
+        if key not in self._batches:
+            corpora = {name: corpus for name, corpus in self._corpora.items() if not names or name in names}
+            self._batches[key] = PretrainingBatches(corpora, split, config)
+        return self._batches[key]
 
     def baselines(self) -> Mapping[str, float]:
         """The loss of predicting tokens by their frequency in the training text; the accuracy of the majority class.
 
         Classes are those of next-sentence prediction. In short rows and documents most second segments are random,
-        because a chunk of one sentence always gets a random one.
+        because a chunk of one sentence always gets a random one. Those of a mixture are weighted means over sources.
         """
         costs = self.costs()
-        sums = np.zeros(4)
+        sums = np.zeros((4, len(self._corpora)))
         for batch in self.batches("valid", 0, np.arange(self._config.batch_size)):
             words = batch["masked_weights"]
             pairs = batch.get("next_sentence_weights", np.zeros(1))
             losses = 0.0 if costs is None else costs[batch["masked_labels"]]
             random = batch.get("next_sentence_labels", 0)
-            sums += [np.sum(losses * words), words.sum(), np.sum(random * pairs), pairs.sum()]
-        loss, words, random, pairs = sums.tolist()
+            source = int(batch.get("sources", np.zeros(1, np.int32))[0])
+            sums[:, source] += [np.sum(losses * words), words.sum(), np.sum(random * pairs), pairs.sum()]
+        loss, words, random, pairs = sums
+        weights = self._config.data.sources.weights or (1,)
         objective = self._config.objective
+
+        def mean(values: np.ndarray) -> float:
+            return float(np.average(values, weights=weights))
+
+        majority = np.maximum(random, pairs - random) / np.maximum(pairs, 1)
         return {
-            **({f"valid/{objective}_unigram_loss": loss / words} if costs is not None else {}),
-            **({"valid/next_sentence_majority_accuracy": max(random, pairs - random) / pairs} if pairs else {}),
+            **({f"valid/{objective}_unigram_loss": mean(loss / words)} if costs is not None else {}),
+            **({"valid/next_sentence_majority_accuracy": mean(majority)} if pairs.any() else {}),
         }
 
     def costs(self) -> np.ndarray | None:
-        """The loss of predicting each token by its frequency in the training text; None without training text."""
-        if self._corpus.unigrams is None:
+        """The loss of predicting each token by its frequency in the training text; None without training text.
+
+        In the training text of a mixture, sources have the weights of the last phase.
+        """
+        tokenizer = self.vocabulary
+        weights = self._config.data.sources.weights
+        total: np.ndarray = np.zeros(self._config.model.vocab_size or tokenizer.vocab_size)
+        unigrams = [corpus.unigrams for corpus in self._corpora.values() if corpus.unigrams is not None]
+        if not unigrams:
             return None
-        # Add-one smoothing, so that a token unseen in training has a finite loss.
-        tokenizer = self._corpus.tokenizer
-        counts = np.zeros(self._config.model.vocab_size or tokenizer.vocab_size) + 1
-        counts[: len(self._corpus.unigrams)] += self._corpus.unigrams
-        if self._config.objective == "causal_lm":
-            # Each instance also predicts its final special token: [SEP] or [CLS].
-            batches = self._of("train", self._batch_config.valid)
-            counts[[tokenizer.sep_id, tokenizer.cls_id]] += batches.instances_per_epoch
-        return -np.log(counts / counts.sum())
+        most = max(map(np.sum, unigrams))
+        batches = self._of("train", self._batch_config.valid)
+        for number, source in enumerate(unigrams):
+            counts = np.zeros_like(total)
+            counts[: len(source)] = source
+            if self._config.objective == "causal_lm":
+                # Each instance also predicts its final special token: [SEP] or [CLS].
+                counts[[tokenizer.sep_id, tokenizer.cls_id]] += batches.instances_per_epoch[number]
+            total += counts * (weights[number] * most / counts.sum()) if weights else counts
+        total += 1  # add-one smoothing, so that a token unseen in training has a finite loss
+        return -np.log(total / total.sum())
+
+
+class Sources(NamedTuple):
+    """The sources of predictions or rows of a mixture.
+
+    Attributes:
+      numbers: the number of each source [*n].
+      names: the names of the sources.
+      weights: in evaluations, the weights of the sources in the mean over them; otherwise empty.
+    """
+
+    numbers: Array
+    names: tuple[str, ...]
+    weights: tuple[int, ...]
+
+    def sums(self, values: Array) -> Array:
+        """Returns the sum of the values [*n] of each source."""
+        is_of = self.numbers.reshape(-1, 1) == jnp.arange(len(self.names))
+        return jnp.sum(values.reshape(-1, 1) * is_of, axis=0, dtype=jnp.float32)
+
+    def metrics(self, name: str, sums: Array, counts: Array) -> Metrics:
+        """Returns the metric "SOURCE/NAME" of each source."""
+        return {f"{source}/{name}": (sums[i], counts[i]) for i, source in enumerate(self.names)}
 
 
 class PretrainingTask(BertTask[C], SampledTask, StagedTask):
@@ -213,7 +323,7 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
 
     def __init__(self, config: C, vocabulary: EncoderTokenizer, bert: HeadConfig, model: nn.Module) -> None:
         self._batch_config = config.batches
-        self._stages = {stage.pairs.seq_len: stage for stage in self._batch_config.stages}
+        self._phases = {phase.pairs.seq_len: phase for phase in self._batch_config.phases}
         super().__init__(config, vocabulary, bert, model, bert.max_positions)
 
     def warm_start(self, params: Params, published: Published) -> Params:
@@ -223,23 +333,21 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
         return params
 
     def batch_specs(self) -> Sequence[Mapping[str, jax.ShapeDtypeStruct]]:
-        """The shapes of each stage; see `TrainingTask.batch_specs`."""
+        """The shapes of each length of rows; see `TrainingTask.batch_specs`."""
         return [
-            {
-                name: jax.ShapeDtypeStruct(shape, jnp.float32 if name.endswith("weights") else jnp.int32)
-                for name, shape in stage.shapes().items()
-            }
-            for stage in self._batch_config.stages
+            {name: jax.ShapeDtypeStruct(shape, dtype_of(name)) for name, shape in phase.shapes().items()}
+            for phase in self._phases.values()
         ]
 
     def stage(self, update: int, num_steps: int) -> int:
-        stages = dataclasses.replace(self._batch_config, num_steps=num_steps).stages
-        return sum(stage.begin <= update for stage in stages) - 1
+        phases = dataclasses.replace(self._batch_config, num_steps=num_steps).phases
+        last = next(phase for phase in reversed(phases) if phase.begin <= update)
+        return self._batch_config.lengths.index(last.pairs.seq_len)
 
     def after_update(self, tree: Params, batch: Batch) -> Params:
         """Copies the positions that stages have reached to those that they have not; see `StagedTask.after_update`.
 
-        The last stage then begins with positions that are trained: in the first stages, attention learns which tokens
+        The last phase then begins with positions that are trained: in the first phases, attention learns which tokens
         are near each other (docs/results.md). A model in `init_from` has learned `learned_positions`, or all of them.
         """
         longest = self._batch_config.pairs.seq_len
@@ -247,6 +355,24 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
         if self._config.init_from:
             learned = max(learned, self._config.learned_positions or self._model_config.max_positions)
         return tree if learned >= longest else pretrained.copy_positions(tree, learned, longest)
+
+    def sources(self, batch: Batch, numbers: Array | None) -> Sources | None:
+        """Returns the sources with these numbers; None without a mixture."""
+        mixture = self._config.data.sources
+        if numbers is None:
+            return None
+        return Sources(numbers, mixture.names, () if "epochs" in batch else mixture.weights)
+
+    def source_metrics(self, batch: Batch) -> Metrics:
+        """Returns the share of tokens and the epochs of each source in an update on a mixture."""
+        sources = self.sources(batch, batch.get("sources"))
+        if sources is None or "epochs" not in batch:
+            return {}
+        tokens = jnp.sum(batch["segment_ids"] != 0, axis=1, dtype=jnp.float32)
+        all_tokens = jnp.full(len(sources.names), jnp.sum(tokens))
+        rows = sources.sums(jnp.ones_like(batch["epochs"]))
+        epochs = sources.metrics("epochs", sources.sums(batch["epochs"]), rows)
+        return {**sources.metrics("token_share", sources.sums(tokens), all_tokens), **epochs}
 
     def predict_lengths(self) -> Sequence[int]:
         limit = self._model_config.max_positions
@@ -257,17 +383,17 @@ class PretrainingTask(BertTask[C], SampledTask, StagedTask):
         return next(data.batches("valid", 0, np.arange(self._config.batch_size)))
 
 
-def causal_rows_first(batch: Batch, stages: Mapping[int, BatchConfig]) -> tuple[Batch, CausalRows | None]:
+def causal_rows_first(batch: Batch, phases: Mapping[int, BatchConfig]) -> tuple[Batch, CausalRows | None]:
     """Returns a batch with the causal rows of each device first, if their number is always the same.
 
     Kernels with one direction then compute them apart. Sums over rows do not depend on their order.
     """
     rows, size = batch["input_ids"].shape
-    stage = stages[size]
-    share = stage.masking.causal_share
+    phase = phases[size]
+    share = phase.masking.causal_share
     groups = meshes.row_groups(rows)
     block = rows // groups & -(rows // groups)
-    is_fixed = not stage.masking.causal_stages and is_power_of_two(stage.batch_size // rows)
+    is_fixed = not phase.masking.causal_stages and is_power_of_two(phase.batch_size // rows)
     if not (0 < share < 1 and is_fixed and share * block % 1 == 0) or is_evaluated(batch):
         return batch, None
     order = jnp.argsort(-batch["causal_rows"].reshape(groups, -1), axis=1)
@@ -286,9 +412,10 @@ class Targets(NamedTuple):
     labels: Array  # [G, K] int
     weights: Array  # [G, K] float32
     is_causal: Array  # [G, K] bool: whether the row is causal
+    sources: Array | None  # [G, K] int: the source of the row; None without a mixture
 
 
-def targets(batch: Batch, stages: Mapping[int, BatchConfig]) -> Targets:
+def targets(batch: Batch, phases: Mapping[int, BatchConfig]) -> Targets:
     """Returns the predictions of a micro-batch.
 
     If their number differs between the rows, a group is the rows of a device, and K is the bound of their predictions:
@@ -296,21 +423,22 @@ def targets(batch: Batch, stages: Mapping[int, BatchConfig]) -> Targets:
 
     Args:
       batch: rows of every device.
-      stages: the settings of the stages of training, by the length of their rows.
+      phases: the settings of a phase of training by the length of its rows.
     """
     weights = batch["masked_weights"]
     rows, size = batch["input_ids"].shape
     causal_rows = batch.get("causal_rows", jnp.zeros(rows, jnp.int32))
     is_causal = jnp.broadcast_to(causal_rows[:, None] != 0, weights.shape)
-    by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal)
-    stage = stages[size]
-    if not stage.masking.is_mixed or is_evaluated(batch):
+    sources = jnp.broadcast_to(batch["sources"][:, None], weights.shape) if "sources" in batch else None
+    by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal, sources)
+    phase = phases[size]
+    if not phase.masking.is_mixed or is_evaluated(batch):
         return by_row
     groups = meshes.row_groups(rows)
     of_group = rows // groups
     most = of_group * size
-    if is_power_of_two(stage.batch_size // rows):  # micro-batches of every 2^b-th row
-        most = most_predictions(stage.masking, stage.capacity, of_group)
+    if is_power_of_two(phase.batch_size // rows):  # micro-batches of every 2^b-th row
+        most = most_predictions(phase.masking, phase.capacity, of_group)
     if most == of_group * size:
         _log_all_positions(of_group)
     starts = jnp.arange(rows)[:, None] % of_group * size
@@ -337,7 +465,10 @@ def _log_all_positions(rows: int) -> None:
 
 
 def scored(
-    logits: Float32[Array, "*n V"], labels: Int[Array, "*n"], weights: Mapping[str, Array]
+    logits: Float32[Array, "*n V"],
+    labels: Int[Array, "*n"],
+    weights: Mapping[str, Array],
+    sources: Sources | None = None,
 ) -> tuple[Sums, Metrics]:
     """Returns the sums of cross-entropies, and the loss and the accuracy of each term.
 
@@ -345,6 +476,7 @@ def scored(
       logits: the logits of predictions.
       labels: the correct tokens or classes.
       weights: the weights of the predictions [*n], by the name of the term.
+      sources: the sources of the predictions; None without a mixture.
     """
     # With flat rows, as in the head, XLA merges the reductions.
     logits = logits.reshape(-1, logits.shape[-1])
@@ -352,12 +484,19 @@ def scored(
     losses = cross_entropy(logits, labels)
     is_right = is_best(logits, labels)
     sums = {}
-    metrics = {}
-    for name, of_term in weights.items():
+    metrics: Metrics = {}
+    for term, of_term in weights.items():
         of_term = of_term.ravel()
-        sums[name] = jnp.sum(losses * of_term)
-        metrics[f"{name}_loss"] = (sums[name], jnp.sum(of_term))
-        metrics[f"{name}_accuracy"] = (jnp.sum(is_right * of_term), jnp.sum(of_term))
+        values = {"loss": losses * of_term, "accuracy": is_right * of_term}
+        sums[term] = jnp.sum(values["loss"])
+        metrics |= {f"{term}_{name}": (jnp.sum(value), jnp.sum(of_term)) for name, value in values.items()}
+        if sources:
+            counts = sources.sums(of_term)
+            metrics |= sources.metrics(f"{term}_loss", sources.sums(values["loss"]), counts)
+            if sources.weights:
+                factors = np.array(sources.weights, np.float32) * (len(sources.names) / sum(sources.weights))
+                means = {name: (sources.sums(value) * factors, counts) for name, value in values.items()}
+                metrics |= {f"{term}_{name}": mean for name, mean in means.items()}
     return sums, metrics
 
 

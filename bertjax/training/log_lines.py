@@ -28,6 +28,9 @@ def update(step: int, num_steps: int | None, metrics: Mapping[str, float], secon
     values = {name.removeprefix("train/"): value for name, value in metrics.items()}
     names = ["loss", *(name for name in values if name.endswith("accuracy"))]
     parts = [f"{name} {values[name]:.4g}" for name in names] + [f"lr {values['learning_rate']:.3g}"]
+    for source in (name.removesuffix("/epochs") for name in values if name.endswith("/epochs")):
+        share = 100 * values[f"{source}/token_share"]
+        parts.append(f"{source} {share:.3g} % (epoch {values[f'{source}/epochs']:.3g})")
     if "tokens_per_second" in values:
         parts.append(f"{tqdm.format_sizeof(values['tokens_per_second'])} tokens/s")
     amounts = [amount(name.removeprefix("used_"), value) for name, value in values.items() if name.startswith("used_")]
@@ -66,7 +69,7 @@ def evaluation(
     values = _of_split(scores)
     details = {name for name in values if name.endswith(_DETAILS) or name.startswith(_OF_CLASS)}
     names = [name for name in values if name not in details and name not in _of_split(baselines)]
-    names.sort(key=lambda name: name != best.partition("/")[2])
+    names.sort(key=lambda name: (name != best.partition("/")[2], "/" in name))  # those of sources last
     before = {name: f"{value:.4g} -> " for name, value in _of_split(initial).items()}
     texts = {name: f"{before.get(name, '')}{values[name]:.4g}" for name in names[:_MOST]}
     parts = [f"{name} {text}{_compared(name, _of_split(baselines))}" for name, text in texts.items()]

@@ -175,13 +175,14 @@ class Window:
 def means(metrics: Mapping[str, tuple[jax.Array, jax.Array]], prefix: str) -> dict[str, float]:
     """Returns sums divided by counts, as "PREFIX/NAME". Omits "tokens", which is a count, and metrics with count 0.
 
-    The sum of "perplexity" is that of negative log-likelihoods.
+    Sums and counts may be arrays of groups; the metric is then the mean of their quotients. The sum of "perplexity" is
+    that of negative log-likelihoods.
     """
     fetched = jax.device_get(dict(metrics))
     return {
-        f"{prefix}/{name}": float(np.exp(value / count) if name == "perplexity" else value / count)
+        f"{prefix}/{name}": float(np.exp(value / count) if name == "perplexity" else np.mean(value / count))
         for name, (value, count) in fetched.items()
-        if count > 0 and name != "tokens"
+        if np.all(count > 0) and name != "tokens"
     }
 
 

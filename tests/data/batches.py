@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bertjax.data.pretraining.batches import BatchConfig, InstanceRowsConfig, PretrainingBatches
+from bertjax.data.pretraining.batch_config import BatchConfig, InstanceRowsConfig
+from bertjax.data.pretraining.batches import PretrainingBatches
 from bertjax.data.pretraining.corpus import Corpus
 from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig, make_instances
@@ -24,11 +25,11 @@ CONFIG = BatchConfig(PAIRS, MASKING, ALONE, "masked_lm", "both", 3, BATCH, 100)
 
 
 def make_batches(corpus: Corpus, split: str = "train", **changes: object) -> PretrainingBatches:
-    return PretrainingBatches(corpus, split, dataclasses.replace(CONFIG, **changes))
+    return PretrainingBatches({"": corpus}, split, dataclasses.replace(CONFIG, **changes))
 
 
 def rows_in(batches: PretrainingBatches, epoch: int) -> int:
-    return batches._plan.count(epoch)
+    return batches._plans[0].count(epoch)
 
 
 def assert_equal(a, b) -> None:

@@ -28,6 +28,14 @@ STAGES: dict[str, Any] = {
     "model__num_layers": 1,
 }
 
+# The same stages as phases that also change the weights of sources, one of them smaller than a batch.
+PHASES: dict[str, Any] = {
+    "data__source": "",
+    "data__stages": (),
+    "data__phases": ((0.4, {"seq_len": 8, "weights": {"text": 0.5, "few": 0.5}}), (0.45, {"seq_len": 16})),
+    "data__valid_fraction": 0.5,
+}
+
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
@@ -118,10 +126,14 @@ def updates_from(trainer: loop.Trainer, data, state: Any) -> dict[int, Any]:
         return {each.done: jax.device_get(each.state) for each in trainer.updates(data.batches, state, compiled)}
 
 
-def test_a_run_with_stages_resumes_exactly_in_each_stage(text):
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_a_run_with_stages_resumes_exactly_in_each_stage(text, tmp_path, is_mixture):
     """Each shape is compiled once: `tests/conftest.py` raises at any further program."""
+    few = tiny.write_text(tmp_path / "few.txt", documents=6, seed=1)
+    mixture = {**PHASES, "data__mixture": (("text", str(text), 0.8), ("few", str(few), 0.2))} if is_mixture else {}
     with tiny.few_devices(1):
-        task, data, settings, _ = tiny.pretraining(tiny.config(text, **STAGES))
+        config = tiny.config(text, **STAGES | mixture)
+        task, data, settings, _ = tiny.pretraining(config)
         trainer = loop.Trainer(task, settings, jax.devices())
         states = updates_from(trainer, data, trainer.fresh())
         table = states[4].params["bert"]["embeddings"]["position_embeddings"]

@@ -240,8 +240,7 @@ def _locate(home: Path, parts: Mapping[str, Any], has_vocab: bool) -> tuple[Fing
             theirs = json.loads(path.read_text())["parts"]
             digest = _digest({**theirs, "vocabulary": ours} if has_vocab else theirs)
             if digest == fingerprint and (not has_vocab or vocabulary_config.load_saved(path.parent).key[0] == ours):
-                # A run whose `init_from` is gone has a vocabulary with the words that were learned from this text.
-                return (_digest(theirs) if added_words.LEARNED in theirs["vocabulary"] else digest), path.parent
+                return digest, path.parent
     return fingerprint, home / fingerprint
 
 
@@ -368,20 +367,23 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
-    """Returns the vocabulary (named, in the folder, or learned from training documents), written to the folder."""
-    named = vocabulary_config.load_named(config) if config.vocab_file else None
-    if named and not config.add_words:
-        tokenizer = named
+    """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
+    if config.vocab_file and not config.add_words:
+        tokenizer = vocabulary_config.load_named(config)
     elif vocabulary_config.saved_file(folder):
         tokenizer = vocabulary_config.load_saved(folder)
     else:
-        chain, kind = added_words.splitting(named) if named else (config.chain, config.tokenizer)
-        count = functools.partial(preparation.count_words, chain=chain, kind=kind)
-        paths, _ = _parts(config, "train", count, folder / PARTS / "words", ".txt")
-        counts = word_counts.most_frequent(paths, folder / PARTS)
-        tokenizer = preparation.train_tokenizer(counts, config, named)
+        tokenizer = preparation.train_tokenizer(training_counts(config, folder / PARTS), config)
     tokenizer.save(folder)
     return tokenizer
+
+
+def training_counts(config: CorpusConfig, folder: Path) -> word_counts.TrainingCounts:
+    """Returns the word counts of the training documents, which alone determine a vocabulary. Writes parts."""
+    chain, kind = added_words.splitting(config)
+    count = functools.partial(preparation.count_words, chain=chain, kind=kind)
+    paths, _ = _parts(config, "train", count, folder / "words", ".txt")
+    return word_counts.most_frequent(paths, folder)
 
 
 def _check_fit(config: CorpusConfig, tokenizer: EncoderTokenizer) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,12 @@ class PlannedRows(NamedTuple):
         sizes = ends[rows + 1] - ends[rows]
         chosen = np.repeat(ends[rows], sizes) + positions_in_groups(sizes)
         return PlannedRows(self.instances[chosen], np.concatenate([[0], np.cumsum(sizes)]))
+
+    @classmethod
+    def joined(cls, parts: Sequence["PlannedRows"]) -> "PlannedRows":
+        """Returns the rows of all parts."""
+        sizes = np.concatenate([np.diff(part.first) for part in parts])
+        return cls(np.concatenate([part.instances for part in parts]), np.concatenate([[0], np.cumsum(sizes)]))
 
 
 class EpochPlan:
@@ -146,10 +153,27 @@ class EpochPlan:
                 parts.append(self._block(epoch, number).take(np.arange(start, min(stop, count))))
             start = max(start - count, 0)
             stop = stop - count
-        sizes = [np.diff(part.first) for part in parts]
-        return PlannedRows(
-            np.concatenate([part.instances for part in parts]), np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
-        )
+        return PlannedRows.joined(parts)
+
+    def rows_at(self, numbers: Int64[np.ndarray, " n"]) -> tuple[PlannedRows, Int64[np.ndarray, " n"]]:
+        """Returns rows by number, and their epochs. Numbers go on over epochs, and no row is left out.
+
+        Args:
+          numbers: increasing numbers; those of an update are near each other.
+        """
+        parts = []
+        epochs = np.zeros_like(numbers)
+        start = 0
+        while start < len(numbers):
+            first = int(numbers[start])
+            epoch, row = self.locate(first, 1)
+            end = self.count(epoch, row + int(numbers[-1]) - first + 1) - row + first
+            stop = int(np.searchsorted(numbers, end))
+            of_epoch = self.rows(epoch, row, row + int(numbers[stop - 1]) - first + 1)
+            parts.append(of_epoch.take(numbers[start:stop] - first))
+            epochs[start:stop] = epoch
+            start = stop
+        return PlannedRows.joined(parts), epochs
 
     @property
     def instances_per_epoch(self) -> int:

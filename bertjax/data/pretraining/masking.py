@@ -8,13 +8,15 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int64, UInt32
 
 from bertjax.config import Constrained, Count, Size, above, always, at_least, one_of
 from bertjax.data import random
+
+Epochs = TypeVar("Epochs", int, np.ndarray)
 
 # The lengths of spans have a geometric distribution with this parameter, truncated (SpanBERT).
 _SPAN_P = 0.2
@@ -148,7 +150,7 @@ class MaskingConfig(Constrained, prefix="masking"):
         share = self.causal_shares[stage]
         return dataclasses.replace(self, rate=rate, final_rate=0.0, causal_share=share, causal_stages=())
 
-    def epoch_of_draws(self, epoch: int) -> int:
+    def epoch_of_draws(self, epoch: Epochs) -> Epochs:
         """Returns the epoch whose pairs and masks epoch `epoch` uses."""
         return epoch % self.dupe_factor if self.mode == "static" else epoch
 
@@ -200,7 +202,7 @@ class Draw(NamedTuple):
     """What the random numbers of an instance depend on. No two instances of an epoch start at the same token."""
 
     seed: int
-    epoch: int
+    epoch: int | Int64[np.ndarray, " n"]
     documents: Int64[np.ndarray, " n"]
     starts: Int64[np.ndarray, " n"]  # tokens before the instance in its document
 

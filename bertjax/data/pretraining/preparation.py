@@ -27,7 +27,7 @@ from bertjax.data.text import (
 )
 from bertjax.data.text.normalization import Chain
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import WORDPIECE, LearnedVocabularyConfig, load_saved
+from bertjax.data.text.vocabulary_config import WORDPIECE, LearnedVocabularyConfig, load_named, load_saved
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.data.workers import gather, map_blocks
 from bertjax.progress import track
@@ -99,15 +99,13 @@ def count_words(documents: Iterable[Document], chain: Chain, workers: int, parts
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "block"), parts)
 
 
-def train_tokenizer(
-    counts: word_counts.TrainingCounts, config: LearnedVocabularyConfig, named: EncoderTokenizer | None = None
-) -> EncoderTokenizer:
-    """Trains the tokenizer of a config. Logs a warning if the text gives fewer than `vocab_size` tokens.
+def train_tokenizer(counts: word_counts.TrainingCounts, config: LearnedVocabularyConfig) -> EncoderTokenizer:
+    """Trains the tokenizer of a config, or adds words to that in `vocab_file`.
 
-    Returns a named tokenizer with the words of `add_words` instead.
+    Logs a warning if the text gives fewer than `vocab_size` tokens.
     """
-    if named:
-        return added_words.learn(named, counts.words, config.add_words)
+    if config.vocab_file:
+        return added_words.learn(load_named(config), counts.words, config.add_words)
     size = config.vocab_size
     _log.info("training a vocabulary of %d tokens on %d different words", size, len(counts.words))
     if config.tokenizer == WORDPIECE:

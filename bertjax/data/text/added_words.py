@@ -23,7 +23,6 @@ from bertjax.errors import UserError
 _log = logging.getLogger(__name__)
 
 LEAST_SAVED = 1e-4  # what each word saves at least, as a share of the tokens of the text
-LEARNED = " words that save "  # in the key of a vocabulary with learned words
 _LAST = "\U0010ffff"
 
 
@@ -35,24 +34,27 @@ def vocabulary_key(config: LearnedVocabularyConfig) -> str:
     """
     if not config.vocab_file:
         return " of ".join([f"{config.vocab_size} trained tokens", *map(str, config.unlike_bert)])
-    tokenizer = load_named(config)
+    key: str = load_named(config).key[0]
     if not config.add_words:
-        return tokenizer.key[0]
-    splitting(tokenizer)
-    return f"{tokenizer.key[0]} and {config.add_words}{LEARNED}{LEAST_SAVED}"
+        return key
+    splitting(config)
+    return f"{key} and {config.add_words} words that save {LEAST_SAVED}"
 
 
-def splitting(tokenizer: EncoderTokenizer) -> tuple[Chain, str]:
-    """Returns the normalization and the kind with which `vocabulary_config.count_words` splits text for `learn`.
+def splitting(config: LearnedVocabularyConfig) -> tuple[Chain, str]:
+    """Returns the normalization and the kind with which `count_words` splits the text that a vocabulary learns from.
 
     Raises:
-      UserError: for a vocabulary that is neither WordPiece nor byte-level BPE.
+      UserError: for words to add to a vocabulary that is neither WordPiece nor byte-level BPE.
     """
+    if not config.vocab_file:
+        return config.chain, config.tokenizer
+    tokenizer = load_named(config)
     if isinstance(tokenizer, WordPiece):
         return tokenizer.chain, WORDPIECE
     steps = json.loads(tokenizer.content[0])
     if steps["model"]["type"] != "BPE" or "ByteLevel" not in json.dumps(steps["pre_tokenizer"]):
-        got = f"words to add to a vocabulary of type {steps['model']['type']}"
+        got = f"{config.add_words}, and a vocabulary of type {steps['model']['type']}"
         expected = "0, because words are learned for WordPiece and byte-level BPE alone"
         raise UserError("config key data.add_words", got=got, expected=expected, fix="set --config.data.add_words=0")
     return Chain.of(tokenizer.lowercase), BYTE_BPE

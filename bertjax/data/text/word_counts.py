@@ -10,6 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from bertjax.data.parts import Parts
 from bertjax.progress import track
 
@@ -74,6 +76,24 @@ def most_frequent(paths: Sequence[Path], folder: Path) -> TrainingCounts:
     if len(frequent) == MAX_WORDS:
         _log.info("training on the %d most frequent words; rarer words contribute only their characters", MAX_WORDS)
     return TrainingCounts(frequent, characters)
+
+
+def weighted(counts: Sequence[TrainingCounts], shares: Sequence[float]) -> TrainingCounts:
+    """Adds counts of several texts, each scaled up to its share of all words, and rounded.
+
+    Args:
+      counts: the counts of each text.
+      shares: the share of each text, at least 0.
+    """
+    totals = [sum(text.words.values()) for text in counts]
+    factors = np.array([share / max(total, 1) for share, total in zip(shares, totals, strict=True)])
+    factors /= factors[factors > 0].min()  # the text with the smallest factor keeps its counts, so that none becomes 0
+    words: Counter[str] = Counter()
+    characters: Counter[str] = Counter()
+    for text, factor in zip(counts, factors.tolist(), strict=True):
+        for total, of_text in ((words, text.words), (characters, text.characters)):
+            total.update({key: round(factor * count) for key, count in of_text.items() if factor})
+    return TrainingCounts(dict(heapq.nsmallest(MAX_WORDS, words.items(), key=_by_frequency)), characters)
 
 
 def _counting(words: Iterable[WordCount], characters: Counter[str]) -> Iterator[WordCount]:

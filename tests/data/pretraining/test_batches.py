@@ -34,7 +34,7 @@ from tests.data.batches import (
 
 def steps_in(batches, epoch: int) -> int:
     """Returns the number of full batches of an epoch."""
-    return batches._plan.count(epoch) // batches._config.batch_size
+    return batches._plans[0].count(epoch) // batches._config.batch_size
 
 
 def shapes_of(batch) -> dict[str, tuple[int, ...]]:
@@ -139,16 +139,16 @@ def test_validation_rows_do_not_depend_on_the_objectives_of_training(corpus, pac
     """With `valid_rate` and `valid_single_segments`, masks and instances are those of a plain masked LM."""
     rows = dataclasses.replace(CONFIG.rows, packing=packing, valid_single_segments=True)
     plain = dataclasses.replace(CONFIG, pairs=ONE_SEGMENT, rows=dataclasses.replace(rows, valid_single_segments=False))
-    expected = list(PretrainingBatches(corpus, "valid", plain.valid).evaluation(ALL))
+    expected = list(PretrainingBatches({"": corpus}, "valid", plain.valid).evaluation(ALL))
     for changes in ({"rate": 0.3}, {"rate": 0.4, "final_rate": 0.2}):
         masking = dataclasses.replace(MASKING, valid_rate=MASKING.rate, max_predictions=13, **changes)
         other = dataclasses.replace(CONFIG, pairs=PAIRS, rows=rows, masking=masking)
-        made = list(PretrainingBatches(corpus, "valid", other.valid).evaluation(ALL))
+        made = list(PretrainingBatches({"": corpus}, "valid", other.valid).evaluation(ALL))
         for batch, alike in zip(made, expected, strict=True):
             for name in batch:
                 assert (batch[name][:, : alike[name].shape[1]] == alike[name]).all()
                 assert not batch[name][:, alike[name].shape[1] :].any()  # unpacked rows have max_predictions
-        assert "cls_positions" in PretrainingBatches(corpus, "train", other).training_batch(0, ALL)
+        assert "cls_positions" in PretrainingBatches({"": corpus}, "train", other).training_batch(0, ALL)
 
 
 @pytest.mark.parametrize("pairs", [PAIRS, ONE_SEGMENT])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.pretraining import epoch_plan
-from bertjax.data.pretraining.batches import InstanceRowsConfig
+from bertjax.data.pretraining.batch_config import InstanceRowsConfig
 from tests.data.batches import (
     ALL,
     BATCH,

@@ -8,7 +8,7 @@ import pytest
 from bertjax.data.text import added_words, byte_bpe_trainer
 from bertjax.data.text.normalization import Chain
 from bertjax.data.text.vocabularies import SPECIALS, Added
-from bertjax.data.text.vocabulary_config import count_words, load_saved, load_tokenizer
+from bertjax.data.text.vocabulary_config import BYTE_BPE, WORDPIECE, LearnedVocabularyConfig, count_words, load_saved
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.errors import UserError
 from tests.data.text.test_library_encoders import unigram
@@ -73,9 +73,8 @@ def test_a_word_that_would_make_another_unknown_is_not_added():
 def test_merges_are_added_to_byte_level_bpe(monkeypatch):
     monkeypatch.setattr(added_words, "LEAST_SAVED", 0.004)
     tokenizer = BYTES.with_added([Added("config"), Added("Ġrun")])
-    chain, kind = added_words.splitting(tokenizer)
     lines = [line for line in LINES if "config" not in line]
-    counts = count_words(kind, lines, chain)
+    counts = count_words(BYTE_BPE, lines, Chain.of(lowercase=False))
     extended = added_words.learn(tokenizer, counts, 1000)
     sizes = [sum(map(len, each.encode_batch(lines))) for each in (tokenizer, extended)]
     assert sizes == [added_words.num_tokens(each, counts) for each in (tokenizer, extended)]
@@ -85,12 +84,11 @@ def test_merges_are_added_to_byte_level_bpe(monkeypatch):
     assert [extended.decode(ids) for ids in extended.encode_batch(lines)] == [line.strip() for line in lines]
 
 
-@pytest.mark.parametrize("tokenizer", [wordpiece(LINES, UNCASED)[0], BYTES])
-def test_saved_tokenizers_give_the_ids_of_transformers(tokenizer, tmp_path):
+@pytest.mark.parametrize(("tokenizer", "kind"), [(wordpiece(LINES, UNCASED)[0], WORDPIECE), (BYTES, BYTE_BPE)])
+def test_saved_tokenizers_give_the_ids_of_transformers(tokenizer, kind, tmp_path):
     transformers = pytest.importorskip("transformers")
     tokenizer = tokenizer.with_added([Added("new tok", tokenizer.vocab_size)])
-    chain, kind = added_words.splitting(tokenizer)
-    extended = added_words.learn(tokenizer, count_words(kind, LINES, chain), 50)
+    extended = added_words.learn(tokenizer, count_words(kind, LINES, Chain.of(tokenizer.lowercase)), 50)
     extended.save(tmp_path)
     assert load_saved(tmp_path) == extended
     lines = [*LINES, "tests and a new tok"]
@@ -99,7 +97,7 @@ def test_saved_tokenizers_give_the_ids_of_transformers(tokenizer, tmp_path):
 
 
 def test_words_are_not_added_to_other_vocabularies(tmp_path):
-    tokenizer = load_tokenizer(unigram(tmp_path), False)
-    message = r"data\.add_words: got words .* of type Unigram; expected 0, .*\. Fix: set --config\.data\.add_words=0"
+    config = LearnedVocabularyConfig(str(unigram(tmp_path)), False, add_words=3)
+    message = r"data\.add_words: got 3, .* of type Unigram; expected 0, .*\. Fix: set --config\.data\.add_words=0"
     with pytest.raises(UserError, match=message):
-        added_words.splitting(tokenizer)
+        added_words.vocabulary_key(config)
