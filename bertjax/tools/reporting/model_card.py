@@ -128,6 +128,7 @@ def write(
     data = config["data"]
     use = _use(folder, str(config["experiment"]))
     files = {split: [_file_name(data[key]) for key in keys if data.get(key)] for split, keys in _SOURCES.items()}
+    files["train"] += [_file_name(source) for _, source, *_ in data.get("mixture") or ()]
     results = _results(read_run(run), checkpoint, is_final) if run and (run / "metrics.jsonl").exists() else {}
     front = _front_matter(use, config, fields)
     front["metrics"] = list(dict.fromkeys(result["type"] for metrics in results.values() for result in metrics))

@@ -1,6 +1,7 @@
 """Lays out the metrics of runs as panels: the curves, their points, and the baselines of each panel."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -119,9 +120,10 @@ def _series(run: Run) -> Iterator[tuple[str, list[tuple[int, float]]]]:
         yield name, run.series(name)
 
 
-def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool, str]:
-    """Returns the sort key of a metric: validation metrics first, and losses first among these."""
-    return not any(curve["split"] == "valid" for curve in curves), not metric.endswith("loss"), metric
+def _rank(metric: str, curves: Sequence[Mapping[str, Any]]) -> tuple[bool, bool, bool, str]:
+    """Returns the sort key of a metric: validation metrics first, losses first among these, those of parts last."""
+    is_validated = any(curve["split"] == "valid" for curve in curves)
+    return not is_validated, not metric.endswith("loss"), "/" in metric, metric
 
 
 def _panel(stage: str, metric: str, curves: Sequence[Mapping[str, Any]], allowed: int) -> dict[str, Any]:
@@ -180,11 +182,10 @@ def _run(name: str, phase: Phase, row: int) -> dict[str, Any]:
 
 
 def _stages(run: Run) -> Iterator[tuple[int, str]]:
-    """Yields the update at which each stage of longer rows begins, with its length; see `data.stages`."""
+    """Yields the update at which each phase but the first begins, with its length of rows; see `data.phases`."""
     data = run.config.get("data") or {}
-    stages = data.get("stages") or ()
-    lengths = (*(length for _, length in stages), data.get("seq_len"))
+    stages = [(share, {"seq_len": length}) for share, length in data.get("stages") or ()]
     begin = 0.0
-    for (share, _), length in zip(stages, lengths[1:], strict=True):
+    for (share, _), (_, values) in itertools.pairwise([*(data.get("phases") or stages), (0.0, {})]):
         begin += share
-        yield round(begin * (run.config.get("num_steps") or 0)), f"{length} tokens"
+        yield round(begin * (run.config.get("num_steps") or 0)), f"{values.get('seq_len', data.get('seq_len'))} tokens"

@@ -6,6 +6,8 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 BOUND = "oracle"  # the title of a baseline that is an upper bound
 _TITLES = {
     "loss": "Loss",
+    "epochs": "Epochs",
+    "token_share": "Share of tokens",
     "train/loss": "Training loss",  # where it does not compare with others
     "masked_lm_loss": "Masked-LM loss",
     "masked_lm_accuracy": "Masked-LM accuracy",
@@ -81,11 +83,14 @@ _HIGHER = (
 def title(metric: str) -> str:
     """Returns the title of a metric without its split.
 
-    >>> title("masked_lm_loss"), title("HasAns_f1"), title("rouge1_low")
-    ('Masked-LM loss', 'F1, answerable questions', 'ROUGE-1 F1, lower end of the 95 % interval')
+    >>> title("wiki/masked_lm_loss"), title("HasAns_f1"), title("rouge1_low")
+    ('Masked-LM loss, wiki', 'F1, answerable questions', 'ROUGE-1 F1, lower end of the 95 % interval')
     """
     if metric in _TITLES:
         return _TITLES[metric]
+    source, _, of_source = metric.rpartition("/")
+    if source and of_source in _TITLES:
+        return f"{_TITLES[of_source]}, {source}"
     for end, text in _AFTER.items():
         if metric.endswith(end):
             return text.format(title(metric.removesuffix(end)))

@@ -23,8 +23,11 @@ def check_named_files(data: Mapping[str, Any]) -> None:
     Raises:
       UserError: if a file, a vocabulary or a TFDS dataset does not exist, or a glob matches no file.
     """
-    for key in _SOURCES:
-        source = data.get(key) or ""
+    sources = {key: data.get(key) or "" for key in _SOURCES}
+    for name, source, _, *options in data.get("mixture") or ():
+        sources[f"mixture of {name}"] = source
+        sources[f"mixture of {name}, valid_source"] = dict(*options).get("valid_source", "")
+    for key, source in sources.items():
         if source.startswith("tfds:"):
             # Imported here, because the import is slow and only TFDS needs it.
             from bertjax.data.readers.records import RowRecords
