@@ -17,10 +17,7 @@ from bertjax.tasks.word_likelihood import Instance
 
 _NAMED = Constraint(
     "pairs of a different name, of letters and digits, and a text",
-    lambda texts: (
-        all(len(text) == 2 and re.fullmatch(r"\w+", text[0]) and text[1] for text in texts)
-        and len({name for name, _ in texts}) == len(texts)
-    ),
+    lambda pairs: len({pair[0] for pair in pairs if len(pair) == 2 and re.fullmatch(r"\w+", pair[0])}) == len(pairs),
 )
 
 

@@ -17,14 +17,8 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
 from bertjax.data.parts import Parts
-from bertjax.data.text import (
-    added_words,
-    byte_bpe_trainer,
-    sentences,
-    vocabulary_config,
-    word_counts,
-    wordpiece_trainer,
-)
+from bertjax.data.text import byte_bpe_trainer, sentences, vocabulary_config, word_counts, wordpiece_trainer
+from bertjax.data.text.added_words import learn as learn_words
 from bertjax.data.text.normalization import Chain
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import WORDPIECE, LearnedVocabularyConfig, load_named, load_saved
@@ -105,7 +99,7 @@ def train_tokenizer(counts: word_counts.TrainingCounts, config: LearnedVocabular
     Logs a warning if the text gives fewer than `vocab_size` tokens.
     """
     if config.vocab_file:
-        return added_words.learn(load_named(config), counts.words, config.add_words)
+        return learn_words(load_named(config), counts.words, config.add_words)
     size = config.vocab_size
     _log.info("training a vocabulary of %d tokens on %d different words", size, len(counts.words))
     if config.tokenizer == WORDPIECE:

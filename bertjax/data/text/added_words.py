@@ -81,8 +81,8 @@ def learn(tokenizer: EncoderTokenizer, counts: Mapping[str, int], most: int) -> 
         assert isinstance(tokenizer, LibraryEncoderTokenizer)
         extended = _with_merges(tokenizer, counts, least, most)
     count = extended.vocab_size - tokenizer.vocab_size
-    saved = 1 - num_tokens(extended, counts) / before
-    _log.info("%d words are added to the vocabulary: they save %.2f %% of %d tokens", count, 100 * saved, before)
+    saved = 100 * (before - num_tokens(extended, counts)) / max(before, 1)
+    _log.info("%d words are added to the vocabulary: they save %.2f %% of %d tokens", count, saved, before)
     if count == most:
         _log.warning("further words may save tokens: their number is data.add_words=%d, the maximum", most)
     return extended
