@@ -154,6 +154,8 @@ def _adapt(config: ConfigDict) -> None:
     config.evaluate_every = config.checkpoint.save_every = 500
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = 5e-4
+    config.optimizer.beta2 = 0.98
+    config.optimizer.bias_correction = True
     config.optimizer.schedule = "linear"
     config.optimizer.warmup_steps = round(0.06 * config.num_steps)
     config.word_likelihood.every = config.num_steps  # before and after training alone
