@@ -68,8 +68,7 @@ def bert(
             parts[part][key] = value
     _check_complete(config["experiment"], model, data)
     if published and data.get("vocab_file"):
-        size = _vocab_size(published, data, model["vocab_size"])
-        model["vocab_size"] = None if data.get("add_words") else size  # the words are not learned yet
+        model["vocab_size"] = _vocab_size(published, data, model["vocab_size"])
     model["family"] = model.get("family") or families.of_model(model)
     if published and data.get("next_sentence"):
         family = families.find(model["family"])
@@ -118,17 +117,20 @@ def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int)
     return {**config, **values}
 
 
-def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
-    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
+def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int | None:
+    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder.
+
+    It is None with `data.add_words`, which are learned later.
+    """
     added = data.get("add_tokens", ())
     is_folder = bool(published.config and not published.is_run)
-    if not (added or is_folder):
-        return room
-    tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
-    check_vocab_size(tokenizer.vocab_size, room)
-    if is_folder:
-        published.check_tokenizer(tokenizer)
-    return max(room, with_tokens(tokenizer, added).vocab_size)
+    if added or is_folder:
+        tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
+        check_vocab_size(tokenizer.vocab_size, room)
+        if is_folder:
+            published.check_tokenizer(tokenizer)
+        room = max(room, with_tokens(tokenizer, added).vocab_size)
+    return None if data.get("add_words") else room
 
 
 def check_vocab_size(size: int, room: int) -> None:
