@@ -89,7 +89,7 @@ def test_a_task_without_the_view_of_an_evaluation(tmp_path):
     tree = tiny.config(tiny.write_text(tmp_path / "t.txt"))
     task = tiny.ready(tree, tmp_path / "kept").task
     view = FloatModel(task.language_models[0], task.predict_lengths())
-    for name in ("minimal_pairs", "causal_pairs", "likelihood", "retrieval"):
+    for name in ("minimal_pairs", "causal_pairs", "likelihood", "word_likelihood", "retrieval"):
         module = evaluations.find(name)
         with pytest.raises(UserError, match=f"evaluations: got {name}, for a task without a "):
             module.evaluation(module.Config(), view, "stop")

@@ -77,6 +77,7 @@ def with_copies(config: ConfigTree, workdir: Path) -> ConfigTree:
     data = dict(config["data"])
     for key, side in _SIDES.items():
         if data.get(key) and is_gone(Path(data[key])):
-            data[key] = str(workdir / side if (workdir / side).is_dir() else workdir)
+            copies = (workdir / side, workdir / "data" / side, workdir)  # the second has no learned words
+            data[key] = str(next(copy for copy in copies if copy.is_dir()))
             data.pop("add_tokens", None)  # the copy has them
     return {**config, "data": data, **({"init_from": str(workdir)} if is_lost(config) else {})}

@@ -363,10 +363,11 @@ def _by_experiment(request: Request, module: Experiment, config: ConfigTree, pub
         config = with_settings(published.path, settings, config, request.overrides, module.FREE_AFTER_TRAINING)
     if request.mode in ("predict", "export"):
         config = without_sources(config)
-        if added := config["data"].get("add_tokens"):
-            expected = "no value, because only training adds tokens"
-            fix = "omit it, or train a run with it"
-            raise UserError("config key data.add_tokens", got=added, expected=expected, fix=fix)
+        for key in ("add_tokens", "add_words"):
+            if added := config["data"].get(key):
+                expected = "no value, because only training adds tokens"
+                fix = "omit it, or train a run with it"
+                raise UserError(f"config key data.{key}", got=added, expected=expected, fix=fix)
     return module.resolve(config, published)
 
 

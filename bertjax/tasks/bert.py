@@ -152,13 +152,12 @@ class BertTask(inputs.CodecInputs, PredictionTask, Generic[C]):
         reinitialized = self.reinitialized_modules(published)
         return pretrained.warm_start(params, published, reinitialized, tokens=self.new_tokens(published))
 
-    def new_tokens(self, published: Published) -> tuple[int, int] | None:
-        """Returns `tokens` of `pretrained.warm_start`. Weights of a run that has added the tokens have all of them."""
-        if not getattr(self._config.data, "add_tokens", ()):
+    def new_tokens(self, published: Published) -> pretrained.NewTokens | None:
+        """Returns the tokens that training adds; None if weights of a run that has added them have all of them."""
+        data = self._config.data
+        if not (getattr(data, "add_tokens", ()) or getattr(data, "add_words", 0)):
             return None
-        num_known = open_vocabulary(self._config, published).vocab_size
-        size = self._tokenizer.vocab_size
-        return (num_known, size) if num_known < size else None
+        return pretrained.NewTokens.of(open_vocabulary(self._config, published), self._tokenizer)
 
     def reinitialized_modules(self, published: Published) -> Sequence[str]:
         """Names of modules that keep their random initialization even if there are weights for them."""

@@ -117,17 +117,20 @@ def sentences(config: Mapping[str, Any], folder_sentences: Sentences, size: int)
     return {**config, **values}
 
 
-def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int:
-    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder."""
+def _vocab_size(published: Published, data: Mapping[str, Any], room: int) -> int | None:
+    """Returns the number of embeddings with those of `data.add_tokens`, after checking the tokenizer of a folder.
+
+    It is None with `data.add_words`, which are learned later.
+    """
     added = data.get("add_tokens", ())
     is_folder = bool(published.config and not published.is_run)
-    if not (added or is_folder):
-        return room
-    tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
-    check_vocab_size(tokenizer.vocab_size, room)
-    if is_folder:
-        published.check_tokenizer(tokenizer)
-    return max(room, with_tokens(tokenizer, added).vocab_size)
+    if added or is_folder:
+        tokenizer = load_tokenizer(Path(data["vocab_file"]), data["lowercase"])
+        check_vocab_size(tokenizer.vocab_size, room)
+        if is_folder:
+            published.check_tokenizer(tokenizer)
+        room = max(room, with_tokens(tokenizer, added).vocab_size)
+    return None if data.get("add_words") else room
 
 
 def check_vocab_size(size: int, room: int) -> None:

@@ -3,13 +3,16 @@
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertjax.config import choice
 from bertjax.contract import Params
+from bertjax.data.text.normalization import CONTINUATION
+from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.errors import UserError
 from bertjax.interop.huggingface import PROBLEM_TYPES
 from bertjax.interop.published import Published
@@ -54,12 +57,37 @@ def has_classes(
     return True
 
 
+class NewTokens(NamedTuple):
+    """Tokens that a published vocabulary lacks.
+
+    Attributes:
+      first: the id of the first one, the size of the published vocabulary.
+      replaced: the published tokens that each of them replaces, in the order of the new ids.
+    """
+
+    first: int
+    replaced: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, published: EncoderTokenizer, tokenizer: EncoderTokenizer) -> "NewTokens | None":
+        """Returns the tokens that an extended tokenizer has after the published ones; None if there are none.
+
+        A token with nothing but unknown text replaces all published tokens alike.
+        """
+        first = published.vocab_size
+        names = tokenizer.names(range(first, tokenizer.vocab_size))
+        continues = tokenizer.is_continuation[first:]
+        texts = [name.removeprefix(CONTINUATION) if c else f" {name}" for name, c in zip(names, continues, strict=True)]
+        pieces = [[piece for piece in ids if piece != published.unk_id] for ids in published.encode_batch(texts)]
+        return cls(first, [ids or range(first) for ids in pieces]) if texts else None
+
+
 def warm_start(
     params: Params,
     published: Published,
     reinitialized: Sequence[str] = (),
     positions: str = "",
-    tokens: tuple[int, int] | None = None,
+    tokens: NewTokens | None = None,
 ) -> Params:
     """Replaces parameters by published weights, and logs the modules that have none.
 
@@ -69,9 +97,8 @@ def warm_start(
       reinitialized: modules that keep their random initialization even if there are weights of that name.
       positions: how to fill a position table that is longer than the weights', see `extend_positions`; "" if that is an
         error.
-      tokens: the number of tokens of the published vocabulary and of the model's, which has more; None if both have the
-        same tokens. The rows of new tokens are the mean of those of the published ones, so that no new token is much
-        likelier than the others (Hewitt 2021, "Initializing new word embeddings for pretrained language models").
+      tokens: the tokens that the published vocabulary lacks. Their rows are the means of those of the tokens that they
+        replace (Koto et al. 2021, IndoBERTweet), so that no new token is likelier than the likeliest of these.
     Raises:
       UserError: if weights are missing, damaged, or have other shapes.
     """
@@ -79,7 +106,7 @@ def warm_start(
         rows = jnp.arange(published.model["vocab_size"])
         short = _map_vocabulary(lambda table: _rows(table, rows), params)
         started = warm_start(short, published, reinitialized, positions)
-        return _map_vocabulary(functools.partial(_with_tokens, *tokens), params, short, started)
+        return _map_vocabulary(functools.partial(_with_tokens, tokens), params, short, started)
     wanted = {name: tree for name, tree in params.items() if name not in reinitialized}
     if positions and "position_embeddings" in params["bert"]["embeddings"]:
         learned = min(published.model["max_positions"], len(_positions(params)))
@@ -150,15 +177,22 @@ def _map_vocabulary(change: Callable[..., Any], *trees: Params) -> Params:
     return jax.tree_util.tree_map_with_path(changed, *trees)
 
 
-def _with_tokens(num_published: int, num_tokens: int, table: Any, short: Any, started: Any) -> Any:
+def _with_tokens(tokens: NewTokens, table: Any, short: Any, started: Any) -> Any:
     """Returns weights with rows of new tokens; `table` if there are no weights, so that `short` did not change."""
     if started is short:
         return table
 
+    first, replaced = tokens
+    count = len(replaced)
+    sizes = np.array(list(map(len, replaced)), np.float32)
+    pieces = np.concatenate(replaced)
+    owners = np.repeat(np.arange(count), sizes.astype(int))
+
     def extended(rows: Any) -> Any:
-        old_rows = rows[:num_published]
-        new_rows = jnp.broadcast_to(jnp.mean(old_rows, axis=0), (num_tokens - num_published, *rows.shape[1:]))
-        return jnp.concatenate([old_rows, new_rows, rows[num_tokens:]])  # the last are padding of the table
+        sums = jax.ops.segment_sum(rows[pieces], owners, count)
+        means = sums / sizes.reshape(-1, *[1] * (rows.ndim - 1))
+        padding = rows[first + count :]
+        return jnp.concatenate([rows[:first], means, padding])[: len(table)]
 
     return jax.jit(extended)(started)
 

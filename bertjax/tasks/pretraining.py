@@ -35,7 +35,7 @@ from bertjax.data.pretraining.mixture import (
 from bertjax.data.pretraining.noise import is_power_of_two, most_predictions
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import saved_file
+from bertjax.data.text.vocabulary_config import load_named, saved_file
 from bertjax.interop.published import Published
 from bertjax.models.attention.mask import CausalRows
 from bertjax.models.bert import HeadConfig
@@ -141,10 +141,11 @@ class PretrainingData(Data, Generic[C]):
         corpus = config.data.corpus
         sources = config.data.sources
         if not (corpus.source or sources.mixture) and saved_file(folder):  # evaluation of a run on other text
-            corpus = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=())
+            corpus = dataclasses.replace(corpus, vocab_file=str(folder), add_tokens=(), add_words=0)
             folder = folder / "data"
         sources.check_source(corpus)
         self._config = config
+        self._folder = folder
         self._batch_config = config.batches
         self._preparation = Preparations(sources.sources(corpus), mean_shares(config.data.schedule), folder)
         self._batches: dict[tuple[tuple[str, ...], str, BatchConfig], PretrainingBatches] = {}
@@ -159,6 +160,9 @@ class PretrainingData(Data, Generic[C]):
 
     def prepare(self) -> None:
         """Tokenizes the text; see `Preparation.run`."""
+        corpus = self._config.data.corpus
+        if corpus.add_words:  # to resume without the folder in `init_from`
+            load_named(corpus).save(self._folder / "source")
         self._preparation.run()
 
     @functools.cached_property

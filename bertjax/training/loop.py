@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 Batches = Callable[[str, int, RowIndices], Iterator[Batch]]
 _STOPPED = "stopped after step %d; run the same command again to resume"
-_LESS_IS_BETTER = ("loss", "nll", "perplexity")  # suffixes of metrics
+_LESS_IS_BETTER = ("loss", "nll", "perplexity", "nats_per_word", "nats_per_token")  # suffixes of metrics
 
 
 def train(

@@ -187,7 +187,7 @@ def test_pretraining_scores_pairs_at_each_evaluation(tmp_path):
 
 def test_a_run_older_than_the_pairs_can_be_used_and_resumed(tmp_path):
     config = tiny.config(tiny.write_text(tmp_path / "t.txt"))
-    newer = ("minimal_pairs", "causal_pairs", "likelihood", "evaluations")
+    newer = ("minimal_pairs", "causal_pairs", "likelihood", "word_likelihood", "evaluations")
     older = {key: value for key, value in config.items() if key not in newer}
     flat = (traverse_util.flatten_dict(each, sep=".") for each in (older, config))
     assert run_folder.differences(*flat) == []

@@ -1,11 +1,19 @@
 """A run on a mixture: its metrics by source, and the report of its preparation."""
 
+import functools
 import json
+import random
+import shutil
 
+import numpy as np
 import pytest
 
-from tests import tiny
-from tests.experiments.commands import done, lines_of
+from bertjax.interop import huggingface
+from bertjax.interop.published import open_weights
+from bertjax.models.bert import BertForMaskedLM, BertInputs
+from tests import published, tiny
+from tests.experiments.commands import done, flags, lines_of
+from tests.random_params import random_params
 
 
 @pytest.mark.parametrize("experiment", ["bert_pretraining", "replaced_tokens"])
@@ -27,3 +35,38 @@ def test_the_metrics_of_a_mixture(tmp_path, experiment):
     assert report["a"]["valid"]["documents"] < report["b"]["valid"]["documents"] < report["b"]["train"]["documents"]
     mean_epoch = train["train/b/epochs"]  # of the rows, from 0 to that of the last
     assert report["epochs"]["b"] == pytest.approx(2 * mean_epoch, rel=0.3)
+
+
+def write_bert(folder):
+    """Writes a published BERT with a masked-LM head."""
+    ids = np.zeros((1, 1), np.int32)
+    model = BertForMaskedLM(published.CONFIG)
+    init = functools.partial(model.init, deterministic=True)
+    params = random_params(init, BertInputs(ids, ids, ids), ids, scale=0.5)["params"]
+    huggingface.save(folder, params, published.CONFIG, "BertForMaskedLM")
+    published.TOKENIZER.save(folder)
+
+
+def test_a_model_is_adapted_with_words_of_the_first_source(tmp_path):
+    write_bert(tmp_path / "bert")
+    files = {}
+    for name, text in {"domain": "the cats sees birding .", "general": "the dogs sees the dogying bird ."}.items():
+        documents = [" ".join(random.Random(number).choices(text.split(), k=12)) for number in range(30)]
+        files[name] = tmp_path / f"{name}.txt"
+        files[name].write_text("\n\n".join(documents))
+    command = [
+        "--config=configs/bert_pretraining.py:adaptation",
+        f"--config.init_from={tmp_path / 'bert'}",
+        f"--config.data.mixture={tuple((name, str(file), 0.5) for name, file in files.items())}",
+        f"--config.word_likelihood.source={tuple((name, str(file)) for name, file in files.items())}",
+        *flags({"data.valid_fraction": 0.2, "data.seq_len": 16, "data.workers": 1, "batch_size": 8, "num_steps": 2}),
+        *flags({"optimizer.warmup_steps": 1, "word_likelihood.documents": 2, "evaluate_every": 1}),
+    ]
+    done(*command, f"--workdir={tmp_path / 'run'}")
+    vocab = published.TOKENIZER.vocab
+    assert open_weights(tmp_path / "run").tokenizer(True).vocab == (*vocab, "birding", "cats")
+    scored = [line for line in lines_of(tmp_path / "run" / "metrics.jsonl") if "valid/domain/nats_per_word" in line]
+    assert [line["step"] for line in scored] == [0, 2]
+    assert [scored[0][f"valid/{name}/words"] for name in files] == [24, 24]
+    shutil.move(tmp_path / "bert", tmp_path / "moved")
+    done(*command, f"--workdir={tmp_path / 'run'}", "--config.checkpoint.keep=2")

@@ -32,7 +32,8 @@ def check(folder):
     return ours.predict(["the [MASK] newtok"])[0]["masks"][0]
 
 
-def test_a_run_adds_tokens_to_a_model_with_added_tokens(tmp_path):
+@pytest.mark.parametrize("added", [{"data.add_tokens": "('x9',)"}, {"data.add_words": 2}], ids=["tokens", "words"])
+def test_a_run_adds_tokens_to_a_model_with_added_tokens(added, tmp_path):
     import torch
     import transformers
 
@@ -50,7 +51,7 @@ def test_a_run_adds_tokens_to_a_model_with_added_tokens(tmp_path):
     with tiny.few_devices(1):
         assert set(check(folder)["tokens"]) < set(open_weights(folder).tokenizer(True).vocab)
         text = tiny.write_text(tmp_path / "text.txt", documents=20)
-        keys = {"init_from": folder, "data.source": text, "data.add_tokens": "('x9',)", "data.next_sentence": False}
+        keys = {"init_from": folder, "data.source": text, "data.next_sentence": False, **added}
         keys |= {"data.seq_len": 16, "masking.max_predictions": 4, "batch_size": 8, "optimizer.schedule_steps": 2}
         keys |= {"data.lines": "sentence", "data.valid_fraction": 0.2}
         command = ["--config=configs/bert_pretraining.py", f"--workdir={tmp_path / 'run'}", *flags(keys)]
@@ -59,9 +60,15 @@ def test_a_run_adds_tokens_to_a_model_with_added_tokens(tmp_path):
         done(*command, "--config.num_steps=2")  # resumes
         bertjax.load(tmp_path / "run").export(tmp_path / "exported")
         check(tmp_path / "exported")
-        command[1], keys = f"--workdir={tmp_path / 'next'}", [each for each in command if "init_from" not in each]
-        again = [*keys, f"--config.init_from={tmp_path / 'run'}", "--config.num_steps=1"]
-        assert "'x9', which the vocabulary has already" in str(tiny.run_on_one(*again).status)
+        kept = [each for each in command if "init_from" not in each and "workdir" not in each]
+        again = [*kept, f"--workdir={tmp_path / 'next'}", f"--config.init_from={tmp_path / 'run'}"]
+        outcome = tiny.run_on_one(*again, "--config.num_steps=1")
     known = len(tokenizer)
-    assert open_weights(tmp_path / "run").tokenizer(True).vocab[known:] == ("x9",)
+    vocab = open_weights(tmp_path / "run").tokenizer(True).vocab
+    if "data.add_tokens" in added:
+        assert vocab[known:] == ("x9",) and "'x9', which the vocabulary has already" in outcome.error
+    else:
+        assert outcome.status is None, outcome.status
+        assert len(vocab) == known + 2 and {*vocab[known:]} < {*tiny.WORDS}
+        assert open_weights(tmp_path / "next").tokenizer(True).vocab_size == known + 4  # the next two words
     assert open_weights(moved).tokenizer(True).vocab_size == known

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax.data.text.vocabularies import Added
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
@@ -351,7 +352,7 @@ def test_the_config_sets_an_unknown_casing(tmp_path):
         assert load_wordpiece(folder, lowercase).lowercase is lowercase
 
 
-def test_the_rows_of_new_tokens_are_the_mean_of_the_others(tmp_path):
+def test_the_rows_of_new_tokens_are_the_means_of_those_that_they_replace(tmp_path):
     size, rows = published.TOKENIZER.vocab_size, published.TOKENIZER.vocab_size + 2  # weights with rows without tokens
     config = dataclasses.replace(published.CONFIG, vocab_size=rows)
     model = BertForPreTraining(config, predicts_next=False)
@@ -361,11 +362,16 @@ def test_the_rows_of_new_tokens_are_the_mean_of_the_others(tmp_path):
     published.TOKENIZER.save(tmp_path)
     wider = BertForPreTraining(dataclasses.replace(config, vocab_size=size + 3), predicts_next=False)
     ours = wider.init(jax.random.key(0), BertInputs(IDS, IDS, IDS), IDS, deterministic=True, return_attention=False)
-    found = pretrained.warm_start(ours["params"], open_weights(tmp_path), tokens=(size, size + 3))
+    added = published.TOKENIZER.with_words(["cats", "birdying"]).with_added([Added("日本")])
+    tokens = pretrained.NewTokens.of(published.TOKENIZER, added)
+    assert pretrained.NewTokens.of(added, added) is None
+    found = pretrained.warm_start(ours["params"], open_weights(tmp_path), tokens=tokens)
+    ids = {name: number for number, name in enumerate(published.TOKENIZER.vocab)}
+    replaced = [[ids["cat"], ids["##s"]], [ids["bird"], ids["##y"], ids["##ing"]], range(size)]  # the last is unknown
     pairs = [(tree["bert"]["embeddings"]["word_embeddings"], tree["masked_lm"]["bias"]) for tree in (theirs, found)]
     for before, after in zip(*pairs, strict=True):
         np.testing.assert_array_equal(after[:size], before[:size])
-        np.testing.assert_allclose(after[size:], np.broadcast_to(before[:size].mean(axis=0), after[size:].shape), 1e-6)
+        np.testing.assert_allclose(after[size:], [before[np.array(rows)].mean(axis=0) for rows in replaced], 1e-5)
     bare = published.write_huggingface(tmp_path / "bare", dataclasses.replace(config, vocab_size=size))
-    found = pretrained.warm_start(ours["params"], open_weights(bare), tokens=(size, size + 3))
+    found = pretrained.warm_start(ours["params"], open_weights(bare), tokens=tokens)
     assert found["masked_lm"]["bias"] is ours["params"]["masked_lm"]["bias"]  # without weights

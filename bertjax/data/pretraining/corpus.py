@@ -39,11 +39,11 @@ from bertjax.data.pretraining.preparation import Tokenized
 from bertjax.data.pretraining.sentence_pairs import Sentences
 from bertjax.data.readers.lines import OnBadRow
 from bertjax.data.readers.sources import TextSource
-from bertjax.data.text import fit, sentences, vocabulary_config, word_counts
+from bertjax.data.text import added_words, fit, sentences, vocabulary_config, word_counts
 from bertjax.data.text.korean_sentences import is_korean
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import TrainedVocabularyConfig
+from bertjax.data.text.vocabulary_config import LearnedVocabularyConfig
 from bertjax.errors import UserError
 from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once, read_manifest
 
@@ -61,7 +61,7 @@ _MANY_DUPLICATES = {"documents": 0.05, "lines": 0.25}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusConfig(TrainedVocabularyConfig):
+class CorpusConfig(LearnedVocabularyConfig):
     """The text to prepare, and how to prepare it.
 
     Attributes:
@@ -246,9 +246,6 @@ def _locate(home: Path, parts: Mapping[str, Any], has_vocab: bool) -> tuple[Fing
 
 def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
     """Returns everything that determines the prepared bytes, except the sentence splitter."""
-    vocabulary = " of ".join([f"{config.vocab_size} trained tokens", *map(str, config.unlike_bert)])
-    if config.vocab_file:
-        vocabulary = vocabulary_config.load_named(config).key[0]
     return {
         "format": _FORMAT,
         "source": _open(config, config.source).fingerprint() if config.source else "",
@@ -257,7 +254,7 @@ def _fingerprint_parts(config: CorpusConfig) -> dict[str, Any]:
         "lines": config.lines,
         "unicode": unicodedata.unidata_version,
         "lowercase": config.lowercase,
-        "vocabulary": vocabulary,
+        "vocabulary": added_words.vocabulary_key(config),
     }
 
 
@@ -371,7 +368,7 @@ def _check_records(folder: Path, splits: Sequence[str]) -> None:
 
 def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
     """Returns the vocabulary (named by the config, found in the folder, or trained), and writes it to the folder."""
-    if config.vocab_file:
+    if config.vocab_file and not config.add_words:
         tokenizer = vocabulary_config.load_named(config)
     elif vocabulary_config.saved_file(folder):
         tokenizer = vocabulary_config.load_saved(folder)
@@ -383,7 +380,8 @@ def _vocabulary(config: CorpusConfig, folder: Path) -> EncoderTokenizer:
 
 def training_counts(config: CorpusConfig, folder: Path) -> word_counts.TrainingCounts:
     """Returns the word counts of the training documents, which alone determine a vocabulary. Writes parts."""
-    count = functools.partial(preparation.count_words, chain=config.chain, kind=config.tokenizer)
+    chain, kind = added_words.splitting(config)
+    count = functools.partial(preparation.count_words, chain=chain, kind=kind)
     paths, _ = _parts(config, "train", count, folder / "words", ".txt")
     return word_counts.most_frequent(paths, folder)
 

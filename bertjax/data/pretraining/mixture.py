@@ -223,9 +223,11 @@ class Preparations:
         self.fingerprint: str = untrained[next(iter(configs))].fingerprint
         if self._shares:
             parts = {name: preparation.fingerprint for name, preparation in untrained.items()}
-            vocabulary = () if self._first.vocab_file else shares
-            self.fingerprint = Fingerprint.of([parts, vocabulary], length=16, sort_keys=True)
-            if not self._first.vocab_file:
+            learned_from: Sequence[Any] = () if self._first.vocab_file else shares
+            if self._first.add_words:
+                learned_from = [*configs][:1]
+            self.fingerprint = Fingerprint.of([parts, learned_from], length=16, sort_keys=True)
+            if learned_from:
                 home = Path(self._first.prepared_dir or default_dir).absolute()
                 self._vocab_dir = home / f"vocabulary-{self.fingerprint}"
         self._untrained = untrained
@@ -235,8 +237,8 @@ class Preparations:
         """The preparations; those of a mixture need its vocabulary."""
         if not self._vocab_dir:
             return self._untrained
-        vocab_file = str(self._vocab_dir)
-        configs = {name: dataclasses.replace(config, vocab_file=vocab_file) for name, config in self._configs.items()}
+        changes: dict[str, Any] = {"vocab_file": str(self._vocab_dir), "add_tokens": (), "add_words": 0}
+        configs = {name: dataclasses.replace(config, **changes) for name, config in self._configs.items()}
         return {name: Preparation(config, self._default_dir) for name, config in configs.items()}
 
     def is_finished(self) -> bool:
@@ -258,9 +260,11 @@ class Preparations:
         return {name: preparation.corpus() for name, preparation in self._preparations.items()}
 
     def _write_vocabulary(self, folder: Path) -> Mapping[str, Any]:
-        """Trains the vocabulary on all sources, and returns the manifest."""
-        counts = [training_counts(config, folder / PARTS / name) for name, config in self._configs.items()]
-        train_tokenizer(weighted(counts, self._shares), self._first).save(folder)
+        """Trains the vocabulary on all sources, or adds words of the first one, and returns the manifest."""
+        configs = {"": self._first} if self._first.add_words else self._configs
+        counts = [training_counts(config, folder / PARTS / name) for name, config in configs.items()]
+        together = counts[0] if self._first.add_words else weighted(counts, self._shares)
+        train_tokenizer(together, self._first).save(folder)
         return {"fingerprint": self.fingerprint}
 
 

@@ -18,9 +18,10 @@ from jaxtyping import Int32, Int64, UInt64
 
 from bertjax.data.parts import Parts
 from bertjax.data.text import byte_bpe_trainer, sentences, vocabulary_config, word_counts, wordpiece_trainer
+from bertjax.data.text.added_words import learn as learn_words
 from bertjax.data.text.normalization import Chain
 from bertjax.data.text.tokenizers import EncoderTokenizer
-from bertjax.data.text.vocabulary_config import WORDPIECE, TrainedVocabularyConfig, load_saved
+from bertjax.data.text.vocabulary_config import WORDPIECE, LearnedVocabularyConfig, load_named, load_saved
 from bertjax.data.text.wordpiece import WordPiece
 from bertjax.data.workers import gather, map_blocks
 from bertjax.progress import track
@@ -92,8 +93,13 @@ def count_words(documents: Iterable[Document], chain: Chain, workers: int, parts
     word_counts.write_parts(track(map_blocks(count, blocks(remaining), workers), "counting words", "block"), parts)
 
 
-def train_tokenizer(counts: word_counts.TrainingCounts, config: TrainedVocabularyConfig) -> EncoderTokenizer:
-    """Trains the tokenizer of a config. Logs a warning if the text gives fewer than `vocab_size` tokens."""
+def train_tokenizer(counts: word_counts.TrainingCounts, config: LearnedVocabularyConfig) -> EncoderTokenizer:
+    """Trains the tokenizer of a config, or adds words to that in `vocab_file`.
+
+    Logs a warning if the text gives fewer than `vocab_size` tokens.
+    """
+    if config.vocab_file:
+        return learn_words(load_named(config), counts.words, config.add_words)
     size = config.vocab_size
     _log.info("training a vocabulary of %d tokens on %d different words", size, len(counts.words))
     if config.tokenizer == WORDPIECE:

@@ -20,6 +20,14 @@ MAX_WORD_CHARS = 200
 Pair = tuple[str, str]
 
 
+class Merge(NamedTuple):
+    """A pair of neighboring pieces, the piece that it becomes, and its occurrences."""
+
+    pair: Pair
+    piece: str
+    occurrences: int
+
+
 class Bpe(NamedTuple):
     """A vocabulary and the merges that create its pieces."""
 
@@ -60,8 +68,8 @@ def train(
     applied: list[Pair] = []
     merges = Merges(_known_runs(counts, chars), str.__add__)
     while len(vocab) < vocab_size and (merge := merges.next()):
-        applied.append(merge[0])
-        vocab[merge[1]] = None
+        applied.append(merge.pair)
+        vocab[merge.piece] = None
     return Bpe(list(vocab), applied)
 
 
@@ -124,13 +132,13 @@ class Merges:
         self._heap = [(-count, pair) for pair, count in self._pair_counts.items() if count >= MIN_PAIR_COUNT]
         heapq.heapify(self._heap)
 
-    def next(self) -> tuple[Pair, str] | None:
-        """Merges the most frequent pair in all words. Returns the pair and its piece, or None if no pair is left."""
+    def next(self) -> Merge | None:
+        """Merges the most frequent pair in all words. Returns None if no pair is left."""
         while self._heap:
             negative, pair = heapq.heappop(self._heap)
             count = self._pair_counts.get(pair, 0)
             if count == -negative:
-                return pair, self._merge(pair)
+                return Merge(pair, self._merge(pair), count)
             if MIN_PAIR_COUNT <= count < -negative:
                 heapq.heappush(self._heap, (-count, pair))
         return None

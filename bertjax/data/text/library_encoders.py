@@ -15,7 +15,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from bertjax.data.text import conversion, vocabularies
-from bertjax.data.text.bpe_trainer import Bpe
+from bertjax.data.text.bpe_trainer import Bpe, Pair
 from bertjax.data.text.library_tokenizers import FILE, SPACE, LibraryTokenizer, open_library, state, with_ordinary
 from bertjax.data.text.normalization import CONTINUATION, Chain, normalize
 from bertjax.data.text.templates import Template
@@ -96,6 +96,19 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         tokenizer = Library.from_str(self._content)
         tokenizer.add_tokens([token.of_library for token in tokens])
         return LibraryEncoderTokenizer(tokenizer.to_str(), self.special, self.template)
+
+    def with_merges(self, pairs: Sequence[Pair], ids: Mapping[str, int]) -> "LibraryEncoderTokenizer":
+        """Returns the tokenizer of BPE with further merges, which have the lowest priority.
+
+        Args:
+          pairs: the pieces that are merged.
+          ids: the ids of the vocabulary, and of the pieces that the pairs become.
+        """
+        steps = json.loads(self._content)
+        steps["model"]["merges"] += pairs
+        # Added tokens are among them: the library numbers others by the size of the model.
+        steps["model"]["vocab"] = {token: number for token, number in ids.items() if token}
+        return LibraryEncoderTokenizer(json.dumps(steps), self.special, self.template)
 
     @classmethod
     def from_file(cls, path: Path) -> "LibraryEncoderTokenizer":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertjax import korean
-from bertjax.config import Constrained, always, at_least, choice, one_of
+from bertjax.config import Constrained, Count, always, at_least, choice, one_of
 from bertjax.data.text import byte_bpe_trainer, conversion, library_encoders, wordpiece_trainer
 from bertjax.data.text.library_encoders import LibraryEncoderTokenizer
 from bertjax.data.text.normalization import Chain
@@ -43,7 +43,7 @@ class AddedTokensConfig(Constrained, prefix="data"):
 
     Attributes:
       add_tokens: tokens to add to the vocabulary of `init_from` or `vocab_file`. Each is found in a text before the
-        text is split; its embedding starts as the mean of all.
+        text is split; its embedding starts as the mean of those of the tokens that it replaces.
     """
 
     add_tokens: tuple[str, ...] = ()
@@ -104,6 +104,24 @@ class TrainedVocabularyConfig(VocabularyConfig, AddedTokensConfig):
         if self.tokenizer != WORDPIECE:
             return [self.tokenizer]
         return [*self.chain.unlike_bert, *([self.character_coverage] if self.character_coverage else [])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnedVocabularyConfig(TrainedVocabularyConfig):
+    """The vocabulary, named or trained, or a named one with words of the text.
+
+    Attributes:
+      add_words: the maximum number of words of the training text to add to the vocabulary of `init_from` or
+        `vocab_file`: those that save the most tokens, until the next saves less than one token in 10,000. Their
+        embeddings start as those of `add_tokens`.
+    """
+
+    add_words: Count = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fix = "set --config.init_from=FOLDER, or omit it"
+        self.check(self.vocab_file or not self.add_words, "add_words", "a vocabulary to add words to", fix=fix)
 
 
 def with_tokens(tokenizer: EncoderTokenizer, tokens: Sequence[str]) -> EncoderTokenizer:

@@ -102,6 +102,11 @@ class WordPiece(EncoderTokenizer):
         vocab, lowercase, most, special, added, *others = self.__reduce__()[1]
         return WordPiece(vocab, lowercase, most, special, (*added, *tokens), *others)
 
+    def with_words(self, words: Sequence[str]) -> "WordPiece":
+        """Returns the tokenizer with normalized words as further pieces, whose ids follow those of all tokens."""
+        _, *others = self.__reduce__()[1]
+        return WordPiece((*self.vocab, *words), *others)
+
     def with_strip_accents(self, strip_accents: bool) -> "WordPiece":
         """Returns the tokenizer with another `strip_accents`."""
         vocab, lowercase, most, special, added, _, *others = self.__reduce__()[1]

@@ -68,7 +68,7 @@ def train(
     vocab = dict.fromkeys((*SPECIALS, *alphabet))  # a dict as an ordered set
     merges = Merges(_split_words(counts, alphabet), _join)
     while len(vocab) < vocab_size and (merge := merges.next()):
-        vocab[merge[1]] = None
+        vocab[merge.piece] = None
     return list(vocab)
 
 

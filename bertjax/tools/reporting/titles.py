@@ -70,7 +70,10 @@ _AFTER = {
     "_thresh": "{}, threshold",
 }
 _NEUTRAL = ("_p", "_thresh", "total", "learning_rate", "gradient_norm")
-_LOWER = ("loss", "nll", "perplexity", "step_seconds", "wait_seconds", "wait_fraction", "spikes", "recompilations")
+_LOWER = (
+    *("loss", "nll", "perplexity", "nats_per_word", "nats_per_token", "bits_per_byte"),
+    *("step_seconds", "wait_seconds", "wait_fraction", "spikes", "recompilations"),
+)
 _HIGHER = (
     *("accuracy", "f1", "exact", "precision", "recall", "correlation", "pearson", "spearman"),
     *("mrr", "ndcg", "bleu", "chrf", "rouge", "over_lead", "tokens_per_second"),

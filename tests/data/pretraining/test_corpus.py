@@ -280,6 +280,28 @@ def raised(make: Callable[[], object]) -> str:
     return str(error.value)
 
 
+def test_words_of_the_training_documents_are_added_to_a_vocabulary(make_config, prepare, tiny_documents, tmp_path):
+    before = prepare(make_config())
+    config = make_config(add_words=4)
+    after = prepare(config)
+    size = before.tokenizer.vocab_size
+    saved = [counts_of(each)["train"]["tokens"] for each in (before, after)]
+    assert after.tokenizer.vocab[:size] == before.tokenizer.vocab and after.tokenizer.vocab_size == size + 4
+    trained = " ".join(texts_of(before, "train")).split()
+    pieces = dict(zip(trained, before.tokenizer.encode_batch(trained), strict=True))
+    gains = {word: trained.count(word) * (len(ids) - 1) for word, ids in pieces.items()}
+    assert saved[0] - saved[1] == sum(gains[word] for word in after.tokenizer.vocab[size:])  # none begins another
+    assert digests(prepare(make_config(add_words=4, workers=2, prepared_dir="other")).folder) == digests(after.folder)
+    assert prepare(make_config(add_words=5)).tokenizer.vocab_size == size + 5
+    again = Preparation(config, tmp_path / "unused")
+    assert again.is_finished() and again.folder == after.folder
+
+
+def test_words_are_added_to_a_given_vocabulary_alone(make_config):
+    with pytest.raises(UserError, match=r"data\.add_words: got 4; expected a vocabulary .*--config\.init_from"):
+        make_config(**TRAINED, add_words=4)
+
+
 def test_a_split_without_documents_is_reported_and_leaves_no_files(make_config, tmp_path):
     assert "the train split" in raised(Preparation(make_config(**TRAINED, valid_fraction=1 - 1e-9), tmp_path).run)
     few = make_config(valid_fraction=1e-9)

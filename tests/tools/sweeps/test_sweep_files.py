@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flax import traverse_util
@@ -21,7 +22,7 @@ NAMES = [path.stem for path in sorted((ROOT / "configs" / "sweeps").glob("[a-z]*
 FILES = [f"{name}{variant}" for name in NAMES for variant in ("", ":tiny")]
 FILES += ["transformer:tiny,text", "recurrent_attention:tiny,text"]
 # No paper publishes their numbers.
-UNPUBLISHED = {"bert_steps", "recurrent_attention", "modern_encoder", "embeddings", "noise"}
+UNPUBLISHED = {"bert_steps", "recurrent_attention", "modern_encoder", "embeddings", "noise", "adaptation"}
 # The columns of GLUE tables.
 COLUMNS = {
     "mnli": ("sentence1", "sentence2", "gold_label"),
@@ -38,13 +39,17 @@ def sweep_of(spec):
     return build(Sweep, importlib.import_module(f"bertjax.configs.sweeps.{name}").get_sweep(variant), "sweep")
 
 
-def file_for(need: str, folder: Path) -> Path:
-    """Makes a file for a need such as "mnli.data.source"."""
+def file_for(need: str, folder: Path) -> Any:
+    """Makes a file for a need such as "mnli.data.source", and returns the value."""
     stage, key = need.split("/")[-1].split(".", 1)
     if key == "init_from":
         return tiny_bert(folder, large="large" in need)
     kind = stage.partition("_")[0].removesuffix("512")
     path = folder / f"{kind}.{key}"
+    if kind == "adapt":  # texts of two names
+        weights = ((0.7,), (0.3,)) if key == "data.mixture" else ((), ())
+        path = tiny.write_text(path)
+        return tuple((name, str(path), *weight) for name, weight in zip(("domain", "general"), weights, strict=True))
     if key in ("minimal_pairs.source", "causal_pairs.source"):
         path.write_text("the cat sees a dog\tthe cat see a dog\n")
     elif key == "retrieval.source":
