@@ -152,7 +152,8 @@ class PretrainingData(Data, Generic[C]):
         self._preparation = Preparations(sources.sources(corpus), mean_shares(config.data.schedule), folder)
         self._trains = bool(corpus.source or sources.mixture)
         home = Path(corpus.prepared_dir or folder).absolute()
-        self._comparison = Removal(config.data.removal, self._preparation.fingerprint, home, corpus.workers)
+        prepared = self._preparation.fingerprint, *sources.names
+        self._comparison = Removal(config.data.removal, prepared, home, corpus.workers)
         self._removal = self._comparison if self._trains and config.data.removes else None
         self._batches: dict[tuple[tuple[str, ...], str, BatchConfig], PretrainingBatches] = {}
 

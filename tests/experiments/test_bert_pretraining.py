@@ -83,7 +83,7 @@ def test_duplicates_are_reported_and_dropped_on_request(tmp_path):
     assert report["duplicates"] >= counts["documents"] / 2
 
     tree = tiny.config(text, data__next_sentence=False, data__duplicates="drop", data__max_removed=0.4)
-    with pytest.raises(UserError, match="at most 40 % .data.max_removed"):
+    with pytest.raises(UserError, match=r"at most 40 % \(data.max_removed"):
         tiny.pretraining(tree)
     tree["data"]["max_removed"] = 0.99
     _, dropped, *_ = tiny.pretraining(tree)

@@ -83,12 +83,13 @@ class Removal:
       folder: the folder of the results.
     """
 
-    def __init__(self, config: RemovalConfig, prepared: str, home: Path, workers: int) -> None:
+    def __init__(self, config: RemovalConfig, prepared: Sequence[str], home: Path, workers: int) -> None:
         """Computes the fingerprint.
 
         Args:
           config: the settings.
-          prepared: the fingerprint of the prepared text of all sources.
+          prepared: the fingerprint of the prepared text, and the names of the sources in order of priority: of
+            duplicates in two sources, that of the first stays.
           home: the parent of the prepared folders.
           workers: the number of processes; 0 for one per core.
         Raises:
@@ -99,7 +100,7 @@ class Removal:
         texts = config.evaluation_texts
         self._parts: dict[str, Any] = {
             "format": _FORMAT,
-            "prepared": prepared,
+            "prepared": list(prepared),
             **{key: value for key, value in dataclasses.asdict(config).items() if key != "max_removed"},
             "evaluation_texts": [lines.fingerprint(path) for path in containment.files(texts)],
         }
@@ -114,8 +115,7 @@ class Removal:
         """Finds the documents unless they have been found. An interrupted process resumes after its last finished part.
 
         Args:
-          corpora: the prepared text of each source, with one vocabulary, in order of priority: of duplicates in two
-            sources, that of the first stays.
+          corpora: the prepared text of each source, with one vocabulary.
         Raises:
           UserError: if an evaluation text is bad, or a source would lose more than `max_removed` of its documents.
         """

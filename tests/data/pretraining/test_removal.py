@@ -49,7 +49,7 @@ def make_corpus(words_file, tmp_path_factory) -> Callable[..., Corpus]:
 
 
 def removal_of(corpora: dict[str, Corpus], *, workers: int = 1, **values: Any) -> Removal:
-    prepared = " ".join(corpus.folder.name for corpus in corpora.values())
+    prepared = [corpus.folder.name for corpus in corpora.values()]
     config = RemovalConfig(**{"max_removed": 1.0, "duplicates": "drop", **values})
     return Removal(config, prepared, next(iter(corpora.values())).folder.parent, workers)
 
@@ -166,7 +166,7 @@ def test_evaluation_texts_and_validation_documents_in_training_documents(make_co
     text, edited, held_out, short, *others = random_documents(30, 40)
     (tmp_path / "evals.txt").write_text(f"{text_of(text[:20])}\n\n{text_of(short[:7])}\n")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"label": 1, "text": text_of(edited)}) + "\n")
-    long = sum(others[:20], [])
+    long = [word for words in others[:20] for word in words]
     changed = [*edited[:4], 1, *edited[5:]]
     documents = [others[20], [*long, *text[:20], *long], [*others[21], *changed], [*held_out, 1, 2], [*short, 3]]
     corpora = {"texts": make_corpus(documents, [held_out, others[22]])}
