@@ -326,12 +326,14 @@ def _rare_shingles(documents: Documents, numbers: Sequence[int], similarity: flo
         order = order[: size - math.ceil(similarity * size - _ROUNDING) + 1]
         rarest = elements[order[frequency[order] > 1]]
         num_unique = int((frequency[order] == 1).sum())
-        own = _size_class(size)
+        class_ = _size_class(size)
         of_classes = [np.zeros((2, 0), np.uint64)]
         for other in range(_size_class(similarity * size - _ROUNDING), _size_class(size / similarity + _ROUNDING) + 1):
             common = similarity / (1 + similarity) * (size + max(_SIZE_RATIO**other, similarity * size))
             some = rarest[: max(size - math.ceil(common - _ROUNDING) + 1 - num_unique, 0)]
-            of_classes.append(np.stack([shingles.combined(some, sides) for sides in ((own, other), (other, own))]))
+            of_classes.append(
+                np.stack([shingles.combined(some, sides) for sides in ((class_, other), (other, class_))])
+            )
         keys.append(np.concatenate(of_classes, axis=1))
     return keys
 

@@ -48,15 +48,14 @@ class RemovalConfig(Constrained, prefix="data"):
     """The training documents to leave out.
 
     Attributes:
-      duplicates: whether near duplicates, and documents that contain an evaluation text or validation document, are
-        left out ("drop"), or only reported by `--mode=prepare` ("keep").
+      duplicates: "drop" near duplicates and documents that contain an evaluation text or validation document, or "keep"
+        them; `--mode=prepare` reports them.
       duplicate_similarity: the minimum Jaccard similarity of the word 5-grams of duplicates.
       evaluation_texts: files whose lines or columns of text no training document should contain.
       evaluation_containment: the minimum share of a text's word 8-grams in a document that contains it.
       min_words: the minimum number of words of a document; punctuation marks are words.
       max_words: the maximum number; 0 for none.
-      max_repeated_lines: the maximum share of lines that are copies of earlier ones of the document; of sentences, if a
-        line is a paragraph.
+      max_repeated_lines: the maximum share of a document's sentences that are copies of earlier ones.
       max_removed: the maximum share of documents that may be left out; more is an error.
     """
 
