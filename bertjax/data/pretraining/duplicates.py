@@ -105,7 +105,7 @@ class Documents:
             source = self.source_of(batch[0])
             for number, tokens in zip(batch, self.read(batch, _SHOWN_TOKENS), strict=True):
                 place = {"source": self.names[source], "document": number - self.first[source]}
-                labels[number] = {**place, "words": self.tokenizer.decode(tokens)}
+                labels[number] = {**place, "words": self.tokenizer.decode(tokens.tolist())}
         return labels
 
 

@@ -52,7 +52,7 @@ class WordHasher:
 def sentence_hashes(tokens: Int[np.ndarray, " t"], lengths: Int[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     """Returns the hashes of consecutive sentences of a document, which have `lengths` tokens."""
     values = _mix(tokens.astype(np.uint64) + np.uint64(1))
-    return _mix(_polynomials(values, positions_in_groups(lengths), lengths))
+    return _mix(_polynomials(values, positions_in_groups(lengths.astype(np.int64)), lengths))
 
 
 def shingles(words: UInt64[np.ndarray, " w"], size: int) -> UInt64[np.ndarray, " s"]:
