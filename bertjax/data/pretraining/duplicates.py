@@ -326,7 +326,7 @@ def _rare_shingles(documents: Documents, numbers: Sequence[int], similarity: flo
         order = order[: size - math.ceil(similarity * size - _ROUNDING) + 1]
         rarest = elements[order[frequency[order] > 1]]
         num_unique = int((frequency[order] == 1).sum())
-        class_ = _size_class(size)
+        class_ = _size_class(float(size))
         of_classes = [np.zeros((2, 0), np.uint64)]
         for other in range(_size_class(similarity * size - _ROUNDING), _size_class(size / similarity + _ROUNDING) + 1):
             common = similarity / (1 + similarity) * (size + max(_SIZE_RATIO**other, similarity * size))

@@ -193,7 +193,7 @@ def test_a_word_has_one_hash_however_it_is_split_into_tokens():
     [
         ({"min_words": 4}, {0: 3}),
         ({"max_words": 40}, {2: 300}),
-        ({"min_words": 301}, {0: 3, 1: 40, 2: 300, 3: 12, 4: 7}),
+        ({"min_words": 301}, {0: 3, 1: 40, 2: 300, 3: 9, 4: 4}),
         ({"max_repeated_lines": 0.5}, {3: 0.6667}),
         ({"max_repeated_lines": 0.66, "min_words": 4, "max_words": 300}, {0: 3, 3: 0.6667}),
     ],
