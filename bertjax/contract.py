@@ -38,8 +38,7 @@ Output = Mapping[str, np.ndarray]  # the outputs of `PredictionTask.infer` for o
 class BadInput(NamedTuple):
     """The source of an example that represents a bad line, row or record of the input.
 
-    Such an example has no rows. Its record has only "error" and `Example.columns`; `PredictionTask.record` is not
-    called.
+    Such an example has no rows. Its record has only "error" and `Example.columns`, not those of `PredictionTask`.
     """
 
     error: str  # one line: the position, the value that was read, and the expected value
@@ -49,8 +48,7 @@ class Example(NamedTuple):
     """One input to predict on, such as a text or a pair of texts.
 
     Attributes:
-      rows: one row, or several for the windows of a long text. A row maps batch fields to unpadded one-dimensional
-        arrays.
+      rows: one row, or several for windows of a long text. A row maps batch fields to unpadded 1-D arrays.
       source: what the task needs to write or score the record; or a `BadInput`.
       limited: what was done to an input that is longer than a limit, and the limit: "truncated" if the model does not
         read a part of it, "split" if its rows read different parts. Its record has these names with the value true.
@@ -298,7 +296,6 @@ class Data(abc.ABC):
         """Yields the rows with indices `rows` of each global batch, beginning with batch `start`.
 
         Indices are below `batch_size`. A batch of short rows may hold m * `batch_size` rows; each index then selects m.
-
         The "train" split is infinite. The "valid" split yields each row once and fills the last batch with rows of
         weight 0; it is empty if `TrainingTask.score` computes all metrics of the split.
         """
@@ -310,6 +307,9 @@ class Data(abc.ABC):
     def test_examples(self) -> Iterator[Example]:
         """Yields test examples for `TrainingTask.score`; none without a test split."""
         return iter(())
+
+    def review(self) -> None:  # noqa: B027
+        """Finds what only `report` needs. Called by process 0 of `--mode=prepare`, after `prepare`."""
 
     def report(self) -> Record:
         """Counts collected while the data were prepared, for the run's page; empty if there are none."""

@@ -27,6 +27,8 @@ def prepare(resolved: Resolved, workdir: Path) -> tuple[Data, Complete]:
     for first in (*(data.batches(split, 0, rows) for split in ("train", "valid")), data.test_examples()):
         next(iter(first), None)
     # The run in the folder may have other rows. There is no folder if `data.prepared_dir` has them all.
+    if not run_folder.has_begun(workdir):
+        distributed.on_first_process(data.review)
     if workdir.exists() and not run_folder.has_begun(workdir):
         distributed.on_first_process(lambda: run_folder.save_rows(workdir, data.report()))
     return data, complete

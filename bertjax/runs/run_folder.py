@@ -43,6 +43,7 @@ _MAY_CHANGE = (
     "selection.min_words",
     *("evaluations", "retrieval", "minimal_pairs", "causal_pairs", "likelihood"),
     "data.valid_seed",
+    "data.max_removed",
 )
 # Keys added later whose defaults are not off, or which configs may leave unset, with the values of runs without them.
 _ADDED_LATER = {
@@ -75,6 +76,10 @@ _ADDED_LATER = {
     "model.num_key_value_heads": 0,
     "model.masked_lm_head": "transform",
     "data.splitter": "punkt",
+    "data.duplicates": "keep",
+    "data.duplicate_similarity": 0.8,
+    "data.evaluation_containment": 0.8,
+    "data.max_repeated_lines": 1.0,
     "data.tokenizer": "wordpiece",
     "data.normalization": "bert",
     "data.character_coverage": 0.0,
@@ -107,8 +112,9 @@ _NOW_UNSET = (
 # Keys that a run keeps unless the command line sets them: of evaluations, which are None in runs that are older, and of
 # trained vocabularies.
 _KEPT = ("data.valid_seed", "data.normalization", "data.character_coverage")
-_COMPARED_BY_CONTENT = tuple(
-    f"data.{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target")
+_COMPARED_BY_CONTENT = (
+    *(f"data.{split}{side}" for split in ("", "valid_", "test_") for side in ("source", "target")),
+    "data.evaluation_texts",
 )
 _FINGERPRINT = "text_fingerprint"
 # Packages that results may depend on.

@@ -33,9 +33,11 @@ from bertjax.data.pretraining.mixture import (
     mean_shares,
 )
 from bertjax.data.pretraining.noise import is_power_of_two, most_predictions
+from bertjax.data.pretraining.removal import Removal, RemovalConfig
 from bertjax.data.pretraining.sentence_pairs import PairsConfig
 from bertjax.data.text.tokenizers import EncoderTokenizer
 from bertjax.data.text.vocabulary_config import load_named, saved_file
+from bertjax.files import Fingerprint
 from bertjax.interop.published import Published
 from bertjax.models.attention.mask import CausalRows
 from bertjax.models.bert import HeadConfig
@@ -61,6 +63,7 @@ class DataConfig(Composed, prefix="data"):
     pairs: Flat[PairsConfig]
     rows: Flat[InstanceRowsConfig]
     sources: Flat[MixtureConfig]
+    removal: Flat[RemovalConfig]
 
     @property
     def schedule(self) -> tuple[Phase, ...]:
@@ -148,27 +151,43 @@ class PretrainingData(Data, Generic[C]):
         self._folder = folder
         self._batch_config = config.batches
         self._preparation = Preparations(sources.sources(corpus), mean_shares(config.data.schedule), folder)
+        self._trains = bool(corpus.source or sources.mixture)
+        home = Path(corpus.prepared_dir or folder).absolute()
+        prepared = self._preparation.fingerprint, *sources.names
+        self._comparison = Removal(config.data.removal, prepared, home, corpus.workers)
+        self._removal = self._comparison if self._trains and config.data.removes else None
         self._batches: dict[tuple[tuple[str, ...], str, BatchConfig], PretrainingBatches] = {}
 
     @property
     def is_prepared(self) -> bool:
-        return self._preparation.is_finished()
+        return self._preparation.is_finished() and (not self._removal or self._removal.is_finished())
 
     @property
     def fingerprint(self) -> str:
-        return self._preparation.fingerprint
+        prepared = self._preparation.fingerprint
+        return Fingerprint.of([prepared, self._removal.fingerprint], length=16) if self._removal else prepared
 
     def prepare(self) -> None:
-        """Tokenizes the text; see `Preparation.run`."""
+        """Tokenizes the text, and finds the documents to leave out; see `Preparation.run` and `Removal.run`."""
         corpus = self._config.data.corpus
         if corpus.add_words:  # to resume without the folder in `init_from`
             load_named(corpus).save(self._folder / "source")
         self._preparation.run()
+        if self._removal:
+            self._removal.run(self._preparation.corpora())
+
+    def review(self) -> None:
+        """Finds the documents that `report` counts, if none are left out."""
+        if self._trains:
+            self._comparison.run(self._preparation.corpora())
 
     @functools.cached_property
     def _corpora(self) -> Mapping[str, Corpus]:
         """The text of each source."""
-        return self._preparation.corpora()
+        corpora = self._preparation.corpora()
+        if self._removal:
+            self._removal.apply(corpora)
+        return corpora
 
     def complete(self, config: ConfigTree) -> ConfigTree:
         """Logs the epochs of each source of a mixture; see `Data.complete`.
@@ -199,10 +218,11 @@ class PretrainingData(Data, Generic[C]):
 
     def report(self) -> Mapping[str, Any]:
         """The counts of the text, by source and split."""
+        removal = self._comparison.report() if self._comparison.is_finished() else {}
         if not self._config.data.mixture:
-            return next(iter(self._corpora.values())).counts
+            return {**next(iter(self._corpora.values())).counts, **removal}
         counts = {name: dict(corpus.counts) for name, corpus in self._corpora.items()}
-        return {**counts, "epochs": {name: round(value, 3) for name, value in self._epochs.items()}}
+        return {**counts, "epochs": {name: round(value, 3) for name, value in self._epochs.items()}, **removal}
 
     @property
     def vocabulary(self) -> EncoderTokenizer:

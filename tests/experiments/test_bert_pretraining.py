@@ -69,6 +69,32 @@ def test_the_baseline_of_next_sentence_prediction_is_the_majority_class(tmp_path
     assert sum(counts["documents"] for counts in data.report().values()) == 40
 
 
+def test_duplicates_are_reported_and_dropped_on_request(tmp_path):
+    """The report does not change the data; with `drop`, they are other data, without the duplicates."""
+    text = tiny.write_text(tmp_path / "text.txt")
+    copies = text.read_text()
+    text.write_text(copies + "\n" + copies)
+    _, data, *_ = tiny.pretraining(tiny.config(text, data__next_sentence=False))
+    counts = data.report()["train"]
+    assert data.report().keys() == {"train", "valid"}
+    data.review()
+    report = data.report()["removal"][""]
+    assert (report["all"], report["removed"]) == (counts["documents"], 0)
+    assert report["duplicates"] >= counts["documents"] / 2
+
+    tree = tiny.config(text, data__next_sentence=False, data__duplicates="drop", data__max_removed=0.4)
+    with pytest.raises(UserError, match=r"at most 40 % \(data.max_removed"):
+        tiny.pretraining(tree)
+    tree["data"]["max_removed"] = 0.99
+    _, dropped, *_ = tiny.pretraining(tree)
+    assert dropped.is_prepared
+    assert dropped.fingerprint != data.fingerprint
+    assert dropped.report()["removal"][""] == {**report, "removed": report["duplicates"]}
+    assert dropped.costs().shape == data.costs().shape
+    (corpus,) = dropped._corpora.values()
+    assert corpus.splits["train"].sentences.num_documents == report["all"] - report["duplicates"]
+
+
 ALL = np.arange(BATCH)
 
 

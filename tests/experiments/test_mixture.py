@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.interop.published import open_weights
 from bertjax.models.bert import BertForMaskedLM, BertInputs
@@ -70,3 +71,23 @@ def test_a_model_is_adapted_with_words_of_the_first_source(tmp_path):
     assert [scored[0][f"valid/{name}/words"] for name in files] == [24, 24]
     shutil.move(tmp_path / "bert", tmp_path / "moved")
     done(*command, f"--workdir={tmp_path / 'run'}", "--config.checkpoint.keep=2")
+
+
+def test_of_documents_in_two_sources_those_of_the_first_stay(tmp_path):
+    one, two = (tiny.write_text(tmp_path / f"{name}.txt", documents=40, seed=i) for i, name in enumerate("ab"))
+    copies = one.read_text().split("\n\n")[:20]
+    two.write_text("\n\n".join([two.read_text().strip(), *copies]) + "\n")
+    values = {"data__source": "", "data__next_sentence": False, "data__duplicates": "drop"}
+    names = {"a": one, "b": two}
+    for first, second in ("ab", "ba"):
+        mixture = ((first, str(names[first]), 0.5), (second, str(names[second]), 0.5))
+        tree = tiny.config(one, **values, data__mixture=mixture, data__max_removed=0.9)
+        _, data, *_ = tiny.pretraining(tree)
+        removal = data.report()["removal"]
+        assert removal[second]["duplicates"] > 10 > 3 > removal[first].get("duplicates", 0)
+        counts = {name: corpus.splits["train"].sentences.num_documents for name, corpus in data._corpora.items()}
+        assert counts == {name: values["all"] - values["removed"] for name, values in removal.items()}
+        assert next(data.batches("train", 0, np.arange(4)))["sources"].tolist() == [0, 1, 0, 1]
+    tree["data"]["max_removed"] = 0.2
+    with pytest.raises(UserError, match=r"the source 'a': got .* % of its documents to leave out"):
+        tiny.pretraining(tree)

@@ -99,6 +99,8 @@ class EpochPlan:
         cost = len(sentences.lengths) + _PER_DOCUMENT * sentences.num_documents
         self._num_blocks = max(1, min(cost // _BLOCK, sentences.num_documents))
         settings = repr((_FORMAT, _BLOCK, pairs, masking.mode, masking.dupe_factor, packing, num_special, seed))
+        if sentences.documents is not None:
+            settings += hashlib.sha256(sentences.documents).hexdigest()
         self._counts = _Counts(folder / f"{hashlib.sha256(settings.encode()).hexdigest()[:16]}.json")
         self._planner = ThreadPoolExecutor(1, "plan")
         self._blocks: dict[tuple[int, int], Future[PlannedRows]] = {}
@@ -212,7 +214,7 @@ class EpochPlan:
     def _make(self, epoch: int, number: int) -> PlannedRows:
         size = self._sentences.num_documents
         positions = np.arange(number * size // self._num_blocks, (number + 1) * size // self._num_blocks)
-        documents = np.sort(random.permuted(self._seed, epoch, positions, size))
+        documents = np.sort(self._sentences.numbers(random.permuted(self._seed, epoch, positions, size)))
         instances = make_instances(
             self._sentences, documents, self._pairs, self._num_special, self._seed, self._masking.epoch_of_draws(epoch)
         )

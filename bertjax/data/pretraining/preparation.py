@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
 from bertjax.data.parts import Parts
+from bertjax.data.pretraining.shingles import distinct
 from bertjax.data.text import byte_bpe_trainer, sentences, vocabulary_config, word_counts, wordpiece_trainer
 from bertjax.data.text.added_words import learn as learn_words
 from bertjax.data.text.normalization import Chain
@@ -201,25 +202,19 @@ def count_duplicates(path: Path) -> int:
     first = np.array([(i << 64) // ranges for i in range(ranges)], np.uint64)  # the first hash of each range
     ordered = path.with_suffix(".ordered")
     cuts: list[list[int]] = []  # for each run, the offsets of its ranges in the second file, and its end
-    end = distinct = 0
+    end = num_distinct = 0
     with ordered.open("wb") as file:
         for start in range(0, size, _HASHES_AT_ONCE):
-            run = _distinct(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
+            run = distinct(np.fromfile(path, np.uint64, _HASHES_AT_ONCE, offset=8 * start))
             run.tofile(file)
             cuts.append([end + int(i) for i in np.searchsorted(run, first)])
             end += len(run)
             cuts[-1].append(end)
     for i in range(ranges):
         hashes = [np.fromfile(ordered, np.uint64, cut[i + 1] - cut[i], offset=8 * cut[i]) for cut in cuts]
-        distinct += len(_distinct(np.concatenate(hashes)))
+        num_distinct += len(distinct(np.concatenate(hashes)))
     ordered.unlink()
-    return size - distinct
-
-
-def _distinct(hashes: UInt64[np.ndarray, " hashes"]) -> UInt64[np.ndarray, " distinct"]:
-    """Equal to `np.unique`, which takes a hundred times as long for millions of different hashes."""
-    ordered = np.sort(hashes)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return size - num_distinct
 
 
 def text_hash(text: str) -> int:

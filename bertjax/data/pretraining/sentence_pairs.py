@@ -6,6 +6,7 @@ chunk that would start at each sentence is computed for all sentences at once. O
 sequential.
 """
 
+import copy
 import dataclasses
 from typing import Annotated, NamedTuple
 
@@ -70,6 +71,7 @@ class Sentences:
     Attributes:
       lengths: the number of tokens in each sentence of all documents; may be a memory map larger than memory.
       first: the index of each document's first sentence, and the number of sentences at the end.
+      documents: the sorted numbers of the documents that take part; None for all.
     """
 
     def __init__(self, lengths: Int[np.ndarray, " sentences"], sizes: Int[np.ndarray, " documents"]) -> None:
@@ -84,11 +86,26 @@ class Sentences:
         end = len(lengths) // _STRIDE * _STRIDE
         sums = lengths[:end].reshape(-1, _STRIDE).sum(axis=1, dtype=np.int64)
         self._marks: Int64[np.ndarray, " k"] = np.concatenate([[0], np.cumsum(sums)])
+        self.documents: Int64[np.ndarray, " n"] | None = None
+
+    def without(self, documents: Int64[np.ndarray, " n"]) -> "Sentences":
+        """Returns the same sentences, in which some documents do not take part. The others keep their numbers."""
+        sentences = copy.copy(self)
+        sentences.documents = np.setdiff1d(np.arange(len(self.first) - 1), documents, assume_unique=True)
+        return sentences
 
     @property
     def num_documents(self) -> int:
-        """The number of documents."""
-        return len(self.first) - 1
+        """The number of documents that take part."""
+        return len(self.first) - 1 if self.documents is None else len(self.documents)
+
+    def numbers(self, places: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+        """Returns the numbers of documents, by their places among those that take part."""
+        return places if self.documents is None else self.documents[places]
+
+    def places(self, numbers: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+        """Returns the places of documents that take part; the inverse of `numbers`."""
+        return numbers if self.documents is None else np.searchsorted(self.documents, numbers)
 
     def tokens_before(self, sentences: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
         """Returns the number of tokens of all documents before each of `sentences`."""
@@ -256,7 +273,8 @@ def _random_next(
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
     """Returns a random other document, the tokens before a random sentence of it, and the tokens up to the target."""
     other = random.below(words[:, 0], sentences.num_documents - 1)
-    other += other >= documents
+    other += other >= sentences.places(documents)
+    other = sentences.numbers(other)
     first = sentences.first[other]
     end = sentences.first[other + 1]
     start = first + random.below(words[:, 1], end - first)

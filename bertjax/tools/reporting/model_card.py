@@ -258,7 +258,7 @@ def _data(run: Path, files: Mapping[str, list[str]]) -> dict[str, Any]:
     counts = _json(run / "rows.json").items()
     return {
         "files": {titles.SPLITS[split]: names for split, names in files.items() if names},
-        "counts": {name: value for name, value in counts if value != {} and name != "lengths"},
+        "counts": {name: value for name, value in counts if value != {} and name not in ("lengths", "removal_samples")},
         "fingerprint": fingerprint.read_text().strip() if fingerprint.exists() else "",
     }
 

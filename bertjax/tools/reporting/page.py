@@ -304,8 +304,12 @@ def _rows(folder: Path) -> dict[str, Any] | None:
     path = folder / ROWS
     if not path.exists():
         return None
-    leaves = list(_leaves(read_object(path)))
-    rows = [row([name, f"{value:,}"], (None, value)) for name, value in leaves if isinstance(value, int)]
+    rows = []
+    for name, value in _leaves(read_object(path)):
+        if isinstance(value, int):
+            rows.append(row([name, f"{value:,}"], (None, value)))
+        elif isinstance(value, list):
+            rows += [row([name, str(sample)], (None, None)) for sample in value]
     return table(("what", "number"), rows)
 
 

@@ -77,6 +77,22 @@ def test_each_epoch_contains_each_instance_once(mode, packing, block, tmp_path):
             assert len(rows) < len(expected)
 
 
+@pytest.mark.parametrize("removed", [[], [0, 7, 8, 59], list(range(58))])
+def test_removed_documents_are_neither_planned_nor_drawn(removed, block, tmp_path):
+    sentences = Sentences(LENGTHS, SIZES)
+    options = {"pairs": PAIRS, "masking": MASKING, "packing": None, "num_special": 3, "seed": 7, "folder": tmp_path}
+    made = EpochPlan(sentences.without(np.array(removed, int)), **options)
+    instances = [all_rows(made, epoch).instances for epoch in range(4)]
+    of_all = [all_rows(EpochPlan(sentences, **options), epoch).instances for epoch in range(4)]
+    documents = np.setdiff1d(np.arange(len(SIZES)), removed)
+    assert all(np.unique(rows["document_a"]).tolist() == documents.tolist() for rows in instances)
+    drawn = np.concatenate([rows["document_b"][rows["is_random_next"]] for rows in instances])
+    assert len(drawn) > 5 and set(drawn) <= set(documents)
+    assert len(list(tmp_path.iterdir())) == 2, "counts of other documents are separate"
+    if not removed:
+        assert [rows.tobytes() for rows in instances] == [rows.tobytes() for rows in of_all]
+
+
 def test_blocks_have_documents_from_the_whole_text(tmp_path, monkeypatch, check_uniform):
     sizes = np.ones(100_000, np.int32)
     monkeypatch.setattr(epoch_plan, "_BLOCK", 50_000)

@@ -50,7 +50,8 @@ def card_of(tmp_path):
         (run / "config.json").write_text(json.dumps(config))
         (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
         (run / "environment.json").write_text(json.dumps({"command": COMMAND, "commit": "abc123", "parameters": 7}))
-        (run / "rows.json").write_text(json.dumps({"rows": {"train": 51}, "lengths": {"8": 51}, "left_out": {}}))
+        rows = {"rows": {"train": 51}, "lengths": {"8": 51}, "left_out": {}, "removal_samples": {"min_words": [HOME]}}
+        (run / "rows.json").write_text(json.dumps(rows))
         (run / "text_fingerprint").write_text("feed\n")
         path = tmp_path / "내 모델: \U0001f600" / "README.md"
         path.parent.mkdir()

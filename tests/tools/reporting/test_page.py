@@ -145,11 +145,13 @@ def test_minimal_pairs_have_their_interval_and_their_number(make_run):
 def test_prepared_rows_are_counted_on_the_page(make_run):
     folder = make_run("r", lines([100]))
     report = {"rows": {"train": 5000, "valid": 10}, "duplicates": 3, "classes": {"train": {"yes": 2400}, "valid": {}}}
+    report["removal_samples"] = {"min_words": ["See also", "Home"]}
     (folder / "rows.json").write_text(json.dumps(report))
     found = read(page.write(folder))
     assert "rows" in found.ids and "Duplicates are training rows" in found.sections["rows"]
     counts = {"rows: train": "5,000", "rows: valid": "10", "duplicates": "3", "classes: train: yes": "2,400"}
-    assert found.tables["row-counts"][1:] == [list(item) for item in counts.items()]
+    samples = [["removal_samples: min_words", text] for text in ("See also", "Home")]
+    assert found.tables["row-counts"][1:] == [*(list(item) for item in counts.items()), *samples]
 
 
 def test_the_curves_have_their_points_and_levels(make_run):
