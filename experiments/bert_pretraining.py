@@ -25,16 +25,8 @@ from bertjax.models.bert import BertForPreTraining
 from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
-from bertjax.tasks.pretraining import (
-    PretrainingConfig,
-    PretrainingData,
-    PretrainingTask,
-    causal_rows_first,
-    is_evaluated,
-    num_tokens,
-    scored,
-    targets,
-)
+from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
+from bertjax.tasks.targets import causal_rows_first, is_evaluated, num_tokens, scored, targets
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
 _log = logging.getLogger(__name__)

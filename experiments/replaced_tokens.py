@@ -28,7 +28,8 @@ from bertjax.interop.published import Published
 from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.replaced_tokens import DISENTANGLED, BertForReplacedTokens, Corrupted, corrupt, sample, with_changes
 from bertjax.tasks import bert, pretraining, samples
-from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask, num_tokens, scored
+from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
+from bertjax.tasks.targets import num_tokens, scored
 
 _log = logging.getLogger(__name__)
 
