@@ -19,6 +19,7 @@ from bertjax.modes.request import SOURCES
 _log = logging.getLogger(__name__)
 
 _TRAINING_SOURCES = ("source", "target")
+_MIXTURE = ("mixture", "phases")  # keys that name several training sources
 # Keys that never change the result of training; each experiment adds its FREE_AFTER_TRAINING.
 _ALWAYS = (
     *("mesh", "model.attention_backend", "model.dtype"),
@@ -124,7 +125,8 @@ def without_limits(config: ConfigTree, overridden: Collection[str]) -> ConfigTre
 
 def _without(data: ConfigTree, sources: Collection[str]) -> ConfigTree:
     """The subtree `data` with these sources emptied."""
-    return {**data, **{key: "" for key in sources if key in data}}
+    mixture = {key: () for key in _MIXTURE if key in data and set(_TRAINING_SOURCES) <= set(sources)}
+    return {**data, **{key: "" for key in sources if key in data}, **mixture}
 
 
 def with_length(config: ConfigTree, done: int) -> ConfigTree:

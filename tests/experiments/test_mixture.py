@@ -36,6 +36,8 @@ def test_the_metrics_of_a_mixture(tmp_path, experiment):
     assert report["a"]["valid"]["documents"] < report["b"]["valid"]["documents"] < report["b"]["train"]["documents"]
     mean_epoch = train["train/b/epochs"]  # of the rows, from 0 to that of the last
     assert report["epochs"]["b"] == pytest.approx(2 * mean_epoch, rel=0.3)
+    other = done("--mode=evaluate", f"--workdir={tmp_path / 'run'}", f"--config.data.valid_source={texts[1]}")
+    assert "valid/masked_lm_loss" in json.loads(other.stdout) and "/b/" not in other.stdout
 
 
 def write_bert(folder):
