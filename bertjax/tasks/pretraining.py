@@ -187,19 +187,21 @@ class PretrainingData(Data, Generic[C]):
         return corpora
 
     def complete(self, config: ConfigTree) -> ConfigTree:
-        """Logs the epochs of each source of a mixture; see `Data.complete`.
-
-        Raises:
-          UserError: for more than `data.max_epochs`.
-        """
+        """Checks the epochs of the sources of a mixture; see `Data.complete`."""
         if self._config.data.mixture and self._config.num_steps:
-            check_epochs(self._epochs, self._config.data.sources)
+            _ = self._epochs
         return config
 
     @functools.cached_property
     def _epochs(self) -> Mapping[str, float]:
-        """The epochs of each source of a mixture in the whole run, counted in its first epoch."""
-        return dict(zip(self._corpora, self._epochs_before(None).tolist(), strict=True))
+        """The epochs of each source of a mixture in the whole run, counted in its first epoch.
+
+        Raises:
+          UserError: for more than `data.max_epochs`.
+        """
+        epochs = dict(zip(self._corpora, self._epochs_before(None).tolist(), strict=True))
+        check_epochs(epochs, self._config.data.sources)
+        return epochs
 
     def _epochs_before(self, length: int | None) -> Float64[np.ndarray, " sources"]:
         """Returns the epochs of each source in the phases with shorter rows than `length`; of all if that is None."""
@@ -237,6 +239,8 @@ class PretrainingData(Data, Generic[C]):
 
     def _training(self, start: int, rows: RowIndices) -> Iterator[Batch]:
         phases = self._batch_config.phases
+        if self._config.data.mixture and self._config.num_steps:
+            _ = self._epochs  # with a budget, the number of updates is not known in `complete`
         for phase, after in itertools.zip_longest(phases, phases[1:]):
             times = phase.batch_size // self._config.batch_size
             first = max(start, phase.begin)

@@ -93,3 +93,15 @@ def test_of_documents_in_two_sources_those_of_the_first_stay(tmp_path):
     tree["data"]["max_removed"] = 0.2
     with pytest.raises(UserError, match=r"the source 'a': got .* % of its documents to leave out"):
         tiny.pretraining(tree)
+
+
+@pytest.mark.parametrize("length", [{"num_steps": 40}, {"num_steps": None, "budget__tokens": 20_000}])
+def test_too_many_epochs_of_a_source_are_an_error_before_the_first_update(tmp_path, length):
+    text = tiny.write_text(tmp_path / "text.txt")
+    mixture = (("a", str(text), 0.1), ("b", str(text), 0.9))
+    values = {"data__mixture": mixture, "data__max_epochs": 2.0, "data__source": "", "data__next_sentence": False}
+    with pytest.raises(
+        UserError, match=r"data\.max_epochs: got .* epochs of b; expected at most 2\. Fix: lower its weig"
+    ):
+        _, data, *_ = tiny.pretraining(tiny.config(text, **values, **length))
+        next(data.batches("train", 0, np.arange(16)))
