@@ -154,8 +154,8 @@ def test_a_run_with_a_renamed_text_resumes_from_its_last_checkpoint(home, tmp_pa
 def test_prepare_writes_only_the_text(tmp_path):
     text = tiny.write_text(tmp_path / "text.txt")
     assert done("--mode=prepare", *tiny.arguments(text, tmp_path / "run")).stdout == ""
-    manifests = list((tmp_path / "prepared").glob("*/manifest.json"))
-    assert len(manifests) == 1
+    manifests = sorted((tmp_path / "prepared").glob("*/manifest.json"))
+    assert len(manifests) == 2 and manifests[1].parent.name.startswith("removal-")
     counts = json.loads(manifests[0].read_text())["counts"]
     assert counts["train"]["documents"] + counts["valid"]["documents"] == 40
     assert not (tmp_path / "run").exists()

@@ -46,7 +46,7 @@ def epoch(tree):
     """The sums, metrics, denominators and gradient over all instances of the first epoch, and its number of rows."""
     task, data, *_ = tiny.pretraining(tree)
     batches = data._of("train", data._batch_config).evaluation(np.arange(tree["batch_size"]))
-    return *totals(task, batches), data._of("train", data._batch_config)._plan.count(0)
+    return *totals(task, batches), data._of("train", data._batch_config).rows_per_epoch[0]
 
 
 @pytest.mark.parametrize("way", ["pairs", pytest.param("causal", marks=pytest.mark.slow)])
@@ -90,7 +90,7 @@ def test_packed_batches_resume_at_any_step(text):
     """Batches after a resumption equal those of an uninterrupted run, even across epochs."""
     tree = tiny.config(text, data__packing=True, data__valid_rows=5)
     data, rows = tiny.pretraining(tree).data, np.arange(tree["batch_size"])
-    steps = 2 * (data._of("train", data._batch_config)._plan.count(0) // tree["batch_size"]) + 1
+    steps = 2 * (data._of("train", data._batch_config).rows_per_epoch[0] // tree["batch_size"]) + 1
     whole = list(itertools.islice(data.batches("train", 0, rows), steps + 1))
     for start in (1, 3, steps):
         jax.tree.map(np.testing.assert_array_equal, next(data.batches("train", start, rows)), whole[start])

@@ -41,7 +41,7 @@ _MAY_CHANGE = (
     "data.prepared_dir",
     "data.beam",
     "selection.min_words",
-    *("evaluations", "retrieval", "minimal_pairs", "causal_pairs", "likelihood"),
+    *("evaluations", "retrieval", "minimal_pairs", "causal_pairs", "likelihood", "word_likelihood"),
     "data.valid_seed",
     "data.max_removed",
 )

@@ -174,8 +174,10 @@ class PretrainingData(Data, Generic[C]):
             self._removal.run(self._preparation.corpora())
 
     def review(self) -> None:
-        """Finds the documents that `report` counts, if none are left out."""
-        if self._trains:
+        """Finds the documents that `report` counts, if none are left out; with Beam, whose text is large, only then."""
+        if self._config.data.beam.runner:
+            _log.info("duplicates are not reported with data.beam: one machine would compare all documents")
+        elif self._trains:
             self._comparison.run(self._preparation.corpora())
 
     @functools.cached_property
