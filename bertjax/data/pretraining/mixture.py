@@ -103,7 +103,7 @@ class MixtureConfig(Constrained, prefix="data"):
         self.check(is_exact and sum(counts) == THOUSAND, key, expected, got=dict(weights), fix=fix)
         return tuple(counts)
 
-    def schedule(self, stages: Iterable[tuple[float, int]], seq_len: int) -> tuple[Phase, ...]:
+    def schedule(self, stages: Iterable[Sequence[Any]], seq_len: int) -> tuple[Phase, ...]:
         """Returns all phases in order.
 
         Args:
