@@ -122,7 +122,8 @@ class Removal:
         made_once(self.folder, lambda folder: self._write(folder, corpora))
         for name, counts in self._manifest["documents"].items():
             if is_new:
-                _log.info("documents of %s: %s", name, ", ".join(f"{key} {count:,}" for key, count in counts.items()))
+                listed = ", ".join(f"{key} {count:,}" for key, count in counts.items())
+                _log.info("documents%s: %s", f" of {name}" if name else "", listed)
             share = counts["removed"] / counts["all"]
             if share > self._config.max_removed:
                 fix = "correct the text, change the filters, set --config.data.duplicates=keep, or raise "
