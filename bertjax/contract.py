@@ -38,7 +38,7 @@ Output = Mapping[str, np.ndarray]  # the outputs of `PredictionTask.infer` for o
 class BadInput(NamedTuple):
     """The source of an example that represents a bad line, row or record of the input.
 
-    Such an example has no rows. Its record has only "error" and `Example.columns`, not those of `PredictionTask`.
+    Such an example has no rows. Its record has only "error" and `Example.columns`; `record` is not called.
     """
 
     error: str  # one line: the position, the value that was read, and the expected value

@@ -26,7 +26,7 @@ from bertjax.models.losses import cross_entropy
 from bertjax.tasks import bert, inputs, pretraining, samples
 from bertjax.tasks.language_models import LANGUAGE_MODELS, LanguageModel, check_objective, language_models
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
-from bertjax.tasks.targets import causal_rows_first, is_evaluated, num_tokens, scored, targets
+from bertjax.tasks.targets import causal_rows_first, is_evaluated, num_tokens, scored, source_of, targets
 
 FREE_AFTER_TRAINING = (*pretraining.FREE_AFTER_TRAINING, "decoding")
 _log = logging.getLogger(__name__)
@@ -181,9 +181,8 @@ class Task(PretrainingTask[Config]):
         sums, metrics = scored(output.masked_lm_logits, labels, terms, self.sources(batch, sources))
         if output.next_sentence_logits is not None and "next_sentence_labels" in batch:
             of_pairs = batch["next_sentence_weights"]
-            of_rows = jnp.broadcast_to(batch["sources"][:, None], of_pairs.shape) if "sources" in batch else None
             pairs = output.next_sentence_logits, batch["next_sentence_labels"], {"next_sentence": of_pairs}
-            more = scored(*pairs, self.sources(batch, of_rows))
+            more = scored(*pairs, self.sources(batch, source_of(batch, of_pairs)))
             sums = {**sums, **more[0]}
             metrics = {**metrics, **more[1]}
         if self._config.masking.is_bound and not is_evaluated(batch):

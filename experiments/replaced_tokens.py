@@ -29,7 +29,7 @@ from bertjax.models.bert import BertForPreTraining, BertInputs, HeadConfig
 from bertjax.models.replaced_tokens import DISENTANGLED, BertForReplacedTokens, Corrupted, corrupt, sample, with_changes
 from bertjax.tasks import bert, pretraining, samples
 from bertjax.tasks.pretraining import PretrainingConfig, PretrainingData, PretrainingTask
-from bertjax.tasks.targets import num_tokens, scored
+from bertjax.tasks.targets import num_tokens, scored, source_of
 
 _log = logging.getLogger(__name__)
 
@@ -223,8 +223,8 @@ class Task(PretrainingTask[Config]):
         """The cross-entropies of the generator's and the discriminator's predictions; see `TrainingTask.loss`."""
         words = self._generate(params, batch, rng)
         of_words = batch["masked_weights"]
-        rows = jnp.broadcast_to(batch["sources"][:, None], of_words.shape) if "sources" in batch else None
-        sums, metrics = scored(words, batch["masked_labels"], {"masked_lm": of_words}, self.sources(batch, rows))
+        sources = self.sources(batch, source_of(batch, of_words))
+        sums, metrics = scored(words, batch["masked_labels"], {"masked_lm": of_words}, sources)
         corrupted = self._corrupted(words, batch)
         real = batch["segment_ids"] != 0
         logits = self.apply(params, {**batch, "input_ids": corrupted.input_ids}, rng)

@@ -147,7 +147,7 @@ class PretrainingData(Data, Generic[C]):
         self._config = config
         self._folder = folder
         self._batch_config = config.batches
-        self._preparation = Preparations(sources.sources(corpus), mean_shares(config.data.schedule), folder)
+        self._preparation = Preparations(sources.texts(corpus), mean_shares(config.data.schedule), folder)
         self._trains = bool(corpus.source or sources.mixture)
         home = Path(corpus.prepared_dir or folder).absolute()
         prepared = self._preparation.fingerprint, *sources.names

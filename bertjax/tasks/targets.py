@@ -66,8 +66,7 @@ def targets(batch: Batch, phases: Mapping[int, BatchConfig]) -> Targets:
     rows, size = batch["input_ids"].shape
     causal_rows = batch.get("causal_rows", jnp.zeros(rows, jnp.int32))
     is_causal = jnp.broadcast_to(causal_rows[:, None] != 0, weights.shape)
-    sources = jnp.broadcast_to(batch["sources"][:, None], weights.shape) if "sources" in batch else None
-    by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal, sources)
+    by_row = Targets(batch["masked_positions"], batch["masked_labels"], weights, is_causal, source_of(batch, weights))
     phase = phases[size]
     if not phase.masking.is_mixed or is_evaluated(batch):
         return by_row
@@ -85,6 +84,11 @@ def targets(batch: Batch, phases: Mapping[int, BatchConfig]) -> Targets:
     is_real = jnp.arange(most) < jnp.sum(grouped.weights > 0, axis=1, keepdims=True)
     chosen = jax.tree.map(lambda field: jnp.take_along_axis(field, places, axis=1), grouped)
     return chosen._replace(weights=chosen.weights * is_real)
+
+
+def source_of(batch: Batch, weights: Array) -> Array | None:
+    """Returns the number of the source of each prediction, given their weights [B, P]; None without a mixture."""
+    return jnp.broadcast_to(batch["sources"][:, None], weights.shape) if "sources" in batch else None
 
 
 def is_evaluated(batch: Batch) -> bool:

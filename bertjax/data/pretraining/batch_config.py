@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from bertjax.config import Constrained, Count, Seed, always
-from bertjax.data.pretraining.masking import MaskingConfig, check_stages
+from bertjax.data.pretraining.masking import MaskingConfig
 from bertjax.data.pretraining.mixture import Phase, Weights
 from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN, PairsConfig
+from bertjax.data.pretraining.stages import check_stages
 from bertjax.data.rows.packing import Packing
 from bertjax.errors import UserError
 
@@ -165,7 +166,7 @@ class BatchConfig:
 
     @property
     def valid(self) -> "BatchConfig":
-        """The settings of validation batches, whose rows have the length of the last stage."""
+        """The settings of validation batches, whose rows have the length of the last phase."""
         are_pairs = self.pairs.next_sentence and not self.rows.valid_single_segments
         seed = self.rows.valid_seed
         return dataclasses.replace(

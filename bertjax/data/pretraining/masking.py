@@ -7,14 +7,14 @@ those of SpanBERT (Joshi et al. 2020, section 3.1).
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int64, UInt32
 
 from bertjax.config import Constrained, Count, Size, above, always, at_least, one_of
 from bertjax.data import random
+from bertjax.data.pretraining.stages import check_stages, number
 
 Epochs = TypeVar("Epochs", int, np.ndarray)
 
@@ -170,23 +170,6 @@ class MaskingConfig(Constrained, prefix="masking"):
         expected = f"at least {needed}, a fraction {self.highest_rate} of {seq_len} tokens, or no value"
         fix = "omit it, so that it follows the masking rate"
         self.check(self.most_predictions(seq_len) >= needed, "max_predictions", expected, fix=fix)
-
-
-def check_stages(config: Constrained, key: str, expected: str, allows: Callable[[Any], bool]) -> None:
-    """Raises UserError unless a key has pairs of a fraction of all updates and an allowed value."""
-    stages = getattr(config, key)
-    for i, stage in enumerate(stages):
-        is_pair = isinstance(stage, (tuple, list)) and len(stage) == 2
-        ok = is_pair and 0 < number(stage[0]) < 1 and allows(stage[1])
-        text = f"a fraction of all updates between 0 and 1, and {expected}"
-        config.check(ok, f"{key}[{i}]", text, got=repr(stage), fix=f"write {key}=((0.5, VALUE),), with both commas")
-    total = sum(fraction for fraction, _ in stages)
-    config.check(total < 1, key, "fractions whose sum is less than 1: the last stage has the rest")
-
-
-def number(value: Any, otherwise: float = 0.0) -> float:
-    """Returns `value` if it is a number."""
-    return value if type(value) in (int, float) else otherwise
 
 
 class Predictions(NamedTuple):

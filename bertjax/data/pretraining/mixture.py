@@ -17,9 +17,9 @@ from jaxtyping import Int64
 
 from bertjax.config import Constrained, above
 from bertjax.data.pretraining.corpus import Corpus, CorpusConfig, Preparation, training_counts
-from bertjax.data.pretraining.masking import check_stages, number
 from bertjax.data.pretraining.preparation import train_tokenizer
 from bertjax.data.pretraining.sentence_pairs import MIN_SEQ_LEN
+from bertjax.data.pretraining.stages import check_stages, number
 from bertjax.data.text.word_counts import weighted
 from bertjax.errors import UserError
 from bertjax.files import MANIFEST, PARTS, Fingerprint, made_once
@@ -113,7 +113,7 @@ class MixtureConfig(Constrained, prefix="data"):
           UserError: if there are both stages and phases, or the length of rows decreases.
         """
         fix = "write the lengths of stages as seq_len of phases"
-        self.check(not (stages and self.phases), "phases", "no data.stages beside it", fix=fix)
+        self.check(not (stages and self.phases), "phases", "() if data.stages is set", fix=fix)
         changes = [*self.phases, *((share, {"seq_len": length}) for share, length in stages), (0.0, {})]
         phases = []
         for share, values in changes:
@@ -133,7 +133,7 @@ class MixtureConfig(Constrained, prefix="data"):
             fix = f"set --config.data.{key}=''" + ", or give the option valid_source of a source" * (key != "source")
             corpus.check(not value, key, "'' with data.mixture, which names the text", got=value, fix=fix)
 
-    def sources(self, corpus: CorpusConfig) -> dict[str, CorpusConfig]:
+    def texts(self, corpus: CorpusConfig) -> dict[str, CorpusConfig]:
         """Returns the text of each source, and how to prepare it; {"": corpus} without a mixture."""
         if not self.mixture:
             return {"": corpus}
@@ -223,6 +223,7 @@ class Preparations:
         self.fingerprint: str = untrained[next(iter(configs))].fingerprint
         if self._shares:
             parts = {name: preparation.fingerprint for name, preparation in untrained.items()}
+            # A vocabulary is trained on all sources by their shares, and learns words of the first one.
             learned_from: Sequence[Any] = () if self._first.vocab_file else shares
             if self._first.add_words:
                 learned_from = [*configs][:1]

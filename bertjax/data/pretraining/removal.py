@@ -1,7 +1,7 @@
 """The training documents that a run leaves out: duplicates, copies of evaluation texts, and those of two filters.
 
-Prepared text stays as it is. `Removal` writes a folder next to it, whose name has the fingerprint of everything that
-determines the removed documents:
+Prepared text does not change. `Removal` writes a folder in the same parent folder. Its name has the fingerprint of
+everything that determines the removed documents:
 
     manifest.json          the parts of the fingerprint, counts, and samples
     removal.jsonl          the documents that a filter or comparison names, and the documents that stay in their place

@@ -306,7 +306,7 @@ def _rows(folder: Path) -> dict[str, Any] | None:
         return None
     rows = []
     for name, value in _leaves(read_object(path)):
-        if isinstance(value, int):
+        if isinstance(value, (int, float)):
             rows.append(row([name, f"{value:,}"], (None, value)))
         elif isinstance(value, list):
             rows += [row([name, str(sample)], (None, None)) for sample in value]
