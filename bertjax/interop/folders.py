@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.text.vocabulary_config import casing
-from bertjax.interop import families, folder_keys, huggingface, json_files, sentence_transformers
+from bertjax.interop import encoder_decoders, families, folder_keys, huggingface, json_files, sentence_transformers
 from bertjax.interop.bert_tensors import filled, without_pairs
 from bertjax.interop.families import presumm
 from bertjax.interop.published import Published
@@ -117,6 +117,6 @@ def open_weights(path: Path) -> Published | None:
     config = json_files.read_json(file, dict)
     if keys := folder_keys.unknown(path):
         log_once(f"{path} has keys that bertjax does not know and ignores: {keys}", logging.WARNING)
-    if config.get("model_type") in families.TRANSLATORS:
-        return families.module(config["model_type"]).Folder(path, config)
+    if config.get("model_type") in families.SEQ2SEQ:
+        return encoder_decoders.Folder(path, config)
     return Transformers(path, config)

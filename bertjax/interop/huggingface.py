@@ -9,7 +9,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -68,7 +68,7 @@ def read_config(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     kind = json_files.fields(raw, {"kind": ("model_type", str)}, path)["kind"]
     if kind not in families.ENCODERS:
         got = f"{kind}, with its own code (auto_map), which is never run" if raw.get("auto_map") else kind
-        names = ", ".join((*families.ENCODERS, *families.TRANSLATORS))
+        names = ", ".join((*families.ENCODERS, *families.SEQ2SEQ))
         raise UserError(f"{path}: model_type", got=got, expected=names, fix="use a model of one of these families")
     family = families.find(kind)
     values = {**family.fixed, **family.read_config(raw, path)}
@@ -209,22 +209,25 @@ def save(
     write_json(Path(folder) / CONFIG_FILE, values)
 
 
-def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Returns all tensors of the weights, from safetensors files if they exist, otherwise from torch pickles.
+def read_tensors(folder: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Returns the tensors of the weights, from safetensors files if they exist, otherwise from torch pickles.
 
+    Args:
+      folder: the folder.
+      names: the names of the tensors to read, if they are there; empty for all.
     Raises:
       UserError: if there is no such file, or it is damaged.
     """
-    readers: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    readers: dict[str, Callable[[Path, Collection[str]], dict[str, np.ndarray]]] = {
         WEIGHTS_FILE: _read_safetensors,
         _TORCH_WEIGHTS_FILE: _read_torch,
     }
     for name, read in readers.items():
         if (folder / name).exists():
-            return read(folder / name)
+            return read(folder / name, names)
         index = folder / f"{name}.index.json"
         if index.exists():
-            return {key: array for shard in _shards(index) for key, array in read(shard).items()}
+            return {key: array for shard in _shards(index) for key, array in read(shard, names).items()}
     names = " or ".join(name + suffix for name in readers for suffix in ("", ".index.json"))
     fix = "convert other formats with save_pretrained(folder) of transformers"
     raise UserError(f"{folder}", got="no weights", expected=names, fix=fix)
@@ -266,20 +269,21 @@ def _classes_json(architecture: str, count: int, labels: Sequence[str] | None) -
     return values
 
 
-def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def _read_safetensors(path: Path, names: Collection[str]) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, framework="numpy") as file:
             # By offset, so that the file is read from front to back.
-            return {name: file.get_tensor(name) for name in file.offset_keys()}
+            return {name: file.get_tensor(name) for name in file.offset_keys() if not names or name in names}
     except (SafetensorError, OSError) as error:
         fix = "download or export it again"
         raise UserError(f"{path}", got=error, expected="a complete safetensors file", fix=fix) from error
 
 
-def _read_torch(path: Path) -> dict[str, np.ndarray]:
+def _read_torch(path: Path, names: Collection[str]) -> dict[str, np.ndarray]:
     from bertjax.interop.formats import torch_pickle
 
-    return torch_pickle.read_tensors(path)
+    tensors = torch_pickle.read_tensors(path)
+    return {name: array for name, array in tensors.items() if not names or name in names}
 
 
 def _shards(index: Path) -> list[Path]:

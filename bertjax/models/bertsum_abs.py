@@ -62,9 +62,13 @@ class BertSumAbs(Seq2Seq):
         init = nn.initializers.xavier_uniform()
         shape = (config.vocab_size, config.hidden_size)
         self.target_words = self.param("target_embeddings", init, shape)
+        self.target_norm = None
+        self.target_bias = None
         self.scale = config.hidden_size**0.5
+        self.output_scale = 1.0
         self.output = None
         self.drop = Dropout(self.head.decoder_dropout)
+        self.final_drop = Dropout(0.0)
         self.decoder = Decoder(_decoder_config(config, self.head), self.head.decoder_layers)
         self.bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models.attention.mask import Mask
 from bertjax.models.stack import Stack, dropout_key, stacked_init
@@ -39,6 +39,7 @@ class DecoderCache(NamedTuple):
     params: tuple[Any, ...]  # the parameters of each layer, sliced from the stack once instead of in every step
     layers: tuple[LayerCache, ...]
     memory_mask: Array  # [B, 1, 1, M] bool: which positions of the memory the beams may attend to
+    bias: Array | None = None  # [N, T]: added to the scores of self-attention, by the distance of a key from its query
 
 
 class Decoder(nn.Module):
@@ -65,6 +66,7 @@ class Decoder(nn.Module):
         mask: Mask,
         memory: Float[Array, "B M H"],
         memory_mask: Mask,
+        relative: Float[Array, "1 N T T"] | None = None,
         *,
         deterministic: bool,
         return_attention: bool,
@@ -76,6 +78,7 @@ class Decoder(nn.Module):
           mask: which target token may attend to which.
           memory: the encoder's output.
           memory_mask: which target token may attend to which position of the memory.
+          relative: the bias of the scores of self-attention of all layers; None for none.
           deterministic: whether dropout is off.
           return_attention: whether to return the attention weights.
         """
@@ -83,11 +86,16 @@ class Decoder(nn.Module):
         kinds = [LayerKind()] * self.num_layers
         stack = Stack(self._layer(self.config), kinds, self.layers, return_layers=False, options=options)
         key = dropout_key(self, deterministic=deterministic)
-        y, weights, _ = stack(x, (mask, memory, memory_mask), key)
+        y, weights, _ = stack(x, (mask, memory, memory_mask, None, relative), key)
         return DecoderOutput(self._normalized(y), weights.own, weights.cross)
 
     def start(
-        self, memory: Float[Array, "B M H"], memory_mask: Bool[Array, "B 1 1 M"], num_beams: int, length: int
+        self,
+        memory: Float[Array, "B M H"],
+        memory_mask: Bool[Array, "B 1 1 M"],
+        num_beams: int,
+        length: int,
+        bias: Float[Array, "N {length}"] | None = None,
     ) -> DecoderCache:
         """Returns the initial cache for `length` steps; see `DecoderCache`."""
         layer = self._layer(self._config_of_steps())
@@ -95,7 +103,7 @@ class Decoder(nn.Module):
         params = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], self.layers) for i in range(self.num_layers))
         caches: Any = [layer.apply({"params": of_layer}, memory, places, method="start") for of_layer in params]
         # Without the barrier, the compiler moves slices and transpositions into the loop over steps.
-        return jax.lax.optimization_barrier(DecoderCache(params, tuple(caches), memory_mask))
+        return jax.lax.optimization_barrier(DecoderCache(params, tuple(caches), memory_mask, bias))
 
     def step(
         self, x: Float[Array, "B K H"], cache: DecoderCache, beams: Beams
@@ -105,11 +113,13 @@ class Decoder(nn.Module):
         length = cache.layers[0].value.shape[2] // num_beams
         layer = self._layer(self._config_of_steps())
         mask = _history(beams, length)
+        relative = None if cache.bias is None else _bias_of_step(cache.bias, beams.index, num_beams)
         # Always unrolled: a loop over the layers would copy each layer's cache.
         caches: list[Any] = []
         for params, old in zip(cache.params, cache.layers, strict=True):
             place = beams.index * num_beams
-            x, new = layer.apply({"params": params}, x, old, place, mask, cache.memory_mask, method="step")
+            arguments = x, old, place, mask, cache.memory_mask, relative
+            x, new = layer.apply({"params": params}, *arguments, method="step")
             caches.append(new)
         return self._normalized(x), cache._replace(layers=tuple(caches))
 
@@ -122,6 +132,13 @@ class Decoder(nn.Module):
 
     def _normalized(self, y: Float[Array, "B S H"]) -> Float[Array, "B S H"]:
         return self.final_norm(y) if self.config.norm == "pre" else y
+
+
+def _bias_of_step(bias: Float[Array, "N T"], index: Int[Array, ""], num_beams: int) -> Float[Array, "1 N K TK"]:
+    """Returns the bias of the K queries of a step for all keys of the cache; those of later steps are masked."""
+    distances = jnp.maximum(index - jnp.arange(bias.shape[1]), 0)
+    of_keys = jnp.repeat(bias[:, distances], num_beams, axis=1)
+    return jnp.broadcast_to(of_keys[None, :, None], (1, len(bias), num_beams, of_keys.shape[1]))
 
 
 def _history(beams: Beams, length: int) -> Bool[Array, "B 1 K TK"]:

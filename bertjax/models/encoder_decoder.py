@@ -12,15 +12,17 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Float32, Int
 
-from bertjax.config import Count, Size, one_of
+from bertjax.config import Count, Size, at_least, one_of
 from bertjax.errors import UserError
 from bertjax.models.attention.mask import make_cross_mask, make_mask
+from bertjax.models.attention.relative import BucketedBias
 from bertjax.models.decoder import Beams, Decoder, DecoderCache
 from bertjax.models.embeddings import embedding_table, sinusoids
 from bertjax.models.encoder import Encoder, EncoderOutput
 from bertjax.models.layers import Dropout, word_logits
+from bertjax.models.norms import Norm
 from bertjax.models.transformer import keep_rows_split
-from bertjax.models.transformer_config import TransformerConfig, kernel_init
+from bertjax.models.transformer_config import TransformerConfig, kernel_init, make_norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,11 +35,21 @@ class EncoderDecoderConfig(TransformerConfig):
       share_embeddings: whether source and target share one embedding table.
       tie_output: whether the output layer uses the target embeddings instead of its own matrix.
       logits_bias: whether the output layer has a bias.
-      positions: "sinusoidal", or "learned" with one table per side.
+      positions: "sinusoidal"; "learned", with one table per side; or "none".
       sinusoid_layout: "interleaved", "half_split" or "deinterleaved": see `sinusoids`.
-      max_positions: maximum number of tokens in a row.
+      relative_positions: "none"; or "bucketed", a learned bias of the scores of self-attention for each head and bucket
+        of distances, with one table per side for all of its layers, as in T5. The decoder's buckets are for keys before
+        their query.
+      relative_buckets: number of buckets of a table.
+      relative_distance: distances from here on share the last bucket.
+      max_positions: maximum number of tokens in a row; 0 for no maximum, with positions=none.
       scale_embeddings: whether embeddings are multiplied by sqrt(H) before positions are added.
-      key_size: size of a head's queries and keys; 0 for that of its values, hidden_size / num_heads.
+      embedding_norm: whether the sums of embeddings and positions are normalized, as in BART.
+      key_size: size of a head's queries and keys; 0 for hidden_size / num_heads.
+      value_size: size of a head's values; 0 for hidden_size / num_heads.
+      scale_scores: whether scores are divided by the square root of the size of keys; False in T5.
+      scale_output: whether the decoder's output is divided by sqrt(H) before the output layer, as in T5.
+      final_dropout: whether `dropout` also applies to the outputs of encoder and decoder, as in T5.
 
     Raises:
       UserError: if a value is out of range, or if vocabularies of different sizes would share one table.
@@ -49,23 +61,54 @@ class EncoderDecoderConfig(TransformerConfig):
     share_embeddings: bool
     tie_output: bool
     logits_bias: bool = False
-    positions: Annotated[str, one_of("sinusoidal", "learned")] = "sinusoidal"
+    positions: Annotated[str, one_of("sinusoidal", "learned", "none")] = "sinusoidal"
     sinusoid_layout: Annotated[str, one_of("interleaved", "half_split", "deinterleaved")] = "interleaved"
-    max_positions: Size
+    relative_positions: Annotated[str, one_of("none", "bucketed")] = "none"
+    relative_buckets: Annotated[int, at_least(4)] = 32
+    relative_distance: Size = 128
+    max_positions: Count
     scale_embeddings: bool = True
+    embedding_norm: bool = False
     key_size: Count = 0
+    value_size: Count = 0
+    scale_scores: bool = True
+    scale_output: bool = False
+    final_dropout: bool = False
 
     @property
     def head_key_size(self) -> int:
         """The size of a head's queries and keys: `key_size` if set (Vaswani et al. 2017, table 3, rows B)."""
         return self.key_size or super().head_key_size
 
+    @property
+    def head_value_size(self) -> int:
+        """The size of a head's values: `value_size` if set."""
+        return self.value_size or super().head_value_size
+
+    @property
+    def query_scale(self) -> float:
+        """The factor of queries, which cancels the division of scores unless `scale_scores`."""
+        return 1.0 if self.scale_scores else self.head_key_size**0.5
+
+    @property
+    def divides_hidden_size(self) -> bool:
+        """Whether the size of a head's keys or values follows from the hidden size."""
+        return not (self.key_size and self.value_size)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        even = self.positions == "learned" or self.hidden_size % 2 == 0
+        even = self.positions != "sinusoidal" or self.hidden_size % 2 == 0
         self.check(even, "hidden_size", "an even number with model.positions=sinusoidal")
-        is_supported = not self.key_size or self.attention_backend in ("auto", "xla")
-        self.check(is_supported, "key_size", f"0 with model.attention_backend={self.attention_backend}")
+        has_limit = bool(self.max_positions)
+        expected = "0 with model.positions=none" if has_limit else f"at least 1 with model.positions={self.positions}"
+        self.check(has_limit == (self.positions != "none"), "max_positions", expected)
+        for key in ("key_size", "value_size"):
+            is_supported = not getattr(self, key) or self.attention_backend in ("auto", "xla")
+            self.check(is_supported, key, f"0 with model.attention_backend={self.attention_backend}")
+        single = self.relative_buckets // 2
+        self.check(self.relative_distance > single, "relative_distance", f"above {single}, the buckets of one distance")
+        has_scores = self.relative_positions == "none" or self.attention_backend in ("auto", "xla")
+        self.check(has_scores, "relative_positions", f"none with model.attention_backend={self.attention_backend}")
         sizes = {self.source_vocab_size, self.target_vocab_size} - {None}  # not known yet
         one_table = not self.share_embeddings or len(sizes) < 2
         expected = f"model.source_vocab_size={self.source_vocab_size} with model.share_embeddings"
@@ -111,9 +154,10 @@ class Memory(NamedTuple):
 class Seq2Seq(nn.Module, abc.ABC):
     """A model with a `Decoder`: embeddings of targets, output layer, and decoding step by step.
 
-    In `setup`, subclasses set `decoder`, `drop`, `target_words` [V, H], the factor `scale` of embeddings, `output`
-    [H, V] or None to use the embeddings, and `bias` [V] or None. An id outside its table gives NaN, not the embedding
-    of another word.
+    In `setup`, subclasses set `decoder`; `drop`, the dropout of embeddings; `final_drop`, that of the decoder's output;
+    `target_words` [V, H]; the factors `scale` of embeddings and `output_scale` of the decoder's output; `target_norm`,
+    of embeddings, and `target_bias`, of scores, or None; `output` [H, V], or None to use the embeddings; and `bias` [V]
+    or None. An id outside its table gives NaN, not the embedding of another word.
     """
 
     config: Any
@@ -130,18 +174,17 @@ class Seq2Seq(nn.Module, abc.ABC):
         """
         assert inputs.target_ids is not None and inputs.target_segment_ids is not None
         encoded = self._read(inputs, deterministic, return_attention)
-        position_table = self._position_table(inputs.target_ids.shape[1])
+        length = inputs.target_ids.shape[1]
         decoded = self.decoder(
-            self._embed(
-                self.target_words, position_table, inputs.target_ids, inputs.target_position_ids, deterministic
-            ),
+            self._embed_targets(length, inputs.target_ids, inputs.target_position_ids, deterministic),
             make_mask(inputs.target_segment_ids, "left_to_right", inputs.target_position_ids),
             encoded.hidden,
             make_cross_mask(inputs.target_segment_ids, inputs.segment_ids, is_packed=inputs.position_ids is not None),
+            None if self.target_bias is None else self.target_bias(length),
             deterministic=deterministic,
             return_attention=return_attention,
         )
-        logits = self._logits(decoded.hidden)
+        logits = self._logits(self.final_drop(decoded.hidden, deterministic=deterministic))
         return Seq2SeqOutput(logits, encoded.attention, decoded.attention, decoded.cross_attention)
 
     def encode(self, inputs: Seq2SeqInputs, *, deterministic: bool) -> Memory:
@@ -154,9 +197,10 @@ class Seq2Seq(nn.Module, abc.ABC):
         Raises:
           UserError: if `length` is larger than max_positions.
         """
-        _check_length(length, len(self._position_table(length)))
+        _check_length(length, self._position_table(length))
         mask = (memory.segments != 0)[:, None, None, :]
-        return self.decoder.start(memory.hidden, mask, num_beams, length)
+        bias = None if self.target_bias is None else self.target_bias.by_distance(length)
+        return self.decoder.start(memory.hidden, mask, num_beams, length, bias)
 
     def step(
         self, tokens: Int[Array, "B K"], cache: DecoderCache, beams: Beams
@@ -171,8 +215,7 @@ class Seq2Seq(nn.Module, abc.ABC):
           The logits, and the cache extended by these tokens.
         """
         positions = jnp.broadcast_to(beams.index, tokens.shape)
-        position_table = self._position_table(beams.lineage.shape[-1])
-        x = self._embed(self.target_words, position_table, tokens, positions, deterministic=True)
+        x = self._embed_targets(beams.lineage.shape[-1], tokens, positions, deterministic=True)
         hidden, cache = self.decoder.step(x, cache, beams)
         return self._logits(hidden), cache
 
@@ -181,27 +224,36 @@ class Seq2Seq(nn.Module, abc.ABC):
         """Returns the `hidden` states of the encoder, and its `attention` weights if requested."""
 
     @abc.abstractmethod
-    def _position_table(self, length: int) -> Float[Array, "P H"]:
-        """Returns the embeddings of the positions of targets of up to `length` tokens."""
+    def _position_table(self, length: int) -> Float[Array, "P H"] | None:
+        """Returns the embeddings of the positions of targets of up to `length` tokens; None without embeddings."""
+
+    def _embed_targets(
+        self, length: int, ids: Int[Array, "B T"], positions: Int[Array, "B T"] | None, deterministic: bool
+    ) -> Float[Array, "B T H"]:
+        table = self._position_table(length)
+        return self._embed(self.target_words, table, self.target_norm, ids, positions, deterministic)
 
     def _embed(
         self,
         words: Float[Array, "V H"],
-        position_table: Float[Array, "P H"],
+        position_table: Float[Array, "P H"] | None,
+        norm: Norm | None,
         ids: Int[Array, "B S"],
         positions: Int[Array, "B S"] | None,
         deterministic: bool,
     ) -> Float[Array, "B S H"]:
-        if positions is None:
-            _check_length(ids.shape[1], len(position_table))
-            position_embeddings = position_table[: ids.shape[1]]
-        else:
-            position_embeddings = jnp.take(position_table, positions, axis=0)
-        x = jnp.take(words, ids, axis=0) * self.scale + position_embeddings
+        x = jnp.take(words, ids, axis=0) * self.scale
+        if position_table is not None and positions is None:
+            _check_length(ids.shape[1], position_table)
+            x = x + position_table[: ids.shape[1]]
+        elif position_table is not None:
+            x = x + jnp.take(position_table, positions, axis=0)
+        x = x if norm is None else norm(x)
         return self.drop(x.astype(self.config.dtype), deterministic=deterministic)
 
     def _logits(self, hidden: Float[Array, "B T H"]) -> Float32[Array, "B T V"]:
         # Flat rows, as in `Dense`.
+        hidden = hidden if self.output_scale == 1 else hidden * self.output_scale
         rows = keep_rows_split(hidden).reshape(-1, hidden.shape[-1])
         words = self.target_words if self.output is None else self.output.T
         return word_logits(rows, words, self.bias).reshape(*hidden.shape[:-1], -1)
@@ -211,7 +263,8 @@ class EncoderDecoder(Seq2Seq):
     """Embeddings, encoder, decoder and output layer.
 
     Parameters: `embeddings` [V, H], or `source_embeddings` and `target_embeddings`; `source_positions` and
-    `target_positions` [max_positions, H] if learned; `encoder`, `decoder`; `output` [H, V] unless tied; `bias` [V].
+    `target_positions` [max_positions, H] if learned; `source_norm` and `target_norm`, of embeddings; `source_bias` and
+    `target_bias`, of bucketed distances; `encoder`, `decoder`; `output` [H, V] unless tied; `bias` [V].
     """
 
     config: EncoderDecoderConfig
@@ -228,8 +281,14 @@ class EncoderDecoder(Seq2Seq):
             self.target_words = embedding_table(self, config, "target_embeddings", config.target_vocab_size)
         self.source_position_table = self._positions("source_positions")
         self.target_position_table = self._positions("target_positions")
+        self.source_norm = make_norm(config) if config.embedding_norm else None
+        self.target_norm = make_norm(config) if config.embedding_norm else None
+        self.source_bias = self._bias("both")
+        self.target_bias = self._bias("left_to_right")
         self.scale = config.hidden_size**0.5 if config.scale_embeddings else 1.0
+        self.output_scale = config.hidden_size**-0.5 if config.scale_output else 1.0
         self.drop = Dropout(config.dropout)
+        self.final_drop = Dropout(config.dropout if config.final_dropout else 0.0)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config, config.num_decoder_layers)
         size = config.target_vocab_size
@@ -238,23 +297,33 @@ class EncoderDecoder(Seq2Seq):
         self.bias = self.param("bias", nn.initializers.zeros, (size,)) if config.logits_bias else None
 
     def _read(self, inputs: Seq2SeqInputs, deterministic: bool, return_attention: bool) -> EncoderOutput:
-        x = self._embed(
-            self.source_words, self.source_position_table, inputs.input_ids, inputs.position_ids, deterministic
-        )
+        table = self.source_position_table
+        ids = inputs.input_ids
+        x = self._embed(self.source_words, table, self.source_norm, ids, inputs.position_ids, deterministic)
         mask = make_mask(inputs.segment_ids, "both", inputs.position_ids)
-        return self.encoder(x, mask, deterministic=deterministic, return_attention=return_attention)
+        bias = None if self.source_bias is None else self.source_bias(ids.shape[1])
+        output = self.encoder(x, mask, bias, deterministic=deterministic, return_attention=return_attention)
+        return output._replace(hidden=self.final_drop(output.hidden, deterministic=deterministic))
 
-    def _position_table(self, length: int) -> Float[Array, "P H"]:
+    def _position_table(self, length: int) -> Float[Array, "P H"] | None:
         return self.target_position_table
 
-    def _positions(self, name: str) -> Float[Array, "P H"]:
+    def _bias(self, direction: str) -> BucketedBias | None:
         config = self.config
+        if config.relative_positions == "none":
+            return None
+        return BucketedBias(config, config.relative_buckets, config.relative_distance, direction)
+
+    def _positions(self, name: str) -> Float[Array, "P H"] | None:
+        config = self.config
+        if config.positions == "none":
+            return None
         if config.positions == "learned":
             return embedding_table(self, config, name, config.max_positions)
         return jnp.asarray(sinusoids(config.max_positions, config.hidden_size, config.sinusoid_layout))
 
 
-def _check_length(length: int, limit: int) -> None:
-    if length > limit:
+def _check_length(length: int, position_table: Float[Array, "P H"] | None) -> None:
+    if position_table is not None and length > (limit := len(position_table)):
         fix = "shorten the sequences or raise --config.model.max_positions"
         raise UserError("sequence length", got=length, expected=f"at most model.max_positions={limit}", fix=fix)

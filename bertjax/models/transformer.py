@@ -185,6 +185,7 @@ class TransformerLayer(nn.Module):
         place: Int[Array, ""],
         mask: Bool[Array, "B 1 K P"],
         memory_mask: Bool[Array, "B 1 1 M"],
+        relative: Float[Array, "1 N K P"] | None = None,
     ) -> tuple[Float[Array, "B K H"], LayerCache]:
         """Processes one token per beam, without dropout.
 
@@ -194,6 +195,7 @@ class TransformerLayer(nn.Module):
           place: the first of the K cache positions for these tokens.
           mask: which beam may attend to which of the P positions, including that of its own token.
           memory_mask: which positions of the memory the beams may attend to.
+          relative: the bias of the scores of self-attention; None for none.
         Returns:
           The layer's output, and the cache extended by these tokens.
         """
@@ -205,7 +207,7 @@ class TransformerLayer(nn.Module):
             value = jax.lax.dynamic_update_slice_in_dim(cache.value, value, place, axis=2)
             extended = cache._replace(key=key, value=value)
             key, value = _from_cache_layout(key, value)
-            return self.attention.attend(y, key, value, mask, **options)[0], extended
+            return self.attention.attend(y, key, value, mask, relative, **options)[0], extended
 
         def attend_to_memory(y: Array) -> tuple[Update, Array | None]:
             key, value = _from_cache_layout(cache.memory_key, cache.memory_value)

@@ -125,6 +125,16 @@ class TransformerConfig(Constrained, prefix="model"):
         return self.hidden_size // self.num_heads
 
     @property
+    def query_scale(self) -> float:
+        """The factor of queries, whose products with keys are then divided by the square root of their size."""
+        return 1.0
+
+    @property
+    def divides_hidden_size(self) -> bool:
+        """Whether the heads divide the hidden size among them."""
+        return True
+
+    @property
     def stored_layers(self) -> int:
         """The number of layers whose parameters are stored."""
         return self.num_layers
@@ -136,7 +146,7 @@ class TransformerConfig(Constrained, prefix="model"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        divisible = self.hidden_size % self.num_heads == 0
+        divisible = self.hidden_size % self.num_heads == 0 or not self.divides_hidden_size
         self.check(divisible, "hidden_size", f"a multiple of num_heads={self.num_heads}")
         divides = self.num_heads % self.key_value_heads == 0
         self.check(divides, "num_key_value_heads", f"0, or a divisor of num_heads={self.num_heads}")

@@ -1,7 +1,7 @@
 """Families of published models, by their model_type in config.json.
 
-A family of encoders is a module with the record `FAMILY`, a family of translators a module with the class `Folder`, a
-`Published`; and an entry here. A hyphen in a model_type is an underscore in the module's name.
+A family of encoders or encoder-decoders is a module with the record `FAMILY`, a `Family` or a `Seq2SeqFamily`, and an
+entry here. A hyphen in a model_type is an underscore in the module's name.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ ENCODERS = (
     *("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert-decoder", "electra"),
     "deberta-v2",
 )
-TRANSLATORS = ("marian",)
+SEQ2SEQ = ("marian", "bart", "mbart", "pegasus", "t5", "mt5")
 # The modules of families that are not named like it; see `Family.also`.
 _MODULES = {"xlm-roberta": "roberta", "camembert": "roberta"}
 

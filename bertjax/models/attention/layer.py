@@ -99,6 +99,7 @@ class MultiHeadAttention(nn.Module):
         kind = self.kind
         query = self._split(self.query(x), config.num_heads)
         query = self.query_norm(query) if config.qk_norm else query
+        query = query if config.query_scale == 1 else query * config.query_scale
         if kind.rotary_base:
             assert isinstance(mask, Mask)
             query = rotate(query, mask.queries.positions, kind.rotary_base)
