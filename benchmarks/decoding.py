@@ -25,7 +25,7 @@ from benchmarks import common
 from benchmarks.common import Speed
 from bertjax.config import build
 from bertjax.decoding.config import DecodingConfig
-from bertjax.interop.families import marian
+from bertjax.interop import encoder_decoders
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
 from bertjax.tasks import seq2seq
 from bertjax.tasks.seq2seq import TargetIds
@@ -124,14 +124,20 @@ class Ours:
         rest = {"dtype": "float32", "attention_backend": "xla", "initializer": "truncated_normal"}
         self._config = build(
             EncoderDecoderConfig,
-            {**marian.read_config(raw, Path(folder)), **rest, "scan_layers": False, "remat": "none", "dropout": 0.0},
+            {
+                **encoder_decoders.read_config(raw, Path(folder)),
+                **rest,
+                "scan_layers": False,
+                "remat": "none",
+                "dropout": 0.0,
+            },
             "model",
         )
         model = EncoderDecoder(self._config)
         ids = jnp.zeros((1, 1), jnp.int32)
         init = functools.partial(model.init, deterministic=True, return_attention=False)
         like = jax.eval_shape(init, jax.random.key(0), Seq2SeqInputs(ids, ids, ids, ids))["params"]
-        self._params = jax.device_put(marian.load(Path(folder), like, raw))
+        self._params = jax.device_put(encoder_decoders.load(Path(folder), like, raw))
         decoding = DecodingConfig(
             method="beam_search",
             num_beams=beams,

@@ -11,7 +11,8 @@ The variant, after the colon, is a model and `dates`, separated by a comma:
 
 - Models: tiny (4 + 4 layers of width 128), base, big (Vaswani et al. 2017, table 3), rnn (a bidirectional GRU and a GRU
   with additive attention; `model.attention` can also be dot, general or none). Without a model, `init_from` determines
-  it: a bertjax run, or the folder of a MarianMTModel, which is fine-tuned with learning rate 5e-5 and dropout 0.1.
+  it: a bertjax run, or the folder of a Marian, BART, mBART, PEGASUS or T5, which is fine-tuned with learning rate 5e-5
+  and dropout 0.1.
 - Pairs: two files aligned by line, a table (`data.source_column`, `data.target_column`), or
   `tfds:wmt14_translate/de-en:train`. By default the task is to translate generated dates, from English to Korean
   (`data.source_locale`, `data.target_locales`); their number is unlimited. `dates` makes the model small enough to
@@ -35,25 +36,9 @@ _TRANSFORMERS = {
     "big": (6, 1024, 16, 4096, 0.3),
 }
 
-# Keys of `model` that `init_from` determines.
-_PUBLISHED = (
-    "num_layers",
-    "num_decoder_layers",
-    "hidden_size",
-    "num_heads",
-    "intermediate_size",
-    "activation",
-    "norm",
-    "norm_eps",
-    "positions",
-    "sinusoid_layout",
-    "max_positions",
-    "share_embeddings",
-    "tie_output",
-    "scale_embeddings",
-    "logits_bias",
-    "key_size",
-)
+# Keys of `model` that `init_from` does not determine, apart from dropout inside layers, which is that of the folder.
+_CHOSEN = ("dropout", "attention_backend", "dtype", "scan_layers", "remat")
+_CHOSEN += ("initializer", "initializer_range", "depth_scaled_init")
 VARIANTS = ((*_TRANSFORMERS, "rnn"), ("dates",))
 
 
@@ -70,7 +55,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.model = _recurrent() if model == "rnn" else _transformer(*_TRANSFORMERS[model or "tiny"])
     if not model and not dates:
         parts.unset(config, ("architecture", "start_token"))
-        parts.unset(config.model, _PUBLISHED)
+        parts.unset(config.model, [key for key in config.model if key not in _CHOSEN])
     config.data.source = "dates"
     config.smoothing_denominator = "V"
     _set_optimizer(config.optimizer, _TRANSFORMERS[model or "tiny"][1] if model != "rnn" else 512)

@@ -35,8 +35,8 @@ from bertjax.decoding import generation
 from bertjax.decoding.config import DecodingConfig
 from bertjax.errors import UserError
 from bertjax.files import Fingerprint, completed
-from bertjax.interop.families import marian
-from bertjax.interop.families.marian import SpecialIds
+from bertjax.interop import encoder_decoders
+from bertjax.interop.encoder_decoders import SpecialIds
 from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -86,7 +86,7 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
     """The config keys that this experiment reads.
 
     Attributes:
-      init_from: a bertjax run or the folder of a MarianMTModel to start from; or "".
+      init_from: a bertjax run or the folder of an encoder-decoder of transformers to start from; or "".
       seed: seed of all random numbers, such as those of parameters, data order, masks and dropout.
       batch_size: rows of an update, over all devices and micro-batches, if they have `data.seq_len` tokens. A batch of
         shorter rows holds a multiple of this, unless rows are packed or dates.
@@ -114,7 +114,8 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
         is_recurrent = isinstance(self.model, RecurrentKeys)
         self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
         for key, tokens in {"decoding.max_length": self.decoding.max_length, "data.seq_len": self.data.seq_len}.items():
-            if isinstance(self.model, TransformerKeys) and tokens > (limit := self.model.max_positions):
+            limit = self.model.max_positions if isinstance(self.model, TransformerKeys) else 0
+            if limit and tokens > limit:
                 expected = f"at most model.max_positions={limit}"
                 fix = "lower it" if self.init_from else "lower it, or raise --config.model.max_positions"
                 raise UserError(f"config key {key}", got=tokens, expected=expected, fix=fix)
@@ -402,7 +403,8 @@ class Task(Seq2SeqTask):
             yield {**self._sample(example, outputs), **seen}
         if isinstance(self._model, EncoderDecoder):
             yield samples.mask(np.ones(20, np.int32), "left_to_right")
-            yield from samples.positions(self._model.bind({"params": params}).source_position_table)
+            table = self._model.bind({"params": params}).source_position_table
+            yield from iter(()) if table is None else samples.positions(table)
 
     def errors(self, data: contract.Data, infer: Infer) -> Iterator[Mapping[str, Any]]:
         for example, outputs in infer(data.validation_examples()):
@@ -415,14 +417,14 @@ class Task(Seq2SeqTask):
         return {**record, "kind": "translation", "reference": references[0], "loss": loss}
 
     def export(self, params: Params, folder: Path) -> None:
-        """Writes a folder that `transformers.MarianMTModel.from_pretrained` opens, with the vocabularies."""
+        """Writes a folder that transformers opens with a class of its model's values, with the vocabularies."""
         model = self._model.config
         if not isinstance(model, EncoderDecoderConfig):
             raise UserError("--mode=export", got="a recurrent model", expected="a Transformer", fix="predict with it")
         ids = self._ids
         decoding = generation.to_generation(self._decoding, eos_id=ids.end, pad_id=ids.pad, unk_id=ids.unk)
         special = SpecialIds(ids.pad, ids.start, ids.end)
-        marian.save(folder, params, model, special, decoding, self._codec.config.seq_len)
+        encoder_decoders.save(folder, params, model, special, decoding, self._codec.config.seq_len)
         self._vocabularies.save(folder, for_transformers=True)
 
 

@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "bertjax"
 ILLUSTRATED = {
     *("config", "data.readers.feature_files", "loading", "tools.reporting.attention"),
     *(f"interop.{name}" for name in ("formats.reading", "formats.tensorflow_checkpoint", "huggingface", "published")),
-    *(f"interop.families.{name}" for name in ("google", "marian", "modernbert", "presumm")),
+    "interop.encoder_decoders",
+    *(f"interop.families.{name}" for name in ("google", "modernbert", "presumm")),
 }
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__")

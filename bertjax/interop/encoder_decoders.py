@@ -22,7 +22,7 @@ from bertjax.interop import families, huggingface, json_files, marian_tokenizers
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families.seq2seq_family import Seq2SeqFamily
 from bertjax.interop.huggingface import CONFIG_FILE
-from bertjax.interop.published import Published, determined
+from bertjax.interop.published import Published
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 GENERATION_FILE = "generation_config.json"
 _SEQ_LEN = "bertjax_seq_len"
+_LENGTH_OF_T5 = 512  # tokens of its rows in pretraining
 
 
 class SpecialIds(NamedTuple):
@@ -255,16 +256,18 @@ class Folder(Published):
 
     @property
     def rows(self) -> Mapping[str, Any]:
-        """The length of rows, which only exports of bertjax state."""
-        path = self.path / CONFIG_FILE
-        return json_files.fields(self.config, {"seq_len": (_SEQ_LEN, int)}, path) if _SEQ_LEN in self.config else {}
+        """The length of rows, which exports of bertjax state; for other models without a maximum, that of T5."""
+        if _SEQ_LEN in self.config:
+            return json_files.fields(self.config, {"seq_len": (_SEQ_LEN, int)}, self.path / CONFIG_FILE)
+        has_limit = bool(_sizes(self.config, self.path)["max_positions"])
+        return {} if has_limit else {"seq_len": _LENGTH_OF_T5}
 
     def translation(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
         """Returns the architecture and the start token, the fields of the model, and no prefixes."""
         values = read_config(self.config, self.path)
         special = read_special_ids(self.config, self.path)
         start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
-        return {"architecture": "transformer", "start_token": start}, determined(values), {}
+        return {"architecture": "transformer", "start_token": start}, values, {}
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """Returns all parameters, none of which is missing."""

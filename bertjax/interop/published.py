@@ -28,11 +28,11 @@ from bertjax.runs import checkpoints
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Fields of a model's config that may differ between the weights and a later use of them.
-_CHANGEABLE = (
+CHANGEABLE = (
     *("dropout", "attention_dropout", "activation_dropout", "attention_backend", "dtype", "scan_layers", "remat"),
     *("initializer", "initializer_range", "depth_scaled_init"),
 )
-_FIXED = [field for field in dataclasses.fields(HeadConfig) if field.name not in _CHANGEABLE]
+_FIXED = [field for field in dataclasses.fields(HeadConfig) if field.name not in CHANGEABLE]
 MODEL_KEYS = tuple(field.name for field in _FIXED)
 # The values of folders without these keys: runs that are older than the field, and formats that have only one value.
 MODEL_DEFAULTS = {field.name: field.default for field in _FIXED if field.default is not dataclasses.MISSING}
@@ -207,7 +207,7 @@ class Published(abc.ABC):
         """
 
     def _no_translator(self) -> UserError:
-        fix = "name the folder of a translation run or of a MarianMTModel"
+        fix = "name a translation run, or the folder of an encoder-decoder of transformers"
         got = f"weights for the experiment {self.experiment}"
         return UserError(f"config key init_from={self.path}", got=got, expected="a translation model", fix=fix)
 
@@ -286,7 +286,7 @@ class Run(Published):
         if self.experiment != "translation":
             return super().translation()
         settings = {key: run[key] for key in ("architecture", "start_token")}
-        return settings, determined(run["model"]), {key: run["data"][key] for key in _PREFIXES}
+        return settings, run["model"], {key: run["data"][key] for key in _PREFIXES}
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         """Loads a run.
@@ -344,4 +344,4 @@ def open_weights(path: Path) -> Published:
 
 def determined(model: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a model that the weights determine: those that a later use may not change."""
-    return {key: value for key, value in model.items() if key not in _CHANGEABLE}
+    return {key: value for key, value in model.items() if key not in CHANGEABLE}

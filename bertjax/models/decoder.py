@@ -39,7 +39,7 @@ class DecoderCache(NamedTuple):
     params: tuple[Any, ...]  # the parameters of each layer, sliced from the stack once instead of in every step
     layers: tuple[LayerCache, ...]
     memory_mask: Array  # [B, 1, 1, M] bool: which positions of the memory the beams may attend to
-    bias: Array | None = None  # [N, T]: added to the scores of self-attention, by the distance of a key from its query
+    bias: Array | None = None  # [N, distances]: added to the scores of self-attention; the last one is for all others
 
 
 class Decoder(nn.Module):
@@ -95,7 +95,7 @@ class Decoder(nn.Module):
         memory_mask: Bool[Array, "B 1 1 M"],
         num_beams: int,
         length: int,
-        bias: Float[Array, "N {length}"] | None = None,
+        bias: Float[Array, "N distances"] | None = None,
     ) -> DecoderCache:
         """Returns the initial cache for `length` steps; see `DecoderCache`."""
         layer = self._layer(self._config_of_steps())
@@ -113,7 +113,7 @@ class Decoder(nn.Module):
         length = cache.layers[0].value.shape[2] // num_beams
         layer = self._layer(self._config_of_steps())
         mask = _history(beams, length)
-        relative = None if cache.bias is None else _bias_of_step(cache.bias, beams.index, num_beams)
+        relative = None if cache.bias is None else _bias_of_step(cache.bias, beams.index, length, num_beams)
         # Always unrolled: a loop over the layers would copy each layer's cache.
         caches: list[Any] = []
         for params, old in zip(cache.params, cache.layers, strict=True):
@@ -134,9 +134,11 @@ class Decoder(nn.Module):
         return self.final_norm(y) if self.config.norm == "pre" else y
 
 
-def _bias_of_step(bias: Float[Array, "N T"], index: Int[Array, ""], num_beams: int) -> Float[Array, "1 N K TK"]:
+def _bias_of_step(
+    bias: Float[Array, "N distances"], index: Int[Array, ""], length: int, num_beams: int
+) -> Float[Array, "1 N K TK"]:
     """Returns the bias of the K queries of a step for all keys of the cache; those of later steps are masked."""
-    distances = jnp.maximum(index - jnp.arange(bias.shape[1]), 0)
+    distances = jnp.clip(index - jnp.arange(length), 0, bias.shape[1] - 1)
     of_keys = jnp.repeat(bias[:, distances], num_beams, axis=1)
     return jnp.broadcast_to(of_keys[None, :, None], (1, len(bias), num_beams, of_keys.shape[1]))
 

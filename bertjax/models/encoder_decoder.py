@@ -199,7 +199,7 @@ class Seq2Seq(nn.Module, abc.ABC):
         """
         _check_length(length, self._position_table(length))
         mask = (memory.segments != 0)[:, None, None, :]
-        bias = None if self.target_bias is None else self.target_bias.by_distance(length)
+        bias = None if self.target_bias is None else self.target_bias.by_distance()
         return self.decoder.start(memory.hidden, mask, num_beams, length, bias)
 
     def step(

@@ -7,12 +7,18 @@ from typing import Any
 from bertjax.data.readers.sources import DATES
 from bertjax.data.rows.buckets import default_seq_len
 from bertjax.errors import UserError
-from bertjax.interop.published import Published
+from bertjax.interop.published import CHANGEABLE, Published, determined
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
 from bertjax.models.recurrent_seq2seq import RecurrentConfig
 from bertjax.tasks.completion import contradiction, no_model
 
 _SEQ_LEN = 128  # the default
+# Fields that runs of earlier versions and some families do not state.
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(EncoderDecoderConfig)
+    if field.default is not dataclasses.MISSING and field.name not in CHANGEABLE
+}
 _AVERAGED = 5  # checkpoints, as in Vaswani et al. (2017), section 6.1
 
 
@@ -27,7 +33,9 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
     data = config["data"]
     decoding = dict(config["decoding"])
     if published:
-        folder_settings, sizes, prefixes = published.translation()
+        folder_settings, stated, prefixes = published.translation()
+        is_transformer = folder_settings["architecture"] == "transformer"
+        sizes = {**(_DEFAULTS if is_transformer else {}), **determined(stated)}
         wanted = {**settings, **{f"model.{key}": value for key, value in model.items()}}
         of_model = {f"model.{key}": value for key, value in sizes.items()}
         expected = {"architecture": folder_settings["architecture"], **of_model, **folder_settings}
@@ -35,9 +43,10 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
             if wanted.get(key) not in (None, value):
                 raise contradiction(key, wanted[key], value, config["init_from"], "model")
         settings = folder_settings
-        model = {**model, **sizes}
+        unset = {key: stated[key] for key, value in model.items() if value is None and key in stated}
+        model = {**model, **unset, **sizes}
         data = _with_prefixes(config, prefixes)
-        decoding["max_length"] = min(decoding["max_length"], sizes.get("max_positions", decoding["max_length"]))
+        decoding["max_length"] = min(decoding["max_length"], sizes.get("max_positions") or decoding["max_length"])
     elif model.get("share_embeddings") and data.get("joint") is False:
         raise UserError(
             "config key model.share_embeddings",
@@ -63,7 +72,7 @@ def complete(config: Mapping[str, Any], published: Published | None) -> dict[str
         default = _SEQ_LEN
         if published and not data.get("source"):
             default = published.rows.get("seq_len", model.get("max_positions") or default)
-        data = {**data, "seq_len": default_seq_len(default, model.get("max_positions"))}
+        data = {**data, "seq_len": default_seq_len(default, model.get("max_positions") or None)}
     checkpoint = dict(config["checkpoint"])
     if checkpoint["final"] is None:
         checkpoint["final"] = _mean_of_last(config, checkpoint["save_every"], checkpoint["keep"])

@@ -19,7 +19,7 @@ from bertjax import progress
 from bertjax.data.codecs.translation.rows import join_parts
 from bertjax.errors import UserError
 from bertjax.experiments import translation
-from bertjax.interop.families import marian
+from bertjax.interop import encoder_decoders
 from bertjax.interop.published import open_weights
 from bertjax.modes import stages
 from bertjax.tasks.inputs import Source
@@ -307,7 +307,7 @@ def test_long_lines_are_split_or_refused(tmp_path):
 @pytest.mark.parametrize(("seq_len", "expected"), [(12, 12), (None, 24)])
 def test_lines_are_split_at_the_length_of_training_or_at_the_positions(tmp_path, seq_len, expected):
     config = test_marian.make_config(max_positions=24)
-    marian.save(tmp_path, test_marian.random_params(config), config, test_marian.SPECIAL, {}, seq_len)
+    encoder_decoders.save(tmp_path, test_marian.random_params(config), config, test_marian.SPECIAL, {}, seq_len)
     assert used(tmp_path, {"data.source": "", "data.seq_len": None}).config["data"]["seq_len"] == expected
 
 

@@ -35,6 +35,12 @@ CONFIG = EncoderDecoderConfig(
 )
 SHARED = {"share_embeddings": True, "tie_output": True, "logits_bias": False, "target_vocab_size": 11}
 PRE = {"norm": "pre", "positions": "learned"}
+OF_BART = {"positions": "learned", "embedding_norm": True}
+OF_T5 = {
+    **{"norm": "pre", "norm_type": "rms", "biases": False, "gated": True, "positions": "none", "max_positions": 0},
+    **{"relative_positions": "bucketed", "relative_buckets": 4, "relative_distance": 3, "scale_scores": False},
+    **{"key_size": 5, "value_size": 5, "num_heads": 5, "scale_output": True, "final_dropout": True},
+}
 # The ids of padding and of the last two target tokens occur nowhere else.
 SOURCE = np.array([[1, 2, 3, 4, 5, 1], [6, 7, 8, 9, 10, 10]])
 SOURCE_SEGMENTS = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
@@ -102,7 +108,7 @@ def test_padding_and_the_future_get_no_weight():
     assert (encoder[:, 0] > 0).all() and (cross[:, 0] > 0).all() and (decoder[:, 0][..., ~future] > 0).all()
 
 
-@pytest.mark.parametrize("changes", [{}, PRE])
+@pytest.mark.parametrize("changes", [{}, PRE, OF_BART, OF_T5])
 def test_packed_rows_equal_separate_rows(changes):
     config = config_of(**changes)
     apart = np.asarray(run(config, make(config)).logits)
@@ -126,8 +132,10 @@ def test_packed_rows_equal_separate_rows(changes):
         {"scan_layers": False, **SHARED},
         {"remat": "full", "positions": "learned", "scale_embeddings": False},
         {"norm": "pre", "sinusoid_layout": "half_split", "activation": "gelu", "key_size": 4, "num_key_value_heads": 1},
+        OF_BART,
+        OF_T5,
     ],
-    ids=["post_unrolled_tied", "post_remat_learned", "pre_half_split_small_keys"],
+    ids=["post_unrolled_tied", "post_remat_learned", "pre_half_split_small_keys", "bart", "t5"],
 )
 def test_steps_equal_the_whole(changes):
     config = config_of(**changes)

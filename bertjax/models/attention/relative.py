@@ -42,9 +42,9 @@ class BucketedBias(nn.Module):
         shifted = jnp.tile(values, (1, length))[:, : length * (2 * length - 1)].reshape(-1, length, 2 * length - 1)
         return shifted[None, :, :, :length]
 
-    def by_distance(self, length: int) -> Float[Array, "N {length}"]:
-        """Returns the bias of keys that are 0 to length - 1 positions before their query."""
-        return self._of_steps(-np.arange(length))
+    def by_distance(self) -> Float[Array, "N distances"]:
+        """Returns the bias of keys that are 0, 1, ... positions before their query. Later keys have the last one."""
+        return self._of_steps(-np.arange(self.max_distance + 1))
 
     def _of_steps(self, steps: Int[np.ndarray, " n"]) -> Float[Array, "N n"]:
         return self.table[buckets(steps, self.num_buckets, self.max_distance, self.direction)].T
