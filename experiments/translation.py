@@ -111,6 +111,8 @@ class Config(ExperimentConfig, seq2seq.SmoothingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        is_one_length = self.data.files.source != DATES or not self.data.rows.target_len
+        self.data.rows.check(is_one_length, "target_len", "0 with generated dates")
         is_recurrent = isinstance(self.model, RecurrentKeys)
         self.check(is_recurrent == (self.architecture == "recurrent"), "architecture", "that of the keys of model")
         for key, tokens in {"decoding.max_length": self.decoding.max_length, "data.seq_len": self.data.seq_len}.items():
@@ -221,13 +223,14 @@ class Data(PreparedData[Config, Pair]):
 
     @functools.cached_property
     def rows(self) -> PairRows:
-        return PairRows(self.prepared.fields)
+        return PairRows(self.prepared.fields, self._config.data.rows.target_len or None)
 
     @functools.cached_property
     def valid_batches(self) -> BucketedBatches:
         if self._text.is_dates:
             PairRows.of(self.codec.rows(self._pairs(VALID))).check_fits(self._config.data.seq_len)
-        return self.bucketed(PairRows.of(self.codec.fitting(self._pairs(VALID), VALID)))
+        target_len = self._config.data.rows.target_len or None
+        return self.bucketed(PairRows.of(self.codec.fitting(self._pairs(VALID), VALID), target_len))
 
     def _pairs(self, split: str) -> Iterator[Pair]:
         return self.prepared.held_out(split) if split == VALID and self.prepares else self._text.pairs(split)
@@ -242,7 +245,7 @@ class Data(PreparedData[Config, Pair]):
             return StreamBatches(lambda start: codec.rows(self._text.dates(start)), length, config.batch_size)
         report = self.prepared.report
         left_out = sum(report.get("left_out", {}).values())  # rows that were prepared by an earlier version lack it
-        codec.report_too_long(left_out, report["rows"][TRAIN] + left_out, TRAIN)
+        codec.report_too_long(left_out or report.get("pairs_truncated", 0), report["rows"][TRAIN] + left_out, TRAIN)
         if config.data.packing:
             return PackedBatches(self.rows, row_capacity(length, length // 2), config.batch_size, config.seed)
         return self.bucketed(self.rows)
@@ -295,10 +298,12 @@ class Task(Seq2SeqTask):
             names += ["position_ids", "target_position_ids"]
         if rows.packing or is_dates:
             shapes = [(size, length)]
+        most = rows.lengths[1]
+        widths = dict.fromkeys(("labels", "target_segment_ids", "target_position_ids"), most)
         return [
-            {name: jax.ShapeDtypeStruct(shape, np.int32) for name in names}
-            | {"weights": jax.ShapeDtypeStruct(shape[:1], np.float32)}
-            for shape in shapes
+            {name: jax.ShapeDtypeStruct((size, min(width, widths.get(name, width))), np.int32) for name in names}
+            | {"weights": jax.ShapeDtypeStruct((size,), np.float32)}
+            for size, width in shapes
         ]
 
     def score_names(self) -> Sequence[str]:

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from bertjax.config import build
 from bertjax.interop import encoder_decoders
 from bertjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Seq2SeqInputs
+from bertjax.tasks import seq2seq
 from tests.interop.test_marian import CHOICES, load, read_config, shapes
 from tests.trees import distance
 
@@ -159,6 +160,29 @@ def check(output, expected, batch):
         assert difference <= 2e-5, name
 
 
+def check_loss(model, config, params, batch, labels, start):
+    """The loss of padded labels, whose inputs are shifted by the rule of each family, equals that of transformers.
+
+    mBART's decoder starts with the last label of a row, which is the end.
+    """
+    import torch
+
+    segments = batch["target_segment_ids"]
+    lengths = segments.sum(1)
+    labels = labels.copy()
+    labels[np.arange(len(labels)), lengths - 1] = model.config.eos_token_id
+    output = model(
+        input_ids=torch.tensor(batch["input_ids"]).long(),
+        attention_mask=torch.tensor(batch["segment_ids"]),
+        labels=torch.tensor(np.where(segments, labels, -100)).long(),
+    )
+    rows = {**batch, "labels": np.where(segments, labels, model.config.pad_token_id)}
+    logits = seq2seq.apply(EncoderDecoder(config), params, rows, start, None, return_attention=False).logits
+    smoothing = seq2seq.SmoothingConfig(label_smoothing=0.0, smoothing_denominator="V")
+    total, _ = seq2seq.loss(logits, rows, smoothing, model.config.pad_token_id)
+    np.testing.assert_allclose(total / lengths.sum(), output.loss.item(), rtol=1e-5)
+
+
 def of_one_table(gradients, config):
     """Adds up the gradients of the tables that transformers keeps apart and that are one table here."""
     tables = [name for name in gradients if name.endswith(("shared.weight", "embed_tokens.weight"))]
@@ -183,6 +207,7 @@ def test_live(tmp_path, name):
     check(output, expected, batch)
     raw = json.loads((tmp_path / "config.json").read_text())
     special = encoder_decoders.read_special_ids(raw, tmp_path)
+    check_loss(model, config, params, batch, labels, special.bos_id)
     encoder_decoders.save(tmp_path / "new", params, config, special, {})
     written = json.loads((tmp_path / "new" / "config.json").read_text())
     opened, info = getattr(transformers, written["architectures"][0]).from_pretrained(

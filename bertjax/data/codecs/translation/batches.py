@@ -23,20 +23,22 @@ class PairRows:
       lengths: the length of each row, that of the longer side.
     """
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: Fields, target_len: int | None = None) -> None:
         """Initializes the pairs.
 
         Args:
           fields: `input_ids` and `labels`, both `Ragged`. No sequence is empty.
+          target_len: the maximum number of tokens of a target; None for that of the source.
         """
+        self._target_len = target_len
         self._sides = [Rows({"input_ids": fields[tokens]}) for tokens, _, _ in _FIELDS]
         assert all(side.lengths.all() for side in self._sides), "a row without tokens"
         self.lengths = np.maximum(*(side.lengths for side in self._sides))
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> "PairRows":
+    def of(cls, rows: Iterable[Row], target_len: int | None = None) -> "PairRows":
         """Builds at least one pair from rows with `input_ids` [S] and `labels` [T]. No sequence is empty."""
-        return cls(fields_of(rows))
+        return cls(fields_of(rows), target_len)
 
     def check_fits(self, length: int) -> None:
         """Raises UserError if a pair has more tokens than `length`. For dates, which are never dropped."""
@@ -50,8 +52,9 @@ class PairRows:
         """Returns pairs by index, padded with zeros to `length`. The index -1 is an empty row.
 
         Returns:
-          input_ids, labels [B, S] int32, where S is `length`; segment_ids, target_segment_ids [B, S] int32, 1 at tokens
-          and 0 at padding; weights [B] float32, 0 for empty rows.
+          input_ids [B, S] and labels [B, T] int32, where S is `length`, and T too, up to `target_len`;
+          segment_ids [B, S] and target_segment_ids [B, T] int32, 1 at tokens and 0 at padding; weights [B] float32, 0
+          for empty rows.
         """
         batch = self.packed(indices[indices >= 0], (indices >= 0).astype(np.int64), length)
         positions = {positions for _, _, positions in _FIELDS}
@@ -69,7 +72,9 @@ class PairRows:
         batch: dict[str, np.ndarray] = {"weights": (sizes > 0).astype(np.float32)}
         for side, names in zip(self._sides, _FIELDS, strict=True):
             layout = Layout.of(side.lengths[instances], sizes)
-            tokens = side.packed_tokens(instances, layout, (len(sizes), length))
+            is_target = names[0] == "labels"
+            room = min(length, self._target_len or length) if is_target else length
+            tokens = side.packed_tokens(instances, layout, (len(sizes), room))
             batch |= {name: tokens[field] for name, field in zip(names, _FIELDS[0], strict=True)}
         return batch
 

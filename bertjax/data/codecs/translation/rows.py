@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from jaxtyping import Int32
 
-from bertjax.config import Constrained, always, at_least, one_of
+from bertjax.config import Constrained, Count, always, at_least, one_of
 from bertjax.data.codecs.codec import Columns, Encoded, ParsedCodec, TrainingCodec, TrainingRows, check_texts, limits_of
 from bertjax.data.codecs.translation.parallel_text import Pair, ParallelText, ParallelTextConfig
 from bertjax.data.readers.lines import RowError
@@ -46,17 +46,34 @@ class TranslationRowsConfig(Constrained, prefix="data"):
     """The conversion of pairs to rows.
 
     Attributes:
-      seq_len: the maximum number of tokens of each side, including the end token; longer training pairs are skipped.
-        Default: 128, or the model's positions if fewer; without training pairs, that of `init_from`
-        or, if it is unknown, the model's number of positions.
+      seq_len: the maximum number of tokens of each side, including special tokens. Default: 128, or the model's
+        positions if fewer; without training pairs, that of `init_from` or, if it is unknown, the model's number of
+        positions.
+      target_len: the maximum number of tokens of a target, up to `seq_len`; 0 for `seq_len`.
       packing: whether several examples share a row of `seq_len` tokens in training, each attending only to itself.
+      on_long_pair: for a training or validation pair with a longer side, which is counted: "skip" leaves it out;
+        "truncate" cuts the side.
       on_long_line: for a line to translate of more than `seq_len` tokens: "split" divides it at ends of sentences or,
-        if none is near the middle, between words, and joins the translations; "refuse" raises an error.
+        if none is near the middle, between words, and joins the translations; "truncate" cuts it, which its record
+        states; "refuse" raises an error.
     """
 
     seq_len: Annotated[int, at_least(2)] = always(None)
     packing: bool = always(False)
-    on_long_line: Annotated[str, one_of("split", "refuse")] = always("split")
+    on_long_line: Annotated[str, one_of("split", "truncate", "refuse")] = always("split")
+    target_len: Count = dataclasses.field(default=0, kw_only=True)
+    on_long_pair: Annotated[str, one_of("skip", "truncate")] = dataclasses.field(default="skip", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(self.target_len <= (self.seq_len or self.target_len), "target_len", f"at most {self.seq_len}")
+        is_packed = self.packing and self.target_len
+        self.check(not is_packed, "target_len", "0 with data.packing", fix="set --config.data.packing=False")
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The maximum numbers of tokens of the two sides."""
+        return self.seq_len, self.target_len or self.seq_len
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +103,10 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
 
     def key(self) -> Any:
         texts = {split: self.texts[split].fingerprint() for split in (TRAIN, VALID)}
-        return [texts, self.vocabularies.fingerprint, self.config.seq_len]
+        config = self.config
+        others = [config.target_len, config.on_long_pair]
+        more = others if others != [0, "skip"] else []  # rows of earlier versions have neither
+        return [texts, self.vocabularies.fingerprint, config.seq_len, *more]
 
     def splits(self) -> Iterator[tuple[str, Pair]]:
         for split in (TRAIN, VALID):
@@ -136,8 +156,9 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         """
         rows = [[self._scored(pair)] if self.scores_targets else self._translated(pair) for pair in examples]
         sizes = np.array(list(map(len, rows)), np.int32)
-        limits = limits_of(self.config.seq_len, truncated=[False] * len(rows), split=sizes > 1)
-        return Encoded(fields_of(itertools.chain.from_iterable(rows)), sizes, limits)
+        is_cut = [any(not self.fits(row) for row in of_example) for of_example in rows]
+        limits = limits_of(self.config.seq_len, truncated=is_cut, split=sizes > 1)
+        return Encoded(fields_of(map(self._truncated, itertools.chain.from_iterable(rows))), sizes, limits)
 
     def _translated(self, pair: Pair) -> list[Row]:
         """Returns the row of a source, several if it is too long, or none if it is empty; each has the prefix."""
@@ -149,7 +170,7 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
     def _divided(self, prefix: str, text: str, where: str) -> list[Row]:
         (ids,) = self._ids(0, [prefix + text])
         limit = self.config.seq_len
-        if len(ids) <= limit:
+        if len(ids) <= limit or (self.config.on_long_line == "truncate" and not self.refuses_long):
             return [{"input_ids": ids}]
         if self.refuses_long or len(text) == 1:
             fix = "divide the line, or set --config.data.on_long_line=split"
@@ -164,16 +185,19 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
         source = "".join(self.files.split_source_prefix(pair.source, where))
         target = "".join(self.files.split_target_prefix(pair.target, where))
         (row,) = self.rows([Pair(source, target, where)])
-        longest = max(map(len, row.values()))
-        limit = self.config.seq_len
-        if longest > limit:
-            raise _too_long(where, longest - 1, limit - 1, "divide the source and the target, or raise data.seq_len")
+        for ids, limit in zip(row.values(), self.config.lengths, strict=True):
+            if len(ids) > limit:
+                fix = "divide the source and the target, or raise data.{seq_len,target_len}"
+                raise _too_long(where, len(ids) - 1, limit - 1, fix)
         return {**row, "target_segment_ids": np.ones_like(row["labels"])}
 
     def training(self, examples: Sequence[Pair]) -> TrainingRows:
-        fitting = list(filter(self.fits, self.rows(examples)))
-        left_out = {"data.seq_len": len(examples) - len(fitting)}
-        return TrainingRows(fields_of(fitting) or _NO_ROWS, {}, left_out=left_out)
+        rows = list(self.rows(examples))
+        fitting = list(filter(self.fits, rows))
+        count = len(rows) - len(fitting)
+        if self.config.on_long_pair == "truncate":
+            return TrainingRows(fields_of(map(self._truncated, rows)) or _NO_ROWS, {"pairs_truncated": count})
+        return TrainingRows(fields_of(fitting) or _NO_ROWS, {}, left_out={"data.seq_len": count})
 
     def restored(self, values: Any) -> Pair:
         source, target, where, *references = values  # rows of earlier versions have no references
@@ -189,33 +213,54 @@ class PairCodec(ParsedCodec[Pair], TrainingCodec[Pair]):
                 yield {"input_ids": source, "labels": target}
 
     def fits(self, row: Row) -> bool:
-        """Returns whether neither side of a row has more than `seq_len` tokens."""
-        return max(map(len, row.values())) <= self.config.seq_len
+        """Returns whether no side of a row has more tokens than its maximum."""
+        return all(len(ids) <= limit for ids, limit in zip(row.values(), self.config.lengths, strict=False))
+
+    def _truncated(self, row: Row) -> Row:
+        """Returns a row whose sides have at most their maximum numbers of tokens, with their special tokens."""
+        result = dict(row)
+        for name, vocabulary, limit in zip(
+            ("input_ids", "labels"), self.vocabularies, self.config.lengths, strict=True
+        ):
+            template = vocabulary.template
+            if name in row and len(row[name]) > limit:
+                text = row[name][len(template.start) : len(row[name]) - len(template.end)].tolist()
+                ids, _ = template.row([template.truncated(text, limit - template.num_special(1))])
+                result[name] = np.array(ids, np.int32)
+        return result
 
     def fitting(self, pairs: Iterable[Pair], split: str) -> Iterator[Row]:
-        """Yields the rows of a split's pairs that are not too long. Raises UserError if there are none."""
+        """Yields the rows of a split's pairs, without those that are too long, or truncated.
+
+        Raises:
+          UserError: if there are none.
+        """
         count = fitting = 0
+        is_cut = self.config.on_long_pair == "truncate"
         for row in self.rows(pairs):
             count += 1
-            if self.fits(row):
-                fitting += 1
-                yield row
+            fitting += self.fits(row)
+            if is_cut or self.fits(row):
+                yield self._truncated(row)
         self.report_too_long(count - fitting, count, split)
 
     def report_too_long(self, long: int, count: int, split: str) -> None:
-        """Logs a warning if pairs were skipped because they are too long.
+        """Logs a warning if pairs are too long.
 
         Args:
-          long: the number of skipped pairs.
+          long: the number of these pairs.
           count: the number of all pairs.
           split: the split.
         Raises:
           UserError: if all pairs were skipped.
         """
+        is_cut = self.config.on_long_pair == "truncate"
         if long:
-            message = "skipped %d of %d pairs of %s: more than %d tokens"
-            _log.warning(message, long, count, split, self.config.seq_len)
-        if long == count:
+            of_target = f", or {self.config.target_len} of the target" if self.config.target_len else ""
+            message = "%s %d of %d pairs of %s: more than %d tokens%s"
+            done = "truncated" if is_cut else "skipped"
+            _log.warning(message, done, long, count, split, self.config.seq_len, of_target)
+        if long == count and not is_cut:
             got = f"{self.config.seq_len}, and all {long} pairs of {split} are longer"
             fix = "raise --config.data.seq_len"
             raise UserError("config key data.seq_len", got=got, expected="a length that some pairs fit in", fix=fix)

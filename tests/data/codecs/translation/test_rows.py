@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import prepared
+from bertjax.data.codecs.translation.batches import PairRows
 from bertjax.data.codecs.translation.parallel_text import ParallelText, ParallelTextConfig
 from bertjax.data.codecs.translation.rows import PairCodec, TranslationRowsConfig
 from bertjax.data.prepared import PreparationConfig, PreparedRows
@@ -19,7 +20,7 @@ SEQ_LEN = 8
 ALPHABETS = ("abcd", "dcba")  # of both sides
 
 
-def codec_of(folder, sources, targets, seq_len=SEQ_LEN):
+def codec_of(folder, sources, targets, seq_len=SEQ_LEN, **settings):
     for side, texts in (("a", sources), ("b", targets)):
         (folder / f"train.{side}").write_text("\n".join(texts) + "\n")
         (folder / f"valid.{side}").write_text("\n".join(texts[:1]) + "\nbad\n")
@@ -28,7 +29,7 @@ def codec_of(folder, sources, targets, seq_len=SEQ_LEN):
     files = settings_of(ParallelTextConfig, "translation", **names)
     vocabularies = Vocabularies(*map(subwords.characters, ALPHABETS))
     texts = {split: ParallelText(files, split, 0) for split in ("train", "valid")}
-    return PairCodec(vocabularies, TranslationRowsConfig(seq_len, False, "split"), files, texts)
+    return PairCodec(vocabularies, TranslationRowsConfig(seq_len, False, "split", **settings), files, texts)
 
 
 def pairs(count=300):
@@ -62,6 +63,22 @@ def test_pairs_that_fit_are_stored_in_order_and_others_are_counted(tmp_path):
     assert rows.report["left_out"] == {"data.seq_len": 300 - len(kept[0])}
     assert rows.report["rows"] == {"train": len(kept[0]), "valid": 2} and rows.report["leaked"] == 1
     assert [(pair.source, pair.target) for pair in rows.held_out("valid")] == [(sources[0], targets[0]), ("bad", "bad")]
+
+
+def test_long_pairs_are_truncated_and_counted(tmp_path):
+    """Each side has its maximum, with its end token."""
+    sources, targets = pairs()
+    codec = codec_of(tmp_path, sources, targets, target_len=4, on_long_pair="truncate")
+    rows = PreparedRows(codec, tmp_path / "rows", PreparationConfig())
+    rows.run()
+    (of_source, of_target) = (arrays(field) for field in rows.fields.values())
+    assert (len(of_source), max(map(len, of_source)), max(map(len, of_target))) == (300, 8, 4)
+    assert {ids[-1] for ids in [*of_source, *of_target]} == {3}
+    assert of_target[0] == [*(4 + "dcba".index(c) for c in targets[0][:3]), 3]
+    count = sum(len(a) > 7 or len(b) > 3 for a, b in zip(sources, targets, strict=True))
+    assert rows.report["pairs_truncated"] == count > 0 == rows.report["left_out"].get("data.seq_len", 0)
+    batch = PairRows(rows.fields, 4).padded(np.arange(3), 8)
+    assert (batch["input_ids"].shape, batch["labels"].shape) == ((3, 8), (3, 4))
 
 
 def test_blocks_without_a_pair_that_fits_are_stored(tmp_path, monkeypatch):
