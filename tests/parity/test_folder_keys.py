@@ -17,7 +17,10 @@ pytest.importorskip("sentence_transformers")
 transformers = pytest.importorskip("transformers")
 from tests.robustness import fuzz_settings  # noqa: E402
 
-_TOKENIZERS = ("Bert", "Roberta", "XLMRoberta", "Camembert", "MPNet", "Albert", "DebertaV2", "Marian")
+_TOKENIZERS = (
+    *("Bert", "Roberta", "XLMRoberta", "Camembert", "MPNet", "Albert", "DebertaV2"),
+    *("Marian", "MBart50", "Pegasus", "T5"),
+)
 
 
 @pytest.fixture(scope="module", params=fuzz_settings.KINDS)

@@ -149,7 +149,7 @@ class LibraryEncoderTokenizer(EncoderTokenizer, LibraryTokenizer):
         folder = Path(folder)
         (folder / "vocab.txt").unlink(missing_ok=True)  # of a WordPiece vocabulary that was here before
         tokenizer = self._written()
-        tokenizer.post_processor = self.template.processor(self.vocab)
+        tokenizer.post_processor = self.template.processor(self.vocab.__getitem__)
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **{f"{role}_token": name for role, name in zip(ROLES, self.special, strict=True)},

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Library
-from tokenizers import processors
 
-from bertjax.data.text.templates import Template
+from bertjax.data.text.templates import Template, read_template
 from bertjax.data.text.tokenizers import Tokenizer, encodable
 from bertjax.errors import UserError
 from bertjax.files import write_files
@@ -22,6 +21,7 @@ PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
 _UNKS = ("<unk>", "[UNK]", "<UNK>")
 _STARTS = ("<s>", "[CLS]", "<bos>", "[BOS]", "<BOS>")
 _ENDS = ("</s>", "[SEP]", "<eos>", "[EOS]", "<EOS>", "<|endoftext|>")
+_USUAL: Mapping[str, Sequence[str]] = {"pad": PADS, "unk": _UNKS, "bos": _STARTS, "eos": _ENDS}
 
 
 class LibraryTokenizer(Tokenizer):
@@ -48,29 +48,42 @@ class LibraryTokenizer(Tokenizer):
         self._library = with_ordinary(library, ordinary)
 
     @classmethod
-    def from_json(cls, content: str, where: str = "the vocabulary") -> "LibraryTokenizer":
+    def from_json(
+        cls, content: str, where: str = "the vocabulary", names: Mapping[str, str] | None = None
+    ) -> "LibraryTokenizer":
         """Opens a tokenizer by the names of its special tokens.
 
         Args:
           content: the content of a tokenizer.json.
           where: the name of the file, for messages.
+          names: the names of the special tokens, by "pad", "unk", "bos" and "eos"; padding is the start token if there
+            is no "bos". The post_processor of the content is then the template. Default: the usual names, and the
+            template of Marian.
         Raises:
-          UserError: if it is not a tokenizer.json, or has no padding or end token.
+          UserError: if it is not a tokenizer.json, has no padding or end token, or its post_processor is no template.
         """
         library = open_library(content, where)
         library.no_truncation()
-        library.post_processor = None  # the template states the special tokens
+        post_processor = state(library.post_processor) if names else None
+        library.post_processor = None
         ids = library.get_vocab(with_added_tokens=True)
-        pad, unk, start, end = (_first(names, ids) for names in (PADS, _UNKS, _STARTS, _ENDS))
+        candidates = {role: [names[role]] if role in names else [] for role in _USUAL} if names else _USUAL
+        pad, unk, start, end = (_first(candidates[role], ids) for role in _USUAL)
         if pad is None:
-            raise without(where, f"a padding token ({', '.join(PADS)})")
+            raise without(where, f"a padding token ({', '.join(candidates['pad'])})")
         if end is None:
-            raise without(where, f"an end token ({', '.join(_ENDS)})")
+            raise without(where, f"an end token ({', '.join(candidates['eos'])})")
         special = (pad, unk, pad if start is None else start, end)
-        return cls(library, max(ids.values()) + 1, special, {name for name in ids if ids[name] in special})
+        size = max(ids.values()) + 1
+        tokenizer = cls(library, size, special, {name for name in ids if ids[name] in special})
+        template = read_template(post_processor, size, where)
+        if template and template != tokenizer.template:
+            tokenizer.template = template
+            tokenizer._library.post_processor = template.processor(library.id_to_token)  # for the fingerprint
+        return tokenizer
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_json, (self._library.to_str(),)
+        return _from_json, (self._library.to_str(), special_names(self._library, self))
 
     @property
     def fingerprint(self) -> str:
@@ -124,28 +137,31 @@ def with_ordinary(library: Library, ordinary: Container[str]) -> Library:
 
 
 def save_library(library: Library, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, with which transformers appends the end token to a source.
+    """Writes tokenizer.json and tokenizer_config.json, with which transformers applies the template.
 
     Args:
       library: the tokenizer of the library.
-      tokenizer: the tokenizer whose special tokens are written.
+      tokenizer: the tokenizer whose special tokens and template are written.
       folder: the folder; created if necessary.
     """
-    special = {"pad_token": tokenizer.pad_id, "eos_token": tokenizer.sep_id, "unk_token": tokenizer.unk_id}
-    if tokenizer.cls_id != tokenizer.pad_id:
-        special["bos_token"] = tokenizer.cls_id
-    names = {key: library.id_to_token(token) for key, token in special.items() if token is not None}
-    end = names["eos_token"]
-    library.post_processor = processors.TemplateProcessing(["$A", end], special_tokens=[(end, tokenizer.sep_id)])
+    library.post_processor = tokenizer.template.processor(library.id_to_token)
     # As here, names of special tokens in a text are ordinary text.
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **names,
+        **{f"{role}_token": name for role, name in special_names(library, tokenizer).items()},
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
     }
     config_json = json.dumps(config, indent=2, ensure_ascii=False)
     write_files(folder, {FILE: library.to_str(pretty=True), "tokenizer_config.json": config_json})
+
+
+def special_names(library: Library, tokenizer: Tokenizer) -> dict[str, str]:
+    """Returns the names of the special tokens by "pad", "eos", "unk" and "bos"; without "bos" if it is the padding."""
+    ids = {"pad": tokenizer.pad_id, "eos": tokenizer.sep_id, "unk": tokenizer.unk_id}
+    if tokenizer.cls_id != tokenizer.pad_id:
+        ids["bos"] = tokenizer.cls_id
+    return {role: str(library.id_to_token(token)) for role, token in ids.items() if token is not None}
 
 
 def without_marks(text: str) -> str:
@@ -176,6 +192,6 @@ def _steps(normalizer: Mapping[str, Any] | None) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-def _from_json(content: str) -> LibraryTokenizer:
+def _from_json(content: str, names: Mapping[str, str]) -> LibraryTokenizer:
     """Opens a tokenizer. Beam can pickle a function of a module, but not a method that is checked at run time."""
-    return LibraryTokenizer.from_json(content)
+    return LibraryTokenizer.from_json(content, names=names)

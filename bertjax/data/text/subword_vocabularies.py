@@ -7,7 +7,7 @@ import itertools
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -23,7 +23,7 @@ from bertjax.data.text.sentencepiece_models import SentencePiece
 from bertjax.data.text.subwords import SPECIALS, Splitter
 from bertjax.data.text.templates import Template
 from bertjax.data.text.tokenizers import Tokenizer
-from bertjax.data.text.vocabularies import read_bytes
+from bertjax.data.text.vocabularies import read_bytes, read_special_names
 from bertjax.data.text.vocabulary_config import load_wordpiece
 from bertjax.data.text.word_counts import TrainingCounts
 from bertjax.data.text.wordpiece import WordPiece
@@ -32,6 +32,7 @@ from bertjax.progress import track
 
 _log = logging.getLogger(__name__)
 
+_SENTENCEPIECE = (".model", ".spm")  # suffixes of models
 _BLOCK = 4096  # texts per block of word counts
 
 
@@ -93,7 +94,7 @@ def save_side(tokenizer: Tokenizer, folder: Path) -> None:
     if isinstance(tokenizer, WordPiece):  # which writes files for BERT
         library = Library.from_file(str(folder / FILE))
         library.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
-        save_library(library, tokenizer, folder)
+        save_library(library, _for_translation(tokenizer), folder)
 
 
 def load_side(folder: Path) -> Tokenizer:
@@ -103,7 +104,7 @@ def load_side(folder: Path) -> Tokenizer:
         return SentencePiece(_read(model), str(model))
     if (folder / "vocab.txt").exists():
         return _for_translation(WordPiece.load(folder))
-    return _library(folder / FILE)
+    return _library(folder / FILE, read_special_names(folder))
 
 
 def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
@@ -116,16 +117,16 @@ def open_vocabulary(path: Path, lowercase: bool) -> Tokenizer:
     Raises:
       UserError: if the file does not exist or cannot be read, or `lowercase` is not allowed.
     """
-    is_sentencepiece = path.suffix in (".model", ".spm")
-    if (path / "vocab.txt").exists() or not (path.is_dir() or is_sentencepiece or path.suffix == ".json"):
+    if (path / "vocab.txt").exists() or not (path.is_dir() or path.suffix in (*_SENTENCEPIECE, ".json")):
         return _for_translation(load_wordpiece(path, lowercase))
     if lowercase:
         expected = f"False, because {path} defines its own casing"
         fix = "remove the key, and lowercase the text beforehand if necessary"
         raise UserError("config key data.lowercase", got=lowercase, expected=expected, fix=fix)
     if path.is_dir():
-        return load_side(path)
-    return SentencePiece(_read(path), str(path)) if is_sentencepiece else _library(path)
+        model = path / sentencepiece_models.FILE
+        path = model if model.exists() else path / FILE
+    return SentencePiece(_read(path), str(path)) if path.suffix in _SENTENCEPIECE else _library(path)
 
 
 def _for_translation(tokenizer: WordPiece) -> Tokenizer:
@@ -133,9 +134,10 @@ def _for_translation(tokenizer: WordPiece) -> Tokenizer:
     return tokenizer.with_template(Template.of_marian(tokenizer.sep_id))
 
 
-def _library(path: Path) -> LibraryTokenizer:
+def _library(path: Path, names: Mapping[str, str] | None = None) -> LibraryTokenizer:
+    """Opens a tokenizer.json; see `LibraryTokenizer.from_json`."""
     try:
-        return LibraryTokenizer.from_json(_read(path).decode("utf-8"), str(path))
+        return LibraryTokenizer.from_json(_read(path).decode("utf-8"), str(path), names)
     except UnicodeDecodeError as error:
         got = f"a byte that is not UTF-8 ({error.reason})"
         raise UserError(str(path), got=got, expected="a tokenizer.json in UTF-8", fix="copy the file again") from None

@@ -69,12 +69,12 @@ class Template:
         ids = [*self.start, *joined_by(self.between, texts), *self.end]
         return ids, self.second_start(len(texts[0])) if len(texts) > 1 else len(ids)
 
-    def processor(self, vocab: Sequence[str]) -> processors.TemplateProcessing:
-        """Returns the template as the library implements it, for the tokens of a vocabulary."""
-        start, between, end = ([vocab[token] for token in ids] for ids in (self.start, self.between, self.end))
+    def processor(self, name_of: Callable[[int], str | None]) -> processors.TemplateProcessing:
+        """Returns the template as the library implements it. `name_of` returns the token of an id."""
+        names = {str(name_of(token)): token for token in (*self.start, *self.between, *self.end)}
+        start, between, end = ([str(name_of(token)) for token in ids] for ids in (self.start, self.between, self.end))
         first = ["$A:0", *between]
         second = [f"{piece}:{self.second_type}" for piece in ("$B", *end)]
-        names = {vocab[token]: token for token in (*self.start, *self.between, *self.end)}
         return processors.TemplateProcessing([*start, "$A:0", *end], [*start, *first, *second], [*names.items()])
 
 

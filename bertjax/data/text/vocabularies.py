@@ -24,7 +24,7 @@ _MAX_INT = 2**31 - 1
 _LIBRARY_PARTS = {"truncation": dict, "normalizer": dict, "pre_tokenizer": dict, "model": dict, "added_tokens": list}
 _JAPANESE = ("word_tokenizer_type", "subword_tokenizer_type", "mecab_kwargs")  # keys of BertJapaneseTokenizer's config
 _OF_MPNET = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")  # its special tokens
-_GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 # The classes that surround texts with their special tokens, whatever the post_processor states.
 _OWN_TEMPLATES = ("BertTokenizer", "MPNetTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
 _LIKE_ROBERTA = (
@@ -78,7 +78,9 @@ class Added(NamedTuple):
 _FLAGS = Added._fields[2:]
 
 
-def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
+def read_added(
+    folder: Path, special: Sequence[str], usual: Sequence[str] = (*SPECIALS, *OF_ROBERTA)
+) -> tuple[Added, ...]:
     """Returns the added tokens of a folder of transformers in the order in which they are added.
 
     If files disagree about the options of a token, `added_tokens_decoder` of tokenizer_config.json decides, as in
@@ -87,11 +89,12 @@ def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
     Args:
       folder: the folder.
       special: the names of the special tokens of rows.
+      usual: names that are ordinary text in all folders.
     Raises:
       UserError: if a file is unreadable, or a token malformed.
     """
     config = read_json(folder / "tokenizer_config.json")
-    options = {_content(token, folder): token for token in _read_library(folder).get("added_tokens") or ()}
+    options = {_content(token, folder): token for token in read_library(folder).get("added_tokens") or ()}
     decoder = config.get("added_tokens_decoder")
     names = []
     for values in (config, read_json(folder / "special_tokens_map.json")):
@@ -108,7 +111,7 @@ def read_added(folder: Path, special: Sequence[str]) -> tuple[Added, ...]:
     else:
         options |= {_content(token, folder): {**token, "id": int(number)} for number, token in decoder.items()}
     options = {name: _options(is_special=True) for name in names} | options
-    ordinary = {*special, *SPECIALS, *OF_ROBERTA}
+    ordinary = {*special, *usual}
     keys = Added._fields[1:]
     added = [
         Added(name, **{key: token[key] for key in keys if key in token})
@@ -215,11 +218,11 @@ def read_folder(
       UserError: if there is no vocabulary or no casing, a file is unreadable, or the tokenizer is not BERT's (another
         model, normalizer or splitter, Chinese not split), or added tokens do not have the next ids.
     """
-    library = _read_library(folder)
+    library = read_library(folder)
     config = read_json(folder / "tokenizer_config.json")
     chain = _chain(folder, library, config, default_lowercase)
     _check_kind(folder, library, config, chain.lowercase)
-    for role, value in _special_values(folder).items():
+    for role, value in special_values(folder).items():
         if role in ROLES and value is None:
             expected = "a token, because rows of WordPiece need it"
             raise UserError(f"{folder}: {role}_token", got="null", expected=expected, fix="restore the files")
@@ -271,7 +274,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_library(folder: Path) -> dict[str, Any]:
+def read_library(folder: Path) -> dict[str, Any]:
     """Returns the object in a tokenizer.json after checking the types of its parts, or {} if there is no such file."""
     path = folder / "tokenizer.json"
     library = read_json(path)
@@ -290,14 +293,14 @@ def _read_library(folder: Path) -> dict[str, Any]:
 
 def states_casing(folder: Path) -> bool:
     """Returns whether a file of a Hugging Face folder states the casing. Raises UserError for unreadable files."""
-    library = _read_library(folder)
+    library = read_library(folder)
     config = read_json(folder / "tokenizer_config.json")
     return (config.get("do_lower_case"), _normalizer(library)[0].get("lowercase")) != (None, None)
 
 
 def composes(folder: Path) -> bool:
     """Returns whether a folder's tokenizer.json composes characters, as vocabularies trained here do."""
-    return _normalizer(_read_library(folder))[1]
+    return _normalizer(read_library(folder))[1]
 
 
 def _normalizer(library: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -390,7 +393,7 @@ def tokenizer_class(folder: Path) -> str:
     class_names = read_json(folder / "tokenizer_config.json").get("tokenizer_class"), config.get("tokenizer_class")
     names = [str(name).removesuffix("Fast") for name in class_names if name]
     usual = _CLASSES.get(str(config.get("model_type")), "")
-    return next((name for name in names if name not in _GENERIC_CLASSES), usual)
+    return next((name for name in names if name not in GENERIC_CLASSES), usual)
 
 
 def folder_template(
@@ -428,10 +431,10 @@ def folder_template(
 
 def read_special_names(folder: Path) -> dict[str, str]:
     """Returns the names of special tokens that the files of a folder state, by role ("cls", "mask", ...)."""
-    return {role: _content(value, folder) for role, value in _special_values(folder).items() if value is not None}
+    return {role: _content(value, folder) for role, value in special_values(folder).items() if value is not None}
 
 
-def _special_values(folder: Path) -> dict[str, Any]:
+def special_values(folder: Path) -> dict[str, Any]:
     """Returns the values of special tokens by role.
 
     As in transformers 5, those of special_tokens_map.json count unless there is an `added_tokens_decoder`.

@@ -284,7 +284,7 @@ class WordPiece(EncoderTokenizer):
         tokenizer.normalizer = self.chain.of_library
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
-        tokenizer.post_processor = self.template.processor(self.vocab)
+        tokenizer.post_processor = self.template.processor(self.vocab.__getitem__)
         tokenizer.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in self.special])
         tokenizer.add_tokens([token.of_library for token in self.added])
         return tokenizer

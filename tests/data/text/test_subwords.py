@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 
 from bertjax.data.text import subwords
 from bertjax.data.text.library_tokenizers import LibraryTokenizer
@@ -217,6 +217,17 @@ def test_vocabularies_are_saved_loaded_and_pickled(bpe, wordpiece, sentencepiece
             assert other.fingerprint == vocabulary.fingerprint
             assert (other.vocab_size, other.pad_id) == (vocabulary.vocab_size, vocabulary.pad_id)
             assert other.encode_batch(texts) == vocabulary.encode_batch(texts)
+
+
+def test_a_vocabulary_of_an_earlier_version_keeps_its_template_and_fingerprint(bpe, tmp_path):
+    """Earlier versions wrote a post_processor for one text."""
+    save_side(bpe, tmp_path)
+    library = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    end = library.id_to_token(bpe.sep_id)
+    library.post_processor = processors.TemplateProcessing(["$A", end], special_tokens=[(end, bpe.sep_id)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_side(tmp_path)
+    assert (loaded.template, loaded.fingerprint) == (bpe.template, bpe.fingerprint)
 
 
 def test_different_vocabularies_have_different_fingerprints(wordpiece, sentencepiece_model):

@@ -27,7 +27,7 @@ def read(step):
     (pieces("[CLS] $A [SEP]", None), None),
     (processors.BertProcessing(("[SEP]", 9), ("[CLS]", 8)), BERT),
     (processors.RobertaProcessing(("</s>", 9), ("<s>", 8)), ROBERTA),
-    (processors.Sequence([processors.ByteLevel(), BERT.processor(["[UNK]"] * 8 + ["[CLS]", "[SEP]"])]), BERT),
+    (processors.Sequence([processors.ByteLevel(), BERT.processor({8: "[CLS]", 9: "[SEP]"}.__getitem__)]), BERT),
     (pieces("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"), ROBERTA),
     (pieces("[CLS] $A", "[CLS] $A [CLS]:1 $B:1"), Template((8,), (8,), (), 1)),
 ])  # fmt: skip
@@ -39,7 +39,7 @@ def test_a_post_processor(step, template):
     pieces("[CLS] $A [SEP]", "[CLS] $A [SEP] $B"),
     pieces("$A [SEP]:2", "[CLS] $B [SEP] $A [SEP]"),
     pieces("[CLS] $A", "[CLS] $A:1 [SEP] $B:0"),
-    processors.Sequence([BERT.processor(["[CLS]"] * 10)] * 2),
+    processors.Sequence([BERT.processor(lambda _: "[CLS]")] * 2),
     processors.BertProcessing(("[SEP]", 10), ("[CLS]", 8)),
     {"type": "TemplateProcessing", "pair": [{"SpecialToken": {"id": "[CLS]"}}]},
     {"type": "BertProcessing"},

@@ -1,0 +1,82 @@
+"""Reads the tokenizers of published encoder-decoders: folders of transformers with BART, mBART-50, PEGASUS or T5.
+
+Ids equal those of transformers 5, except that the names of the padding, unknown, start and end tokens in a text are
+ordinary text, which a Unigram model can still split into the piece of that name. Mask tokens, sentinels and codes of
+languages in a text are tokens. A code includes all spaces after it.
+"""
+
+from pathlib import Path
+
+from bertjax.data.text import conversion, vocabularies
+from bertjax.data.text.library_tokenizers import LibraryTokenizer, open_library, state, without
+from bertjax.data.text.templates import Template, read_template
+from bertjax.data.text.tokenizer_keys import TOKENIZER_CONFIG
+from bertjax.errors import UserError
+from bertjax.file_keys import check_fixed
+
+# The classes of tokenizers by model_type; the first is that of folders that state none.
+_CLASSES = {
+    "bart": ("BartTokenizer", "RobertaTokenizer"),
+    "mbart": ("MBart50Tokenizer",),
+    "mt5": ("T5Tokenizer",),
+    "pegasus": ("PegasusTokenizer",),
+    "t5": ("T5Tokenizer",),
+}
+_NAMES = {"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}  # the usual names of special tokens
+_START = "<s>"  # the usual start token of BART and mBART; other decoders start with padding
+
+
+def read_tokenizer(folder: Path, kind: str) -> LibraryTokenizer:
+    """Returns the tokenizer of an encoder-decoder.
+
+    The template is `<s> A </s>` for BART and `A </s>` for the others. A text of mBART-50 starts with the code of its
+    language and a space, such as "en_XX Hello".
+
+    Args:
+      folder: a folder of transformers, with a tokenizer.json, or with a SentencePiece model or vocab.json and
+        merges.txt.
+      kind: the model_type: "bart", "mbart", "mt5", "pegasus" or "t5".
+    Raises:
+      UserError: if the folder has no such files, a file is damaged, a special token is missing, or the class of the
+        tokenizer is not one of the model or states unsupported settings.
+    """
+    path = folder / "tokenizer_config.json"
+    config = vocabularies.read_json(path)
+    TOKENIZER_CONFIG.check(config, path)
+    check_fixed(config, {"truncation_side": "right"}, path)
+    where = str(folder)
+    library = open_library(conversion.read_generator(folder, _class_name(folder, kind)), where)
+    stated = vocabularies.read_special_names(folder)
+    names = _NAMES | {role: stated[role] for role in _NAMES if role in stated}
+    if kind in ("bart", "mbart"):
+        names["bos"] = stated.get("bos", stated.get("cls", _START))
+    ids = {role: number for role, name in names.items() if (number := library.token_to_id(name)) is not None}
+    missing = [f"{role}_token ({names[role]})" for role in names if role not in ids and role != "unk"]
+    if missing:
+        raise without(where, " and ".join(missing))
+    template = Template.of_roberta(ids["bos"], ids["eos"]) if kind == "bart" else Template.of_marian(ids["eos"])
+    if kind != "mbart":  # the post_processor of mBART states one language
+        size = library.get_vocab_size(with_added_tokens=True)
+        template = read_template(state(library.post_processor), size, where) or template
+    library.post_processor = template.processor(library.id_to_token)
+    return LibraryTokenizer.from_json(library.to_str(), where, names)
+
+
+def _class_name(folder: Path, kind: str) -> str:
+    """Returns the class of a folder's tokenizer; "" if tokenizer.json alone decides.
+
+    Raises:
+      UserError: if it is not a class of the model.
+    """
+    files = (folder / "tokenizer_config.json", folder / "config.json")
+    stated = [name for path in files if (name := vocabularies.read_json(path).get("tokenizer_class"))]
+    # Without a class, transformers opens mBART-50 as the older mBART.
+    usual = "MBartTokenizer" if kind == "mbart" else _CLASSES[kind][0]
+    name = str([*stated, usual][0]).removesuffix("Fast")
+    if name in vocabularies.GENERIC_CLASSES:
+        return ""
+    if name not in _CLASSES[kind]:
+        expected = f"for a model of type {kind} {' or '.join(_CLASSES[kind])}"
+        fix = "correct tokenizer_class in tokenizer_config.json, or use another model"
+        raise UserError(f"the tokenizer of {folder}", got=f"tokenizer_class {name}", expected=expected, fix=fix)
+    return name
