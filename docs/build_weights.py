@@ -54,8 +54,7 @@ _REST = """
 
 | weights | in | out | tasks |
 | --- | --- | --- | --- |
-| Marian (OPUS-MT) | `marian` | `MarianMTModel` | translation |
-| google-research/bert | checkpoint of TensorFlow with bert_config.json | no | all tasks of BERT |
+{others}| google-research/bert | checkpoint of TensorFlow with bert_config.json | no | all tasks of BERT |
 | PreSumm | .pt file | no | summaries |
 | runs of bertjax | a run's folder | as above | all |
 
@@ -95,7 +94,11 @@ def page() -> str:
     ]
     ends = "".join(f"| `{end}` | {task} |\n" for end, task in _TASKS.items())
     columns = ("family", "in: `model_type`", "out", "tasks", "tokenizer", "compared")
-    return _HEAD + _table(columns, rows) + _REST.format(ends=ends)
+    others = "".join(
+        f"| {family.label} | `{family.name}` | `{family.architecture}` | pairs of texts |\n"
+        for family in (families.module(name).FAMILY for name in families.SEQ2SEQ)
+    )
+    return _HEAD + _table(columns, rows) + _REST.format(ends=ends, others=others)
 
 
 def readme() -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bertjax.data.text.tokenizers import Tokenizer
 from bertjax.decoding import generation
-from bertjax.interop import families, huggingface, json_files, marian_tokenizers, seq2seq_tensors
+from bertjax.interop import families, huggingface, json_files, marian_tokenizers, seq2seq_tensors, seq2seq_tokenizers
 from bertjax.interop.bert_tensors import refuse
 from bertjax.interop.families.seq2seq_family import Seq2SeqFamily
 from bertjax.interop.huggingface import CONFIG_FILE
@@ -145,7 +145,13 @@ def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Tokenizer, To
     Raises:
       UserError: if they cannot be opened, have more tokens than the model, or other special ids.
     """
-    sides = marian_tokenizers.read_tokenizers(folder)
+    kind = family_of(raw, folder).name
+    sides: tuple[Tokenizer, Tokenizer]
+    if kind == "marian":
+        sides = marian_tokenizers.read_tokenizers(folder)
+    else:
+        joint = seq2seq_tokenizers.read_tokenizer(folder, kind)
+        sides = (joint, joint)
     values = _sizes(raw, folder)
     special = read_special_ids(raw, folder)
     sizes = (values["source_vocab_size"], values["target_vocab_size"])
@@ -247,7 +253,9 @@ class Folder(Published):
     @functools.cached_property
     def vocabularies(self) -> SavedVocabularies:
         """The vocabularies of the folder."""
-        return open_vocabularies(self.path, lambda: open_tokenizers(self.path, self.config))
+        # Exports of earlier versions, all of them Marian, have other vocabularies without a digest.
+        is_export = self.config["model_type"] == "marian" and not (self.path / "source.spm").exists()
+        return open_vocabularies(self.path, None if is_export else lambda: open_tokenizers(self.path, self.config))
 
     @functools.cached_property
     def settings(self) -> Mapping[str, Any]:

@@ -53,12 +53,12 @@ class SavedVocabularies(Vocabularies):
             path.write_text(_digest(folder) + "\n")
 
 
-def open_vocabularies(folder: Path, read: Callable[[], tuple[Marian, Marian]] | None = None) -> SavedVocabularies:
+def open_vocabularies(folder: Path, read: Callable[[], tuple[Tokenizer, Tokenizer]] | None = None) -> SavedVocabularies:
     """Opens the vocabularies in a folder.
 
     Args:
-      folder: the folder of a run or of a MarianMTModel.
-      read: reads the vocabularies of a MarianMTModel. Default: `read_tokenizers`.
+      folder: the folder of a run or of a published model.
+      read: reads the vocabularies of a published model; None for a run.
     Raises:
       UserError: if there are none, or they were changed after they were saved.
     """
@@ -66,7 +66,8 @@ def open_vocabularies(folder: Path, read: Callable[[], tuple[Marian, Marian]] | 
     if (folder / "source").is_dir():
         return SavedVocabularies(load_side(folder / "source"), load_side(folder / "target"))
     # The source.spm beside an spm.model is a file for transformers.
-    if (folder / "spm.model").exists() or not (folder / "source.spm").exists():
+    is_published = read is not None and not (folder / _DIGEST).exists()
+    if (folder / "spm.model").exists() or not ((folder / "source.spm").exists() or is_published):
         joint = load_side(folder)
         return SavedVocabularies(joint, joint)
     return SavedVocabularies(*(read() if read else read_tokenizers(folder)))
