@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.decoding import bad_words
-from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids
+from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids, forced_first_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.length_penalties import length_penalty
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, repeats_words, with_start
@@ -97,7 +97,7 @@ def beam_search(
       unk_id: the unknown token, which `forbid_unk` excludes; None if the vocabulary has none.
       continues: for each id, whether it continues the previous word. If given, `block_ngrams` counts words as PreSumm
         does: a beam whose last n words occurred before is dropped, unless this is true of all beams of its row.
-      first_ids: the first token of each row's hypotheses, instead of `first_id` of the settings. Padding is not allowed.
+      first_ids: the first token of each row's hypotheses, instead of `first_id` of the settings; not padding.
     Raises:
       UserError: if the end token or `first_id` is the padding, or `first_id` is not in the vocabulary.
     """
@@ -105,8 +105,7 @@ def beam_search(
     max_lengths = jnp.minimum(max_lengths, config.max_length)
     forbidden = unk_id if config.forbid_unk else None
     start_ids = start_ids.astype(jnp.int32)
-    if first_ids is None and config.first_id is not None:
-        first_ids = jnp.full_like(start_ids, config.first_id)
+    first_ids = forced_first_ids(config, first_ids, len(start_ids))
     rules = _Rules(config, min_lengths, max_lengths, eos_id, pad_id, forbidden, continues, start_ids, first_ids)
 
     def advance(state: _State) -> _State:

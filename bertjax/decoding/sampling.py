@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from bertjax.decoding import bad_words
-from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids
+from bertjax.decoding.config import DecodingConfig, check_first_id, check_special_ids, forced_first_ids
 from bertjax.decoding.hypotheses import Hypotheses, Start, Step, run
 from bertjax.decoding.ngram_blocking import block_tokens, extend_runs, with_start
 from bertjax.decoding.top_k import top_k
@@ -58,8 +58,7 @@ def sample(
     """
     check_special_ids(eos_id, pad_id)
     max_lengths = jnp.minimum(max_lengths, config.max_length)
-    if first_ids is None and config.first_id is not None:
-        first_ids = jnp.full(len(start_ids), config.first_id, jnp.int32)
+    first_ids = forced_first_ids(config, first_ids, len(start_ids))
     banned = (pad_id, unk_id) if config.forbid_unk and unk_id is not None else (pad_id,)
     # Samples are never reordered, so each sample is its own parent.
     parents = jnp.broadcast_to(jnp.arange(config.n_best, dtype=jnp.int32), (len(start_ids), config.n_best))
@@ -87,18 +86,24 @@ def sample(
         is_done = state.is_done | (tokens == eos_id) | (state.place + 1 >= max_lengths)[:, None]
         return _State(state.place + 1, tokens, drawn, runs, is_done, cache)
 
-    ids = jnp.full(lineage.shape, pad_id, jnp.int32)
-    zeros = jnp.zeros(parents.shape, jnp.float32)
-    state = _State(
-        place=jnp.zeros((), jnp.int32),
-        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], parents.shape),
-        drawn=Hypotheses(ids, jnp.zeros_like(parents), zeros, zeros),
-        runs=jnp.zeros_like(with_start(start_ids, ids)),
-        is_done=jnp.broadcast_to((max_lengths <= 0)[:, None], parents.shape),
-        cache=None,
-    )
+    state = _start(config, start_ids, max_lengths <= 0, pad_id)
     drawn = run(start, config.max_length, state, advance).drawn
     return drawn._replace(scores=drawn.log_probabilities)
+
+
+def _start(config: DecodingConfig, start_ids: Int[Array, " B"], is_done: Bool[Array, " B"], pad_id: int) -> _State:
+    """The initial state without cache."""
+    shape = (len(start_ids), config.n_best)
+    ids = jnp.full((*shape, config.max_length), pad_id, jnp.int32)
+    zeros = jnp.zeros(shape, jnp.float32)
+    return _State(
+        place=jnp.zeros((), jnp.int32),
+        tokens=jnp.broadcast_to(start_ids.astype(jnp.int32)[:, None], shape),
+        drawn=Hypotheses(ids, jnp.zeros(shape, jnp.int32), zeros, zeros),
+        runs=jnp.zeros_like(with_start(start_ids, ids)),
+        is_done=jnp.broadcast_to(is_done[:, None], shape),
+        cache=None,
+    )
 
 
 def row_keys(

@@ -11,23 +11,21 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from bertjax.decoding import generation
 from bertjax.file_keys import check_fixed
-from bertjax.interop import huggingface, json_files, marian_tensors
+from bertjax.interop import generation_files, huggingface, json_files, marian_tensors
 from bertjax.interop.bert_tensors import refuse
+from bertjax.interop.generation_files import GENERATION_FILE, Generation, SpecialIds
 from bertjax.interop.huggingface import CONFIG_FILE
 from bertjax.interop.marian_tokenizers import Marian, read_tokenizers
 from bertjax.interop.published import Published, determined
 from bertjax.interop.vocabularies import SavedVocabularies, open_vocabularies
 from bertjax.models.encoder_decoder import EncoderDecoderConfig
+from bertjax.progress import log_once
 
-_log = logging.getLogger(__name__)
-
-GENERATION_FILE = "generation_config.json"
 _SEQ_LEN = "bertjax_seq_len"
 # Fields of EncoderDecoderConfig, in the form of `json_files.SIZES`.
 _FIELDS: dict[str, tuple[str, type]] = {
@@ -78,14 +76,6 @@ _FIXED = {
 _ALIKE = {"decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim"}
 
 
-class SpecialIds(NamedTuple):
-    """The ids of special tokens that generation needs."""
-
-    pad_id: int
-    bos_id: int  # the decoder's first input
-    eos_id: int
-
-
 def read_config(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Returns the fields of EncoderDecoderConfig that a config.json determines.
 
@@ -129,33 +119,21 @@ def read_special_ids(raw: Mapping[str, Any], folder: Path) -> SpecialIds:
     return SpecialIds(**ids)
 
 
-def read_generation(folder: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `DecodingConfig` that a folder determines.
+def read_generation(folder: Path, raw: Mapping[str, Any], task: str = "") -> Generation:
+    """Returns the settings of generation; see `generation_files.read_generation`.
 
-    As in transformers, a folder without generation_config.json states them in config.json.
-
-    Args:
-      folder: the folder.
-      raw: the content of config.json.
-    Raises:
-      UserError: if the file is unreadable, or has a value that is not supported.
+    The defaults of the limits by the source's length apply, and a missing maximum length is missing from the result:
+    the 512 tokens of OPUS-MT are no limit of a sentence, and long caches take time.
     """
-    path = folder / GENERATION_FILE
-    if path.exists():
-        values = json_files.read_json(path, dict)
-    else:
-        path = folder / CONFIG_FILE
-        values = {key: value for key, value in raw.items() if key in generation.GENERATION.names and value is not None}
     special = read_special_ids(raw, folder)
-    ids = {"eos_id": special.eos_id, "pad_id": special.pad_id, "start_id": special.bos_id}
-    settings = generation.from_generation(values, path, **ids)
-    if largest := max((token for word in settings["bad_words"] for token in word), default=0):
-        size = read_config(raw, folder)["target_vocab_size"]
-        if largest >= size:
-            refuse(f"{path}: bad_words_ids", largest, f"ids below {size}, the size of the target's vocabulary")
+    size = read_config(raw, folder)["target_vocab_size"]
+    values, path = generation_files.read_values(folder, raw, task)
+    decoding, prefix = generation_files.read_generation(folder, raw, special, size, task)
     if [special.pad_id] not in (values.get("bad_words_ids") or ()):
-        _log.warning("%s: bad_words_ids does not exclude padding, which bertjax never generates", path)
-    return settings
+        log_once(f"{path}: bad_words_ids does not exclude padding, which bertjax never generates", logging.WARNING)
+    is_limited = values.get("max_length") is not None or values.get("max_new_tokens") is not None
+    left_out = {"max_ratio", "max_extra"} if is_limited else {"max_ratio", "max_extra", "max_length"}
+    return Generation({key: value for key, value in decoding.items() if key not in left_out}, prefix)
 
 
 def open_tokenizers(folder: Path, raw: Mapping[str, Any]) -> tuple[Marian, Marian]:
@@ -273,10 +251,11 @@ class Folder(Published):
     def vocabularies(self) -> SavedVocabularies:
         return open_vocabularies(self.path, lambda: open_tokenizers(self.path, self.config))
 
-    @functools.cached_property
+    @property
     def settings(self) -> Mapping[str, Any]:
         """The settings of generation."""
-        return {f"decoding.{key}": value for key, value in read_generation(self.path, self.config).items()}
+        decoding = read_generation(self.path, self.config, self.task).decoding
+        return {f"decoding.{key}": value for key, value in decoding.items()}
 
     @property
     def rows(self) -> Mapping[str, Any]:
@@ -288,7 +267,9 @@ class Folder(Published):
         values = read_config(self.config, self.path)
         special = read_special_ids(self.config, self.path)
         start = {special.eos_id: "end", special.pad_id: "pad"}.get(special.bos_id, "begin")
-        return {"architecture": "transformer", "start_token": start}, determined(values), {}
+        prefix = read_generation(self.path, self.config, self.task).source_prefix
+        prefixes = {"source_prefix": (prefix,)} if prefix else {}
+        return {"architecture": "transformer", "start_token": start}, determined(values), prefixes
 
     def load(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[str]]:
         return load(self.path, wanted, self.config), ()
