@@ -69,8 +69,7 @@ def read_generation(
 ) -> Generation:
     """Returns the settings of generation.
 
-    Unlike by default, the source's length does not limit hypotheses. As in `generate`, the default of the maximum
-    length is 20 tokens.
+    As in `generate`, the length of the source does not limit hypotheses, and the default maximum is 20 tokens.
 
     Args:
       folder, raw, task: as in `read_values`.
